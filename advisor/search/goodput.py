@@ -14,9 +14,8 @@ from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import Analysis
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome
-from roofline.serving.replica import replica_of
 from roofline.timing.intervals import Estimate
-from roofline.whatif.solve.load import largest, load_of, outcomes_at
+from roofline.whatif.solve.load import deployment_of, largest, load_of, outcomes_at
 from roofline.whatif.solve.targets import Targets
 
 
@@ -62,14 +61,14 @@ def served(analysis: Analysis, demand: Demand, targets: Targets) -> Served:
 
 
 def _served(analysis: Analysis, demand: Demand, targets: Targets) -> Served:
-    scenario, devices = analysis.scenario, analysis.parallel.devices
+    scenario = analysis.scenario
     load = load_of(scenario, demand.concurrency, None if demand.concurrency is not None else demand.rate or 1.0)
-    replica = replica_of(scenario, load)
+    deployment = deployment_of(scenario, load)
     if demand.concurrency is not None:
-        (outcome,) = outcomes_at(replica, load, [demand.concurrency])
-        return Served(load, outcome.requests_per_second, outcome, devices)
-    rate, within, beyond = largest(replica, load, targets)
+        (outcome,) = outcomes_at(deployment, load, [demand.concurrency])
+        return Served(load, outcome.requests_per_second, outcome, outcome.devices)
+    rate, within, beyond = largest(deployment, load, targets)
     outcome = within or beyond
     assert outcome.saturated_at is not None
     rate = rate or outcome.saturated_at
-    return Served(load_of(scenario, None, rate), rate, outcome, devices)
+    return Served(load_of(scenario, None, rate), rate, outcome, outcome.devices)

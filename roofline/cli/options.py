@@ -82,6 +82,14 @@ def _limit(name: str, metric: str) -> Any:
 LENGTHS = "2000, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300, or a CSV file of length,count."
 
 PrefixHitsOption = Annotated[float, typer.Option(help="Fraction of each prompt in the prefix cache.")]
+DisaggregationOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY=VALUE,...",
+        help="Prefill and decode on devices of their own: replicas of both (prefills=2,decodes=1), hardware and"
+        " layout of decode (decode=h200-sxm,tp=8,ep=8,dp=1), the link of the KV cache (link=network or node).",
+    ),
+]
 TtftOption = _limit("--ttft", "TTFT")
 TpotOption = _limit("--tpot", "TPOT")
 TotalOption = _limit("--total", "E2E latency of the batch")

@@ -12,6 +12,7 @@ from roofline.cli.options import (
     AnswerFormat,
     AtChoice,
     AtOption,
+    DisaggregationOption,
     FormatOption,
     MetricChoice,
     OutputFormat,
@@ -118,6 +119,7 @@ def solve(
     against: AgainstOption = None,
     metric: ComparedOption = MetricChoice.TOTAL,
     chips: ChipsOption = True,
+    disaggregation: DisaggregationOption = None,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
@@ -127,6 +129,7 @@ def solve(
     by simulation, as is the next value, which misses a target.
     """
     from roofline.reports.documents import solve as page
+    from roofline.serving.pools import parse_pools
     from roofline.whatif import solve as solver
 
     targets = solver.Targets(
@@ -139,14 +142,18 @@ def solve(
     )
     if (against is not None) is not (question is Question.BREAK_EVEN):
         raise typer.BadParameter("break-even requires it, and no other question takes it", param_hint="--against")
+    of_a_load = question in (Question.MAX_RATE, Question.MAX_CONCURRENCY)
+    if disaggregation is not None and not of_a_load:
+        raise typer.BadParameter("max-rate and max-concurrency alone take it", param_hint="--disaggregation")
     hardware, other = None if chips else (), None
     match question:
         case Question.CROSSOVER:
             document = page.crossover_document(solver.crossover(request), request)
             print_document(document, page.crossover_blocks(document), format, output)
             return
-        case Question.MAX_RATE | Question.MAX_CONCURRENCY:
-            found = getattr(solver, question.replace("-", "_"))(request, targets)
+        case _ if of_a_load:
+            pools = None if disaggregation is None else parse_pools(disaggregation)
+            found = getattr(solver, question.replace("-", "_"))(request, targets, pools)
             document = page.load_document(found, request, targets)
             print_document(document, page.load_blocks(document), format, output)
             return

@@ -12,6 +12,7 @@ import typer
 from roofline.cli.options import (
     FORMAT,
     LENGTHS,
+    DisaggregationOption,
     OutputFormat,
     OutputOption,
     PrefixHitsOption,
@@ -54,14 +55,7 @@ def serve(
     burstiness: Annotated[float, typer.Option(help="Of --rate: 1 is Poisson, less is burstier.")] = 1.0,
     prefix_hits: PrefixHitsOption = 0.0,
     chunk: Annotated[int | None, typer.Option(help="Token budget of a step. [default: the engine's]")] = None,
-    disaggregation: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY=VALUE,...",
-            help="Prefill and decode on devices of their own: replicas of both (prefills=2,decodes=1), hardware and"
-            " layout of decode (decode=h200-sxm,tp=8,ep=8,dp=1), the link of the KV cache (link=network or node).",
-        ),
-    ] = None,
+    disaggregation: DisaggregationOption = None,
     sequences: Annotated[int | None, typer.Option(help="Most running sequences. [default: the engine's]")] = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,

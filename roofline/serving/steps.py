@@ -153,7 +153,10 @@ class StepTimes:
                 f"serving is simulated for decoder-only models; {scenario.model.name} has an encoder"
             )
         if scenario.settings.decode_hardware is not None:
-            raise UnsupportedError("a load on disaggregated prefill and decode is served by `roofline serve` alone")
+            raise UnsupportedError(
+                "prefill and decode on devices of their own are taken by serve, by solve max-rate and max-concurrency,"
+                " and by advise --objective goodput; here one device does both"
+            )
         settings = replace(scenario.settings, chunk=None)
         single = replace(scenario, batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
         self.scenario, self.engine = scenario, scenario.profile

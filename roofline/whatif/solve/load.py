@@ -13,14 +13,16 @@ from msgspec import Struct
 from roofline.core.errors import RooflineError
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Arrivals, Load
-from roofline.serving.outcome import Outcome, steady_outcomes
+from roofline.serving.outcome import NO_TARGETS, Outcome, steady_outcomes
+from roofline.serving.pools import Pools, Tandem, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.steady import steady
+from roofline.serving.tandem import steady_outcomes_of
 from roofline.whatif.request import Request
 from roofline.whatif.solve.targets import Targets
 
-POINTS, ROUNDS = 33, 3
-"""Values that are tried at once, and how often the interval between two of them is refined."""
+POINTS, PARTS, ROUNDS = 33, 3, 3
+"""Values that are tried, in parts up to the first that misses, and how often the interval before it is refined."""
 
 LEAST = 1e-3
 """The smallest rate that is tried, over the largest sustainable one."""
@@ -43,14 +45,14 @@ class LoadAnswer(Struct, frozen=True):
     load: Load
 
 
-def max_rate(request: Request, targets: Targets) -> LoadAnswer:
+def max_rate(request: Request, targets: Targets, pools: Pools | None = None) -> LoadAnswer:
     """The largest rate of Poisson arrivals, in requests/s, within targets of TTFT and TPOT at p95."""
-    return _answer("max-rate", "requests/s", request, targets, rate=1.0)
+    return _answer("max-rate", "requests/s", request, targets, pools, rate=1.0)
 
 
-def max_concurrency(request: Request, targets: Targets) -> LoadAnswer:
+def max_concurrency(request: Request, targets: Targets, pools: Pools | None = None) -> LoadAnswer:
     """The most requests in flight within targets of TTFT and TPOT at p95."""
-    return _answer("max-concurrency", "requests in flight", request, targets, concurrency=1)
+    return _answer("max-concurrency", "requests in flight", request, targets, pools, concurrency=1)
 
 
 MAX_USERS = 4096
@@ -62,6 +64,7 @@ def _answer(
     unit: str,
     request: Request,
     targets: Targets,
+    pools: Pools | None,
     rate: float | None = None,
     concurrency: int | None = None,
 ) -> LoadAnswer:
@@ -69,7 +72,7 @@ def _answer(
         raise RooflineError("a load has targets of --ttft and --tpot only")
     scenario = request.scenario()
     load = load_of(scenario, concurrency, rate)
-    value, outcome, neighbour = largest(replica_of(scenario, load), load, targets)
+    value, outcome, neighbour = largest(deployment_of(scenario, load, pools), load, targets)
     over = missed(neighbour, load, targets) or ("saturation",)
     return LoadAnswer(question, value, unit, over, outcome, neighbour, load)
 
@@ -99,13 +102,25 @@ def missed(outcome: Outcome, load: Load, targets: Targets, statistic: str = "p95
     )
 
 
-def outcomes_at(replica: Replica, load: Load, values: Any) -> tuple[Outcome, ...]:
-    """The steady states of a replica at some rates or concurrencies."""
-    return steady_outcomes(replica, load, steady(replica, load, values))
+Deployment = Replica | Tandem
+
+
+def deployment_of(scenario: Scenario, load: Load, pools: Pools | None = None) -> Deployment:
+    """The replica of a scenario, or its replicas of prefill and decode where these are apart."""
+    if pools is None and scenario.settings.decode_hardware is None:
+        return replica_of(scenario, load)
+    return tandem_of(scenario, load, pools or Pools())
+
+
+def outcomes_at(deployment: Deployment, load: Load, values: Any) -> tuple[Outcome, ...]:
+    """The steady states of a deployment at some rates or concurrencies."""
+    if isinstance(deployment, Tandem):
+        return steady_outcomes_of(deployment, load, values, NO_TARGETS)
+    return steady_outcomes(deployment, load, steady(deployment, load, values))
 
 
 def largest(
-    replica: Replica, load: Load, targets: Targets, statistic: str = "p95"
+    deployment: Deployment, load: Load, targets: Targets, statistic: str = "p95"
 ) -> tuple[float, Outcome | None, Outcome]:
     """The largest rate or concurrency within targets, 0 if there is none, its outcome, and the next value's.
 
@@ -115,12 +130,18 @@ def largest(
     if whole:
         values = np.unique(np.geomspace(1, MAX_USERS, POINTS).round())
     else:
-        most = steady(replica, load, [1e-6]).saturation
+        most = outcomes_at(deployment, load, [1e-6])[0].saturated_at
+        assert most is not None
         values = np.geomspace(LEAST * most, 1.01 * most, POINTS)
     best: tuple[float, Outcome | None] = 0.0, None
     for _ in range(ROUNDS):
-        outcomes = outcomes_at(replica, load, values)
-        failing = next((index for index, found in enumerate(outcomes) if missed(found, load, targets, statistic)), None)
+        outcomes: list[Outcome] = []
+        failing = None
+        for part in np.array_split(values, PARTS):
+            outcomes += outcomes_at(deployment, load, part) if part.size else ()
+            over = (index for index, found in enumerate(outcomes) if missed(found, load, targets, statistic))
+            if (failing := next(over, None)) is not None:
+                break
         if failing is None:
             return float(values[-1]), outcomes[-1], outcomes[-1]
         if failing:

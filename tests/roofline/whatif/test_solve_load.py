@@ -6,6 +6,7 @@ import pytest
 
 from roofline import RooflineError, load_hardware, load_model
 from roofline.serving import Load, serve
+from roofline.serving.pools import parse_pools
 from roofline.whatif.request import Request
 from roofline.whatif.solve.load import max_concurrency, max_rate, missed
 from roofline.whatif.solve.targets import Targets
@@ -41,6 +42,16 @@ def test_no_closed_loop_is_faster_than_the_largest_sustainable_rate() -> None:
     assert answer.outcome is not None
     assert answer.limited_by == ("saturation",)
     assert answer.outcome.requests_per_second <= answer.outcome.saturated_at
+
+
+def test_replicas_of_prefill_and_decode_apart_meet_the_targets_and_a_second_one_of_prefill_serves_more() -> None:
+    targets = Targets(ttft=0.5, tpot=0.1)
+    one, two = (max_rate(REQUEST, targets, parse_pools(f"prefills={count},decodes=2")) for count in (1, 2))
+    assert one.outcome is not None
+    assert one.outcome.devices == 3
+    assert not missed(one.outcome, one.load, targets)
+    assert missed(one.neighbour, one.load, targets) == one.limited_by == ("ttft",)
+    assert two.value > 1.5 * one.value
 
 
 def test_looser_targets_never_lower_the_answer() -> None:
