@@ -287,13 +287,14 @@ def _parse_roofline(words: list[str], where: str) -> None:
     from roofline import cli
 
     command: Any = typer.main.get_command(cli.app)
+    flags = command.context_settings["help_option_names"]  # a command keeps those of its first context
     while hasattr(command, "commands"):
         name = words.pop(0)
         if name not in command.commands:
             raise ExampleError(f"{where}: there is no command {name}")
         command = command.commands[name]
     try:
-        command.make_context(command.name, words)
+        command.make_context(command.name, words, help_option_names=flags)
     except Exception as error:
         message = error.format_message() if hasattr(error, "format_message") else error
         raise ExampleError(f"{where}: roofline {command.name}: {message}") from error
