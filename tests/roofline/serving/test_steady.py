@@ -1,42 +1,23 @@
 """Steady states: against the event simulation over random settings, Little's law, limits, and monotony."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from roofline import Scenario, load_hardware, load_model
-from roofline.graph.parallel import Parallelism
-from roofline.scenario.settings import Settings
 from roofline.serving.load import Load
 from roofline.serving.replica import Replica
 from roofline.serving.simulation import simulate
 from roofline.serving.steady import saturation_of, steady
-from roofline.serving.steps import StepTimes
 from roofline.serving.times import slots_of, times_of
 from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
+from tests.roofline.serving.agreement import DEPLOYMENTS, PROMPTS, steps
 
 SETTINGS = 200
 """Random settings that the two are compared over."""
 
-DEPLOYMENTS = (
-    ("llama-3.1-8b", "h100-sxm", {}),
-    ("llama-3.1-70b", "h200-sxm", {"tensor": 4}),
-    ("qwen3-32b", "b200-sxm", {"tensor": 2}),
-    ("gpt-oss-120b", "h100-sxm", {"tensor": 2}),
-    ("deepseek-r1", "b200-sxm", {"tensor": 8}),
-)
-PROMPTS = (256, 1024, 3000, "uniform:200:2000", "uniform:1000:4000", "lognormal:mean=700,p95=1800")
 OUTPUTS = (64, 200, 800, "uniform:50:400", "exponential:mean=250")
-
-
-@cache
-def steps(name: str, hardware: str, degrees: tuple[tuple[str, int], ...]) -> StepTimes:
-    settings = Settings(parallel=Parallelism(**dict(degrees)))
-    return StepTimes(Scenario(load_model(name), load_hardware(hardware), settings=settings, engine="vllm"))
 
 
 def replica(place: int, kv_tokens: int = 10**6, **policy) -> Replica:
