@@ -72,6 +72,12 @@ def machine(threads: int, folder: Path) -> Hardware:
     return found.hardware
 
 
+def random_model(name: str, format: str, folder: Path) -> Path:
+    """The file of a model with random weights, written once."""
+    path = folder / f"{name}-{format}.gguf"
+    return path if path.is_file() else write_random_model(load_model(name), format, path)
+
+
 def measure(
     models: Sequence[str], formats: Sequence[str], machines: Sequence[Hardware], prompts: Sequence[int], folder: Path
 ) -> Iterator[Timed]:
@@ -79,9 +85,7 @@ def measure(
     path = folder / "rows.csv"
     known = list(csv.reader(path.read_text(encoding="utf-8").splitlines())) if path.is_file() else []
     for name, format, own in product(models, formats, machines):
-        file = folder / f"{name}-{format}.gguf"
-        if not file.is_file():
-            write_random_model(load_model(name), format, file)
+        file = random_model(name, format, folder)
         model, key = load_model(str(file)), [name, format, own.name]
         rows = [row[3:] for row in known if row[:3] == key and len(row) == 8 and int(row[3]) in prompts]
         if not rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +61,7 @@ def measure_server(
     measured, with the reason. The fit takes rows of earlier runs in `output` along, as far as they are of the same
     engine on the same hardware: loads of another model tell host times from those of kernels.
     """
-    address, key = read_address(target.url), _key(target.key_env)
-    check_limits(plan.concurrency, plan.prompts, plan.limits)
+    _checked(target, plan)
     if profile is not None and profile.suffix not in (".yaml", ".yml"):
         raise RooflineError(f"--fit writes a YAML file, got {quote(str(profile))}")
     measured: list[Measured] = []
@@ -75,7 +74,7 @@ def measure_server(
                 file.append(row)
 
         try:
-            name, ended = asyncio.run(_run(target, address, key, plan, keep, progress))
+            name, ended = drive(target, plan, keep, progress)
         except KeyboardInterrupt:
             raise RooflineError(f"interrupted; {output} keeps the {len(file.rows)} rows measured so far") from None
         finally:
@@ -105,6 +104,19 @@ def _earlier(path: Path, scenario: Scenario) -> list[ServingCase]:
         for case in found
         if (case.scenario.profile.label, case.scenario.hardware.name) == alike
     ]
+
+
+def drive(
+    target: Target, plan: Plan, keep: Callable[[Measured], None], progress: Progress = lambda _fraction, _label: None
+) -> tuple[str, Ended]:
+    """Measure a server and `keep` each point; its model's name, and how the run ended. Raises RooflineError."""
+    return asyncio.run(_run(target, *_checked(target, plan), plan, keep, progress))
+
+
+def _checked(target: Target, plan: Plan) -> tuple[Address, str | None]:
+    """The address and the key; raises RooflineError for a load that is not allowed, too."""
+    check_limits(plan.concurrency, plan.prompts, plan.limits)
+    return read_address(target.url), _key(target.key_env)
 
 
 async def _run(
