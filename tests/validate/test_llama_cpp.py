@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from roofline import load_hardware, load_model
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
+from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Calibration
 from roofline.timing.calibration_files import parse_calibration, render
 from roofline.timing.chains import load_calibration
@@ -23,14 +24,14 @@ CPU = load_hardware("ryzen-9-7950x")
 MODEL = load_model("qwen2.5-0.5b")
 
 
-def simulated(changes: dict[str, float], prompts: tuple[int, ...] = (64, 512)) -> list[Timed]:
+def simulated(changes: dict[str, float], prompts: tuple[int, ...] = (64, 512), hardware: Hardware = CPU) -> list[Timed]:
     """Passes as they take with other constants of Q8_0 than the shipped ones."""
-    chain = load_calibration(CPU, engine="llama.cpp", kind=False)
+    chain = load_calibration(hardware, engine="llama.cpp", kind=False)
     match = chain.find("gemm", "ggml_q8_0")
     assert match is not None
     moved = replace(match.fit, parameters=MappingProxyType({**match.fit.parameters, **changes}))
-    calibrate = with_fits({CPU: chain}, {("gemm", "ggml_q8_0"): moved})
-    rows = [Timed(MODEL, CPU, phase, prompt, 1.0, "q8_0") for prompt in prompts for phase in ("prefill", "decode")]
+    calibrate = with_fits({hardware: chain}, {("gemm", "ggml_q8_0"): moved})
+    rows = [Timed(MODEL, hardware, phase, prompt, 1.0, "q8_0") for prompt in prompts for phase in ("prefill", "decode")]
     return [replace(row, seconds=float(row.expected(calibrate).mid)) for row in rows]
 
 
@@ -42,6 +43,13 @@ def test_a_fit_recovers_other_constants() -> None:
     calibrate = with_fits({CPU: load_calibration(CPU, engine="llama.cpp", kind=False)}, fits)
     for row in simulated(changes, (200,)):
         assert float(row.expected(calibrate).mid) == pytest.approx(row.seconds, rel=0.03)
+
+
+def test_a_fit_leaves_a_prior_above_the_bound() -> None:
+    # One thread: Q8_0's 1.32 of this FP32 peak is above the bound at every length.
+    thread = replace(CPU, name="thread", units=1, vector={"fp32": 93e9}, memory_bandwidth=22e9)
+    fits = fit(simulated({"compute_efficiency": 0.6}, hardware=thread))
+    assert fits["gemm", "ggml_q8_0"].parameters["compute_efficiency"] == pytest.approx(0.6, rel=0.1)
 
 
 def test_fitted_constants_are_written_as_a_calibration_of_the_engine() -> None:

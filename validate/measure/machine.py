@@ -129,8 +129,20 @@ def formats_of(device: Device) -> tuple[str, ...]:
     """The formats whose peaks are measured: a CPU's only where it has instructions for them."""
     if device.name != "cpu":
         return FORMATS[device.name]
-    flags = set((cpu_field("flags") or cpu_field("Features") or "").split())
-    return tuple(format for format in FORMATS["cpu"] if format == "fp32" or flags & set(INSTRUCTIONS[format]))
+    return tuple(format for format in FORMATS["cpu"] if format == "fp32" or _flags() & set(INSTRUCTIONS[format]))
+
+
+def _flags() -> set[str]:
+    """The instruction set extensions of this CPU, by the operating system's names."""
+    return set((cpu_field("flags") or cpu_field("Features") or "").split())
+
+
+def cpu_family() -> str:
+    """The calibrations of this CPU: those of ARM, or of x86 with or without integer dot products (VNNI)."""
+    if platform.machine() in ("aarch64", "arm64"):
+        return "arm"
+    flags = _flags()
+    return "avx2" if "avx2" in flags and not flags & set(INSTRUCTIONS["int8"]) else "cpu"
 
 
 # --- measuring ---
@@ -225,7 +237,7 @@ def _cpu_spec(device: Device, bandwidth: float, peaks: Mapping[str, float]) -> d
         "name": slug(f"{title} {threads} thread{'s' if threads > 1 else ''}"),
         "title": f"{title}, {threads} thread{'s' if threads > 1 else ''}",
         "vendor": vendor or cpu_field("vendor_id") or platform.machine() or "unknown",
-        "family": "arm" if platform.machine() in ("aarch64", "arm64") else "cpu",
+        "family": cpu_family(),
         "kind": "cpu",
         "capacity": total_memory(),
         "bandwidth": bandwidth,

@@ -22,6 +22,10 @@ instructions, that of a single row has 256-bit ones alone (`wide: 1`). One threa
 of Qwen2.5-0.5B's layers whether their weights are in the cache or not, 27 ms for a tile of four, 86 ms for one of 16.
 So that more rows never take less time, a rest takes at most what a whole tile does.
 
+x86 CPUs without integer dot products (VNNI: Zen 3 and older, Intel before Ice Lake) multiply the bytes of Q8_0 and Q4_0
+in two instructions and have half the rates; they are the family `avx2`, with constants of its own. Other formats have
+kernels without VNNI on all x86 CPUs.
+
 e_B is 1 for a bandwidth that was measured on the machine by streaming: the constants are those of datasheets. Layers of
 one mixture of formats have the constants of the most frequent one. The barrier includes those of the small operators
 around a GEMM; with 56 threads they are a large part of a decode step.

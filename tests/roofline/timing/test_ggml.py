@@ -157,7 +157,9 @@ def test_wide_kernels_follow_the_peak_for_int8() -> None:
     assert time(512.0, unknown, **slow) == pytest.approx(time(512.0, **slow))  # Zen 4: four times FP32
 
 
-@pytest.mark.parametrize("name", ["ryzen-9-7950x", "epyc-9654", "m2-max-cpu", "core-i9-13900k"])
+@pytest.mark.parametrize(
+    "name", ["ryzen-9-7950x", "epyc-9654", "threadripper-pro-5975wx", "m2-max-cpu", "core-i9-13900k"]
+)
 def test_cpus_have_the_constants_of_the_engine_and_not_those_of_pytorch(name: str) -> None:
     hardware, engine = load_hardware(name), load_engine("llama.cpp")
     chain = load_calibration(hardware, engine=engine.measured_as(hardware)[0], kind=False)
