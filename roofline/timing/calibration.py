@@ -46,6 +46,7 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "fp8": ("bf16/fp8", "fp8_block", "bf16"),
     "fp8_static": ("fp8", "bf16"),
     "fp8_block": ("fp8",),
+    "fp8_block_ep": ("fp8_block", "fp8"),
     "mxfp4": ("nvfp4",),
     "nvfp4": ("fp8",),
     "nvfp4_min_latency": ("nvfp4",),

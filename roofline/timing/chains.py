@@ -98,6 +98,15 @@ def families(hardware: Hardware) -> tuple[str, ...]:
     return (f"{hardware.family}-{kind}", hardware.family) if kind else (hardware.family,)
 
 
+def instructions(hardware: Hardware) -> str:
+    """The matrix instructions of a device, by its family; Blackwell with HBM has others than the rest of Blackwell.
+
+    It has `tcgen05` and tensor memory. GeForce, RTX PRO and GB10 have the `mma` of Ada, and such kernels (CUTLASS,
+    functionality.md: SM100 and SM120).
+    """
+    return "tcgen05" if families(hardware) == ("blackwell",) else f"mma of {hardware.family}"
+
+
 def product_line(hardware: Hardware) -> str:
     """The calibration name of a vendor's product line of numbered families: `cdna` for `cdna3` and `cdna4`."""
     return hardware.family.rstrip("0123456789")
@@ -187,7 +196,7 @@ def _links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: She
         for name in dict.fromkeys((hardware.family, hardware.kind)):
             yield from _of_engine(name, engine, version, ("family",), shelf)
     for name in dict.fromkeys((hardware.family, product_line(hardware), *([hardware.kind] if kind else []))):
-        if name not in (hardware.name, *(relative for relative, _ in kin)):
+        if name not in (hardware.name, *(relative for relative, _ in kin)) and not shelf.members(name):
             yield from _shared(name, "family", ("family",), shelf)
     for name, level in ((hardware.name, ()), *kin):
         for other in others:
@@ -203,13 +212,17 @@ def _links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: She
 def _kin(hardware: Hardware, shelf: Shelf) -> Iterator[tuple[str, tuple[Level, ...]]]:
     """The family of `hardware` and its measured members, with the level between them and it.
 
-    The chips of a family whose memory is of another kind are as far as those of another family.
+    The chips of a family whose memory is of another kind are as far as those of another family; those with other matrix
+    instructions are no relatives.
     """
-    for name in families(hardware):
+    for name in dict.fromkeys((*families(hardware), f"{hardware.family}-gddr")):
         if (listed := shelf.members(name)) is None:
             continue
         members = [member for member in listed if member != hardware.name]
-        near = not members or families(load_hardware(members[0]))[0] == families(hardware)[0]
+        measured = [load_hardware(member) for member in members]
+        if any(instructions(one) != instructions(hardware) for one in measured):
+            continue
+        near = not members or families(measured[0])[0] == families(hardware)[0]
         level: Level = "family" if near else "pooled"
         yield from ((relative, (level,)) for relative in (name, *members))
         return

@@ -18,6 +18,7 @@ from roofline.bound.roof import Placement
 from roofline.graph.network import Section
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective
+from roofline.graph.size import as_size
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
@@ -25,7 +26,7 @@ from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.timing.calibration import Basis, Calibration, Fit, Match, Residuals
 from roofline.timing.hosts import on_host
 from roofline.timing.kernels import kernel
-from roofline.timing.kernels.common import MIN_LATENCY, numbers
+from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, numbers
 from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape, kernel_shape, of_ggml, weight_format
@@ -151,14 +152,21 @@ def _of_section(
             taken.update(parts)
             found.append(parts)
     found += [(index,) for index in range(len(section.ops)) if index not in taken]
-    kernels = []
+    kernels, by_expert = [], _is_expert_parallel(section)
     for parts in sorted(found):
         ops = tuple(section.ops[index] for index in parts)
         variant = gated_delta_rule if ops[0].kind is Kind.GATED_DELTA_RULE else None
-        chosen = arithmetic[parts[0]], variant, weight_only, all_reduces, also, on_ggml
+        chosen = arithmetic[parts[0]], variant, weight_only, all_reduces, also, on_ggml, by_expert
         made = _constants(ops, *chosen, hardware, calibration)
         kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *made))
     return tuple(kernels)
+
+
+def _is_expert_parallel(section: Section) -> bool:
+    """Whether the router of a section chooses among more experts than this rank has."""
+    among = {op.writes[0].name: as_size(op.writes[0].shape[-1]) for op in section.ops if op.kind is Kind.GEMM}
+    here = {op.operands[1].stored_shape[0] for op in section.ops if op.kind is Kind.MOE and len(op.operands) > 1}
+    return "router_logits" in among and any(among["router_logits"] != as_size(count) for count in here)
 
 
 def _fusible(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:
@@ -186,6 +194,7 @@ def _constants(
     all_reduces: tuple[tuple[int, str], ...],
     also: tuple[tuple[str, str], ...],
     on_ggml: bool,
+    by_expert: bool,
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[KernelShape | None, Mapping[str, Match], Mapping[str, Match], bool]:
@@ -193,7 +202,7 @@ def _constants(
 
     `variant` is the engine's choice where there are several kernels, `weight_only` its kernels by weight format,
     `all_reduces` its own all-reduce kernels by reach, `also` the engines that further kernels of it were measured with;
-    `on_ggml`: GEMMs and attention are llama.cpp's on a CPU.
+    `on_ggml`: GEMMs and attention are llama.cpp's on a CPU; `by_expert`: of a layer whose experts ranks divide.
     """
     shape = kernel_shape(ops, arithmetic)
     if on_ggml and shape is not None and arithmetic is not None:
@@ -216,6 +225,9 @@ def _constants(
         kept = not weight_only or _converted_once(ops, shape, hardware)
         matches = {op: _of_format(match, ops, shape, kept) for op, match in matches.items()}
     others = {} if shape is None else _others(shape, calibration)
+    if by_expert:
+        matches = {op: _of_ranks(match, calibration) for op, match in matches.items()}
+        others = {op: _of_ranks(match, calibration) for op, match in others.items()}
     for op, name in also:
         if op in matches and shape is not None:
             match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts))
@@ -324,6 +336,18 @@ def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]
     match = calibration.find("moe", second) if second else None
     own = match is not None and match.fit.format == second and "engine" not in match.crossed
     return {"moe": match} if match is not None and own else {}
+
+
+RANK_KERNELS: Mapping[str, str] = {"fp8_block": EXPERT_PARALLEL}
+"""Formats of experts with another kernel where ranks divide the experts, and the format of its constants."""
+
+
+def _of_ranks(match: Match, calibration: Calibration) -> Match:
+    """The constants of the kernel for expert ranks, where it was measured as near as that of all experts."""
+    own = RANK_KERNELS.get(match.fit.format) if match.fit.op == "moe" else None
+    found = calibration.find("moe", own) if own else None
+    near = found is not None and found.fit.format == own and found.place == match.place
+    return found if found is not None and near else match
 
 
 def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -> Mapping[str, Match]:

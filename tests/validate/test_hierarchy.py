@@ -12,7 +12,7 @@ from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel, kernel_bound, kernel_time
 from roofline.validate.fit.hierarchy import Data, Node, fit_all, fit_table, load
 from roofline.validate.fit.levels import Crossing, component, components, crossings, render
-from roofline.validate.score.held_out import markdown, newest, score, splits
+from roofline.validate.score.held_out import known_engine, markdown, newest, score, splits
 from roofline.validate.tables.believable import believable
 from roofline.validate.tables.origin import NONE, Origin, by_origin, origin
 from roofline.validate.tables.rows import Measurements, read_measurements, shape_columns
@@ -85,7 +85,9 @@ def test_versions_engines_and_devices_are_held_out_whole(data: Data, found: dict
     on_l40s = next(one.scored for one in held if one.place[0] == "l40s")
     large = np.asarray(on_l40s.part.frame["m"] == 8192)
     assert np.median((on_l40s.mid / on_l40s.measured)[large]) < 0.9, "SGLang's on Hopper, not TensorRT-LLM's"
-    assert [one.place[0] for one in newest(data, held)] == ["h100-sxm"]
+    known = list(known_engine(data, held))
+    assert [one.place[0] for one in known] == ["h100-sxm"]
+    assert [one.split.kind for one in newest(data, known)] == ["newest"]
     assert "A version held out" in markdown(held)
 
 

@@ -177,6 +177,17 @@ def test_experts_of_two_matrices_are_inferred_from_the_shape() -> None:
         assert gated(frame[:1].assign(software=software, kernel=kernel)).tolist() == [found], software
 
 
+def test_kernels_for_expert_ranks_have_constants_of_their_own(tmp_path: Path) -> None:
+    """vLLM 0.24 on Hopper: CUTLASS where ranks divide block-scaled experts, Triton elsewhere."""
+    sizes = "h100-sxm,moe,fp8_block,8,7168,2048,8,256,1,{},balanced,50,vLLM 0.24.0,vllm_fp8moe_{}"
+    lines = ["hardware,op,dtype,tokens,hidden,intermediate,top_k,experts,tp,ep,routing,latency_us,software,kernel"]
+    cutlass, triton = "flashinfer_cutlass_flashinferexperts", "triton_tritonexperts"
+    lines += [sizes.format(*one) for one in ((8, cutlass), (4, triton), (1, cutlass))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines))
+    (part,) = read_measurements(tmp_path / "rows.csv")
+    assert part.frame["dtype"].tolist() == ["fp8_block_ep", "fp8_block", "fp8_block"]
+
+
 def test_the_cache_column(tmp_path: Path) -> None:
     """Rows that say nothing are those of public benchmarks: replayed buffers, one kernel a graph."""
     lines = ["hardware,op,dtype,m,n,k,latency_us,cache"]

@@ -16,7 +16,8 @@ from roofline.timing.calibration import Calibration, Fit, Source
 from roofline.timing.calibration_files import render
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel, kernel_regimes
-from roofline.validate.fit.constants import MIN_ROWS, PRIOR_WIDTH, Start, default_start, fit_rows
+from roofline.validate.fit.constants import MIN_ROWS, PRIOR_WIDTH, default_start, fit_rows
+from roofline.validate.fit.search import Start
 from roofline.validate.tables.believable import believable
 from roofline.validate.tables.origin import NONE, by_origin, is_ungraphed
 from roofline.validate.tables.rows import MODULES, Measurements, by_op, headline, only_hardware, read_measurements

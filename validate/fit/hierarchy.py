@@ -37,7 +37,8 @@ from roofline.timing.chains import families
 from roofline.timing.kernels import kernel, kernel_regimes
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.validate.fit.calibrate import sample
-from roofline.validate.fit.constants import PRIOR_WIDTH, Start, default_start, fit_rows, log_errors, ranges, summarise
+from roofline.validate.fit.constants import PRIOR_WIDTH, default_start, fit_rows, log_errors, ranges, summarise
+from roofline.validate.fit.search import Start
 from roofline.validate.tables.believable import believable
 from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.origin import NONE, Origin, by_origin, is_ungraphed

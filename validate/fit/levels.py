@@ -8,7 +8,8 @@ constants, makes it hold 80% of the rows, each version on a device counting the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from roofline.timing.chains import families
 from roofline.timing.kernels import Array
 from roofline.timing.levels import LEVELS, Level
 from roofline.validate.fit.calibrate import sample
-from roofline.validate.fit.hierarchy import Data, Key, Node, Place, fit_elsewhere, outside
+from roofline.validate.fit.hierarchy import Data, Key, Node, Place, Table, fit_elsewhere, outside
 from roofline.validate.tables.rows import Measurements
 
 SAMPLE = 250
@@ -57,24 +58,33 @@ class Crossing(NamedTuple):
         return float(np.mean(inside))
 
 
-def crossings(data: Data, found: Mapping[Key, Sequence[Node]], seed: int = 1) -> Iterator[Crossing]:
-    """The predictions of every version on a device across each level."""
+def crossings(
+    data: Data, found: Mapping[Key, Sequence[Node]], run: Callable[..., Iterable[list[Crossing]]] = map
+) -> Iterator[Crossing]:
+    """The predictions of every version on a device across each level; `run` is a map, such as that of a pool."""
+    for part in run(partial(_of_table, found=found), data.tables.keys(), data.tables.values()):
+        yield from part
+
+
+def _of_table(key: Key, table: Table, found: Mapping[Key, Sequence[Node]], seed: int = 1) -> list[Crossing]:
+    """The crossings of one op and format."""
     leaves = {key: {(node.place, node.origin): node.fit for node in nodes} for key, nodes in found.items()}
-    for key, table in data.tables.items():
-        own = {place: fit for place, fit in leaves.get(key, {}).items() if place in table}
-        together = {node.origin.engine: node.fit for node in found.get(key, ()) if node.place == "pooled"}
-        elsewhere: dict[tuple[str, str], Fit | None] = {}
-        for place, fitted in own.items():
-            rows = sample(table[place], SAMPLE, seed)
-            for level, fits in _across(key, place, own, leaves).items():
-                for fit in fits:
-                    yield _crossing(key, place, level, for_other_engine(fit) if level == "engine" else fit, rows)
-            engine, family = place[1].engine, families(load_hardware(place[0]))[0]
-            if (engine, family) not in elsewhere:
-                start = together.get(engine, fitted)
-                elsewhere[engine, family] = fit_elsewhere(key, table, engine, start, outside(family))
-            if (pooled := elsewhere[engine, family]) is not None:
-                yield _crossing(key, place, "pooled", pooled, rows)
+    own = {place: fit for place, fit in leaves.get(key, {}).items() if place in table}
+    together = {node.origin.engine: node.fit for node in found.get(key, ()) if node.place == "pooled"}
+    elsewhere: dict[tuple[str, str], Fit | None] = {}
+    crossed = []
+    for place, fitted in own.items():
+        rows = sample(table[place], SAMPLE, seed)
+        for level, fits in _across(key, place, own, leaves).items():
+            for fit in fits:
+                crossed.append(_crossing(key, place, level, for_other_engine(fit) if level == "engine" else fit, rows))
+        engine, family = place[1].engine, families(load_hardware(place[0]))[0]
+        if (engine, family) not in elsewhere:
+            start = together.get(engine, fitted)
+            elsewhere[engine, family] = fit_elsewhere(key, table, engine, start, outside(family))
+        if (pooled := elsewhere[engine, family]) is not None:
+            crossed.append(_crossing(key, place, "pooled", pooled, rows))
+    return crossed
 
 
 def _across(

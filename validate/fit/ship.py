@@ -62,6 +62,7 @@ def hierarchical(folders: Sequence[Path], output: Path, source: Source) -> Itera
     data = load_tables(folders)
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
         found = fit_all(data, pool.map)
+        levels = components(list(crossings(data, found, pool.map)))
     software = {key: _software(table) for key, table in data.tables.items()}
     measured = dict.fromkeys(name for table in data.tables.values() for name, _ in table)
     files, grouped = shelved(found), _members(measured)
@@ -76,7 +77,7 @@ def hierarchical(folders: Sequence[Path], output: Path, source: Source) -> Itera
         named = {version: fits for version, fits in versions.items() if version}
         members = () if engine else tuple(sorted(grouped.get(place, ())))
         yield f"{engine}/{place}".lstrip("/"), render(calibration, named, members)
-    yield Path(FILE).stem, render_levels(components(list(crossings(data, found))), source.command)
+    yield Path(FILE).stem, render_levels(levels, source.command)
 
 
 def _software(table: Table) -> set[str]:

@@ -10,8 +10,10 @@ shapes.
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,9 @@ from roofline.validate.tables.rows import MODULES, Measurements, by_op, read_mea
 FAST_DECODE = ("h100-sxm", "h200-sxm", "b200-sxm", "gb200")
 FEW_SEEDS = (0, 1, 2)
 FEW_POINTS = 50
+
+TRANSFERRED = (("gemm", "bf16"), ("attention_prefill", "bf16"))
+"""Ops and formats that are predicted from other accelerators."""
 
 Data = Mapping[str, Mapping[str, Measurements]]
 """Measurements by hardware and op."""
@@ -99,15 +104,17 @@ def zero_shot(op: str, format: str, data: Data, hardware: Mapping[str, Hardware]
     return found
 
 
-def few_points(op: str, format: str, data: Data, hardware: Mapping[str, Hardware]) -> list[Scored]:
-    """Predictions for each accelerator from 50 of its rows with inherited constants as prior, for several draws."""
-    found: list[Scored] = []
-    for name, parts in data.items():
-        if (rows := _rows(parts, op, format)) is not None:
-            prior = inherited(name, op, format, data, hardware)
-            for seed in FEW_SEEDS:
-                found += predict(rows, hardware[name], fit([rows], hardware[name], prior, FEW_POINTS, seed))
-    return found
+def transferred(
+    name: str, op: str, format: str, data: Data, hardware: Mapping[str, Hardware]
+) -> tuple[list[Scored], list[Scored]]:
+    """Predictions for an accelerator from inherited constants, and from draws of 50 rows with these as prior."""
+    rows = _rows(data[name], op, format)
+    if rows is None:
+        return [], []
+    prior = inherited(name, op, format, data, hardware)
+    fitted = [fit([rows], hardware[name], prior, FEW_POINTS, seed) for seed in FEW_SEEDS]
+    few = [one for calibration in fitted for one in predict(rows, hardware[name], calibration)]
+    return list(predict(rows, hardware[name], prior)), few
 
 
 def table_row(name: str, target: float, stretch: float, scored: Sequence[Scored]) -> TableRow:
@@ -135,10 +142,32 @@ def _coverage(groups: Sequence[Group]) -> float:
     return float(np.average([group.interval_coverage for group in groups], weights=[group.rows for group in groups]))
 
 
+Task = tuple[str, str, str]
+"""An accelerator whose shapes are held out; one that is, with the op and format."""
+
+_AT_WORK: list[Data] = []
+"""The rows of a process that scores, which it has from the one that forked it."""
+
+
+def _scored(task: Task) -> tuple[list[Scored], list[Scored]]:
+    """What a task predicts: held-out shapes, or an accelerator from inherited constants and from few rows."""
+    (data,), (name, op, format) = _AT_WORK, task
+    hardware = {one: load_hardware(one) for one in data}
+    return transferred(name, op, format, data, hardware) if op else (held_out(data[name], hardware[name]), [])
+
+
 def table(data: Data) -> list[TableRow]:
     """The rows of the accuracy table for which there are measurements."""
-    hardware = {name: load_hardware(name) for name in data}
-    scored = [found for name, parts in data.items() for found in held_out(parts, hardware[name])]
+    of_shapes: list[Task] = [(name, "", "") for name in data]
+    of_others: list[Task] = [(name, *key) for key in TRANSFERRED for name in data]
+    _AT_WORK[:] = [data]
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
+        found = dict(zip([*of_shapes, *of_others], pool.map(_scored, [*of_shapes, *of_others]), strict=True))
+    scored = [one for task in of_shapes for one in found[task][0]]
+    zero, few = (
+        {key: [one for task in of_others if task[1:] == key for one in found[task][part]] for key in TRANSFERRED}
+        for part in (0, 1)
+    )
 
     def of(op: str, test: Callable[[Scored], bool] = lambda _: True) -> list[Scored]:
         return [found for found in scored if found.op == op and test(found)]
@@ -164,9 +193,9 @@ def table(data: Data) -> list[TableRow]:
         ("MLA decode", 0.25, 0.12, of("mla_decode")),
         ("MoE", 0.20, 0.12, of("moe")),
         ("collectives", 0.10, 0.06, of("collective")),
-        ("50 points and prior, GEMM bf16", 0.12, 0.08, few_points("gemm", "bf16", data, hardware)),
-        ("50 points and prior, prefill bf16", 0.12, 0.08, few_points("attention_prefill", "bf16", data, hardware)),
-        ("zero-shot, GEMM bf16", 0.13, 0.09, zero_shot("gemm", "bf16", data, hardware)),
+        ("50 points and prior, GEMM bf16", 0.12, 0.08, few["gemm", "bf16"]),
+        ("50 points and prior, prefill bf16", 0.12, 0.08, few["attention_prefill", "bf16"]),
+        ("zero-shot, GEMM bf16", 0.13, 0.09, zero["gemm", "bf16"]),
     ]
     return [table_row(name, target, stretch, found) for name, target, stretch, found in rows if found]
 

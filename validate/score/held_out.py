@@ -1,6 +1,6 @@
 """Errors of predictions for versions, engines and devices that no constants were fitted to.
 
-    python -m roofline.validate.score.held_out MEASUREMENTS_DIR... [--output held-out.md]
+    python -m roofline.validate.score.held_out MEASUREMENTS_DIR... [--shipped] [--output held-out.md]
 
 Every version of an engine, every engine on a device and every device is held out as a whole, never single rows: its
 constants, and those fitted to its rows together with others, are taken away, and its rows are predicted with what is
@@ -8,7 +8,7 @@ left, by the same search for the nearest constants that a prediction makes; an e
 fitted anew to the rest where no nearer ones are left, and without the whole family of a device. The remaining constants
 keep the prior that they were fitted with, which had seen the held-out rows; its weight is that of a few rows. The
 components of the levels are those of the shipped file. The forms of the kernel models were chosen with half of the
-shapes of vLLM 0.24 in view.
+shapes of vLLM 0.24 in view. `--shipped` scores the bundled constants; without it all constants are fitted first.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from roofline.core.documents import read_mapping
 from roofline.core.files import save_text
 from roofline.specs.hardware import load_hardware
+from roofline.specs.library import bundled_folder, files_below
 from roofline.specs.version import Version
 from roofline.timing.calibration import Fit, Fits
-from roofline.timing.calibration_files import of_version
-from roofline.timing.chains import calibration_links, chained, families
+from roofline.timing.calibration_files import of_version, parse_document
+from roofline.timing.chains import ENGINES, FOLDER, calibration_links, chained, families
+from roofline.timing.levels import FILE as LEVELS
 from roofline.validate.fit.calibrate import sample
 from roofline.validate.fit.hierarchy import (
     SHARED,
@@ -44,6 +47,7 @@ from roofline.validate.fit.hierarchy import (
 )
 from roofline.validate.main import run_command
 from roofline.validate.score.kernels import Scored, error_statistics, predict
+from roofline.validate.tables.origin import Origin
 from roofline.validate.tables.rows import Measurements
 
 TEST = 300
@@ -78,6 +82,21 @@ class NodeShelf:
     def fits(self, name: str, version: str = "", other: bool = False) -> Fits | None:
         """The fits of a version."""
         return of_version(self._versions[name], version, other) if name in self._versions else None
+
+
+def bundled(data: Data) -> dict[Key, list[Node]]:
+    """The nodes of the bundled calibrations, of the kernels that are measured in `data`."""
+    found: dict[Key, list[Node]] = {key: [] for key in data.tables}
+    for file in files_below(bundled_folder("hwspecs") / FOLDER).values():
+        if file.path.stem == Path(LEVELS).stem:
+            continue
+        document = parse_document(read_mapping(file.path), str(file.path))
+        one = document.calibration
+        for version, fits in document.versions.items():
+            for key, fit in fits.items():
+                if key in found and (one.engine in ENGINES or key in SHARED):
+                    found[key].append(Node(one.name, Origin(one.engine, version), fit))
+    return {key: nodes for key, nodes in found.items() if nodes}
 
 
 def splits(data: Data) -> Iterator[Split]:
@@ -168,17 +187,23 @@ def _seen(node: Node, table: Iterable[Place]) -> set[Place]:
 
 
 def newest(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
-    """Of the versions held out, the newest of each engine where an older one is known on the device.
-
-    That is what a release is after these measurements.
-    """
+    """Of the versions held out (`known_engine`), the newest of each engine: what a release is after these tables."""
     last = {engine: max(versions, key=Version) for engine, versions in _versions(data).items()}
-    for one in (one for one in held if one.split.kind == "version"):
-        name, origin = one.place
-        table = data.tables[one.scored.op, one.scored.format]
-        older = any(place[0] == name and place[1].engine == origin.engine and place != one.place for place in table)
-        if origin.version == last[origin.engine] and older:
+    for one in held:
+        if one.split.kind == "version" and one.place[1].version == last[one.place[1].engine]:
             yield one._replace(split=one.split._replace(kind="newest"))
+
+
+def known_engine(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
+    """The rows without versions held out that are the only one of their engine on the device.
+
+    To these the engine is as unknown as in the split by engine.
+    """
+    for one in held:
+        (name, origin), table = one.place, data.tables[one.scored.op, one.scored.format]
+        others = (place for place in table if place != one.place)
+        if one.split.kind != "version" or any((at, other.engine) == (name, origin.engine) for at, other in others):
+            yield one
 
 
 def _versions(data: Data) -> dict[str, set[str]]:
@@ -203,7 +228,7 @@ KINDS: Mapping[str, Callable[[Scored], bool]] = {
 """The rows of the report."""
 
 TITLES = {
-    "version": "A version held out, engine and GPU known",
+    "version": "A version held out, another one known on the GPU",
     "newest": "The newest version held out, an older one known on the GPU",
     "engine": "An engine held out on a GPU",
     "device": "A GPU held out, engine known",
@@ -241,16 +266,20 @@ def _scored(index: int) -> list[tuple[Place, Scored]]:
     return [(one.place, one.scored) for one in score(data, found, [list(splits(data))[index]])]
 
 
-def report(folders: Sequence[Path]) -> str:
-    """The report of folders of measurement files."""
+def report(folders: Sequence[Path], shipped: bool = False) -> str:
+    """The report of folders of measurement files, with the bundled constants (`shipped`) or newly fitted ones."""
     data, fork = load(folders), multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(mp_context=fork) as pool:
-        found = fit_all(data, pool.map)
+    if shipped:
+        found: Mapping[Key, Sequence[Node]] = bundled(data)
+    else:
+        with ProcessPoolExecutor(mp_context=fork) as pool:
+            found = fit_all(data, pool.map)
     _AT_WORK[:] = [(data, found)]
     every = list(splits(data))
     with ProcessPoolExecutor(mp_context=fork) as pool:
         scored = pool.map(_scored, range(len(every)))
-        held = [HeldOut(split, *one) for split, part in zip(every, scored, strict=True) for one in part]
+        every_place = [HeldOut(split, *one) for split, part in zip(every, scored, strict=True) for one in part]
+    held = list(known_engine(data, every_place))
     return markdown([*held, *newest(data, held)])
 
 
@@ -258,10 +287,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report of folders of measurements; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m roofline.validate.score.held_out", description="Held-out errors.")
     parser.add_argument("measurements", type=Path, nargs="+", help="folders of measurement files")
+    parser.add_argument("--shipped", action="store_true", help="score the bundled constants, without a fit")
     parser.add_argument("--output", type=Path, help="also write the report to this file")
 
     def work(options: argparse.Namespace) -> str:
-        text = report(options.measurements)
+        text = report(options.measurements, options.shipped)
         if options.output is not None:
             save_text(options.output, text)
         return text

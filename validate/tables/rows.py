@@ -30,7 +30,7 @@ from roofline.core.documents import finite_number
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.timing.kernels import KERNELS, Columns, kernel
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
-from roofline.timing.kernels.common import MIN_LATENCY
+from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY
 from roofline.validate.tables.frames import read_frame
 from roofline.validate.tables.mla_heads import heads_of_rank
 
@@ -246,9 +246,11 @@ def _named(frame: pd.DataFrame, op: str) -> pd.DataFrame:
         columns["dtype"] = frame["dtype"].replace(DTYPES)
     if op in ("attention_prefill", "attention_decode") and "software" in frame and "bare" not in frame:
         columns["bare"] = frame["software"].isin(WITHOUT_KV_WRITE).astype(np.float64)
-    if op == "moe" and {"dtype", "kernel"} <= set(frame):
-        fast = (frame["dtype"] == "nvfp4") & frame["kernel"].fillna("").astype(str).str.endswith("_min_latency")
-        columns["dtype"] = frame["dtype"].mask(fast, MIN_LATENCY)
+    if op == "moe" and {"dtype", "kernel", "ep"} <= set(frame):
+        dtypes, kernels = frame["dtype"], frame["kernel"].fillna("").astype(str)
+        fast = (dtypes == "nvfp4") & kernels.str.endswith("_min_latency")
+        ranks = (dtypes == "fp8_block") & (frame["ep"] > 1) & kernels.str.contains("_flashinfer_cutlass_", regex=False)
+        columns["dtype"] = dtypes.mask(fast, MIN_LATENCY).mask(ranks, EXPERT_PARALLEL)
     if op == "mla_decode":
         columns |= {name: rank for name, rank in MLA_RANKS.items() if name not in frame or frame[name].isna().all()}
     if op in ("mla_prefill", "mla_decode") and "heads" in frame:

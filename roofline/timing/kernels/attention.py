@@ -6,7 +6,7 @@ Prefill (FlashAttention: Dao, 2023). A tile of b_m queries iterates over the key
 b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m; a window keeps the last w keys:
 
     tiles      U   = batch heads ceil(q_len / b_m)              or batch kv_heads ceil(G q_len / b_m), heads packed
-    one tile   T_i = 4 b_m (d + softmax) kv_i h(d) / (e_F peak / S) + tile_prologue
+    one tile   T_i = b_m kv_i h(d) (4 d / (e_F peak / S) + softmax / clock) + tile_prologue
     units      T_S = max(sum T_i / S * ((1 - q) + q ceil(U/S) / (U/S)), longest T_i)
     memory     T_M = (Q + O + K + V) / (e_B bw)
     KV write   T_W = (K + V of new tokens, read and written) / (e_B bw)        appending to the cache
@@ -14,10 +14,10 @@ b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m;
 
 Single queries of a group fill one tile in FlashAttention's kernels, which pack no others, and one each in TensorRT-
 LLM's and SGLang's of Blackwell (`pack_single`). The exponential of a score and what else each one takes beside its 4 d
-FLOPs count as `softmax` elements more of a head (FlashAttention-4: exponentials take as long as the products on
-Blackwell). Libraries lack kernels of some head dimensions d, and engines run a general one there, up to 11 times as
-slow: h(d) is 1 + `other_dim` where d is 192, the only one that was measured. Expanded heads of MLA (192 for keys, 128
-for values) have kernels, and a mean d of 160.
+FLOPs are not all hidden behind the products: they take `softmax` clocks of a multiprocessor, which computes 16
+exponentials in one (FlashAttention-4: on Blackwell they take as long as the products). Libraries lack kernels of some
+head dimensions d, and engines run a general one there, up to 11 times as slow: h(d) is 1 + `other_dim` where d is 192,
+the only one that was measured. Expanded heads of MLA (192 for keys, 128 for values) have kernels, and a mean d of 160.
 
 MLA prefill is the same over keys and values that are expanded to all heads, or over latents with one KV head (SGLang's
 tables of Hopper), with 3.4 times the FLOPs.
@@ -30,17 +30,17 @@ heads; its keys may be split in s parts that are combined afterwards:
     memory     T_M = KV / (e_B bw) + (Q + O) / bw
     time       t   = launch + h(d) (T_S^p + T_M^p)^(1/p) + sequence batch + [G > 1 and batch > 1] regroup
 
-with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L the keys rounded up to blocks of 64. Hardware without a matrix
-unit for the format multiplies the query heads of a group one by one: a key takes 4 d G `head_slowdown` / (peak / S)
-longer. FlashAttention-2 splits the keys only where heads share a KV head (`split_single` 0), and rearranges Q and O so
-that the heads of a group fill the rows of a tile (`regroup`). The column `split_kv` overrides that: 0 for kernels that
-never split, as before Flash-Decoding, 2 for those that always may; the former were not measured, and an item of theirs
-takes at least as long as 64 bytes a clock, which the L2 sends to one multiprocessor. A kernel without grouped heads
-(`grouped`) has an item for each query head, which starts and ends in `head_prologue`; TensorRT-LLM, which has both,
-takes it for few items, too (`BUSY`), and its blocks differ (`GROUPED_BLOCK`). In a benchmark that replays its
-buffers, the part of the KV cache in the L2 is read at `l2_speedup` times the memory bandwidth: all of it by
-TensorRT-LLM's grouped kernel, whose public rows beat the memory's datasheet up to 1.7 times, as if all sequences had
-the pages of one.
+with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L the keys rounded up to blocks of 64. The products and the
+softmax of the query heads of a group are not all hidden behind the loads: a key takes 4 d G `head_slowdown` / (peak /
+S) longer, where the peak is that of the vector units without matrix units for the format. FlashAttention-2 splits the
+keys only where heads share a KV head (`split_single` 0), and rearranges Q and O so that the heads of a group fill the
+rows of a tile (`regroup`). The column `split_kv` overrides that: 0 for kernels that never split, as before Flash-
+Decoding, 2 for those that always may; the former were not measured, and an item of theirs takes at least as long as 64
+bytes a clock, which the L2 sends to one multiprocessor. A kernel without grouped heads (`grouped`) has an item for each
+query head, which starts and ends in `head_prologue`; TensorRT-LLM, which has both, takes it for few items, too
+(`BUSY`), and its blocks differ (`GROUPED_BLOCK`). In a benchmark that replays its buffers, the part of the KV cache in
+the L2 is read at `l2_speedup` times the memory bandwidth: all of it by TensorRT-LLM's grouped kernel, whose public rows
+beat the memory's datasheet up to 1.7 times, as if all sequences had the pages of one.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ KV_WRITE_LAUNCH = 2.8e-6
 """Seconds of launch of the kernel that writes the KV cache: the difference between the shortest rows of public tables
 with and without it (vLLM 0.24 and 0.22) on H200 and B200."""
 
-GROUPED = (0.0, 32.0, np.inf)
+GROUPED = (0.0, 32.0, np.inf, 16.0)
 """Values of the parameter `grouped`: the largest group of query heads that one item of a decode kernel serves.
 
 Kernels without grouped heads have an item for each query head, which reads the keys again, from the L2. TensorRT-LLM
-has both: its grouped kernels (XQA) serve groups of 2 to 32, where they fill the device (`BUSY`).
+has both: its grouped kernels (XQA) serve groups of 2 to 32, on Blackwell to 16, where they fill the device (`BUSY`).
 """
 
 ALONE_BLOCK, GROUPED_BLOCK = 16.0, 128.0
@@ -161,7 +161,7 @@ PREFILL = (
     Parameter(
         "pack_single", Unit.CHOICE, 0, 1, 1, "1: single queries pack the heads of a group in any tiling", start=1
     ),
-    Parameter("softmax", Unit.RATIO, 1e-3, 200.0, 1e-3, "softmax of one score, in elements of a head", start=10.0),
+    Parameter("softmax", Unit.RATIO, 1e-5, 2.0, 1e-5, "clocks of a multiprocessor for one score's softmax", start=0.02),
     _OTHER_DIM,
 )
 
@@ -178,10 +178,10 @@ DECODE = (
     Parameter("split_single", Unit.CHOICE, 0, 1, 1, "1: KV heads with one query head are split, too"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's KV"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
-    Parameter("grouped", Unit.CHOICE, 0, 2, 2, "heads of a group that share one reading of its keys", start=2),
+    Parameter("grouped", Unit.CHOICE, 0, 3, 2, "heads of a group that share one reading of its keys", start=2),
     Parameter("head_prologue", Unit.SECONDS, 1e-9, 20e-6, 1e-9, "start and end of one head's item", start=1.5e-6),
     Parameter(
-        "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "heads' FLOPs, over the time at the vector peak", start=2.0
+        "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "FLOPs of a group's heads, over the time at the peak", start=0.1
     ),
     _OTHER_DIM,
 )
@@ -286,9 +286,8 @@ def prefill_time(
     tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
     blocks, longest_keys = _tile_keys(shape, positions, tiles, tiling)
     rate = parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic) / count
-    per_key = (
-        4.0 * rows * (shape.dim + parameters.get("softmax", 0.0)) * slowdown(shape.dim, columns, parameters) / rate
-    )
+    one_score = 4.0 * shape.dim / rate + parameters.get("softmax", 0.0) * count / unit_clocks(hardware)
+    per_key = rows * one_score * slowdown(shape.dim, columns, parameters)
     independent = shape.batch * shape.heads / group
     starts = np.maximum(tiles, np.clip(filled / 64.0, 6.0, 12.0) * (filled >= 192.0)) if tiling.cpu else tiles
     work = independent * (blocks * per_key + starts * parameters["tile_prologue"])
@@ -382,9 +381,8 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     keys = block * ceil_div(shape.seen, block * splits)
     waves = work * splits / count
     per_key = 2.0 * shape.dim * shape.kv_bytes / parameters["unit_bandwidth"]
-    if shape.arithmetic not in hardware.tensor:
-        one_by_one = parameters["head_slowdown"] * count / hardware.matrix_peak(shape.arithmetic)
-        per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * one_by_one
+    slower = parameters.get("head_slowdown", 0.0) * count / hardware.matrix_peak(shape.arithmetic)
+    per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * slower
     one = per_key * keys + np.where(alone, parameters.get("head_prologue", 0.0), parameters["tile_prologue"])
     partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
     grouped = shape.heads > shape.kv_heads

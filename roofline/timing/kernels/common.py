@@ -45,6 +45,10 @@ class Numbers(Struct, frozen=True):
 MIN_LATENCY = "nvfp4_min_latency"
 """NVFP4 experts in the kernel that TensorRT-LLM has for few tokens, beside the one for many."""
 
+EXPERT_PARALLEL = "fp8_block_ep"
+"""Block-scaled experts in the kernel that vLLM has for expert ranks on Hopper (CUTLASS), beside Triton's for the others
+(all rows of vLLM 0.24 there, and `select_fp8_moe_backend` in its fused_moe/oracle/fp8.py)."""
+
 FORMATS: Mapping[str, Numbers] = {
     "fp32": Numbers("fp32", 4),
     "tf32": Numbers("tf32", 4),
@@ -54,6 +58,7 @@ FORMATS: Mapping[str, Numbers] = {
     "fp8_static": Numbers("fp8", 1, quantises=True),
     "int8": Numbers("int8", 1, quantises=True),
     "fp8_block": Numbers("fp8", 1 + 4 / 128**2, quantises=True),
+    EXPERT_PARALLEL: Numbers("fp8", 1 + 4 / 128**2, quantises=True),
     "nvfp4": Numbers("fp4", 0.5 + 1 / 16, quantises=True),
     MIN_LATENCY: Numbers("fp4", 0.5 + 1 / 16, quantises=True),
     "mxfp4": Numbers("fp4", 0.5 + 1 / 32, quantises=True),

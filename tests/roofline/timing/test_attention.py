@@ -21,11 +21,17 @@ def times(op: str, dims: list[float], shape: dict[str, object], **constants: flo
     return kernel_time(op, {**shape, "head_dim": np.array(dims)}, B200, known)  # type: ignore[arg-type]
 
 
-def test_the_softmax_of_a_score_takes_as_long_as_some_elements_of_a_head() -> None:
-    """Where multiplying takes all time, heads of 128 with a softmax of 64 are heads of 192 without."""
-    (with_softmax,) = times("attention_prefill", [128.0], LONG, softmax=64.0, token=0.0)
-    (wider,) = times("attention_prefill", [192.0], LONG, softmax=0.0, token=0.0)
-    assert with_softmax == pytest.approx(wider, rel=0.01)
+def test_the_softmax_of_a_score_takes_clocks_of_a_multiprocessor() -> None:
+    """One clock for each score below the diagonal, on 108 multiprocessors at 1.41 GHz, whatever the format."""
+    a100 = load_hardware("a100-sxm-80gb")
+    known = {one.name: one.default for one in kernel("attention_prefill").parameters("bf16")}
+    shape = {**LONG, "head_dim": 128.0}
+    one, none = (
+        kernel_time("attention_prefill", shape, a100, {**known, "sharpness": 20.0, "softmax": clocks})  # type: ignore[arg-type]
+        for clocks in (1.0, 0.0)
+    )
+    scores = 8 * 64 * 8192 * 8193 / 2
+    assert one - none == pytest.approx(scores / (108 * 1.41e9), rel=0.03)  # tiles on the diagonal are whole
 
 
 @pytest.mark.parametrize(("op", "shape"), [("attention_prefill", LONG), ("attention_decode", STEP)])

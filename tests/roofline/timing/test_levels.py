@@ -14,7 +14,7 @@ from roofline.core.errors import SpecError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import TO_P90, Calibration, Fit, Fits, Residuals
 from roofline.timing.calibration_files import of_version
-from roofline.timing.chains import calibration_links, chained, load_calibration
+from roofline.timing.chains import calibration_links, chained, families, load_calibration
 from roofline.timing.kernels import kernel
 from roofline.timing.levels import LEVELS, crossing_spread, parse_levels
 
@@ -34,11 +34,15 @@ FAMILIES = ("hopper", "ada-gddr", "blackwell")
 class Shelf:
     """Fits by name and version."""
 
-    def __init__(self, files: Mapping[str, Mapping[str, Fits]], members: tuple[str, ...] = ()) -> None:
-        self.files, self._members = files, members
+    def __init__(
+        self, files: Mapping[str, Mapping[str, Fits]], members: tuple[str, ...] | Mapping[str, tuple[str, ...]] = ()
+    ) -> None:
+        known = isinstance(members, Mapping)
+        self.files = files
+        self._members = members if known else dict.fromkeys(FAMILIES if members else (), members)
 
     def members(self, family: str) -> tuple[str, ...] | None:
-        return self._members if family in self.files or (family in FAMILIES and self._members) else None
+        return self._members.get(family, () if family in self.files else None)
 
     def fits(self, name: str, version: str = "", other: bool = False) -> Fits | None:
         return of_version(self.files[name], version, other) if name in self.files else None
@@ -103,6 +107,26 @@ def test_siblings_with_fewer_flop_in_a_cycle_achieve_more_of_them(
     match = found(shelf, hardware=hardware).find("gemm", "fp8")
     assert match is not None
     assert match.fit.parameters["compute_efficiency"] == pytest.approx(efficiency, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "member", "basis"),
+    [
+        ("rtx-5090", "b200-sxm", "engine"),  # B200's kernels use its tensor memory, which no other Blackwell has
+        ("dgx-spark", "b200-sxm", "engine"),
+        ("dgx-spark", "rtx-pro-6000-server", "pooled"),
+        ("a10", "a100-sxm-80gb", "pooled"),
+        ("b300-sxm", "b200-sxm", "family"),
+    ],
+)
+def test_chips_of_a_family_with_other_matrix_instructions_are_no_relatives(
+    hardware: str, member: str, basis: str
+) -> None:
+    device = load_hardware(member)
+    files = {f"sglang/{member}": versions(v0_5_10=0.5), f"vllm/{hardware}": versions(v0_24=0.4)}
+    match = found(Shelf(files, {families(device)[0]: (member,)}), hardware=hardware).find("gemm", "fp8")
+    assert match is not None
+    assert match.basis == basis
 
 
 def test_without_a_version_the_newest_of_each_kernel_is_used() -> None:

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline import load_hardware
+from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.graph.parallel import Parallelism
+from roofline.scenario.settings import Settings
+from roofline.timing.calibration import Calibration, Fit
 from roofline.timing.kernels import Array, kernel_time
 from roofline.timing.kernels.moe import PARAMETERS, Loads, expert_loads
 
@@ -80,3 +83,28 @@ def test_few_tokens_save_a_part_of_the_launch() -> None:
     columns |= {"experts": 128.0, "routing": "uniform"}
     whole, less = (kernel_time("moe", columns, H100, {**DEFAULTS, "few_tokens": share}) for share in (0.0, 0.5))
     np.testing.assert_allclose((whole - less) / DEFAULTS["launch"], [0.5, 0.25, 0.0], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "version", "format"),
+    [
+        (Parallelism(tensor=4), "0.24.0", "fp8_block"),
+        (Parallelism(tensor=4, expert=4), "0.24.0", "fp8_block_ep"),
+        (Parallelism(tensor=4, expert=4), "0.14.0", "fp8_block"),  # which has no such kernel
+    ],
+)
+def test_expert_ranks_run_the_kernel_that_an_engine_has_for_them(
+    parallel: Parallelism, version: str, format: str
+) -> None:
+    def made(*formats: str, version: str) -> Calibration:
+        fits = {("moe", one): Fit("moe", one, DEFAULTS, version=version) for one in formats}
+        return Calibration("h100-sxm", "calibrated", fits, engine="vllm")
+
+    own = made("fp8_block", version=version)
+    newest = made("fp8_block", "fp8_block_ep", version="0.24.0")
+    links = (newest,) if version == "0.24.0" else (own, newest)
+    chain = Calibration("h100-sxm", "calibrated", links[0].fits, parents=links[1:], engine="vllm")
+    scenario = Scenario(load_model("minimax-m2"), H100, settings=Settings(parallel=parallel))
+    phase = analyze(scenario, lambda *_: chain).prefill
+    kernels = [found for run in phase.passes for found in phase.timed(run).kernels if "moe" in found.matches]
+    assert {found.matches["moe"].fit.format for found in kernels} == {format}
