@@ -12,7 +12,7 @@ from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel, kernel_bound, kernel_time
 from roofline.validate.fit.hierarchy import Data, Node, fit_all, fit_table, load
 from roofline.validate.fit.levels import Crossing, component, components, crossings, render
-from roofline.validate.score.held_out import known_engine, markdown, newest, score, splits
+from roofline.validate.score.held_out import bundled, known_engine, markdown, newest, score, splits
 from roofline.validate.tables.believable import believable
 from roofline.validate.tables.origin import NONE, Origin, by_origin, origin
 from roofline.validate.tables.rows import Measurements, read_measurements, shape_columns
@@ -89,6 +89,13 @@ def test_versions_engines_and_devices_are_held_out_whole(data: Data, found: dict
     assert [one.place[0] for one in known] == ["h100-sxm"]
     assert [one.split.kind for one in newest(data, known)] == ["newest"]
     assert "A version held out" in markdown(held)
+
+
+def test_the_bundled_constants_are_nodes_to_score(data: Data) -> None:
+    (key,), (nodes,) = zip(*bundled(data).items(), strict=True)
+    assert key == ("gemm", "fp8")
+    places = {(node.place, node.origin.engine) for node in nodes}
+    assert {("h100-sxm", "sglang"), ("hopper", "sglang"), ("pooled", "tensorrt-llm")} <= places
 
 
 def test_the_component_of_a_level_makes_80_percent_of_the_rows_fall_inside() -> None:
