@@ -143,13 +143,24 @@ def test_budgets_and_waits_are_those_of_the_benchmarks_scripts() -> None:
         return scheduler(**{"backend": "trtllm", "backend_version": "1.1.0rc2.post2", **cells})
 
     llama = tensorrt_llm(tp_size=4)
-    deepseek = {"model_path": "deepseek-ai/DeepSeek-R1", "precision": "fp8", "tp_size": 8}
+    deepseek = {"model_path": "deepseek-ai/DeepSeek-V3", "precision": "fp8", "tp_size": 8}
     assert (llama.tokens, llama.gather) == (1024 + 1024 + 200, 20)
     assert tensorrt_llm(tp_size=8).gather == 0
     assert tensorrt_llm(tp_size=4, osl=8192).gather == 0
     assert (tensorrt_llm(**deepseek).tokens, tensorrt_llm(**deepseek).stream) == (8192, 10)
     assert tensorrt_llm(**{**deepseek, "isl": 8192}).tokens == 8320
     assert tensorrt_llm(**deepseek, backend_version="1.2.0rc6").stream == 1
+    many = {**deepseek, "concurrency": 64, "batch_size": 64}
+    assert [tensorrt_llm(**many, backend_version=text).gather for text in ("1.1.0rc2", "1.2.0rc6")] == [0, 40]
+    drafts = tensorrt_llm(**{**many, "model_path": "deepseek-ai/DeepSeek-R1"})
+    assert (drafts.tokens, drafts.gather) == (1024 + 4 * 64 + 64, 0)
+    gpt_oss = tensorrt_llm(model_path="openai/gpt-oss-120b", precision="fp4", tp_size=8)
+    assert (gpt_oss.tokens, gpt_oss.stream) == (20000, 20)
+    sglang = {"backend": "sglang", "backend_version": "0.5.9"}
+    fp4 = {**deepseek, "precision": "fp4", "gemm_quant_mode": "nvfp4", "moe_quant_mode": "nvfp4"}
+    few, fewer = (scheduler(**sglang, **cells) for cells in (deepseek, fp4))
+    hopper = scheduler(**sglang, **{**deepseek, "system": "h200_sxm"})
+    assert [(each.tokens, each.poll) for each in (few, fewer, hopper)] == [(32768, 30), (16384, 30), (32768, 1)]
     ranks = {**deepseek, "tp_size": 1, "attention_dp_size": 8, "moe_ep_size": 8}
     assert tensorrt_llm(**ranks, concurrency=128, batch_size=16).gather == 60
     constant = {"isl": 4000, "osl": 500}

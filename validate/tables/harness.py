@@ -2,8 +2,11 @@
 
 InferenceX (lengths drawn from 0.8 to 1 of those written) gives TensorRT-LLM a budget of a prompt and a token for each
 request in flight, but at least 8,192 (Llama: the model length), and with data-parallel attention 60 steps to wait for a
-prompt on every rank. With 1024 to 1024 tokens, prompts of Llama on fewer than 8 devices wait 20 steps to fill one.
-SGLang on Blackwell looks for new requests every 10 steps, from 16 in flight on every 30.
+prompt on every rank. With 1024 to 1024 tokens, prompts of Llama on fewer than 8 devices wait 20 steps to fill one, and
+those of DeepSeek in FP8 on Blackwell 40, since 1.2 and from 64 requests in flight.
+With drafts, its budget is a prompt and the tokens that a step verifies; that of gpt-oss is 20,000. SGLang has chunks of
+32,768 tokens (16,384 of DeepSeek in FP4, and of other models on Hopper), and on Blackwell looks for new requests every
+10 steps, from 16 in flight on every 30.
 
 Benchmarks of constant lengths run what AIConfigurator's generator writes: a budget of the prompt and 1,500 tokens (read
 of TensorRT-LLM and SGLang; vLLM's TTFT says the same), with TensorRT-LLM a token for each sequence more, and chunks in
@@ -13,6 +16,8 @@ SGLang's decode steps since 0.5.3.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -23,13 +28,22 @@ from roofline.specs.scheduler import MIXED, Scheduler
 NODE = 8
 """Devices of a node, of which most rows have one."""
 
-BALANCE, GATHER_LLAMA = 60, 20
+BALANCE, GATHER_LLAMA, GATHER_DEEPSEEK = 60, 20, 40
 """Steps that TensorRT-LLM waits for a prompt on every rank (timeout_iters in InferenceX's scripts), and for further
-prompts of Llama (batch_wait_timeout_iters)."""
+prompts of Llama, and of DeepSeek in FP8 from MANY in flight (batch_wait_timeout_iters)."""
 
-STREAM, FIRST_AT_ONCE = 10, (1, 2)
-"""Steps between messages to the client (stream_interval of DeepSeek in InferenceX's scripts), and the version of
-TensorRT-LLM from which the first token does not wait for them (from the TTFT of its rows)."""
+MANY, GATHERS = 64, (1, 2)
+"""Requests in flight, and version, from which prompts of DeepSeek in FP8 on Blackwell wait for others."""
+
+STREAM: Mapping[str, int] = MappingProxyType({"deepseek": 10, "gpt-oss": 20})
+"""Steps between messages to the client by a model's family (stream_interval in InferenceX's scripts)."""
+
+FIRST_AT_ONCE = (1, 2)
+"""Version of TensorRT-LLM from which the first token does not wait for others (from the TTFT of its rows)."""
+
+CHUNKS, FEWER_CHUNKS, GPT_OSS_BUDGET = 32768, 16384, 20000
+"""Tokens of SGLang's prompts in a step (chunked-prefill-size), and TensorRT-LLM's max_num_tokens of gpt-oss
+(InferenceX's scripts)."""
 
 SHORT, SPARE, LEAST_BUDGET = 1024, 200, 8192
 """Tokens of prompts and outputs of which prompts of Llama wait for others, of a model's length beyond both, and of the
@@ -54,9 +68,14 @@ def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load, concurrency:
         return replace(policy, tokens=prompt) if engine.startswith("vllm") else policy
     if engine == "tensorrt-llm":
         return _tensorrt_llm(policy, scenario, load, concurrency, version)
-    if engine == "sglang" and scenario.hardware.family == "blackwell":
-        return replace(policy, poll=10 if concurrency < 16 else 30)
-    return policy
+    return _sglang(policy, scenario, concurrency) if engine == "sglang" else policy
+
+
+def _sglang(policy: Scheduler, scenario: Scenario, concurrency: int) -> Scheduler:
+    deepseek, hopper = scenario.model.name.startswith("deepseek"), scenario.hardware.family == "hopper"
+    few = scenario.run_precision.weights.name.startswith("nvfp4") if deepseek else hopper
+    poll = 1 if hopper else 10 if concurrency < 16 else 30
+    return replace(policy, tokens=FEWER_CHUNKS if few else CHUNKS, poll=poll)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -70,6 +89,14 @@ def _tensorrt_llm(policy: Scheduler, scenario: Scenario, load: Load, concurrency
     if model.name.startswith("llama"):
         short = max(prompt, output) <= SHORT and parallel.tensor < NODE
         return replace(policy, tokens=int(prompt + output + SPARE), gather=GATHER_LLAMA if short else 0)
-    budget = max(-(-int(concurrency + prompt + 64) // 64) * 64, LEAST_BUDGET)
-    stream = STREAM if "deepseek" in model.name and _numbers(version) < FIRST_AT_ONCE else 1
-    return replace(policy, tokens=budget, stream=stream, gather=BALANCE if parallel.data > 1 else 0)
+    drafts = scenario.settings.speculation
+    decoded = concurrency if drafts is None else (drafts.verified + 1) * concurrency / parallel.data
+    budget = -(-int(decoded + prompt + 64) // 64) * 64
+    if drafts is None:
+        budget = GPT_OSS_BUDGET if model.name.startswith("gpt-oss") else max(budget, LEAST_BUDGET)
+    stream = next((steps for name, steps in STREAM.items() if model.name.startswith(name)), 1)
+    stream = stream if _numbers(version) < FIRST_AT_ONCE else 1
+    waits = scenario.run_precision.weights.name == "fp8_block" and scenario.hardware.family == "blackwell"
+    waits = waits and _numbers(version) >= GATHERS and max(prompt, output) <= SHORT and concurrency >= MANY
+    gather = BALANCE if parallel.data > 1 else GATHER_DEEPSEEK if waits and drafts is None else 0
+    return replace(policy, tokens=budget, stream=stream, gather=gather)
