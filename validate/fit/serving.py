@@ -10,9 +10,8 @@ gives residuals and their derivatives at the profiles' parameters; the loss is m
 three times. Scores hold out each model, and each version of an engine, in turn: the errors, and the share of rows
 inside the interval whose spread is of the rows that are left. `--rounds 0` scores the shipped profiles.
 
-The spread of a profile leaves TAIL of the rows beyond either end, models held out. Each model counts alike, and the
-models of the engine together as much as those of all others: an engine has two to seven, of which quantiles say little
-about the next.
+The spread of a profile leaves TAIL of the rows beyond either end, models held out. Each model counts alike, and all
+other engines together as much as OTHERS models of this one: an engine of few models keeps more of the common spread.
 """
 
 from __future__ import annotations
@@ -83,8 +82,9 @@ ROUNDS = 3
 MOST_ROWS = 900
 """Rows that are simulated for a fit, at even distances; scores are of all."""
 
-TAIL = 0.09
-"""Part of the rows beyond either end of an interval: a tenth leaves 76% of rows of models held out inside, this 79%."""
+TAIL, OTHERS = 0.085, 0.5
+"""Part of the rows beyond either end of an interval, and the weight of other engines in models: 75 to 85% of the rows
+of models held out lie inside, for each current engine."""
 
 
 class Residuals(NamedTuple):
@@ -288,14 +288,14 @@ def spreads(found: Residuals, left: Array, engine: str) -> dict[str, tuple[float
 
 
 def _weights(found: Residuals, engine: str) -> Array:
-    """Weights of rows: each model of an engine alike, and the engine as much as all others."""
+    """Weights of rows: 1 for each model of an engine, OTHERS for all models of all others."""
     weight = np.zeros(found.engine.size)
     own = found.engine == engine
     pairs = np.char.add(found.engine, found.model)
     for rows in (own, ~own):
         if rows.any():
             names, place, counts = np.unique(pairs[rows], return_inverse=True, return_counts=True)
-            weight[rows] = 1 / counts[place] / names.size
+            weight[rows] = (1.0 if rows is own else OTHERS / names.size) / counts[place]
     return weight
 
 
