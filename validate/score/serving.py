@@ -26,6 +26,7 @@ from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import Scheduler
 from roofline.timing.intervals import Estimate
 from roofline.validate.score.kernels import error_statistics
+from roofline.validate.tables.loads import REQUESTS
 from roofline.validate.tables.serving import COLUMNS, LOAD_COLUMNS, ServingCase, loaded_cases, to_case
 from roofline.validate.tables.text import Line, read_lines
 
@@ -110,7 +111,7 @@ class Predictor:
         lengths = (load.prompts.written, load.outputs.written, load.hits, load.ramp, load.rounds)
         key = (_key(scenario), replica.scheduler, load.concurrency, load.rate, load.offline, *lengths)
         if key not in self._outcomes:
-            self._outcomes[key] = outcome_of(replica, load, simulate(replica, load))
+            self._outcomes[key] = outcome_of(replica, load, simulate(replica, load, REQUESTS))
         return self._outcomes[key]
 
     def __call__(self, case: ServingCase) -> Outcome:
