@@ -11,8 +11,10 @@ of together q tokens in k prompts takes
 
 with p tokens cached before a chunk; an engine that computes the logits of all prompt tokens runs head(d b + q). b, q
 and k are those of one data-parallel rank, the one with the most; the kernels of experts, whose tokens come from all
-ranks, take the mean over ranks. Each term is tabulated once for a deployment from the kernels of the two graphs, on
-geometric grids, and interpolated linearly: attention is bilinear in sequences and context.
+ranks, take the mean over ranks. Where n ranks divide the experts, the one with the most rows decides: with t tokens to
+e experts each at random, it has 1 + z ((n - 1) / (e t))^(1/2) times the mean, z the expected largest of n deviates.
+Each term is tabulated once for a deployment from the kernels of the two graphs, on geometric grids, and interpolated
+linearly: attention is bilinear in sequences and context.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from copy import copy
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +91,17 @@ class Grid:
         first = low[j] + v * (low[j + 1] - low[j])
         second = high[j] + v * (high[j + 1] - high[j])
         return max(float(first + u * (second - first)), 0.0)
+
+
+def busiest(tokens: Array, ranks: int, chosen: int) -> Array:
+    """Tokens with which each rank has the rows that the rank with the most has of `tokens`, to `chosen` experts each.
+
+    Rows of a rank are binomial. The expected largest of n normal deviates is that of Blom (1958).
+    """
+    if ranks == 1:
+        return tokens
+    largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+    return tokens * (1 + largest * np.sqrt((ranks - 1) / (chosen * tokens)))
 
 
 def geometric(low: float, high: float, ratio: float) -> Array:
@@ -220,15 +234,15 @@ class StepTimes:
         spent = timing.spent(detail) * float(np.max(run.repeat))
         hidden = timing.hidden(detail, step, "decode") * float(np.max(run.repeat))
         ops = timing.placement.ops
-        experts = np.array(
-            [
-                any(ops[part][0].kind is Kind.MOE or ops[part][0].is_all_to_all for part in kernel.parts)
-                for kernel in timing.kernels
-            ]
-        )
+        parts_of = [[ops[part][0] for part in kernel.parts] for kernel in timing.kernels]
+        routed = np.array([any(op.kind is Kind.MOE for op in found) for found in parts_of])
+        sent = np.array([any(op.is_all_to_all for op in found) for found in parts_of]) & ~routed
         self.tokens = tokens
-        self.local = spent[shared & ~experts].sum(axis=0)
-        self.experts = spent[shared & experts].sum(axis=0) - hidden
+        self.local = spent[shared & ~routed & ~sent].sum(axis=0)
+        chosen = min((spec.top_k for spec in self.scenario.model.experts), default=1)
+        most = busiest(tokens * self.data, self._answer.parallel.expert, chosen) / self.data
+        self.experts = np.interp(most, tokens, spent[shared & routed].sum(axis=0))
+        self.experts = self.experts + spent[shared & sent].sum(axis=0) - hidden
         self.head = spent[head].sum(axis=0)
 
     def _own(self, timing: Timing, run: Pass, rows: Any, others: Iterable[Pass], decode: bool) -> Array:

@@ -10,7 +10,7 @@ from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.errors import UnsupportedError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
-from roofline.serving.steps import StepTimes
+from roofline.serving.steps import StepTimes, busiest
 from roofline.specs.engine import load_engine
 from roofline.specs.scheduler import PLAIN_SCHEDULER
 from roofline.techniques import apply_techniques
@@ -51,6 +51,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.model.name} {case.settings.parallel.devices}")
 def test_a_step_of_one_phase_is_the_pass_of_that_phase(case) -> None:
     steps, ranks = StepTimes(case), case.settings.parallel.data
+    uneven = case.settings.parallel.expert > 1  # the busiest rank decides; a pass alone has the mean
     for batch, context in ((1, 1000), (64, 1000), (64, 9000)):
         run = analyze(
             Scenario(
@@ -64,7 +65,8 @@ def test_a_step_of_one_phase_is_the_pass_of_that_phase(case) -> None:
             )
         )
         assert run.decode is not None
-        assert float(steps.seconds(batch, context)) == pytest.approx(run.decode.expected.mid, rel=0.01)
+        found = float(steps.seconds(batch, context)) / run.decode.expected.mid
+        assert 0.99 <= found <= (1.25 if uneven else 1.01)
     for prompt in (1024, 8192):
         run = analyze(
             Scenario(
@@ -77,8 +79,18 @@ def test_a_step_of_one_phase_is_the_pass_of_that_phase(case) -> None:
                 engine=case.engine,
             )
         )
-        alone = float(steps.seconds(0, 0, prompt))
-        assert alone == pytest.approx(run.prefill.expected.mid, rel=0.04)
+        alone = float(steps.seconds(0, 0, prompt)) / run.prefill.expected.mid
+        assert 0.96 <= alone <= (1.06 if uneven else 1.04)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 16, 64, 256])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_the_busiest_expert_rank_is_that_of_random_routing(tokens, ranks) -> None:
+    random = np.random.default_rng(0)
+    experts = random.random((400, tokens, 256)).argpartition(8, axis=2)[:, :, :8]
+    rows = (experts[..., np.newaxis] // (256 // ranks) == np.arange(ranks)).sum(axis=(1, 2))
+    expected = rows.max(axis=1).mean() * ranks / 8
+    assert float(busiest(np.array([float(tokens)]), ranks, 8)[0]) == pytest.approx(expected, rel=0.12)
 
 
 @given(batch=st.integers(1, 512), context=st.integers(16, 20000), chunk=st.integers(1, 8192))
