@@ -83,7 +83,7 @@ MOST_ROWS = 900
 """Rows that are simulated for a fit, at even distances; scores are of all."""
 
 TAIL, OTHERS = 0.085, 0.5
-"""Part of the rows beyond either end of an interval, and the weight of other engines in models: 75 to 85% of the rows
+"""Part of the rows beyond either end of an interval, and the weight of other engines in models: 73 to 86% of the rows
 of models held out lie inside, for each current engine."""
 
 
