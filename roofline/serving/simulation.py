@@ -262,6 +262,9 @@ class Simulation:
         sooner = min(self.coming[0][0], self.horizon) if self.coming else self.horizon
         if number and sooner < math.inf:
             each = self._step_seconds(batch, context)
+            some = min(number, max(1, math.ceil((sooner - self.now) / each - 1e-9)))
+            # Steps become longer as the context grows.
+            each = self._step_seconds(batch, context + (some - 1) / 2 * self.accepted)
             number = min(number, max(1, math.ceil((sooner - self.now) / each - 1e-9)))
         if number:
             seconds = number * self._step_seconds(batch, context + (number - 1) / 2 * self.accepted)
