@@ -94,7 +94,10 @@ class Bounds(Struct, frozen=True):
             return float(self.tpot(service, share))
         found = float(self.step[0]) / self.accepted
         for _ in range(4):
-            found = float(self.tpot(service, share / (WAITING * self.ttft + service.steps * found)))
+            rate = share / (WAITING * self.ttft + service.steps * found)
+            # Where outputs are equal, all prompts may share the steps in which others end.
+            alone = np.interp(rate * service.steps * found, self.counts, self.step) / self.accepted
+            found = float(self.tpot(service, rate) if service.answers.varies else alone)
         return found
 
 

@@ -1,61 +1,73 @@
-"""The steady state of a replica under a load, without simulating requests: for arrays of rates or concurrencies.
+"""The steady state of a replica under a load: for arrays of rates or concurrencies.
 
-Steps. A step of n decoding sequences with m prompts takes X(n, m) = s(n) + b + p m, and s(n) without prompts (`Times`,
-from `StepTimes`); at most k prompts fit. Requests arrive at rate L, so that the prompts waiting at the start of a step
-are a Markov chain
+Open loops.
 
-    m' = max(m - k, 0) + Poisson(L X(n, m))
+Steps. A step of n decoding sequences with w tokens of prompts takes X(n, w) seconds, s(n) = X(n, 0) (`Times`, from
+`StepTimes`); it takes at most r(n) tokens of prompts, what the sequences leave of the budget. Requests arrive at rate
+L, so that the tokens waiting at the start of a step are a Markov chain
 
-whose stationary distribution gives the mean step T(n) and the batches in which requests begin to decode.
+    w' = max(w - r(n), 0) + tokens of Poisson(L X(n, min(w, r(n)))) prompts
+
+(`roofline.serving.prompts`; a prompt longer than r takes several steps), whose stationary distribution gives the mean
+step T(n). Where prompts go first and steps are scheduled ahead, those that come to a step arrived in the one before the
+last. Of data-parallel ranks, the step is that of the one with the most tokens.
 
 Sequences. A request takes G steps. In steps as the unit of time a sequence stays G, whatever the steps take; the number
 n that runs changes by batches of mean B, at level n upwards as often as downwards (level crossing; Brill 2008):
 
     P(n + 1) min(n + 1, c) / G = L / B  sum over k <= n of P(k) T(k) Pr(batch > n - k)
 
-with c slots: the sequences that the engine runs at most, or that fit in the KV cache. TPOT is the mean of T over the
-sequences, and those beyond c wait for a slot, E[(n - c)+] / L on average (Little). The largest stable rate is that of
-full steps, c / (G s(c) + c (X(c, k) - s(c)) / k). In a closed loop of C requests L is the root of C = L (TTFT + G T),
-where a request sees the prompts of the C - 1 others (arrival theorem; Reiser and Lavenberg 1980), but at most the
-largest stable rate, at which the others wait. Phases are taken as independent: where all outputs have one length, the
-requests of a burst stay together, which `roofline.serving.simulation` shows.
+with c slots: the sequences that the engine runs at most, or that fit in the KV cache; a step begins no more prompts
+than find room in it. TPOT is the mean of T over the sequences, and what the prompts that wait when a sequence begins
+delay its first steps. Those beyond c wait for a slot, E[(n - c)+] / L on average (Little). The largest stable rate is
+the largest n / (G T), of the n <= c whose successors' prompts, n / G a step, find room.
 
-TTFT. A request arrives in a step with probability proportional to its length, waits for its rest, for the steps that
-the prompts ahead fill, and for its own step with all prompts in it.
+TTFT. A request arrives in a step with probability proportional to its length, waits for its rest, for steps that are
+scheduled ahead, and for those that the tokens ahead and its own fill, with few, some and many sequences.
+
+Closed loops are followed step by step for a few rounds (`roofline.serving.orbit`), with L from C = L (TTFT + G T)
+(Little). Of a long series of rates or concurrencies some are solved, and those between them are interpolated.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roofline.serving.load import Arrivals, Load
-from roofline.serving.prompts import BLOCK, STATES, Prompts, prompts_at
+from roofline.serving.orbit import orbit_of
+from roofline.serving.prompts import Prompts, prompts_at, seconds
 from roofline.serving.replica import Replica
 from roofline.serving.times import Times, slots_of, times_of
+from roofline.serving.waits import SAMPLES, cube, waits_of
 
 Array = NDArray[np.float64]
 
-REFINEMENTS = 4
-"""Rounds that find the throughput of a closed loop."""
+ORBITS, QUEUED = 24, 1.25
+"""Closed loops that are followed at most, and the most requests in flight of one, over the slots."""
+
+RATES = 40
+"""Rates of an open loop at which it is solved at most."""
+
+APART = 20
+"""Loops that are solved for a factor e in requests in flight, and for one in the square of rates, at most."""
+
+NODES, WEIGHTS = (-math.sqrt(3), 0.0, math.sqrt(3)), (1 / 6, 5 / 6, 1.0)
+"""Deviations of the running sequences from their mean at which requests wait, and their cumulative weights."""
+
+ROUNDS = 2
+"""Rounds that find by how much sequences are late."""
 
 ITERATIONS = 40
 """Rounds that find the running sequences of an open loop."""
 
 QUANTILES = (0.5, 0.95, 0.99)
 
-SAMPLES = 256
-"""Requests that sample the distribution of TTFT."""
-
 CHECKED, NEGLIGIBLE = 16, 1e-20
 """Numbers of sequences between two looks at their probabilities, and what is negligible of the largest."""
-
-SATURATED = 3
-"""Numbers of sequences, the largest, at which the largest stable rate is looked for."""
 
 
 class Steady(NamedTuple):
@@ -86,28 +98,21 @@ def saturation_of(replica: Replica, load: Load, times: Times, slots: float) -> f
 def _stable(times: Times, slots: float) -> float:
     """The largest rate at which, with some number of sequences, steps yield tokens as fast as requests ask for them.
 
-    Below the rate of full steps, prompts come in smaller batches that take more of the time. Where prompts share steps
-    with decode, at most k come for each step, and k G sequences run.
+    Of n sequences n / G end in a step, and as many prompts take their places, at most those that fit in it.
     """
-    slots = slots if times.alone else min(slots, max(times.most * times.steps, 1.0))
     number = np.minimum(np.arange(1.0, times.decode.size + 1), slots)
-    most = float(np.max(number / (times.steps * times.decode + number * times.full(number))))
+    full = times.full(number)
     if not times.steps:
-        return most
-    sizes = np.unique(np.append(times.added.rows[times.added.rows < slots], slots))[-SATURATED:]
-    shares = np.linspace(1.0, 0.2, 33)
-    rate, size = (grid.ravel() for grid in np.meshgrid(most * shares, sizes, indexing="ij"))
-    spent = (
-        (rate * times.steps * prompts_at(times, rate, size).mean / size).reshape(shares.size, sizes.size).min(axis=1)
-    )
-    stable = spent < 1
-    if not stable.any():
-        return 0.2 * most
-    first = int(np.argmax(stable))
-    if first == 0:
-        return most
-    share = float(np.interp(1.0, [spent[first], spent[first - 1]], [shares[first], shares[first - 1]]))
-    return share * most
+        return float(np.max(1 / full))
+    number = number[(number * times.mean <= times.steps * times.held(number)) | (number == 1)]
+    return float(np.max(number / (times.steps * _replaced(times, number))))
+
+
+def _replaced(times: Times, number: Array) -> Array:
+    """The mean step of n sequences, of which n / G end in it, with the prompts of those that take their places."""
+    prompts = number / times.steps
+    added = times.base(number) * -np.expm1(-prompts) + times.slope(number) * prompts
+    return np.asarray(times.at(number) + np.maximum(added, prompts * times.full(number)))
 
 
 def steady(replica: Replica, load: Load, values: Any) -> Steady:
@@ -125,80 +130,20 @@ def steady(replica: Replica, load: Load, values: Any) -> Steady:
 
 
 def _front(replica: Replica, load: Load, rate: Array, step: Array, busy: Array) -> Array:
-    """Seconds outside the scheduler, and steps that are scheduled ahead or between two polls while others run.
+    """Seconds outside the scheduler, samples of them, and steps between two polls while others run.
 
-    The front end takes one request after the other (M/D/1).
+    The front end takes one request after the other (M/D/1, with an exponential wait of those that wait).
     """
     policy, each = replica.scheduler, front_seconds(replica, load)
     used = np.minimum(rate * each, 0.95)
-    front: Array = policy.latency + each * (1 + used / (1 - used) / 2)
-    return front + (busy * (policy.lag + (policy.poll - 1) / 2) + policy.stream - 1) * step
+    wait = np.log(np.maximum(used / (1 - cube()[:, 6:7]), 1.0)) * each / (1 - used) / 2
+    front: Array = policy.latency + each + wait
+    return front + (busy * (policy.poll - 1) / 2 + policy.stream - 1) * step
 
 
 def front_seconds(replica: Replica, load: Load) -> float:
     """Seconds that the front end takes for a request."""
     return replica.scheduler.request + replica.scheduler.prompt_token * load.means[0]
-
-
-@cache
-def _cube() -> Array:
-    """Points of the unit cube, one a sample."""
-    from scipy.stats import qmc  # takes half a second to import
-
-    points: Array = qmc.Sobol(6, seed=0).random(SAMPLES)
-    return points
-
-
-def _inverse(share: Array, at: Array) -> NDArray[np.intp]:
-    """The state of each sample (samples, 1) by the inverse of the distribution over the first axis."""
-    steps = np.cumsum(share, axis=0)
-    found: NDArray[np.intp] = (steps[np.newaxis] < at[:, :, np.newaxis] * steps[-1]).sum(axis=1)
-    least: NDArray[np.intp] = np.minimum(found, share.shape[0] - 1)
-    return least
-
-
-def _poisson(mean: Array, at: Array) -> Array:
-    """Quantiles of a Poisson distribution, by the cube-root normal approximation (Wilson and Hilferty)."""
-    from scipy.special import ndtri
-
-    z = ndtri(at)
-    mean = np.maximum(mean, 1e-12)
-    exact = np.where(at < np.exp(-mean), 0.0, 1.0)
-    nine = 9 * np.maximum(mean, 0.05)
-    approximate = np.floor(mean * np.maximum(1 - 1 / nine + z / np.sqrt(nine), 0.0) ** 3 + 0.35)
-    found: Array = np.where(mean < 0.3, exact, np.maximum(approximate, exact))
-    return found
-
-
-def _waits(times: Times, rate: Array, number: Array, prompts: Prompts, busy: Array) -> tuple[Array, Array]:
-    """Samples of TTFT without front end and slots, (samples, points), and the prompts that wait behind on average.
-
-    `busy` is the probability that some sequence decodes.
-    """
-    blocks, behind = [], []
-    for begin in range(0, rate.size, BLOCK):
-        part = slice(begin, begin + BLOCK)
-        length, share, unit = prompts.length[:, part], prompts.share[:, part], prompts.unit[part]
-        weight = share * length
-        state = _inverse(weight, _cube()[:, :1])
-        step = np.take_along_axis(length[np.newaxis].repeat(SAMPLES, 0), state[:, np.newaxis], axis=1)[:, 0]
-        if not times.steps:
-            step = np.where(state > 0, step, 0.0)
-        done = np.minimum(state, times.most / unit) * unit
-        ahead = state * unit - done
-        place = _cube()[:, 1:2]
-        before = _poisson(rate[part] * step * place / unit, _cube()[:, 2:3]) * unit
-        after = _poisson(rate[part] * step * (1 - place) / unit, _cube()[:, 3:4]) * unit
-        queue = ahead + before
-        steps = np.ceil((queue + 1) / times.most - 1e-9)
-        others = np.minimum(after, steps * times.most - (queue + 1))
-        still = 0.0 if times.alone or times.received else times.at(number[part])
-        place_of = np.floor(_cube()[:, 4:5] * times.lengths)
-        own = times.own.signed(number[part], place_of)
-        mine = steps * still + times.adding(queue + 1 + others, number[part]) + own
-        blocks.append((1 - place) * step * np.where(state > 0, 1.0, busy[part]) + mine)
-        behind.append((after - others + rate[part] * mine).mean(axis=0))
-    return np.concatenate(blocks, axis=1), np.concatenate(behind)
 
 
 def _prefilling(prompts: Prompts) -> Array:
@@ -221,35 +166,33 @@ def _tpot(times: Times, rate: Array, number: Array, step: Array, deviation: Arra
 
 
 def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: float) -> Steady:
-    """A closed loop. A request sees the prompts of the others: their rate is (C - 1) / C of the throughput."""
-    inside = np.minimum(points, slots)
-    others = 1 - 1 / np.maximum(inside, 1.0)
-    saturation = saturation_of(replica, load, times, slots)
-    decoding = inside if times.alone else np.minimum(inside, max(times.most * times.steps, 1.0))
-    most = np.minimum(saturation, decoding / (times.steps * times.at(decoding) + decoding * times.full(decoding)))
-    rate = most
-    for _ in range(REFINEMENTS):
-        seen = others * rate
-        number = np.clip(rate * times.steps * _mean_step(times, seen, inside), 1.0, inside)
-        prompts = prompts_at(times, seen, number)
-        step = prompts.mean
-        busy = -np.expm1(-seen * times.steps * step)
-        samples, _ = _waits(times, seen, number, prompts, busy)
-        samples = samples + _front(replica, load, seen, step, busy)
-        ratio = inside / (samples.mean(axis=0) + times.steps * step) / rate
-        rate = np.minimum(rate * np.sqrt(ratio), most)
-    # What is left of C = L (TTFT + G T) at saturation (Little). Steps take more prompts, until they are full or all
-    # sequences decode; the others wait.
-    left = points / rate - samples.mean(axis=0)
-    full = np.inf if times.alone else times.at(decoding) + times.most * times.full(decoding)
-    spent = np.minimum(left, np.minimum(inside / rate, times.steps * full))
-    step = np.maximum(step, spent / max(times.steps, 1e-9))
-    queued = np.maximum(left - times.steps * step, 0.0)
-    samples = samples + queued
-    waiting = np.maximum(points - inside, np.where(rate < most, 0.0, np.minimum(queued * rate, points)))
-    tpot = _tpot(times, rate, number, step, np.zeros(points.size)) / replica.steps.accepted
-    running, prefilling = points - waiting, _prefilling(prompts)
-    return Steady(summary(samples), tpot, rate, running, waiting, prefilling, saturation, slots, samples)
+    """A closed loop: the orbits of some numbers of requests in flight, with those between them interpolated.
+
+    With many more of them than run, the others wait (Little).
+    """
+    most = math.ceil(QUEUED * slots)
+    users = np.unique(np.clip(np.concatenate([np.floor(points), np.ceil(points)]), 1, most))
+    count = min(ORBITS, 3 + int(APART * math.log(users[-1] / users[0])))
+    if users.size > count:
+        users = np.unique(np.geomspace(users[0], users[-1], count).round())
+    found = [orbit_of(replica, load, times, int(slots), int(number)) for number in users]
+    shares = (np.arange(SAMPLES) + 0.5) / SAMPLES
+    samples = np.array([np.quantile(each.ttft, shares) for each in found])
+    steps = np.array([[each.step, *np.quantile(each.tpot, QUANTILES)] for each in found])
+    rate = users / (samples.mean(axis=1) + times.steps * steps[:, 0])
+    saturation = max(saturation_of(replica, load, times, slots), float(rate.max()))
+    waiting = np.maximum(users - slots, [each.waiting for each in found])
+    kept = np.column_stack([samples, steps, [each.prefilling for each in found]])
+    inside = np.clip(points, 1, most)
+    kept = np.array([np.interp(inside, users, column) for column in kept.T])
+    # Less than one request of each of several copies.
+    rate, waiting = (np.interp(points.clip(max=most), [0, *users], [0, *column]) for column in (rate, waiting))
+    more = points - inside.clip(max=points)
+    # C = L (TTFT + G T).
+    left = np.maximum(points / rate - times.steps * kept[SAMPLES] - kept[:SAMPLES].mean(axis=0), 0.0)
+    samples, waiting = kept[:SAMPLES] + left, waiting + more
+    tpot = kept[SAMPLES:-1] / replica.steps.accepted
+    return Steady(summary(samples), tpot, rate, points - waiting, waiting, kept[-1], saturation, slots, samples)
 
 
 def _mean_step(times: Times, rate: Array, number: Array) -> Array:
@@ -265,63 +208,118 @@ def _mean_step(times: Times, rate: Array, number: Array) -> Array:
 
 
 def open_loop(replica: Replica, load: Load, times: Times, points: Array, slots: float) -> Steady:
-    """An open loop: the distribution of the running sequences at each rate."""
+    """An open loop: the distribution of the running sequences at each rate, or at some of many, with others between."""
     saturation = saturation_of(replica, load, times, slots)
     stable = points < saturation
     rate = np.where(stable, points, saturation * 0.5)
+    place = np.log(rate / (saturation - rate))
+    count = min(RATES, 3 + int(APART / 2 * (place.max() - place.min())))
+    if rate.size <= count:
+        samples, columns = _open(replica, load, times, rate, slots)
+    else:
+        knots = np.linspace(place.min(), place.max(), count)
+        samples, columns = _open(replica, load, times, saturation / (1 + np.exp(-knots)), slots)
+        samples, columns = (np.array([np.interp(place, knots, row) for row in rows]) for rows in (samples, columns))
+    ttft = summary(samples)
+    ttft, columns = np.where(stable, ttft, np.inf), np.where(stable, columns, np.inf)
+    *tpot, running, waiting, prefilling = columns
+    rate = np.minimum(points, saturation)
+    return Steady(ttft, np.array(tpot), rate, running, waiting, prefilling, saturation, slots, samples)
+
+
+def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float) -> tuple[Array, Array]:
+    """Samples of TTFT (samples, points); TPOT, and the running, waiting, and share of time in steps with prompts."""
     number = np.ones(rate.size)
     for _ in range(ITERATIONS):
         number = np.clip(np.sqrt(number * rate * times.steps * _mean_step(times, rate, number)), 1.0, slots)
-    for _ in range(3):
-        prompts = prompts_at(times, rate, number)
-        level, tail = _sequences(times, rate, number, prompts, slots, load)
-        number = np.sqrt(number * np.maximum(level[0], 1.0))
-    running, step, deviation = level
-    busy = -np.expm1(-running)
-    samples, behind = _waits(times, rate, number, prompts, busy)
+    more, width, size = np.zeros(rate.size), np.sqrt(2 * number), rate.size
+    for _ in range(ROUNDS):
+        # With few, some and many sequences: the nodes of Gauss and Hermite.
+        many = np.clip(number + np.array(NODES)[:, np.newaxis] * width, 1.0, slots)
+        chain = prompts_at(times, np.tile(rate, len(NODES)), many.ravel())
+        nodes = [Prompts(*(part[..., at : at + size] for part in chain)) for at in range(0, many.size, size)]
+        prompts = nodes[len(NODES) // 2]
+        ratio = np.array([node.mean for node in nodes]) / _mean_step(times, rate, many)
+        level, tail = _sequences(times, rate, number, prompts, slots, load, more, (many, ratio))
+        running, step, deviation, width = level
+        busy = -np.expm1(-running)
+        parts = [waits_of(times, rate, *node, busy) for node in zip(many, nodes, strict=True)]
+        more = _late(times, rate, number, prompts, parts[len(NODES) // 2][1]) / prompts.mean
+        number = np.sqrt(number * np.maximum(running, 1.0))
+    chosen = np.searchsorted(WEIGHTS, cube()[:, 7])
+    samples = np.choose(chosen[:, np.newaxis], [waits for waits, _ in parts])
     samples = samples + _front(replica, load, rate, prompts.mean, busy)
-    # A sequence begins where others wait: their prompts, and those that arrive meanwhile, delay its first steps.
-    usual = rate * prompts.mean
-    further = times.slope(number)
-    late = np.maximum(behind - usual, 0.0) * further / np.maximum(1 - rate * further, 0.05)
-    step, running = step + late / max(times.steps, 1.0), running + rate * late
     full, slot = tail
-    wait = np.log(np.maximum(full / (1 - _cube()[:, 5:6]), 1.0)) * slot
-    samples = samples + wait
-    ttft = summary(samples)
+    samples = samples + np.log(np.maximum(full / (1 - cube()[:, 5:6]), 1.0)) * slot
+    step = step * (1 + more / max(times.steps, 1.0))
     tpot = _tpot(times, rate, number, step, deviation) / replica.steps.accepted
-    prefilling = _prefilling(prompts)
-    parts = (ttft, tpot, running, full * slot * rate, prefilling)
-    ttft, tpot, running, waiting, prefilling = (np.where(stable, part, np.inf) for part in parts)
-    return Steady(ttft, tpot, np.minimum(points, saturation), running, waiting, prefilling, saturation, slots, samples)
+    return samples, np.stack([*tpot, running, full * slot * rate, _prefilling(prompts)])
+
+
+def _late(times: Times, rate: Array, number: Array, prompts: Prompts, behind: Array) -> Array:
+    """Seconds by which a sequence is late, since it begins where others wait.
+
+    Their prompts, and those that arrive meanwhile, delay its first steps: together as long as they take, or with full
+    steps until no more than usual wait.
+    """
+    base, slope = times.base(number), times.slope(number)
+    usual = np.maximum(rate * prompts.mean, prompts.waiting)
+    further = slope + base * np.exp(-rate * prompts.mean)
+    added = base * (np.exp(-usual) - np.exp(-behind)) + slope * (behind - usual)
+    late = np.maximum(added, 0.0) / np.maximum(1 - rate * further, 0.05)
+    if times.alone:
+        return np.asarray(late)
+    full = seconds(times, prompts.room, number)
+    some = times.mean / prompts.room
+    steps = np.maximum(behind - usual, 0.0) * some / np.maximum(1 - rate * some * full, 0.05)
+    return np.asarray(np.where(some > 0.5, np.minimum(late, steps * np.maximum(full - prompts.mean, 0.0)), late))
 
 
 def _sequences(
-    times: Times, rate: Array, number: Array, prompts: Prompts, slots: float, load: Load
-) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
-    """The running sequences: mean, mean step over sequences and its deviation; probability and mean of a slot's wait.
+    times: Times,
+    rate: Array,
+    number: Array,
+    prompts: Prompts,
+    slots: float,
+    load: Load,
+    more: Array,
+    nodes: tuple[Array, Array],
+) -> tuple[tuple[Array, Array, Array, Array], tuple[Array, Array]]:
+    """The running sequences: mean, mean step over them, deviations of both; probability and mean of a slot's wait.
 
-    Batches are geometric, P(batch > j) = g^j, with the index of dispersion of a branching process.
+    A request takes `more` than G steps. Batches are geometric, P(batch > j) = g^j, with the index of dispersion of a
+    branching process. `nodes` are sequences and the mean step over `_mean_step` with them (nodes, points).
     """
-    states = times.decode.size
+    states, steps = times.decode.size, times.steps + more + 1e-9
     grid = np.minimum(np.arange(1.0, states + 1), slots)
     step = _mean_step(times, rate, grid[:, np.newaxis])
-    step = step * (prompts.mean / _mean_step(times, rate, number))
+    # The mean step by the chain of prompts over this one, between the nodes.
+    (low, some, high), (first, second, third) = nodes
+    below = np.clip((grid[:, np.newaxis] - low) / np.maximum(some - low, 1e-9), 0.0, 1.0)
+    above = np.clip((grid[:, np.newaxis] - some) / np.maximum(high - some, 1e-9), 0.0, 1.0)
+    step = step * (first + below * (second - first) + above * (third - second))
+    # Prompts are at most those that find room.
+    held = np.maximum(times.held(grid), 1.0)[:, np.newaxis]
+    if times.alone:  # or those that find a slot, of which one ends a step
+        free = slots - grid + grid / np.maximum(times.steps, 1.0)
+        most = (times.at(grid) + free * (times.base(grid) + times.slope(grid)))[:, np.newaxis]
+    else:
+        most = seconds(times, held, grid[:, np.newaxis])
+    step = np.minimum(step, most)
+    begun = step if times.alone else np.minimum(step, held / times.mean / np.maximum(rate, 1e-12))
     # Requests that arrive while prompts are computed begin to decode together, those prompts delay others, and so on.
-    group = np.maximum((prompts.share * np.arange(float(STATES))[:, np.newaxis]).sum(axis=0) * prompts.unit, 1.0)
-    ahead = times.adding(group + times.ranks, number) - times.adding(group, number)
-    further = np.clip(rate * ahead / times.ranks, 0.0, 0.95)
-    more = (
+    further = np.clip(rate * np.minimum(times.slope(number), times.full(number)), 0.0, 0.95)
+    spread = (
         times.unit / (1 - further) ** 2 - 1 + rate * (prompts.cycle if times.alone else prompts.mean)
     ) / load.burstiness
-    g = np.clip(more / (2 + more), 0.0, 0.99)
+    g = np.clip(spread / (2 + spread), 0.0, 0.99)
     batches = rate * (1 - g)
     weight = np.zeros((states + 1, rate.size))
     weight[0] = 1.0
     carried = np.zeros(rate.size)
-    upward, peak = batches * max(times.steps, 1e-9) / grid[:, np.newaxis], weight[0]
+    upward, peak = batches * steps / grid[:, np.newaxis], weight[0]
     for level in range(states):
-        carried = g * carried + weight[level] * step[max(level - 1, 0)]
+        carried = g * carried + weight[level] * begun[max(level - 1, 0)]
         weight[level + 1] = upward[level] * carried
         if level % CHECKED == 0:
             peak = np.maximum(peak, weight[level + 1])
@@ -333,16 +331,20 @@ def _sequences(
                 weight, step, grid = weight[: level + 2], step[: level + 1], grid[: level + 1]
                 break
     counts = np.concatenate([[0.0], grid])[:, np.newaxis]
-    ratio = np.minimum(rate * step[-1] * max(times.steps, 1e-9) / grid[-1], 0.999)
+    # Of all slots, those that become free are taken at once.
+    last = np.minimum(step[-1], _replaced(times, grid[-1:])) if times.steps else step[-1]
+    ratio = np.minimum(rate * last * steps / grid[-1], 0.999)
     tail = weight[-1] * ratio / (1 - ratio)
     total = weight.sum(axis=0) + tail
     timed = np.concatenate([step[:1], step])
-    seconds = (weight * timed).sum(axis=0) + tail * step[-1]
-    running = ((weight * timed * counts).sum(axis=0) + tail * step[-1] * grid[-1]) / seconds
+    spent = (weight * timed).sum(axis=0) + tail * step[-1]
+    running = ((weight * timed * counts).sum(axis=0) + tail * step[-1] * grid[-1]) / spent
+    square = ((weight * timed * counts**2).sum(axis=0) + tail * step[-1] * grid[-1] ** 2) / spent
+    width = np.sqrt(np.maximum(square - running**2, 0.0))
     of_sequences = (weight * counts).sum(axis=0) + tail * grid[-1]
     seen = ((weight * counts * timed).sum(axis=0) + tail * grid[-1] * step[-1]) / of_sequences
     square = ((weight * counts * timed**2).sum(axis=0) + tail * grid[-1] * step[-1] ** 2) / of_sequences
     deviation = np.sqrt(np.maximum(square - seen**2, 0.0) / 2)
     full = (weight[-1] + tail) / total
-    slot = step[-1] * times.steps / grid[-1] / (1 - ratio)
-    return (running, seen, deviation), (full, slot)
+    slot = last * steps / grid[-1] / (1 - ratio)
+    return (running, seen, deviation, width), (full, slot)

@@ -1,8 +1,7 @@
-"""Times of the steps of a replica at the lengths of a load: with n sequences and m prompts."""
+"""Times of the steps of a replica at the lengths of a load: with n sequences and some tokens of prompts."""
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from roofline.serving.load import Load
 from roofline.serving.replica import UNLIMITED, Replica
-from roofline.serving.steps import Table, geometric
+from roofline.serving.steps import MAX_TOKENS, Table, geometric
 from roofline.specs.scheduler import PREFILL_FIRST
 
 Array = NDArray[np.float64]
@@ -23,8 +22,8 @@ MOST = 4096
 LENGTHS = 24
 """Prompt lengths of a distribution."""
 
-SIZES = 3.0
-"""Ratio of the numbers of sequences at which prompts are added."""
+SIZES, TOKENS = 2.0, 1.4
+"""Ratios of the numbers of sequences, and of the tokens of prompts, at which steps are tabulated."""
 
 NOTHING = 1e-12
 """Seconds that stand for none, where times are divided."""
@@ -32,67 +31,108 @@ NOTHING = 1e-12
 SPILL = 0.97
 """Fraction of the KV cache that running sequences fill before one is preempted or waits."""
 
+PLACES, PACKED = 12, 48
+"""Sequences at which whole prompts are packed, and prompts that are."""
+
+DEALT = 64
+"""Prompts dealt to data-parallel ranks at random that give the most of a rank."""
+
+UNEVEN = 0.75
+"""Sequences of the data-parallel rank with the most beyond the mean.
+
+Requests go to the rank with the least, and leave at random: half a sequence is that of whole numbers.
+"""
+
 
 class Times(Struct, frozen=True, dict=True):
     """Times of a replica's steps for 1 to N sequences of all ranks, at the lengths of a load.
 
-    `decode` is s(n); `added` are the seconds that m prompts (columns) add to a step of n sequences (rows; prompts that
-    go first: those of a step of their own). `own` are the seconds beyond the mean of a prompt with each length of the
-    distribution, `most` is k, `steps` G, `unit` the mean square of these seconds over their squared mean: long prompts
-    come as several. `received`: prompts take no time, since their KV cache comes from other devices.
+    `decode` is s(n). `added` are the seconds that tokens of prompts of all ranks (columns) add to a step of n sequences
+    (rows; prompts that go first: those of a step of their own), and `room` the tokens that such a step takes of
+    prompts. `lengths` are tokens of prompts of equal weight, `steps` is G, `lag` the steps that are scheduled ahead.
+    `received`: prompts take no time, since their KV cache comes from other devices. `side` is the part of the
+    data-parallel ranks (columns: waiting tokens) that have prompts.
     """
 
     decode: Array
     added: Table
-    own: Table
-    most: float
+    room: Array
+    lengths: Array
     steps: float
-    unit: float
     alone: bool
     ranks: int
+    lag: int = 0
     received: bool = False
+    side: Table | None = None
 
-    @property
-    def lengths(self) -> int:
-        """The lengths of the distribution."""
-        return int(self.own.columns.size)
+    @cached_property
+    def mean(self) -> float:
+        """Mean tokens of a prompt."""
+        return float(self.lengths.mean())
+
+    @cached_property
+    def unit(self) -> float:
+        """The mean square of prompts over their squared mean: long prompts come as several."""
+        return float((self.lengths**2).mean()) / self.mean**2
 
     def at(self, number: Any) -> Array:
         """s(n), interpolated."""
         found: Array = np.interp(number, np.arange(1.0, self.decode.size + 1), self.decode)
         return found
 
-    def adding(self, prompts: Any, number: Any) -> Array:
-        """Seconds that some prompts add to a step of n sequences; beyond k, to full steps."""
-        inside: Array = self.added(number, np.minimum(prompts, self.most))
-        more: Array = np.maximum(prompts - self.most, 0.0) * self.full(number)
-        return inside + more
+    def held(self, number: Any) -> Array:
+        """Tokens of prompts that find room in a step beside n sequences, interpolated."""
+        found: Array = np.interp(number, np.arange(1.0, self.decode.size + 1), self.room)
+        return found
+
+    def taken(self, tokens: Any, number: Any) -> Array:
+        """Those of some waiting tokens that a step beside n sequences takes."""
+        room = self.held(number)
+        if self.side is not None:
+            room = room * self.side(0.0, tokens)
+        return np.asarray(np.minimum(tokens, room))
+
+    @cached_property
+    def per_rank(self) -> Array:
+        """s of 0, 1, ... sequences on the rank with the most."""
+        number = np.arange(float(self.decode.size // self.ranks + 2))
+        return self.at((np.maximum(number, 1.0) - UNEVEN * (self.ranks > 1)) * self.ranks)
 
     def slope(self, number: Any) -> Array:
         """Seconds that a further prompt adds to a step with one."""
-        if self._upper <= 1:
-            return self._column(number, 1.0)
-        return np.maximum(self._column(number, self._upper) - self._column(number, 1.0), 0.0) / (self._upper - 1)
+        return np.asarray(np.maximum(self._column(number, 2.0) - self._column(number, 1.0), 0.0))
 
     def base(self, number: Any) -> Array:
         """Seconds that a prompt adds to a step beyond `slope`."""
-        return self._column(number, 1.0) - self.slope(number)
+        return np.asarray(self._column(number, 1.0) - self.slope(number))
 
     def full(self, number: Any) -> Array:
         """Seconds that a prompt adds in full steps."""
-        return self._column(number, self.most) / self.most
+        return self._column(number, 0.0)
 
-    @property
-    def _upper(self) -> float:
-        return min(2.0, self.most)
+    @cached_property
+    def _rows(self) -> Array:
+        """Numbers of sequences beside which prompts find room."""
+        number: Array = np.arange(1.0, self.decode.size + 1)
+        found: Array = number[self.room >= NOTHING + self.room[0] / 1e4]
+        return found
 
     @cached_property
     def _columns(self) -> dict[float, Array]:
-        """`added` of one, two and k prompts, at its rows."""
-        return {prompts: self.added(self.added.rows, prompts) for prompts in (1.0, self._upper, self.most)}
+        """Seconds of one and two prompts, in several steps where they do not fit in one, and of one in full steps."""
+        rows = self._rows
+        found = {}
+        for prompts in (1.0, 2.0):
+            room = self.taken(prompts * self.mean, rows)
+            full = self.added(rows, room)
+            steps = np.floor(prompts * self.mean / room * (1 - 1e-9))
+            found[prompts] = steps * full + self.added(rows, prompts * self.mean - steps * room)
+        room = self.held(rows)
+        found[0.0] = self.added(rows, room) * self.mean / room
+        return found
 
     def _column(self, number: Any, prompts: float) -> Array:
-        found: Array = np.interp(number, self.added.rows, self._columns[prompts])
+        found: Array = np.interp(number, self._rows, self._columns[prompts])
         return found
 
 
@@ -114,53 +154,96 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     alone = replica.scheduler.order == PREFILL_FIRST
     prompt, output = load.means
     lengths = np.maximum(_lengths(load) * (1 - load.hits), 1.0)
-    mean, cached = max(prompt * (1 - load.hits), 1.0), load.hits * prompt
-    context = prompt + load.biased_output / 2
-    decode = steps.seconds(np.maximum(np.arange(1.0, count + 1) / ranks, 1.0), context)
+    cached, context = load.hits * prompt, prompt + load.biased_output / 2
+    number = np.arange(1.0, count + 1)
+    busiest = number if ranks == 1 else number / ranks + UNEVEN
+    decode = steps.seconds(np.maximum(busiest, 1.0), context)
     generated = max(output - 1, 0.0) / steps.accepted
     if replica.received:
-        nothing = Table(np.array([1.0, 2.0]), np.array([1.0, float(MOST)]), np.full((2, 2), NOTHING))
+        nothing = Table(np.array([1.0, 2.0]), np.array([0.0, 1.0]), np.full((2, 2), NOTHING))
         return Times(
-            decode, nothing, nothing._replace(seconds=np.zeros((2, 2))), MOST, generated, 1, False, ranks, True
+            decode,
+            nothing,
+            np.full(count, float(MOST)),
+            np.ones(1),
+            generated,
+            False,
+            ranks,
+            received=True,
+            lag=replica.scheduler.lag,
         )
-    sizes = geometric(1, count, SIZES)
-    rows = np.maximum(sizes / ranks, 1.0)[:, np.newaxis, np.newaxis] * (0.0 if alone else 1.0)
-    room = max(replica.budget - float(rows[rows.shape[0] // 2, 0, 0]) * steps.decode_tokens, 1.0)
-    held = max(room / mean, 1.0)
-    if replica.scheduler.whole:
-        held, room = max(1.0, math.floor(held)), float(replica.budget + lengths.max())
-    most = held * ranks
-    whole = np.unique(np.concatenate([np.arange(1.0, min(most, 2 * ranks) + 1), np.round(np.geomspace(1.0, most, 9))]))
-    counts = np.append(whole[whole < most], most)
-
-    def adding(tokens: Array, prompts: Array) -> Array:
-        """Seconds that prompts of these tokens add on the rank with the most; what exceeds a step takes more steps."""
-        full = np.floor(tokens / room * (1 - 1e-9))
-        rest = tokens - full * room
-        average = [None if ranks == 1 else rows + part * prompts / busiest / ranks for part in (room, rest)]
-        still = 0.0 if alone else steps.seconds(rows, context)
-        each = np.minimum(busiest, np.maximum(rest / mean, 1.0))
-        last = steps.seconds(rows, context, rest, cached + full * room / 2, each, average[1]) - still
-        filled = steps.seconds(rows, context, room, cached, max(room / mean, 1.0), average[0]) - still
-        found: Array = last + full * filled
-        return found
-
-    busiest = (counts if ranks == 1 else np.ceil(counts / ranks - 1e-9))[:, np.newaxis]
-    # The tokens of m prompts deviate from their mean as those of one, times the root of m.
-    tokens = np.maximum(busiest * mean + np.sqrt(busiest) * (lengths - lengths.mean()), np.minimum(lengths, mean))
-    spread = np.maximum(adding(tokens, counts[:, np.newaxis]), 1e-9)
-    added = np.maximum.accumulate(spread.mean(axis=2), axis=1)
-    own = spread[:, 0] - added[:, :1]
-    if counts.size == 1:
-        counts, added = np.append(counts, 2 * counts), np.concatenate([added, 2 * added], axis=1)
-    if sizes.size == 1:
-        sizes, added, own = np.append(sizes, sizes + 1), np.concatenate([added, added]), np.concatenate([own, own])
-    length = Table(
-        sizes, np.arange(float(max(own.shape[1], 2))), own if own.shape[1] > 1 else np.repeat(own, 2, axis=1)
+    room = ranks * _room(replica, lengths, number / ranks)
+    columns = np.unique(np.append(geometric(16, max(room[0], 64.0), TOKENS), min(lengths.mean(), room[0])))
+    rows = geometric(1, max(count, 2), SIZES)
+    beside = (rows / ranks)[:, np.newaxis] * (0.0 if alone else 1.0)
+    # A prompt that takes several steps has half of the others' tokens before it on average.
+    before = cached + np.maximum(lengths.mean() - np.interp(rows, number, room)[:, np.newaxis] / ranks, 0.0) / 2
+    most, side = columns, None
+    if ranks > 1:
+        part = _dealt(columns, lengths, ranks)
+        most = np.maximum(columns * part, np.minimum(columns, lengths.mean()))
+        most = np.minimum(most, np.maximum(np.interp(rows, number, room)[:, np.newaxis] / ranks, 1.0))
+        spread = 1 / part / ranks
+        side = Table(np.arange(2.0), np.append(columns, UNLIMITED), np.tile(np.append(spread, spread[-1]), (2, 1)))
+    prompts = np.maximum(most / np.minimum((lengths**2).mean() / lengths.mean(), replica.budget), 1.0)
+    mean = (
+        None if ranks == 1 else (0.0 if alone else rows[:, np.newaxis] * steps.decode_tokens / ranks) + columns / ranks
     )
-    single = spread[spread.shape[0] // 2, 0]
-    unit = float((single**2).mean() / single.mean() ** 2)
-    return Times(decode, Table(sizes, counts, added), length, most, generated, unit, alone, ranks)
+    still = 0.0 if alone else np.interp(rows, number, decode)[:, np.newaxis]
+    added = np.maximum(steps.seconds(beside, context, most, before, prompts, mean) - still, NOTHING)
+    added = np.maximum.accumulate(added, axis=1)
+    # No tokens add nothing, but the first of them what a step with prompts takes in addition.
+    table = Table(rows, np.append(0.0, columns), np.concatenate([added[:, :1], added], axis=1))
+    return Times(decode, table, room, lengths, generated, alone, ranks, replica.scheduler.lag, side=side)
+
+
+def _room(replica: Replica, lengths: Array, number: Array) -> Array:
+    """Tokens of prompts that find room in a step of a rank with n sequences, where others wait."""
+    policy = replica.scheduler
+    budget = min(replica.budget, MAX_TOKENS)
+    left = np.maximum(budget - number * (policy.order != PREFILL_FIRST) * replica.steps.decode_tokens, 0.0)
+    if not policy.whole:
+        return left
+    places = np.linspace(left[-1], left[0], PLACES)
+    prompts = np.random.default_rng(0).permutation(np.resize(lengths, PACKED)).tolist()
+    found: Array = np.interp(left, places, [_packed(budget, place, prompts) for place in places.tolist()])
+    return found
+
+
+def _packed(budget: float, left: float, prompts: list[float]) -> float:
+    """Tokens of whole prompts in a step: the first, those that fit beside it, and what the step before left of one."""
+    if left <= 0:
+        return 0.0
+    steps, rest, place = 0, 0.0, 0
+    while place < len(prompts) or rest:
+        room = left - min(rest, budget)
+        rest -= min(rest, budget)
+        some = False
+        while room > 0 and place < len(prompts) and not (some and prompts[place] > room):
+            taken = min(prompts[place], budget)
+            rest += prompts[place] - taken
+            room, place, some = room - taken, place + 1, True
+        steps += 1
+    return sum(prompts) / steps
+
+
+def _dealt(tokens: Array, lengths: Array, ranks: int) -> Array:
+    """The part of some tokens of prompts that the data-parallel rank with the most has, on average.
+
+    They come to the ranks with the fewest requests, which is between at random, as sequences end, and one after the
+    other: in the event simulation the rank with the most has the mean of both.
+    """
+    random = np.random.default_rng(0)
+    count = np.unique(np.round(np.geomspace(1, max(tokens[-1] / lengths.mean(), 2.0), 12)))
+    most = []
+    for number in count.astype(int):
+        each = random.choice(lengths, (2 * DEALT, number))
+        rank = np.concatenate(
+            [random.integers(ranks, size=(DEALT, number)), np.tile(np.arange(number) % ranks, (DEALT, 1))]
+        )
+        most.append(np.stack([(each * (rank == place)).sum(axis=1) for place in range(ranks)]).max(axis=0).mean())
+    found: Array = np.interp(np.ceil(tokens / lengths.mean() - 1e-9), count, np.array(most) / (count * lengths.mean()))
+    return np.asarray(np.minimum(found, 1.0))
 
 
 def _lengths(load: Load) -> Array:

@@ -9,13 +9,21 @@ from msgspec.structs import replace
 from roofline.serving.load import Load
 from roofline.serving.replica import Replica
 from roofline.serving.simulation import simulate
-from roofline.serving.steady import saturation_of, steady
-from roofline.serving.times import slots_of, times_of
+from roofline.serving.steady import steady
 from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
-from tests.roofline.serving.agreement import DEPLOYMENTS, PROMPTS, steps
+from tests.roofline.serving.agreement import DEPLOYMENTS, PROMPTS, ratios, steps, within
 
 SETTINGS = 200
 """Random settings that the two are compared over."""
+
+LEAST = {
+    (): (0.85, 0.85, 0.78),
+    ("closed",): (0.94, 0.92, 0.9),
+    ("closed", "varied outputs"): (0.96, 0.94, 0.92),
+    ("open",): (0.74, 0.8, 0.68),
+    ("open", "plain", "light"): (0.88, 0.88, 0.84),
+}
+"""The least parts of classes with TPOT, TTFT and both within limits."""
 
 OUTPUTS = (64, 200, 800, "uniform:50:400", "exponential:mean=250")
 
@@ -26,41 +34,10 @@ def replica(place: int, kv_tokens: int = 10**6, **policy) -> Replica:
     return Replica(found, Scheduler(**{"tokens": 8192, "sequences": 1024, **policy}), kv_tokens)
 
 
-def random_setting(random: np.random.Generator) -> tuple[Replica, Load, float]:
-    """A replica and a load at a share of its largest stable rate."""
-    found = replica(
-        int(random.integers(len(DEPLOYMENTS))),
-        order=str(random.choice(ORDERS)),
-        tokens=int(random.choice([2048, 8192, 16384])),
-        lag=int(random.integers(2)),
-    )
-    prompt, output = PROMPTS[random.integers(len(PROMPTS))], OUTPUTS[random.integers(len(OUTPUTS))]
-    load = Load(prompt=prompt, output=output, rate=1.0)
-    slots = slots_of(found, load)
-    share = float(random.uniform(0.1, 0.9))
-    most = saturation_of(found, load, times_of(found, load, int(slots)), slots)
-    return found, replace(load, rate=share * most), share
-
-
-def compared(found: Replica, load: Load) -> tuple[float, float]:
-    """Mean TPOT over tokens and p95 of TTFT, steady over simulated; the first fifth of the run is left out."""
-    quick, run = steady(found, load, load.rate), simulate(found, load, 5000, seed=1)
-    kept = np.argsort(run.arrival)[1000:]
-    ttft, spent = (run.first - run.arrival)[kept], (run.last - run.first)[kept]
-    tpot = spent.sum() / (run.output[kept] - 1).sum()
-    return float(quick.tpot[0, 0] / tpot), float(quick.ttft[2, 0] / np.quantile(ttft, 0.95))
-
-
 def test_steady_states_agree_with_simulations_of_random_settings() -> None:
-    random = np.random.default_rng(7)
-    drawn = [random_setting(random) for _ in range(SETTINGS)]
-    tpot, ttft = np.abs(np.array([compared(found, load) for found, load, _ in drawn]) - 1).T
-    assert tpot.mean() <= 0.05
-    assert ttft.mean() <= 0.15
-    agree, half = (tpot <= 0.05) & (ttft <= 0.15), np.array([share <= 0.5 for *_, share in drawn])
-    # Close to saturation a step that is a percent longer lengthens queues by many.
-    assert agree[half].mean() >= 0.85
-    assert agree[~half].mean() >= 0.45
+    drawn, found = ratios(SETTINGS)
+    for classes, least in LEAST.items():
+        assert (np.array(within(drawn, found, *classes)[1:]) >= least).all(), classes
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -102,7 +79,7 @@ LOADS = st.builds(
 )
 
 
-# Left out: where most of the time is prefill, TPOT falls where a state of the chain begins to stand for two prompts.
+# Left out: where most of the time is prefill, TPOT may fall where more prompts share a step.
 LONG = LOADS.filter(lambda load: load.prompts.mean > 500 and load.outputs.mean > 100)
 
 
@@ -111,7 +88,7 @@ def test_latency_rises_with_the_rate_and_throughput_never_falls(load, place, ord
     found = replica(place, order=order)
     most = steady(found, load, [1e-3]).saturation
     points = steady(found, load, np.linspace(0.05, 0.9, 10) * most)
-    # The chain tells few states apart, and TTFT is the mean of a sample of 256 requests.
+    # The chain tells few states apart, TTFT is the mean of a sample of 256 requests, and a closed loop a run.
     assert (np.diff(points.tpot[0]) >= -0.02 * points.tpot[0, 1:]).all()
     assert (np.diff(points.ttft[0]) >= -0.02 * points.ttft[0, 1:]).all()
     closed = replace(load, rate=None, concurrency=1)
