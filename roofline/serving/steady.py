@@ -53,7 +53,7 @@ RATES = 40
 """Rates of an open loop at which it is solved at most."""
 
 APART = 20
-"""Loops that are solved for a factor e in requests in flight, and for one in the square of rates, at most."""
+"""Closed loops that are followed for a factor e in requests in flight, at most."""
 
 NODES, WEIGHTS = (-math.sqrt(3), 0.0, math.sqrt(3)), (1 / 6, 5 / 6, 1.0)
 """Deviations of the running sequences from their mean at which requests wait, and their cumulative weights."""
@@ -213,11 +213,10 @@ def open_loop(replica: Replica, load: Load, times: Times, points: Array, slots: 
     stable = points < saturation
     rate = np.where(stable, points, saturation * 0.5)
     place = np.log(rate / (saturation - rate))
-    count = min(RATES, 3 + int(APART / 2 * (place.max() - place.min())))
-    if rate.size <= count:
+    if rate.size <= RATES:
         samples, columns = _open(replica, load, times, rate, slots)
     else:
-        knots = np.linspace(place.min(), place.max(), count)
+        knots = np.linspace(place.min(), place.max(), RATES)
         samples, columns = _open(replica, load, times, saturation / (1 + np.exp(-knots)), slots)
         samples, columns = (np.array([np.interp(place, knots, row) for row in rows]) for rows in (samples, columns))
     ttft = summary(samples)
