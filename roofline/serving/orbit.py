@@ -213,7 +213,7 @@ class _Loop:
         number = 0
         while self.iteration + number not in self.ends:
             number += 1
-        seconds = self.decode[max(self.decoding)]
+        seconds = self.decode[min(max(self.decoding), len(self.decode) - 1)]
         if self.coming:
             number = min(number, max(1, math.ceil((self.coming[0][0] - self.now) / seconds - 1e-9)))
         if self.waiting and (later := min(queue[0][0] for queue in self.queues if queue)) > self.step:
