@@ -26,7 +26,7 @@ NO_TARGETS: Targets = (math.inf, math.inf)
 LEAST = 0.05
 """The least p10 over p50 of a latency."""
 
-NEGLIGIBLE = 1e-6
+NEGLIGIBLE = 1e-4
 """The least fraction of requests within targets that is told from none."""
 
 P95 = NormalDist().inv_cdf(0.95)

@@ -331,8 +331,9 @@ def _sequences(
                 break
     counts = np.concatenate([[0.0], grid])[:, np.newaxis]
     # Of all slots, those that become free are taken at once.
+    # While requests wait, they leave as fast as at saturation.
     last = np.minimum(step[-1], _replaced(times, grid[-1:])) if times.steps else step[-1]
-    ratio = np.minimum(rate * last * steps / grid[-1], 0.999)
+    ratio = np.minimum(rate * np.minimum(last * steps / grid[-1], 1 / _stable(times, slots)), 0.999)
     tail = weight[-1] * ratio / (1 - ratio)
     total = weight.sum(axis=0) + tail
     timed = np.concatenate([step[:1], step])
@@ -345,5 +346,5 @@ def _sequences(
     square = ((weight * counts * timed**2).sum(axis=0) + tail * grid[-1] * step[-1] ** 2) / of_sequences
     deviation = np.sqrt(np.maximum(square - seen**2, 0.0) / 2)
     full = (weight[-1] + tail) / total
-    slot = last * steps / grid[-1] / (1 - ratio)
+    slot = ratio / rate / (1 - ratio)
     return (running, seen, deviation, width), (full, slot)

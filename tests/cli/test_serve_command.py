@@ -19,7 +19,7 @@ def test_a_curve_has_a_line_for_each_concurrency(run) -> None:
 
 @pytest.mark.parametrize("prompt", [10, 1000, 100_000, 200_000])
 def test_json_has_every_statistic_with_its_interval(run, prompt) -> None:
-    status, out, _ = run(*ASKED, "--prompt", prompt, "--rate", "0.05/s", "--ttft", "60s", "--format", "json")
+    status, out, _ = run(*ASKED, "--prompt", prompt, "--rate", "0.03/s", "--ttft", "60s", "--format", "json")
     assert status == 0
     document = json.loads(out)
     assert document["schema"] == "roofline.serve/1"
