@@ -147,8 +147,7 @@ def residuals(cases: Sequence[Case], engine: Engine) -> tuple[Array, NDArray[np.
     predictor, logs, owner = Predictor(), [], []
     for index, case in enumerate(cases):
         if isinstance(case, ServingCase):
-            changed = replace(case, scenario=replace(case.scenario, engine=engine), scheduler=engine.scheduler)
-            outcome = predictor(changed)
+            outcome = predictor(case.run_by(engine))
             times = [(estimate_of(outcome, metric).mid, getattr(case, metric)) for metric in METRICS]
         else:
             times = [(predict(case, engine).mid, case.measured)]

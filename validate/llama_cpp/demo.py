@@ -131,14 +131,22 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
+def parser_of(
+    module: str, description: str | None, formats: Sequence[str], prompts: Sequence[int]
+) -> argparse.ArgumentParser:
+    """The options of a module that measures random models: which, in what formats and lengths, and where they are."""
+    parser = argparse.ArgumentParser(prog=f"python -m roofline.validate.llama_cpp.{module}", description=description)
+    parser.add_argument("--models", default=",".join(MODELS), help="names of dense Llama-like models")
+    parser.add_argument("--formats", default=",".join(formats), help="of fp16, q8_0 and q4_0")
+    parser.add_argument("--prompts", default=",".join(map(str, prompts)), help="lengths of prompts in tokens")
+    parser.add_argument("--folder", type=Path, default=Path("specs-llama.cpp"), help="for models, specs and rows")
+    return parser
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, predict, fit and compare; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m roofline.validate.llama_cpp.demo", description=__doc__)
-    parser.add_argument("--models", default=",".join(MODELS), help="names of dense Llama-like models")
-    parser.add_argument("--formats", default=",".join(FORMATS), help="of fp16, q8_0 and q4_0")
+    parser = parser_of("demo", __doc__, FORMATS, PROMPTS)
     parser.add_argument("--threads", default="2,1", help="numbers of threads [2,1]")
-    parser.add_argument("--prompts", default=",".join(map(str, PROMPTS)), help="lengths of prompts in tokens")
-    parser.add_argument("--folder", type=Path, default=Path("specs-llama.cpp"), help="for models and specs")
     options = parser.parse_args(arguments)
     models, formats = options.models.split(","), options.formats.split(",")
     try:

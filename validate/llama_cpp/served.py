@@ -7,7 +7,6 @@ starts count. They are predicted with the shipped profile, and with one fitted t
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
 import subprocess
@@ -20,17 +19,15 @@ from pathlib import Path
 from statistics import median
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.scenario import Scenario
-from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.modelspec import load_model
 from roofline.validate.fit.own import fit_own
-from roofline.validate.llama_cpp.demo import MODELS, machine, random_model
+from roofline.validate.llama_cpp.demo import machine, parser_of, random_model
 from roofline.validate.llama_cpp.random_model import library
-from roofline.validate.score.serving import METRICS, Predictor, estimate_of
+from roofline.validate.score.serving import Predictor, estimate_of
 from roofline.validate.servers.measure import Limits, Measured
 from roofline.validate.servers.server import Plan, Target, case_of, drive
 from roofline.validate.tables.rowfile import RowFile
@@ -136,21 +133,16 @@ def cases_of(path: Path, rows: Iterable[Mapping[str, str]], hardware: Hardware) 
 
 def compare(models: Sequence[Sequence[ServingCase]]) -> Iterator[Figure]:
     """TTFT and TPOT of every load of some models with the shipped profile, and with one fitted to the other models."""
+    predictor = Predictor()
     for own in models:
         others = [case for model in models if model is not own for case in model]
         engines = [own[0].scenario.profile]
         engines += [fit_own(others, "other models of the format").engine] if others else []
         for case in own:
-            predicted = [_predicted(case, engine) for engine in engines]
+            outcomes = [predictor(case.run_by(engine)) for engine in engines]
             for metric in ("ttft", "tpot"):
-                yield Figure(case, metric, getattr(case, metric), predicted[0][metric], predicted[-1][metric])
-
-
-def _predicted(case: ServingCase, engine: Engine) -> dict[str, float]:
-    """Seconds of each metric of a load by a profile."""
-    changed = replace(case, scenario=replace(case.scenario, engine=engine), scheduler=engine.scheduler)
-    outcome = Predictor()(changed)
-    return {metric: float(estimate_of(outcome, metric).mid) for metric in METRICS}
+                shipped, *fitted = (float(estimate_of(outcome, metric).mid) for outcome in outcomes)
+                yield Figure(case, metric, getattr(case, metric), shipped, fitted[0] if fitted else shipped)
 
 
 def summary(figures: Sequence[Figure]) -> Iterator[str]:
@@ -167,13 +159,9 @@ def summary(figures: Sequence[Figure]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve, measure, predict, fit and compare; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m roofline.validate.llama_cpp.served", description=__doc__)
-    parser.add_argument("--models", default=",".join(MODELS), help="names of dense Llama-like models")
-    parser.add_argument("--formats", default=",".join(FORMATS), help="of fp16, q8_0 and q4_0")
+    parser = parser_of("served", __doc__, FORMATS, PROMPTS)
     parser.add_argument("--threads", type=int, default=1, help="threads of the server [1]")
-    parser.add_argument("--prompts", default=",".join(map(str, PROMPTS)), help="lengths of prompts in tokens")
     parser.add_argument("--starts", type=int, default=3, help="starts of each server [3]")
-    parser.add_argument("--folder", type=Path, default=Path("specs-llama.cpp"), help="for models, specs and rows")
     options = parser.parse_args(arguments)
     try:
         prompts = tuple(int(part) for part in options.prompts.split(","))

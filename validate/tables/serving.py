@@ -30,7 +30,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
 from roofline.serving.load import Load
 from roofline.specs.checkpoint import precision_of
-from roofline.specs.engine import load_engine
+from roofline.specs.engine import Engine, load_engine
 from roofline.specs.formats import find_cache_format
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.model import Model
@@ -103,6 +103,10 @@ class ServingCase(Struct, frozen=True):
     decode: tuple[Scenario, Load] | None = None
     e2e: float | None = None
     throughput: float | None = None
+
+    def run_by(self, engine: Engine) -> ServingCase:
+        """The case with another engine profile and its scheduler."""
+        return replace(self, scenario=replace(self.scenario, engine=engine), scheduler=engine.scheduler)
 
     @property
     def labels(self) -> dict[str, str]:
