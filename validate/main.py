@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, quote
 from roofline.core.files import save_text
 
 
@@ -20,6 +20,9 @@ def run_command(
         text = work(options)
     except RooflineError as error:
         sys.stderr.write(f"roofline: {error}\n")
+        return 2
+    except OSError as error:
+        sys.stderr.write(f"roofline: {quote(str(error.filename or 'output'), 200)}: {error.strerror}\n")
         return 2
     sys.stdout.write(text)
     return 0

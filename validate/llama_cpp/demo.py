@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from roofline.timing.chains import load_calibration
 from roofline.validate.llama_cpp.fit import ENGINE, Timed, fit, with_fits
 from roofline.validate.llama_cpp.measure import time_passes
 from roofline.validate.llama_cpp.random_model import library, write_random_model
+from roofline.validate.main import run_command
 from roofline.validate.measure.device import open_device
 from roofline.validate.measure.machine import examine
 
@@ -131,14 +132,24 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
+def names(text: str) -> list[str]:
+    """Names between commas."""
+    return text.split(",")
+
+
+def integers(text: str) -> list[int]:
+    """Integers between commas."""
+    return [int(part) for part in text.split(",")]
+
+
 def parser_of(
     module: str, description: str | None, formats: Sequence[str], prompts: Sequence[int]
 ) -> argparse.ArgumentParser:
     """The options of a module that measures random models: which, in what formats and lengths, and where they are."""
     parser = argparse.ArgumentParser(prog=f"python -m roofline.validate.llama_cpp.{module}", description=description)
-    parser.add_argument("--models", default=",".join(MODELS), help="names of dense Llama-like models")
-    parser.add_argument("--formats", default=",".join(formats), help="of fp16, q8_0 and q4_0")
-    parser.add_argument("--prompts", default=",".join(map(str, prompts)), help="lengths of prompts in tokens")
+    parser.add_argument("--models", type=names, default=MODELS, help="names of dense Llama-like models")
+    parser.add_argument("--formats", type=names, default=formats, help="of fp16, q8_0 and q4_0")
+    parser.add_argument("--prompts", type=integers, default=prompts, help="lengths of prompts in tokens")
     parser.add_argument("--folder", type=Path, default=Path("specs-llama.cpp"), help="for models, specs and rows")
     return parser
 
@@ -146,35 +157,29 @@ def parser_of(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, predict, fit and compare; the exit status."""
     parser = parser_of("demo", __doc__, FORMATS, PROMPTS)
-    parser.add_argument("--threads", default="2,1", help="numbers of threads [2,1]")
-    options = parser.parse_args(arguments)
-    models, formats = options.models.split(","), options.formats.split(",")
-    try:
-        threads, prompts = ([int(part) for part in text.split(",")] for text in (options.threads, options.prompts))
-        options.folder.mkdir(parents=True, exist_ok=True)
-        machines = [machine(count, options.folder) for count in threads]
-        _show(own.title + f": {own.memory_bandwidth / 1e9:.1f} GB/s" for own in machines)
-        timed = list(measure(models, formats, machines, prompts, options.folder))
-        rows, fits = compare(undisturbed(timed), models[0])
-    except (RooflineError, ValueError) as error:
-        sys.stderr.write(f"roofline: {error}\n")
-        return 2
-    _show((HEAD, *(row.line for row in rows), "", *summary(rows)))
-    if left := len(timed) - len(rows):
-        _show((f"{left} passes are left out: CPU time below {BUSY:.0%} of threads x wall time, others had a core",))
+    parser.add_argument("--threads", type=integers, default=[2, 1], help="numbers of threads [2,1]")
+    return run_command(parser, _work, arguments)
+
+
+def _work(options: argparse.Namespace) -> str:
+    folder: Path = options.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    machines = [machine(count, folder) for count in options.threads]
+    sys.stdout.write("".join(f"{own.title}: {own.memory_bandwidth / 1e9:.1f} GB/s\n" for own in machines))
+    sys.stdout.flush()
+    timed = list(measure(options.models, options.formats, machines, options.prompts, folder))
+    rows, fits = compare(undisturbed(timed), options.models[0])
     software = f"llama-cpp-python {library('llama_cpp').__version__}"
     for own in machines:
         source = Source("models with random weights, timed on this machine", software=(software,))
         text = render(Calibration(own.name, "calibrated", fits, source, engine=ENGINE))
-        save_text(options.folder / "calibration" / ENGINE / f"{own.name}.yaml", text)
+        save_text(folder / "calibration" / ENGINE / f"{own.name}.yaml", text)
+    lines = [HEAD, *(row.line for row in rows), "", *summary(rows)]
+    if left := len(timed) - len(rows):
+        lines.append(f"{left} passes are left out: CPU time below {BUSY:.0%} of threads x wall time, others had a core")
     used = f"--hw {machines[0].name} --engine {ENGINE}"
-    _show((f"use it:  ROOFLINE_SPECS={options.folder} roofline analyze MODEL {used}",))
-    return 0
-
-
-def _show(lines: Iterable[str]) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+    lines.append(f"use it:  ROOFLINE_SPECS={folder} roofline analyze MODEL {used}")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, product
@@ -27,6 +28,7 @@ from roofline.specs.modelspec import load_model
 from roofline.validate.fit.own import fit_own
 from roofline.validate.llama_cpp.demo import machine, parser_of, random_model
 from roofline.validate.llama_cpp.random_model import library
+from roofline.validate.main import run_command
 from roofline.validate.score.serving import Predictor, estimate_of
 from roofline.validate.servers.measure import Limits, Measured
 from roofline.validate.servers.server import Plan, Target, case_of, drive
@@ -162,26 +164,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_of("served", __doc__, FORMATS, PROMPTS)
     parser.add_argument("--threads", type=int, default=1, help="threads of the server [1]")
     parser.add_argument("--starts", type=int, default=3, help="starts of each server [3]")
-    options = parser.parse_args(arguments)
-    try:
-        prompts = tuple(int(part) for part in options.prompts.split(","))
-        library("llama_cpp")
-        options.folder.mkdir(parents=True, exist_ok=True)
-        own = machine(options.threads, options.folder)
-        formats = [
-            [random_model(name, format, options.folder) for name in options.models.split(",")]
-            for format in options.formats.split(",")
-        ]
-        rows = measure([*chain(*formats)], own, options.starts, prompts, options.folder / "served.csv")
-        figures = [
-            figure for files in formats for figure in compare([list(cases_of(path, rows, own)) for path in files])
-        ]
-    except (RooflineError, ValueError) as error:
-        sys.stderr.write(f"roofline: {error}\n")
-        return 2
+    return run_command(parser, _work, arguments)
+
+
+def _work(options: Namespace) -> str:
+    folder: Path = options.folder
+    library("llama_cpp")
+    folder.mkdir(parents=True, exist_ok=True)
+    own = machine(options.threads, folder)
+    formats = [[random_model(name, format, folder) for name in options.models] for format in options.formats]
+    rows = measure([*chain(*formats)], own, options.starts, tuple(options.prompts), folder / "served.csv")
+    figures = [figure for files in formats for figure in compare([list(cases_of(path, rows, own)) for path in files])]
     title = f"{own.title}: {own.memory_bandwidth / 1e9:.1f} GB/s"
-    sys.stdout.write("\n".join((title, HEAD, *(figure.line for figure in figures), "", *summary(figures))) + "\n")
-    return 0
+    return "\n".join((title, HEAD, *(figure.line for figure in figures), "", *summary(figures))) + "\n"
 
 
 if __name__ == "__main__":
