@@ -184,7 +184,9 @@ def test_prompts_share_no_prefix_and_the_key_is_sent_but_never_written(
         ("drip", "did not finish an answer within 1 s"),
     ],
 )
-def test_a_server_that_misbehaves_gets_one_sentence(mode: str, message: str, tmp_path: Path) -> None:
+def test_a_server_that_misbehaves_gets_one_sentence(
+    mode: str, message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     start = time.monotonic()
     with serving(mode) as server, pytest.raises(RooflineError, match=message) as caught:
         measure_server(
@@ -195,6 +197,7 @@ def test_a_server_that_misbehaves_gets_one_sentence(mode: str, message: str, tmp
         )
     assert time.monotonic() - start < 5
     assert str(caught.value).isprintable()
+    assert not caplog.records, "asyncio logs a traceback where a generator is not closed"
     assert not (tmp_path / "rows.csv").exists()
 
 

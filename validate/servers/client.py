@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -138,12 +139,13 @@ class Client:
         request = {**self._body(body), "stream": True, "stream_options": {"include_usage": True}}
         events, usage = list[float](), dict[str, Any]()
         start = time.perf_counter()
-        async for event in self._events(request, OVERHEAD_BYTES + most * MAX_BYTES_PER_TOKEN):
-            usage = event["usage"] if isinstance(event.get("usage"), dict) else usage
-            if _has_token(event):
-                events.append(time.perf_counter() - start)
-            if len(events) > most + SPARE_TOKENS:
-                raise ServerError(f"{self._host} sends more than the {most} tokens that it was asked for")
+        async with aclosing(self._events(request, OVERHEAD_BYTES + most * MAX_BYTES_PER_TOKEN)) as answer:
+            async for event in answer:
+                usage = event["usage"] if isinstance(event.get("usage"), dict) else usage
+                if _has_token(event):
+                    events.append(time.perf_counter() - start)
+                if len(events) > most + SPARE_TOKENS:
+                    raise ServerError(f"{self._host} sends more than the {most} tokens that it was asked for")
         if not events:
             raise ServerError(f"{self._host} streams no tokens")
         output, prompt = usage.get("completion_tokens"), usage.get("prompt_tokens")
@@ -159,19 +161,20 @@ class Client:
         return {**body, **({"ignore_eos": True} if self.extensions else {})}
 
     async def _document(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        content = b"".join([chunk async for chunk in self._chunks(method, path, body, OVERHEAD_BYTES)])
-        return self._parsed(content)
+        async with aclosing(self._chunks(method, path, body, OVERHEAD_BYTES)) as chunks:
+            return self._parsed(b"".join([chunk async for chunk in chunks]))
 
-    async def _events(self, body: Mapping[str, Any], most: int) -> AsyncIterator[Mapping[str, Any]]:
+    async def _events(self, body: Mapping[str, Any], most: int) -> AsyncGenerator[Mapping[str, Any], None]:
         """The server-sent events of an answer, read to its end so that the connection serves the next request."""
         rest, done = b"", False
-        async for chunk in self._chunks("POST", self._path, body, most):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                content = line.strip().removeprefix(b"data:").strip()
-                done = done or content == b"[DONE]"
-                if content and not done and not line.startswith((b":", b"event:", b"id:", b"retry:")):
-                    yield self._parsed(content)
+        async with aclosing(self._chunks("POST", self._path, body, most)) as chunks:
+            async for chunk in chunks:
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    content = line.strip().removeprefix(b"data:").strip()
+                    done = done or content == b"[DONE]"
+                    if content and not done and not line.startswith((b":", b"event:", b"id:", b"retry:")):
+                        yield self._parsed(content)
         if not done and rest.strip() not in (b"", b"data: [DONE]"):
             yield self._parsed(rest.strip().removeprefix(b"data:"))
 
@@ -186,7 +189,9 @@ class Client:
             raise ServerError(f"{self._host} answers with an error: {self._reason(content)}")
         return found
 
-    async def _chunks(self, method: str, path: str, body: Mapping[str, Any] | None, most: int) -> AsyncIterator[bytes]:
+    async def _chunks(
+        self, method: str, path: str, body: Mapping[str, Any] | None, most: int
+    ) -> AsyncGenerator[bytes, None]:
         """The bytes of an answer of status 200, at most `most`."""
         size = 0
         try:
