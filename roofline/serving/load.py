@@ -170,7 +170,7 @@ def draw(load: Load, count: int, seed: int = 0) -> Requests:
         cached = np.array(trace.cached or np.zeros(len(trace.prompt)), np.int64)
         prompt = np.array(trace.prompt, np.int64)
         hits = np.maximum(cached, np.floor(load.hits * prompt).astype(np.int64))
-        return _computed(np.array(trace.arrival, float), prompt, np.array(trace.output, np.int64), hits)
+        return computed(np.array(trace.arrival, float), prompt, np.array(trace.output, np.int64), hits)
     random = np.random.default_rng(seed)
     prompt, output = (
         np.maximum(np.round(lengths.inverse(random.random(count))), 1).astype(np.int64)
@@ -182,12 +182,10 @@ def draw(load: Load, count: int, seed: int = 0) -> Requests:
     if load.rate is not None:
         gaps = random.gamma(load.burstiness, 1 / (load.burstiness * load.rate), count)
         gaps[0] = 0.0
-    return _computed(np.cumsum(gaps), prompt, output, np.floor(load.hits * prompt).astype(np.int64))
+    return computed(np.cumsum(gaps), prompt, output, np.floor(load.hits * prompt).astype(np.int64))
 
 
-def _computed(
-    arrival: Array, prompt: NDArray[np.int64], output: NDArray[np.int64], hits: NDArray[np.int64]
-) -> Requests:
+def computed(arrival: Array, prompt: NDArray[np.int64], output: NDArray[np.int64], hits: NDArray[np.int64]) -> Requests:
     """The requests, of which at least one token of the prompt is computed."""
     cached = np.minimum(hits, prompt - 1)
     return Requests(arrival, prompt - cached, output, cached)

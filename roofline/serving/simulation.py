@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from operator import itemgetter
 
 import numpy as np
 
@@ -23,22 +24,26 @@ from roofline.serving.replica import Replica
 from roofline.serving.served import Finished, Served
 from roofline.specs.scheduler import PREFILL_FIRST
 
-CONTEXTS = 48
-"""Contexts at which decode steps are tabulated."""
-
 GATHERED = 0.9
 """Fraction of a step's budget with which prompts stop waiting for others (`gather` of the scheduler)."""
 
 
 class _Sequence:
-    """A request inside the engine."""
+    """A request inside the engine: `left` tokens of its prompt are not computed, and it `ends` at an iteration."""
 
-    __slots__ = ("arrival", "base", "first", "generated", "left", "output", "prompt", "rank", "started", "version")
+    __slots__ = (
+        *("arrival", "base", "ends", "first", "generated", "index", "left"),
+        *("output", "prompt", "rank", "started", "stopped"),
+    )
 
-    def __init__(self, arrival: float, prompt: int, output: int, base: int) -> None:
-        self.arrival, self.prompt, self.output, self.base = arrival, prompt, output, base
-        self.left, self.generated, self.first = prompt, 0, math.nan
-        self.started, self.version, self.rank = 0, 0, 0
+    def __init__(self, index: int, arrival: float, prompt: int, output: int, base: int) -> None:
+        self.index, self.arrival, self.prompt, self.output, self.base = index, arrival, prompt, output, base
+        self.left, self.generated, self.rank, self.started, self.ends = prompt, 0, 0, 0, 0
+        self.first, self.stopped = math.nan, 0.0
+
+
+Piece = tuple[_Sequence, int]
+"""A chunk of a prompt: its request and tokens."""
 
 
 class Simulation:
@@ -46,7 +51,8 @@ class Simulation:
 
     def __init__(self, replica: Replica, requests: Requests, concurrency: int | None) -> None:
         scheduler = replica.scheduler
-        self.replica, self.requests, self.concurrency = replica, requests, concurrency
+        self.replica, self.concurrency, self.arrival = replica, concurrency, requests.arrival
+        self.lengths = list(zip(*(column.tolist() for column in requests[1:]), strict=True))
         self.alone = scheduler.order == PREFILL_FIRST
         self.budget, self.most, self.room = replica.budget, replica.sequences, replica.kv_tokens
         self.whole, self.reserved, self.lag = scheduler.whole, scheduler.reserved, round(scheduler.lag)
@@ -58,32 +64,34 @@ class Simulation:
         self.tokens, self.accepted, self.data = replica.steps.decode_tokens, replica.steps.accepted, replica.data
         self.now, self.iteration, self.step = 0.0, 0, 0
         self.context, self.promised = 0.0, 0.0  # tokens in the KV cache, and reserved ones beyond them
-        self.heap: list[tuple[int, int, int]] = []
-        self.sequences: dict[int, _Sequence] = {}
-        self.order: list[int] = []
-        self.prefilling: deque[int] = deque()
-        # By data-parallel rank: (step from which it may be admitted, index), the requests, and those that decode.
-        self.queues: list[deque[tuple[int, int]]] = [deque() for _ in range(replica.data)]
+        self.ends: dict[int, list[_Sequence]] = {}  # the sequences that end at an iteration
+        self.next_ends: list[int] = []  # a heap of these iterations
+        self.order: list[_Sequence] = []  # as they were admitted
+        self.prefilling: list[_Sequence] = []
+        # By data-parallel rank: (step from which it may be admitted, request), the requests, and those that decode.
+        self.queues: list[deque[tuple[int, _Sequence]]] = [deque() for _ in range(replica.data)]
         self.blocked = False  # nothing is admitted after a preemption, until a sequence ends
         self.waiting, self.held, self.decoding = 0, [0] * replica.data, [0] * replica.data
-        self.coming: list[tuple[float, int]] = []  # (time in the queue, index)
+        self.coming: deque[tuple[float, _Sequence]] = (
+            deque()
+        )  # (time in the queue, request), as they pass the front end
         self.running, self.sent = 0, 0
         self.received = replica.received
         self.horizon = math.inf  # of a run of decode steps: others may send a request at that time
         self.done: list[Finished] = []
-        self.area = [0.0, 0.0, 0.0]
+        self.begun: list[float] = []  # TTFT by the time of the first token
+        # Seconds times running, prefilling and waiting requests and cached tokens; tokens of running sequences.
+        self.area, self.generated = [0.0, 0.0, 0.0, 0.0], 0.0
         self.prefill_time, self.preemptions, self.steps, self.prompt_tokens = 0.0, 0, 0, 0
-        self._rows: dict[int, list[float]] = {}
-        top = float(replica.steps.decode.columns[-1])
-        self._stride = top / (CONTEXTS - 1)
-        self._contexts = np.arange(CONTEXTS) * self._stride
+        self.stalled = 0.0  # seconds of preempted sequences until they decode again
+        self._single = replica.steps.single
 
     def run(self) -> Served:
         """The whole run."""
-        count = len(self.requests.arrival)
+        count = len(self.lengths)
         start = count if self.concurrency is None else min(self.concurrency, count)
-        for _ in range(start):
-            self._send(float(self.requests.arrival[self.sent]))
+        for at in self.arrival[:start].tolist():
+            self.send(at)
         while len(self.done) < count:
             self.event()
         return self._served()
@@ -91,43 +99,53 @@ class Simulation:
     def event(self) -> None:
         """A step, a run of decode steps, or the time until the next arrival."""
         self._admit_arrivals()
-        pieces = self._pieces()
+        pieces = self._pieces() if self.waiting or self.prefilling else None
         if pieces:
             self._mixed_step(pieces)
         elif self.running:
             self._decode_steps()
         elif self.waiting:
-            self._let_pass(self._next())
+            self._let_pass(*self._next())
         else:
             self._pass_time(max(self.coming[0][0] - self.now, 0.0))
 
-    def _next(self) -> tuple[int, int]:
-        """The waiting request that may be admitted first: the step, and the index."""
-        return min(queue[0] for queue in self.queues if queue)
+    def _next(self) -> tuple[int, _Sequence]:
+        """The waiting request that may be admitted first, and the step."""
+        return min((queue[0] for queue in self.queues if queue), key=itemgetter(0))
 
-    def _let_pass(self, entry: tuple[int, int]) -> None:
+    def _let_pass(self, ready: int, sequence: _Sequence) -> None:
         """Nothing runs and the first waiting request may not be admitted yet, or never."""
-        ready, index = entry
         if ready > self.step:
             self.step = ready
             return
-        sequence = self.sequences[index]
         raise RooflineError(
             f"a request of {sequence.base + sequence.prompt} prompt and {sequence.output} output tokens does not fit in"
             f" the KV cache, which has room for {self.room} tokens"
         )
 
-    def _send(self, at: float) -> None:
+    def send(self, at: float) -> None:
         """The next request arrives."""
-        index, self.sent = self.sent, self.sent + 1
-        self.enter(index, at)
+        self.enter(self.sent, at)
+        self.sent += 1
 
     def enter(self, index: int, at: float) -> None:
         """A request arrives."""
-        prompt, base = int(self.requests.prompt[index]), int(self.requests.cached[index])
-        self.sequences[index] = _Sequence(at, prompt, int(self.requests.output[index]), base)
-        self.front_free = max(self.front_free, at) + self.each + self.per_token * (prompt + base)
-        heapq.heappush(self.coming, (self.front_free + self.latency, index))
+        sequence = _Sequence(index, at, *self.lengths[index])
+        self.front_free = max(self.front_free, at) + self.each + self.per_token * (sequence.prompt + sequence.base)
+        self.coming.append((self.front_free + self.latency, sequence))
+
+    def resume(self) -> None:
+        """The next request has its prompt in the KV cache, and decodes."""
+        sequence = _Sequence(self.sent, self.now, *self.lengths[self.sent])
+        self.sent += 1
+        self._assign(sequence)
+        self._receive(sequence)
+
+    def _assign(self, sequence: _Sequence) -> None:
+        """The data-parallel rank with the fewest requests takes another one."""
+        if self.data > 1:
+            sequence.rank = self.held.index(min(self.held))
+        self.held[sequence.rank] += 1
 
     def _admit_arrivals(self) -> None:
         """Requests whose front end has passed join the queue, at the next poll."""
@@ -137,32 +155,28 @@ class Simulation:
                 ready += self.lag
             if self.running and not self.prefilling and self.step > self.polled:
                 ready = max(ready, self.polled + self.poll)
-            index = heapq.heappop(self.coming)[1]
-            sequence = self.sequences[index]
-            sequence.rank = self.held.index(min(self.held))
-            self.held[sequence.rank] += 1
-            self.queues[sequence.rank].append((ready, index))
+            sequence = self.coming.popleft()[1]
+            self._assign(sequence)
+            self.queues[sequence.rank].append((ready, sequence))
             self.waiting += 1
-            self.area[1] += self.now - sequence.arrival
+            self.area[2] += self.now - sequence.arrival
 
-    def _pieces(self) -> list[tuple[int, int, int]]:
-        """The chunks of the next step: (index, tokens, tokens before)."""
-        found: list[tuple[int, int, int]] = []
+    def _pieces(self) -> list[Piece]:
+        """The chunks of the next step."""
+        found: list[Piece] = []
         left = [self.budget - (0 if self.alone else number * self.tokens) for number in self.decoding]
-        for index in self.prefilling:
-            rank = self.sequences[index].rank
-            left[rank] = self._take(index, left[rank], found)
-        if self.waiting and not self.blocked and not self._gathering(found):
+        for sequence in self.prefilling:
+            left[sequence.rank] -= self._take(sequence, left[sequence.rank], found)
+        if self.waiting and not self.blocked and not (self.gather and self._gathering(found)):
             for rank, queue in enumerate(self.queues):
                 self._admit(queue, left[rank], found)
         return found
 
-    def _admit(self, queue: deque[tuple[int, int]], left: int, found: list[tuple[int, int, int]]) -> None:
+    def _admit(self, queue: deque[tuple[int, _Sequence]], left: int, found: list[Piece]) -> None:
         """Requests of a data-parallel rank that fit in its budget of the step, a sequence slot and the KV cache."""
         some = False
         while queue and left > 0 and self.running + len(self.prefilling) < self.most:
-            ready, index = queue[0]
-            sequence = self.sequences[index]
+            ready, sequence = queue[0]
             need = sequence.base + sequence.prompt + self.reserved * sequence.output
             if ready > self.step or self.context + self.promised + need > self.room:
                 return
@@ -171,51 +185,54 @@ class Simulation:
             queue.popleft()
             self.waiting -= 1
             if self.received and not sequence.generated:
-                self.context += sequence.base + sequence.prompt
-                self.promised += self.reserved * sequence.output
-                self._begin(index, sequence)
+                self._receive(sequence)
                 continue
-            self.prefilling.append(index)
+            self.prefilling.append(sequence)
             self.context += sequence.base
             self.promised += need - sequence.base
-            left, some = self._take(index, left, found), True
+            left, some = left - self._take(sequence, left, found), True
 
-    def _gathering(self, found: list[tuple[int, int, int]]) -> bool:
+    def _receive(self, sequence: _Sequence) -> None:
+        """The KV cache of a prompt is there."""
+        self.context += sequence.base + sequence.prompt
+        self.promised += self.reserved * sequence.output
+        self._begin(sequence)
+
+    def _gathering(self, found: list[Piece]) -> bool:
         """Whether prompts wait for others: until every data-parallel rank has one, or one rank a full step."""
-        if not self.gather or found or not self.running or self.step >= self._next()[0] + self.gather:
+        if found or not self.running or self.step >= self._next()[0] + self.gather:
             return False
         if len(self.queues) > 1:
             return not all(self.queues)
-        tokens = sum(self.sequences[index].left for _, index in self.queues[0])
+        tokens = sum(sequence.left for _, sequence in self.queues[0])
         return tokens + self.running * self.tokens < self.gathered
 
-    def _take(self, index: int, left: int, found: list[tuple[int, int, int]]) -> int:
+    def _take(self, sequence: _Sequence, left: int, found: list[Piece]) -> int:
         """Put tokens of a prompt into the step; a prompt runs on one rank, within its budget."""
-        sequence = self.sequences[index]
-        tokens = min(sequence.left, self.budget if self.whole else left, self.budget)
+        tokens = min(sequence.left, self.budget if self.whole else left)
         if tokens > 0:
-            found.append((index, tokens, sequence.base + sequence.prompt - sequence.left))
-        return left - tokens
+            found.append((sequence, tokens))
+        return tokens
 
-    def _busiest(self, pieces: list[tuple[int, int, int]]) -> tuple[int, int, int]:
+    def _busiest(self, pieces: list[Piece]) -> tuple[int, int, int]:
         """Decoding sequences, tokens of prompts and prompts of the data-parallel rank with the most tokens."""
         chunks, counts = [0] * self.data, [0] * self.data
-        for index, tokens, _ in pieces:
-            rank = self.sequences[index].rank
-            chunks[rank] += tokens
-            counts[rank] += 1
+        for sequence, tokens in pieces:
+            chunks[sequence.rank] += tokens
+            counts[sequence.rank] += 1
         decoding = [0] * self.data if self.alone else self.decoding
         most = max(range(self.data), key=lambda rank: decoding[rank] * self.tokens + chunks[rank])
         return decoding[most], chunks[most], counts[most]
 
-    def _mixed_step(self, pieces: list[tuple[int, int, int]]) -> None:
+    def _mixed_step(self, pieces: list[Piece]) -> None:
         """One step with chunks of prompts."""
-        decoding = 0 if self.alone else self.running
-        chunk = sum(tokens for _, tokens, _ in pieces)
-        before = sum(tokens * cached for _, tokens, cached in pieces) / chunk
+        decoding, chunk, before = 0 if self.alone else self.running, 0, 0
+        for sequence, tokens in pieces:
+            chunk += tokens
+            before += tokens * (sequence.base + sequence.prompt - sequence.left)
         batch, most, prompts = (decoding, chunk, len(pieces)) if self.data == 1 else self._busiest(pieces)
         mean = None if self.data == 1 else (decoding * self.tokens + chunk) / self.data
-        seconds = self.replica.steps.single(batch, self._mean_context(), most, before, prompts, mean)
+        seconds = self._single(batch, self._mean_context(), most, before / chunk, prompts, mean)
         self.prefill_time += seconds
         self.prompt_tokens += chunk
         self._pass_time(seconds)
@@ -223,33 +240,39 @@ class Simulation:
         self.polled = self.step
         if decoding:
             self._advance(1)
-        for index, tokens, _ in pieces:
-            sequence = self.sequences[index]
+        self.context += chunk
+        self.promised -= chunk
+        for sequence, tokens in pieces:
             sequence.left -= tokens
-            self.context += tokens
-            self.promised -= tokens
             if not sequence.left:
-                self.prefilling.remove(index)
-                self._begin(index, sequence)
+                self._begin(sequence)
+        self.prefilling = [sequence for sequence in self.prefilling if sequence.left]
         self._finish()
 
-    def _begin(self, index: int, sequence: _Sequence) -> None:
+    def _begin(self, sequence: _Sequence) -> None:
         """The prompt is computed: its first token, or the next one of a preempted sequence."""
-        if math.isnan(sequence.first):
+        if sequence.generated:
+            self.stalled += self.now - sequence.stopped
+        else:
             sequence.first = self.now
+            self.begun.append(self.now - sequence.arrival)
         sequence.generated += 1
         left = sequence.output - sequence.generated
         sequence.started = self.iteration
-        ends = self.iteration + math.ceil(left / self.accepted - 1e-9)
+        sequence.ends = ends = self.iteration + math.ceil(left / self.accepted - 1e-9)
         self.running += 1
         self.decoding[sequence.rank] += 1
-        self.order.append(index)
-        heapq.heappush(self.heap, (ends, index, sequence.version))
+        self.order.append(sequence)
+        if ends in self.ends:
+            self.ends[ends].append(sequence)
+        else:
+            self.ends[ends] = [sequence]
+            heapq.heappush(self.next_ends, ends)
 
     def _decode_steps(self) -> None:
         """A run of steps without prompts: until a sequence ends, a request arrives, or the KV cache is full."""
         grown = self.running * self.accepted
-        number = max(self.heap[0][0] - self.iteration, 0)
+        number = max(self.next_ends[0] - self.iteration, 0)
         free = self.room - self.context - (self.promised if self.reserved >= 1 else 0.0)
         if self.reserved < 1 and free < grown and number:
             self._preempt()
@@ -258,17 +281,16 @@ class Simulation:
             number = min(number, max(int(free / grown), 1))
         if self.waiting and (later := self._next()[0] + self.gather) > self.step:
             number = min(number, later - self.step)
-        context, batch = self._mean_context(), max(self.decoding)
+        context, seconds_of = self._mean_context(), self._single.decode_of(max(self.decoding))
         sooner = min(self.coming[0][0], self.horizon) if self.coming else self.horizon
         if number and sooner < math.inf:
-            each = self._step_seconds(batch, context)
+            each = seconds_of(context)
             some = min(number, max(1, math.ceil((sooner - self.now) / each - 1e-9)))
             # Steps become longer as the context grows.
-            each = self._step_seconds(batch, context + (some - 1) / 2 * self.accepted)
+            each = seconds_of(context + (some - 1) / 2 * self.accepted)
             number = min(number, max(1, math.ceil((sooner - self.now) / each - 1e-9)))
         if number:
-            seconds = number * self._step_seconds(batch, context + (number - 1) / 2 * self.accepted)
-            self._pass_time(seconds)
+            self._pass_time(number * seconds_of(context + (number - 1) / 2 * self.accepted))
             self.step, self.steps = self.step + number, self.steps + number
             self.polled += (self.step - self.polled) // self.poll * self.poll
             self._advance(number)
@@ -279,91 +301,87 @@ class Simulation:
         self.iteration += number
         grown = self.running * self.accepted * number
         self.context += grown
-        self.promised = max(self.promised - grown * min(self.reserved, 1.0), 0.0)
+        self.generated += grown
+        if self.reserved:
+            self.promised = max(self.promised - grown * self.reserved, 0.0)
 
     def _finish(self) -> None:
         """Sequences that have all their tokens leave."""
-        while self.heap and self.heap[0][0] <= self.iteration:
-            _, index, version = heapq.heappop(self.heap)
-            sequence = self.sequences.get(index)
-            if sequence is None or sequence.version != version:
-                continue
-            steps = self.iteration - sequence.started
-            held = sequence.base + sequence.prompt + steps * self.accepted
-            self.context = max(self.context - held, 0.0)
-            over = self.reserved * sequence.output - steps * self.accepted * min(self.reserved, 1.0)
-            self.promised = max(self.promised - max(over, 0.0), 0.0)
-            self.running -= 1
-            self.decoding[sequence.rank] -= 1
-            self.held[sequence.rank] -= 1
-            del self.sequences[index]
-            first = sequence.first + (self.now - sequence.first) * min((self.stream - 1) / max(steps, 1), 1.0)
+        while self.next_ends and self.next_ends[0] <= self.iteration:
+            for sequence in self.ends.pop(heapq.heappop(self.next_ends)):
+                sequence.ends, steps = -1, self.iteration - sequence.started
+                self._free(sequence, steps)
+                if self.reserved:
+                    over = self.reserved * (sequence.output - steps * self.accepted)
+                    self.promised = max(self.promised - max(over, 0.0), 0.0)
+                self.held[sequence.rank] -= 1
+                first = sequence.first
+                if self.stream > 1:
+                    first += (self.now - first) * min((self.stream - 1) / max(steps, 1), 1.0)
+                self._leave(sequence.index, (sequence.arrival, first, self.now, sequence.output))
             self.blocked = False
-            self._leave(index, (sequence.arrival, first, self.now, sequence.output))
         if not self.running:
             self.blocked = False
-            self.heap.clear()
             self.order.clear()
             if not self.prefilling:
                 self.context = self.promised = 0.0
 
+    def _free(self, sequence: _Sequence, steps: int) -> None:
+        """A sequence does not decode any more, and its tokens leave the KV cache."""
+        self.context = max(self.context - (sequence.base + sequence.prompt + steps * self.accepted), 0.0)
+        self.running -= 1
+        self.decoding[sequence.rank] -= 1
+
     def _leave(self, index: int, times: Finished) -> None:  # noqa: ARG002
         """A request is finished."""
         self.done.append(times)
-        if self.concurrency is not None and self.sent < len(self.requests.arrival):
-            self._send(self.now)
+        if self.concurrency is not None and self.sent < len(self.lengths):
+            self.send(self.now)
 
     def _preempt(self) -> None:
         """The sequence admitted last leaves the KV cache and waits, to be computed again with what it generated."""
-        while self.order and self.order[-1] not in self.sequences:
+        while self.order[-1].ends < 0:
             self.order.pop()
+        sequence = self.order[-1]
         if self.running <= 1:
-            self._let_pass((self.step, self.order[-1]))
-        index = self.order.pop()
-        sequence = self.sequences[index]
+            self._let_pass(self.step, sequence)
+        self.order.pop()
+        self.ends[sequence.ends].remove(sequence)
+        if not self.ends[sequence.ends]:
+            del self.ends[sequence.ends]
+            self.next_ends.remove(sequence.ends)
+            heapq.heapify(self.next_ends)
         steps = self.iteration - sequence.started
+        self._free(sequence, steps)
         generated = sequence.generated + int(steps * self.accepted)
-        self.context = max(self.context - (sequence.base + sequence.prompt + steps * self.accepted), 0.0)
         sequence.prompt += generated - (sequence.generated - 1)
         sequence.generated = generated
         sequence.prompt = min(sequence.prompt, self.room - sequence.base - 1)
         sequence.left = sequence.prompt
-        sequence.version += 1
-        self.heap = [entry for entry in self.heap if entry[1] != index]
-        heapq.heapify(self.heap)
-        self.running -= 1
-        self.decoding[sequence.rank] -= 1
+        sequence.stopped = self.now
         self.preemptions += 1
         self.blocked = True
         self.waiting += 1
-        self.queues[sequence.rank].appendleft((self.step, index))
+        self.queues[sequence.rank].appendleft((self.step, sequence))
 
     def _mean_context(self) -> float:
         return self.context / (self.running + len(self.prefilling)) if self.running else 0.0
 
-    def _step_seconds(self, batch: int, context: float) -> float:
-        """Seconds of a decode step, from a row of the table at equidistant contexts."""
-        row = self._rows.get(batch)
-        if row is None:
-            row = self._rows[batch] = self.replica.steps.seconds(float(batch), self._contexts).tolist()
-        place = context / self._stride
-        low = min(int(place), CONTEXTS - 2)
-        return row[low] + (place - low) * (row[low + 1] - row[low])
-
     def _pass_time(self, seconds: float) -> None:
         self.now += seconds
         area = self.area
-        area[0] += seconds * (self.running + len(self.prefilling))
-        area[1] += seconds * self.waiting
-        area[2] += seconds * self.context
+        area[0] += seconds * self.running
+        area[1] += seconds * len(self.prefilling)
+        area[2] += seconds * self.waiting
+        area[3] += seconds * self.context
 
     def _served(self) -> Served:
         duration = max(self.now, 1e-12)
-        running, waiting, cached = (value / duration for value in self.area)
+        running, prefilling, waiting, cached = (value / duration for value in self.area)
         arrival, first, last, output = np.array(self.done, float).T
         counts = (self.preemptions, self.steps, self.prompt_tokens)
         share = self.prefill_time / duration
-        return Served(arrival, first, last, output, duration, share, running, waiting, cached, *counts)
+        return Served(arrival, first, last, output, duration, share, running + prefilling, waiting, cached, *counts)
 
 
 def simulate(replica: Replica, load: Load, requests: int = 1000, seed: int = 0) -> Served:

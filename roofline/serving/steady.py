@@ -175,24 +175,26 @@ def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: fl
     count = min(ORBITS, 3 + int(APART * math.log(users[-1] / users[0])))
     if users.size > count:
         users = np.unique(np.geomspace(users[0], users[-1], count).round())
-    found = [orbit_of(replica, load, times, int(slots), int(number)) for number in users]
+    found = [orbit_of(replica, load, slots, int(number)) for number in users]
     shares = (np.arange(SAMPLES) + 0.5) / SAMPLES
     samples = np.array([np.quantile(each.ttft, shares) for each in found])
-    steps = np.array([[each.step, *np.quantile(each.tpot, QUANTILES)] for each in found])
-    rate = users / (samples.mean(axis=1) + times.steps * steps[:, 0])
+    tpot = np.array([[each.token, *np.quantile(each.tpot, QUANTILES)] for each in found])
+    tokens = times.steps * replica.steps.accepted
+    rate = users / (samples.mean(axis=1) + tokens * tpot[:, 0])
     saturation = max(saturation_of(replica, load, times, slots), float(rate.max()))
     waiting = np.maximum(users - slots, [each.waiting for each in found])
-    kept = np.column_stack([samples, steps, [each.prefilling for each in found]])
+    kept = np.column_stack([samples, tpot, [each.prefilling for each in found]])
     inside = np.clip(points, 1, most)
     kept = np.array([np.interp(inside, users, column) for column in kept.T])
     # Less than one request of each of several copies.
     rate, waiting = (np.interp(points.clip(max=most), [0, *users], [0, *column]) for column in (rate, waiting))
     more = points - inside.clip(max=points)
     # C = L (TTFT + G T).
-    left = np.maximum(points / rate - times.steps * kept[SAMPLES] - kept[:SAMPLES].mean(axis=0), 0.0)
+    left = np.maximum(points / rate - tokens * kept[SAMPLES] - kept[:SAMPLES].mean(axis=0), 0.0)
     samples, waiting = kept[:SAMPLES] + left, waiting + more
-    tpot = kept[SAMPLES:-1] / replica.steps.accepted
-    return Steady(summary(samples), tpot, rate, points - waiting, waiting, kept[-1], saturation, slots, samples)
+    return Steady(
+        summary(samples), kept[SAMPLES:-1], rate, points - waiting, waiting, kept[-1], saturation, slots, samples
+    )
 
 
 def _mean_step(times: Times, rate: Array, number: Array) -> Array:

@@ -20,7 +20,7 @@ linearly: attention is bilinear in sequences and context.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 from functools import cached_property
 from statistics import NormalDist
@@ -327,11 +327,17 @@ class StepTimes:
         return found[0], found[1], found[2], found[3]
 
 
+DECODES, ROWS = 48, 64
+"""Contexts, equidistant, and at least so many numbers of sequences at which decode steps are tabulated at once."""
+
+
 class SingleStep:
-    """The seconds of a step with prompts, as of `StepTimes.seconds`, for plain numbers."""
+    """The seconds of a step, as of `StepTimes.seconds`, for plain numbers: with prompts, and of decode steps."""
 
     def __init__(self, times: StepTimes) -> None:
         engine = times.engine
+        self._seconds, self._rows = times.seconds, list[list[float]]()
+        self._stride = float(times.decode.columns[-1]) / (DECODES - 1)
         self._local, self._head, self._experts = (
             Curve(times.tokens, values) for values in (times.local, times.head, times.experts)
         )
@@ -359,3 +365,18 @@ class SingleStep:
         host = self._sequence * (batch + prompts)
         wait = max(host - busy, 0.0) if self._overlap else host
         return busy + wait + self._step * (self._passes if batch > 0 else 1.0)
+
+    def decode_of(self, batch: int) -> Callable[[float], float]:
+        """The seconds of a decode step of `batch` sequences of a rank, by their mean context."""
+        rows, stride = self._rows, self._stride
+        if batch >= len(rows):
+            number = np.arange(float(len(rows)), float(max(batch + 1, 2 * len(rows), ROWS)))
+            rows += self._seconds(number[:, np.newaxis], np.arange(DECODES) * stride).tolist()
+        row = rows[batch]
+
+        def seconds(context: float) -> float:
+            place = context / stride
+            low = min(int(place), DECODES - 2)
+            return row[low] + (place - low) * (row[low + 1] - row[low])
+
+        return seconds

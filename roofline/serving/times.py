@@ -92,12 +92,6 @@ class Times(Struct, frozen=True, dict=True):
             room = room * self.side(0.0, tokens)
         return np.asarray(np.minimum(tokens, room))
 
-    @cached_property
-    def per_rank(self) -> Array:
-        """s of 0, 1, ... sequences on the rank with the most."""
-        number = np.arange(float(self.decode.size // self.ranks + 2))
-        return self.at((np.maximum(number, 1.0) - UNEVEN * (self.ranks > 1)) * self.ranks)
-
     def slope(self, number: Any) -> Array:
         """Seconds that a further prompt adds to a step with one."""
         return np.asarray(np.maximum(self._column(number, 2.0) - self._column(number, 1.0), 0.0))
