@@ -48,15 +48,13 @@ class Orbit(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """A loop after a round: its time, that of prompts and of sequences, their tokens, and the requests that began.
+    """A loop after a round: its time and that of prompts, the requests that began and those that are finished.
 
-    `done` are finished, `least` waited at any time of the round.
+    `least` waited at any time of the round.
     """
 
     now: float
     prefilled: float
-    spent: float
-    generated: float
     begun: int
     done: int
     least: int
@@ -80,12 +78,14 @@ def orbit_of(replica: Replica, load: Load, slots: float, users: int) -> Orbit:
     repeated = len(loop.begun) < most
     first = len(marks) - 2 if repeated else next(at for at, mark in enumerate(marks) if mark.begun >= most - count)
     one, other = marks[first], marks[-1]
-    token = (other.spent - one.spent) / max(other.generated - one.generated, 1e-9)
-    finished = loop.done[one.done :]
-    tpot = [(last - begun) / (output - 1) for _, begun, last, output in finished if output > 1] or [token]
+    _, began, last, output = np.array(loop.done[one.done :], float).T
+    spent, tokens = (last - began)[output > 1], output[output > 1] - 1
     share = (other.prefilled - one.prefilled) / (other.now - one.now)
     least = min(mark.least for mark in marks[first + 1 :])
-    return Orbit(np.array(loop.begun[one.begun :]), np.array(tpot), token, share, least)
+    if not tokens.size:
+        spent, tokens = np.zeros(1), np.ones(1)
+    token = float(spent.sum() / tokens.sum())
+    return Orbit(np.array(loop.begun[one.begun :]), spent / tokens, token, share, least)
 
 
 def _round(loop: Simulation, users: int) -> _Mark:
@@ -94,8 +94,7 @@ def _round(loop: Simulation, users: int) -> _Mark:
     while len(loop.begun) < begun:
         loop.event()
         least = min(least, loop.waiting)
-    spent = loop.area[0] + loop.stalled
-    return _Mark(loop.now, loop.prefill_time, spent, loop.generated, len(loop.begun), len(loop.done), least)
+    return _Mark(loop.now, loop.prefill_time, len(loop.begun), len(loop.done), least)
 
 
 def _repeats(begun: list[float], users: int) -> bool:

@@ -32,14 +32,23 @@ class _Sequence:
     """A request inside the engine: `left` tokens of its prompt are not computed, and it `ends` at an iteration."""
 
     __slots__ = (
-        *("arrival", "base", "ends", "first", "generated", "index", "left"),
-        *("output", "prompt", "rank", "started", "stopped"),
+        "arrival",
+        "base",
+        "ends",
+        "first",
+        "generated",
+        "index",
+        "left",
+        "output",
+        "prompt",
+        "rank",
+        "started",
     )
 
     def __init__(self, index: int, arrival: float, prompt: int, output: int, base: int) -> None:
         self.index, self.arrival, self.prompt, self.output, self.base = index, arrival, prompt, output, base
         self.left, self.generated, self.rank, self.started, self.ends = prompt, 0, 0, 0, 0
-        self.first, self.stopped = math.nan, 0.0
+        self.first = math.nan
 
 
 Piece = tuple[_Sequence, int]
@@ -80,10 +89,8 @@ class Simulation:
         self.horizon = math.inf  # of a run of decode steps: others may send a request at that time
         self.done: list[Finished] = []
         self.begun: list[float] = []  # TTFT by the time of the first token
-        # Seconds times running, prefilling and waiting requests and cached tokens; tokens of running sequences.
-        self.area, self.generated = [0.0, 0.0, 0.0, 0.0], 0.0
+        self.area = [0.0, 0.0, 0.0]  # seconds times running and waiting requests, and cached tokens
         self.prefill_time, self.preemptions, self.steps, self.prompt_tokens = 0.0, 0, 0, 0
-        self.stalled = 0.0  # seconds of preempted sequences until they decode again
         self._single = replica.steps.single
 
     def run(self) -> Served:
@@ -159,7 +166,7 @@ class Simulation:
             self._assign(sequence)
             self.queues[sequence.rank].append((ready, sequence))
             self.waiting += 1
-            self.area[2] += self.now - sequence.arrival
+            self.area[1] += self.now - sequence.arrival
 
     def _pieces(self) -> list[Piece]:
         """The chunks of the next step."""
@@ -251,9 +258,7 @@ class Simulation:
 
     def _begin(self, sequence: _Sequence) -> None:
         """The prompt is computed: its first token, or the next one of a preempted sequence."""
-        if sequence.generated:
-            self.stalled += self.now - sequence.stopped
-        else:
+        if not sequence.generated:
             sequence.first = self.now
             self.begun.append(self.now - sequence.arrival)
         sequence.generated += 1
@@ -301,7 +306,6 @@ class Simulation:
         self.iteration += number
         grown = self.running * self.accepted * number
         self.context += grown
-        self.generated += grown
         if self.reserved:
             self.promised = max(self.promised - grown * self.reserved, 0.0)
 
@@ -358,7 +362,6 @@ class Simulation:
         sequence.generated = generated
         sequence.prompt = min(sequence.prompt, self.room - sequence.base - 1)
         sequence.left = sequence.prompt
-        sequence.stopped = self.now
         self.preemptions += 1
         self.blocked = True
         self.waiting += 1
@@ -370,18 +373,17 @@ class Simulation:
     def _pass_time(self, seconds: float) -> None:
         self.now += seconds
         area = self.area
-        area[0] += seconds * self.running
-        area[1] += seconds * len(self.prefilling)
-        area[2] += seconds * self.waiting
-        area[3] += seconds * self.context
+        area[0] += seconds * (self.running + len(self.prefilling))
+        area[1] += seconds * self.waiting
+        area[2] += seconds * self.context
 
     def _served(self) -> Served:
         duration = max(self.now, 1e-12)
-        running, prefilling, waiting, cached = (value / duration for value in self.area)
+        running, waiting, cached = (value / duration for value in self.area)
         arrival, first, last, output = np.array(self.done, float).T
         counts = (self.preemptions, self.steps, self.prompt_tokens)
         share = self.prefill_time / duration
-        return Served(arrival, first, last, output, duration, share, running + prefilling, waiting, cached, *counts)
+        return Served(arrival, first, last, output, duration, share, running, waiting, cached, *counts)
 
 
 def simulate(replica: Replica, load: Load, requests: int = 1000, seed: int = 0) -> Served:

@@ -223,9 +223,9 @@ def _served(prefills: list[_Running], decodes: list[_Running], found: Served) ->
     return found._replace(
         duration=duration,
         prefilling=float(np.mean([each.prefill_time for each in prefills])) / duration,
-        running=sum(each.area[0] + each.area[1] for each in decodes) / duration,
-        waiting=sum(each.area[2] for each in (*prefills, *decodes)) / duration,
-        cached=float(np.mean([each.area[3] for each in decodes])) / duration,
+        running=sum(each.area[0] for each in decodes) / duration,
+        waiting=sum(each.area[1] for each in (*prefills, *decodes)) / duration,
+        cached=float(np.mean([each.area[2] for each in decodes])) / duration,
         preemptions=sum(each.preemptions for each in decodes),
         steps=sum(each.steps for each in (*prefills, *decodes)),
         prompt_tokens=sum(each.prompt_tokens for each in prefills),
