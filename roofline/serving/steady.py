@@ -111,7 +111,8 @@ def _stable(times: Times, slots: float) -> float:
 def _replaced(times: Times, number: Array) -> Array:
     """The mean step of n sequences, of which n / G end in it, with the prompts of those that take their places."""
     prompts = number / times.steps
-    added = times.base(number) * -np.expm1(-prompts) + times.slope(number) * prompts
+    some = -np.expm1(-prompts)
+    added = some * times.added(number, np.minimum(prompts * times.mean / some, times.held(number)))
     return np.asarray(times.at(number) + np.maximum(added, prompts * times.full(number)))
 
 

@@ -34,7 +34,7 @@ SPILL = 0.97
 PLACES, PACKED = 12, 48
 """Sequences at which whole prompts are packed, and prompts that are."""
 
-DEALT = 64
+DEALT = 128
 """Prompts dealt to data-parallel ranks at random that give the most of a rank."""
 
 UNEVEN = 0.75
@@ -174,7 +174,7 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     before = cached + np.maximum(lengths.mean() - np.interp(rows, number, room)[:, np.newaxis] / ranks, 0.0) / 2
     most, side = columns, None
     if ranks > 1:
-        part = _dealt(columns, lengths, ranks)
+        part = _dealt(columns, lengths, ranks, load.outputs.varies)
         most = np.maximum(columns * part, np.minimum(columns, lengths.mean()))
         most = np.minimum(most, np.maximum(np.interp(rows, number, room)[:, np.newaxis] / ranks, 1.0))
         spread = 1 / part / ranks
@@ -221,23 +221,30 @@ def _packed(budget: float, left: float, prompts: list[float]) -> float:
     return sum(prompts) / steps
 
 
-def _dealt(tokens: Array, lengths: Array, ranks: int) -> Array:
+def _dealt(tokens: Array, lengths: Array, ranks: int, varied: bool) -> Array:
     """The part of some tokens of prompts that the data-parallel rank with the most has, on average.
 
-    They come to the ranks with the fewest requests, which is between at random, as sequences end, and one after the
-    other: in the event simulation the rank with the most has the mean of both.
+    They come to the ranks with the fewest requests: one after the other where all outputs have one length, and where
+    they vary between that and at random, as sequences end: in the event simulation the rank with the most has the mean
+    of both.
     """
     random = np.random.default_rng(0)
     count = np.unique(np.round(np.geomspace(1, max(tokens[-1] / lengths.mean(), 2.0), 12)))
-    most = []
+    total, most = [], []
     for number in count.astype(int):
-        each = random.choice(lengths, (2 * DEALT, number))
-        rank = np.concatenate(
-            [random.integers(ranks, size=(DEALT, number)), np.tile(np.arange(number) % ranks, (DEALT, 1))]
-        )
-        most.append(np.stack([(each * (rank == place)).sum(axis=1) for place in range(ranks)]).max(axis=0).mean())
-    found: Array = np.interp(np.ceil(tokens / lengths.mean() - 1e-9), count, np.array(most) / (count * lengths.mean()))
-    return np.asarray(np.minimum(found, 1.0))
+        each = random.choice(lengths, (DEALT, number))
+        rank = np.tile(np.arange(number) % ranks, (DEALT, 1))
+        if varied:
+            rank[::2] = random.integers(ranks, size=rank[::2].shape)
+        total.append(each.sum(axis=1))
+        most.append(np.stack([(each * (rank == place)).sum(axis=1) for place in range(ranks)]).max(axis=0))
+    # Few tokens are of few prompts: the mean over those with about as many.
+    near = np.digitize(np.concatenate(total), np.sqrt(tokens[1:] * tokens[:-1]))
+    share = np.bincount(near, np.concatenate(most), tokens.size) / np.maximum(
+        np.bincount(near, np.concatenate(total), tokens.size), 1.0
+    )
+    found: Array = np.interp(tokens, tokens[share > 0], share[share > 0])
+    return found
 
 
 def _lengths(load: Load) -> Array:
