@@ -11,10 +11,10 @@ from roofline.serving.times import NOTHING, Times
 
 Array = NDArray[np.float64]
 
-STATES, BLOCK = 112, 16
+STATES, BLOCK = 80, 16
 """Numbers of waiting tokens that are told apart, and points at once."""
 
-LAGGED = 4
+LAGGED = 3
 """Rounds that find in what steps prompts arrived that are scheduled ahead."""
 
 FULL = 0.97
