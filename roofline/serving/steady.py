@@ -32,6 +32,7 @@ Closed loops are followed step by step for a few rounds (`roofline.serving.orbit
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,9 +58,6 @@ APART = 20
 
 NODES, WEIGHTS = (-math.sqrt(3), 0.0, math.sqrt(3)), (1 / 6, 5 / 6, 1.0)
 """Deviations of the running sequences from their mean at which requests wait, and their cumulative weights."""
-
-ROUNDS = 2
-"""Rounds that find by how much sequences are late."""
 
 ITERATIONS = 40
 """Rounds that find the running sequences of an open loop."""
@@ -229,33 +227,46 @@ def open_loop(replica: Replica, load: Load, times: Times, points: Array, slots: 
     return Steady(ttft, np.array(tpot), rate, running, waiting, prefilling, saturation, slots, samples)
 
 
+class _Points(NamedTuple):
+    """Rates, the sequences there, their prompts, and the steps by which others delay a request.
+
+    `ratio` is the mean step over `_mean_step` at `nodes`, with fewer and more sequences (nodes, points).
+    """
+
+    rate: Array
+    number: Array
+    prompts: Prompts
+    more: Array
+    nodes: Array
+    ratio: Array
+
+
 def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float) -> tuple[Array, Array]:
     """Samples of TTFT (samples, points); TPOT, and the running, waiting, and share of time in steps with prompts."""
-    number = np.ones(rate.size)
+    number, stable = np.ones(rate.size), _stable(times, slots)
     for _ in range(ITERATIONS):
         number = np.clip(np.sqrt(number * rate * times.steps * _mean_step(times, rate, number)), 1.0, slots)
     more, width, size = np.zeros(rate.size), np.sqrt(2 * number), rate.size
-    for _ in range(ROUNDS):
-        # With few, some and many sequences: the nodes of Gauss and Hermite.
-        many = np.clip(number + np.array(NODES)[:, np.newaxis] * width, 1.0, slots)
-        chain = prompts_at(times, np.tile(rate, len(NODES)), many.ravel())
-        nodes = [Prompts(*(part[..., at : at + size] for part in chain)) for at in range(0, many.size, size)]
-        prompts = nodes[len(NODES) // 2]
-        ratio = np.array([node.mean for node in nodes]) / _mean_step(times, rate, many)
-        level, tail = _sequences(times, rate, number, prompts, slots, load, more, (many, ratio))
-        running, step, deviation, width = level
-        busy = -np.expm1(-running)
-        parts = [waits_of(times, rate, *node, busy) for node in zip(many, nodes, strict=True)]
-        more = _late(times, rate, number, prompts, parts[len(NODES) // 2][1]) / prompts.mean
-        number = np.sqrt(number * np.maximum(running, 1.0))
+    for deviations in (NODES[1:2], NODES):
+        # First with the mean of the sequences, then with few, some and many: the nodes of Gauss and Hermite.
+        nodes = np.clip(number + np.array(deviations)[:, np.newaxis] * width, 1.0, slots)
+        chain = prompts_at(times, np.tile(rate, len(deviations)), nodes.ravel())
+        chains = [Prompts(*(part[..., at : at + size] for part in chain)) for at in range(0, nodes.size, size)]
+        prompts = chains[len(chains) // 2]
+        ratio = np.array([each.mean for each in chains]) / _mean_step(times, rate, nodes)
+        points = _Points(rate, number, prompts, more, nodes, ratio)
+        level = _level(times, points, slots, load, stable)
+        busy = -np.expm1(-level.running)
+        parts = [waits_of(times, rate, *node, busy) for node in zip(nodes, chains, strict=True)]
+        more = _late(times, rate, number, prompts, parts[len(parts) // 2][1]) / prompts.mean
+        number, width = np.sqrt(number * np.maximum(level.running, 1.0)), level.width
     chosen = np.searchsorted(WEIGHTS, cube()[:, 7])
     samples = np.choose(chosen[:, np.newaxis], [waits for waits, _ in parts])
     samples = samples + _front(replica, load, rate, prompts.mean, busy)
-    full, slot = tail
-    samples = samples + np.log(np.maximum(full / (1 - cube()[:, 5:6]), 1.0)) * slot
-    step = step * (1 + more / max(times.steps, 1.0))
-    tpot = _tpot(times, rate, number, step, deviation) / replica.steps.accepted
-    return samples, np.stack([*tpot, running, full * slot * rate, _prefilling(prompts)])
+    samples = samples + np.log(np.maximum(level.full / (1 - cube()[:, 5:6]), 1.0)) * level.slot
+    step = level.step * (1 + more / max(times.steps, 1.0))
+    tpot = _tpot(times, rate, number, step, level.deviation) / replica.steps.accepted
+    return samples, np.stack([*tpot, level.running, level.full * level.slot * rate, _prefilling(prompts)])
 
 
 def _late(times: Times, rate: Array, number: Array, prompts: Prompts, behind: Array) -> Array:
@@ -277,50 +288,79 @@ def _late(times: Times, rate: Array, number: Array, prompts: Prompts, behind: Ar
     return np.asarray(np.where(some > 0.5, np.minimum(late, steps * np.maximum(full - prompts.mean, 0.0)), late))
 
 
-def _sequences(
-    times: Times,
-    rate: Array,
-    number: Array,
-    prompts: Prompts,
-    slots: float,
-    load: Load,
-    more: Array,
-    nodes: tuple[Array, Array],
-) -> tuple[tuple[Array, Array, Array, Array], tuple[Array, Array]]:
-    """The running sequences: mean, mean step over them, deviations of both; probability and mean of a slot's wait.
+class _Level(NamedTuple):
+    """The running sequences and the mean step over them, with deviations; the probability and mean of a slot's wait."""
 
-    A request takes `more` than G steps. Batches are geometric, P(batch > j) = g^j, with the index of dispersion of a
-    branching process. `nodes` are sequences and the mean step over `_mean_step` with them (nodes, points).
-    """
-    states, steps = times.decode.size, times.steps + more + 1e-9
-    grid = np.minimum(np.arange(1.0, states + 1), slots)
-    step = _mean_step(times, rate, grid[:, np.newaxis])
-    # The mean step by the chain of prompts over this one, between the nodes.
-    (low, some, high), (first, second, third) = nodes
-    below = np.clip((grid[:, np.newaxis] - low) / np.maximum(some - low, 1e-9), 0.0, 1.0)
-    above = np.clip((grid[:, np.newaxis] - some) / np.maximum(high - some, 1e-9), 0.0, 1.0)
-    step = step * (first + below * (second - first) + above * (third - second))
-    # Prompts are at most those that find room.
-    held = np.maximum(times.held(grid), 1.0)[:, np.newaxis]
-    if times.alone:  # or those that find a slot, of which one ends a step
-        free = slots - grid + grid / np.maximum(times.steps, 1.0)
-        most = (times.at(grid) + free * (times.base(grid) + times.slope(grid)))[:, np.newaxis]
+    running: Array
+    width: Array
+    step: Array
+    deviation: Array
+    full: Array
+    slot: Array
+
+
+def _level(times: Times, points: _Points, slots: float, load: Load, stable: float) -> _Level:
+    """The running sequences at each point; `stable` is the largest stable rate of the steps."""
+    rate, steps = points.rate, times.steps + points.more + 1e-9
+    grid = np.minimum(np.arange(1.0, times.decode.size + 1), slots)
+    step = _steps(times, points, slots, grid)
+    weight = _weights(times, points, load, grid, step, steps)
+    states = weight.shape[0] - 1
+    step, counts = step[:states], np.concatenate([[0.0], grid[:states]])[:, np.newaxis]
+    # Of all slots, those that become free are taken at once; while requests wait, they leave as fast as at saturation.
+    many = grid[states - 1 : states]
+    last = np.minimum(step[-1], _replaced(times, many)) if times.steps else step[-1]
+    ratio = np.minimum(rate * np.minimum(last * steps / many, 1 / stable), 0.999)
+    # Those beyond count as the last state.
+    weight[-1] += weight[-1] * ratio / (1 - ratio)
+    timed = np.concatenate([step[:1], step])
+    running, width = _moments(weight * timed, counts)
+    seen, deviation = _moments(weight * counts, timed)
+    full = weight[-1] / weight.sum(axis=0)
+    return _Level(running, width, seen, deviation / math.sqrt(2), full, ratio / rate / (1 - ratio))
+
+
+def _moments(weight: Array, values: Array) -> tuple[Array, Array]:
+    """Mean and deviation of values over the first axis."""
+    whole = weight.sum(axis=0)
+    mean = (weight * values).sum(axis=0) / whole
+    square = (weight * values**2).sum(axis=0) / whole
+    return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
+
+
+def _steps(times: Times, points: _Points, slots: float, grid: Array) -> Array:
+    """The mean step with each number of sequences (states, points)."""
+    number = grid[:, np.newaxis]
+    # By the chain of prompts over that of arrivals at their mean, between the nodes.
+    ratio = points.ratio[0]
+    for (low, high), (one, other) in zip(pairwise(points.nodes), pairwise(points.ratio), strict=True):
+        ratio = ratio + np.clip((number - low) / np.maximum(high - low, 1e-9), 0.0, 1.0) * (other - one)
+    # Prompts are at most those that find room, or those that find a slot, of which one ends a step.
+    if times.alone:
+        free = slots - number + number / np.maximum(times.steps, 1.0)
+        most = times.at(number) + free * (times.base(number) + times.slope(number))
     else:
-        most = seconds(times, held, grid[:, np.newaxis])
-    step = np.minimum(step, most)
-    begun = step if times.alone else np.minimum(step, held / times.mean / np.maximum(rate, 1e-12))
-    # Requests that arrive while prompts are computed begin to decode together, those prompts delay others, and so on.
+        most = seconds(times, np.maximum(times.held(number), 1.0), number)
+    return np.asarray(np.minimum(_mean_step(times, points.rate, number) * ratio, most))
+
+
+def _weights(times: Times, points: _Points, load: Load, grid: Array, step: Array, steps: Array) -> Array:
+    """The probabilities of 0, 1, ... sequences over the steps (states, points), not normalised, up to negligible ones.
+
+    Batches are geometric, P(batch > j) = g^j, with the index of dispersion of a branching process: requests that arrive
+    while prompts are computed begin to decode together, those prompts delay others, and so on.
+    """
+    rate, number, prompts = points.rate, points.number, points.prompts
+    room = np.maximum(times.held(grid), 1.0)[:, np.newaxis]
+    begun = step if times.alone else np.minimum(step, room / times.mean / np.maximum(rate, 1e-12))
     further = np.clip(rate * np.minimum(times.slope(number), times.full(number)), 0.0, 0.95)
-    spread = (
-        times.unit / (1 - further) ** 2 - 1 + rate * (prompts.cycle if times.alone else prompts.mean)
-    ) / load.burstiness
+    cycle = prompts.cycle if times.alone else prompts.mean
+    spread = (times.unit / (1 - further) ** 2 - 1 + rate * cycle) / load.burstiness
     g = np.clip(spread / (2 + spread), 0.0, 0.99)
-    batches = rate * (1 - g)
-    weight = np.zeros((states + 1, rate.size))
-    weight[0] = 1.0
-    carried = np.zeros(rate.size)
-    upward, peak = batches * steps / grid[:, np.newaxis], weight[0]
-    for level in range(states):
+    upward = rate * (1 - g) * steps / grid[:, np.newaxis]
+    weight = np.zeros((grid.size + 1, rate.size))
+    weight[0], carried, peak = 1.0, np.zeros(rate.size), np.ones(rate.size)
+    for level in range(grid.size):
         carried = g * carried + weight[level] * begun[max(level - 1, 0)]
         weight[level + 1] = upward[level] * carried
         if level % CHECKED == 0:
@@ -330,24 +370,5 @@ def _sequences(
                 carried, peak = carried * scale, peak * scale
             # They fall beyond their largest: none of those that follow counts.
             if (weight[level + 1] < NEGLIGIBLE * peak).all():
-                weight, step, grid = weight[: level + 2], step[: level + 1], grid[: level + 1]
-                break
-    counts = np.concatenate([[0.0], grid])[:, np.newaxis]
-    # Of all slots, those that become free are taken at once.
-    # While requests wait, they leave as fast as at saturation.
-    last = np.minimum(step[-1], _replaced(times, grid[-1:])) if times.steps else step[-1]
-    ratio = np.minimum(rate * np.minimum(last * steps / grid[-1], 1 / _stable(times, slots)), 0.999)
-    tail = weight[-1] * ratio / (1 - ratio)
-    total = weight.sum(axis=0) + tail
-    timed = np.concatenate([step[:1], step])
-    spent = (weight * timed).sum(axis=0) + tail * step[-1]
-    running = ((weight * timed * counts).sum(axis=0) + tail * step[-1] * grid[-1]) / spent
-    square = ((weight * timed * counts**2).sum(axis=0) + tail * step[-1] * grid[-1] ** 2) / spent
-    width = np.sqrt(np.maximum(square - running**2, 0.0))
-    of_sequences = (weight * counts).sum(axis=0) + tail * grid[-1]
-    seen = ((weight * counts * timed).sum(axis=0) + tail * grid[-1] * step[-1]) / of_sequences
-    square = ((weight * counts * timed**2).sum(axis=0) + tail * grid[-1] * step[-1] ** 2) / of_sequences
-    deviation = np.sqrt(np.maximum(square - seen**2, 0.0) / 2)
-    full = (weight[-1] + tail) / total
-    slot = ratio / rate / (1 - ratio)
-    return (running, seen, deviation, width), (full, slot)
+                return weight[: level + 2]
+    return weight

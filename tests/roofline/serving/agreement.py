@@ -113,12 +113,15 @@ def random_setting(random: np.random.Generator) -> Setting:
 
 
 def compared(setting: Setting, seed: int = 1, requests: int = 5000) -> tuple[float, float]:
-    """Mean TPOT over tokens and p95 of TTFT, steady over simulated; start and end of the run are left out."""
+    """Mean TPOT over tokens and p95 of TTFT, steady over simulated; start and end of the run are left out.
+
+    The run is of twenty times those in flight: with fewer an open loop has not come to its steady state.
+    """
     replica, load = setting.replica, setting.load
-    users = load.concurrency or 0
-    quick = steady(replica, load, load.rate or users)
-    run = simulate(replica, load, max(requests, 20 * users), seed)
-    kept = (run.arrival >= 0.2 * run.duration) & (run.arrival < (0.9 if users else 1) * run.duration)
+    quick = steady(replica, load, load.rate or load.concurrency)
+    run = simulate(replica, load, max(requests, int(20 * (load.concurrency or quick.running[0]))), seed)
+    sent = run.arrival / run.arrival.max()
+    kept = (sent >= 0.2) & (sent < 0.9)
     ttft, spent = (run.first - run.arrival)[kept], (run.last - run.first)[kept]
     tpot = spent.sum() / (run.output[kept] - 1).sum()
     return float(quick.tpot[0, 0] / tpot), float(quick.ttft[2, 0] / np.quantile(ttft, 0.95))
