@@ -18,7 +18,7 @@ SAMPLES = 256
 
 @cache
 def cube() -> Array:
-    """Evenly spread points of the unit cube, one a sample: multiples of powers of the root of x^11 = x + 1 (Roberts)."""
+    """Evenly spread points of the unit cube, one a sample: Roberts's sequence, of x^11 = x + 1."""
     root = 2.0
     for _ in range(50):
         root = (1 + root) ** (1 / 11)
