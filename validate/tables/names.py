@@ -97,7 +97,7 @@ def find_model(text: str) -> Model:
     try:
         return load_model(name)
     except RooflineError:
-        raise Unmapped(f"no bundled model is {quote(text)}") from None
+        raise Unmapped(f"no bundled model is {quote(text)}, and none of ROOFLINE_SPECS") from None
 
 
 def find_hardware(text: str) -> ResolvedHardware:
@@ -118,7 +118,7 @@ def _bundled(name: str, text: str) -> Hardware:
     try:
         return load_hardware(name)
     except RooflineError:
-        raise Unmapped(f"no bundled spec of {quote(text)}") from None
+        raise Unmapped(f"no bundled spec of {quote(text)}, and none of ROOFLINE_SPECS") from None
 
 
 def find_engine(text: str) -> str:
