@@ -8,6 +8,9 @@ from functools import total_ordering
 
 from roofline.core.errors import RooflineError, quote
 
+NEAR = 2
+"""Minor releases between versions that count as near."""
+
 _STAGES = ("dev", "a", "b", "rc", "", "post")
 """Suffixes in the order of PEP 440: development, alpha, beta, release candidate, the release itself, post-release."""
 
@@ -45,6 +48,15 @@ class Version:
 
     def __lt__(self, other: Version) -> bool:
         return self._order < other._order
+
+    def is_far(self, other: Version) -> bool:
+        """Whether they are more than `NEAR` minor releases apart, or differ in the first number.
+
+        >>> Version("0.24").is_far(Version("0.22.1")), Version("0.8.3").is_far(Version("0.14"))
+        (False, True)
+        """
+        (first, minor), (of_other, minor_of_other) = ((*one._order[0], 0, 0)[:2] for one in (self, other))
+        return first != of_other or abs(minor - minor_of_other) > NEAR
 
     def __hash__(self) -> int:
         return hash(self._order)

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.specs.hardware import Hardware
+from roofline.specs.version import Version
 from roofline.timing.kernels import (
     Array,
     Columns,
@@ -43,6 +44,7 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "fp16": ("bf16",),
     "int8": ("fp8",),
     "moe int8": ("fp8_block", "fp8", "bf16"),  # public FP8 rows with one scale: kernels that differ by a factor of 3
+    "moe int8_wo": ("bf16", "int4_wo"),  # gpt-fast's on A100 (Mixtral 8x7B) take as long as 16-bit ones, not as INT4
     "fp8": ("bf16/fp8", "fp8_block", "bf16"),
     "fp8_static": ("fp8", "bf16"),
     "fp8_block": ("fp8",),
@@ -199,8 +201,9 @@ Fits = Mapping[tuple[str, str], Fit]
 class Calibration(Struct, frozen=True, eq=False):
     """The constants measured in one place, and the places to look at next (`parents`, nearest first).
 
-    `crossed` are the levels between this place and what is asked for, `unit_peaks` the FLOP in a clock cycle of a
-    multiprocessor there over those here, by arithmetic, where they are fewer here (`on_units`).
+    `version` is the one asked for, `crossed` are the levels between this place and what is asked for, `unit_peaks` the
+    FLOP in a clock cycle of a multiprocessor there over those here, by arithmetic, where they are fewer here
+    (`on_units`).
     """
 
     name: str
@@ -209,6 +212,7 @@ class Calibration(Struct, frozen=True, eq=False):
     source: Source = field(default_factory=Source)
     parents: tuple[Calibration, ...] = ()
     engine: str = ""
+    version: str = ""
     crossed: tuple[Level, ...] = ()
     unit_peaks: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -278,6 +282,8 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
         crossed = tuple(level for level in crossed if level not in ("family", "pooled"))
     if "engine" in crossed:
         fit = for_other_engine(fit)
+    if link.version and fit.version and Version(link.version).is_far(Version(fit.version)):
+        crossed = tuple("release" if level == "version" else level for level in crossed)
     fit = on_units(fit, link.unit_peaks)
     spread = crossing_spread(op, format, crossed)
     return Match(fit, link.basis, link.name, fit.source or str(link.source), 1.0, link.engine, link.crossed, spread)

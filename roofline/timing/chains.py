@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from roofline.core.documents import MAX_BYTES, parse_mapping
 from roofline.core.inputs import read_text
 from roofline.specs.engine import Engine
-from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
 from roofline.specs.library import File, bundled_folder, files_below, modified, overriding_files
 from roofline.timing.calibration import Basis, Calibration, Fit, Fits
 from roofline.timing.calibration_files import Document, of_version, parse_document
@@ -112,6 +112,17 @@ def product_line(hardware: Hardware) -> str:
     return hardware.family.rstrip("0123456789")
 
 
+LINKS = ("nvlink", "pcie")
+"""The calibrations of collectives over each kind of link."""
+
+
+def link_of(hardware: Hardware) -> str:
+    """The calibration of collectives over the link of a whole server of such devices; "" for other links."""
+    if hardware.over_host(SERVER_DEVICES):
+        return "pcie"
+    return "nvlink" if any(link.kind.startswith("NVLink") for link in hardware.interconnects) else ""
+
+
 class Shelf(Protocol):
     """Where calibrations are looked up by name, such as `h100-sxm`, or `sglang/hopper` for those of an engine."""
 
@@ -189,6 +200,7 @@ def _links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: She
         yield from _shared(hardware.name, "calibrated", (), shelf)
     for name, level in ((hardware.name, ()), *kin):
         yield from _of_engine(name, engine, version, level, shelf)
+    yield from _shared(link_of(hardware), "pooled", ("pooled",), shelf)
     for name, level in kin:
         if kind or name != hardware.kind:
             yield from _shared(name, _BASES[level[0]], level, shelf)
@@ -266,4 +278,4 @@ def _of_engine(name: str, engine: str, version: str, level: tuple[Level, ...], s
         if (fits := shelf.fits(f"{engine}/{name}", version, other)) is not None:
             crossed: tuple[Level, ...] = (*level, "version") if other else level
             basis = next((_BASES[one] for one in ("pooled", "engine", "family", "version") if one in crossed), None)
-            yield Calibration(name, basis or "calibrated", fits, engine=engine, crossed=crossed)
+            yield Calibration(name, basis or "calibrated", fits, engine=engine, version=version, crossed=crossed)

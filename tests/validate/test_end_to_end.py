@@ -205,7 +205,7 @@ def test_engines_by_prefix() -> None:
     names = {
         "TensorRT-LLM v0.8.0": "tensorrt-llm@0.8.0",
         "TensorRT-LLM 1.3.0rc10": "tensorrt-llm@1.3.0rc10",
-        "TensorRT-LLM (2025)": "tensorrt-llm",
+        "TensorRT-LLM (2025)": "tensorrt-llm@0.20",
         "llama.cpp CUDA 8cf6b42": "llama.cpp",
         "llama.cpp CUDA 9c35706": "llama.cpp",
         "SGLang (May 2025)": "sglang",

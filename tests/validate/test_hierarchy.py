@@ -12,7 +12,7 @@ from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel, kernel_bound, kernel_time
 from roofline.validate.fit.hierarchy import Data, Node, fit_all, fit_table, load
 from roofline.validate.fit.levels import Crossing, component, components, crossings, render
-from roofline.validate.score.held_out import bundled, known_engine, markdown, newest, score, splits
+from roofline.validate.score.held_out import Split, bundled, known_engine, markdown, newest, score, splits
 from roofline.validate.tables.believable import believable
 from roofline.validate.tables.origin import NONE, Origin, by_origin, origin
 from roofline.validate.tables.rows import Measurements, read_measurements, shape_columns
@@ -77,7 +77,9 @@ def test_an_engine_has_constants_for_unmeasured_devices(found: dict[tuple[str, s
 def test_versions_engines_and_devices_are_held_out_whole(data: Data, found: dict[tuple[str, str], list[Node]]) -> None:
     kinds = {split.kind: split for split in splits(data)}
     assert set(kinds) == {"version", "engine", "device"}
-    held = list(score(data, found, [split for split in splits(data) if split.name == "sglang 0.5.10"]))
+    only = Split("version", origin=Origin("sglang", "0.5.10"))
+    assert only in splits(data)
+    held = list(score(data, found, [only]))
     assert {(one.place[0], one.place[1].version) for one in held} == {("h100-sxm", "0.5.10"), ("l40s", "0.5.10")}
     on_h100 = next(one.scored for one in held if one.place[0] == "h100-sxm")
     large = np.asarray(on_h100.part.frame["m"] == 8192)

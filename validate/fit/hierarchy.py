@@ -4,7 +4,7 @@ One physical form a kind; its constants form a tree, fitted from the root down. 
 it, with a prior around the constants of its parent (`roofline.validate.fit.constants`):
 
     all                     every engine on every device
-      engine                its newest versions on every device
+      engine                its newest versions on every device (collectives: the devices with a kind of link)
         engine, family      one version on the devices of a family, where several were measured
           engine, device    one version on one device
 
@@ -33,7 +33,7 @@ from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.version import Version
 from roofline.timing.calibration import Fit
 from roofline.timing.calibration_files import of_version
-from roofline.timing.chains import families
+from roofline.timing.chains import families, link_of
 from roofline.timing.kernels import kernel, kernel_regimes
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.validate.fit.calibrate import sample
@@ -135,13 +135,14 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
     root = _general(fitted(graphed or list(rows), default_start(op, format), hosted=not graphed))
     nodes = [Node("pooled", NONE, root)]
     leaves: dict[Place, Fit] = {}
-    for engine in dict.fromkeys(origin.engine for _, origin in sorted(rows, key=lambda place: hosted[place])):
-        own = [place for place in rows if place[1].engine == engine]
+    tops = dict.fromkeys(_top(op, place) for place in sorted(rows, key=lambda place: hosted[place]))
+    for name, engine in tops:
+        own = [place for place in rows if _top(op, place) == (name, engine)]
         top = root
-        if engine:
+        if name != "pooled" or engine:
             host = hosted[own[0]]
             top = _general(fitted(newest(own), Start(_begun(root), WIDTH, informed=True), hosted=host))
-            nodes.append(Node("pooled", Origin(engine, ""), top))
+            nodes.append(Node(name, Origin(engine, ""), top))
         for places in _by_family(own, hardware):
             parent = top
             if len(places) > 1:
@@ -222,6 +223,13 @@ def newest(places: Iterable[Place]) -> list[Place]:
         if name not in found or Version(found[name].version) < Version(origin.version):
             found[name] = origin
     return list(found.items())
+
+
+def _top(op: str, place: Place) -> tuple[str, str]:
+    """What a place is of below all: of an engine on every device, and in collectives of a kind of link."""
+    name, origin = place
+    link = link_of(load_hardware(name)) if op == "collective" else ""
+    return link or "pooled", origin.engine
 
 
 def _by_family(places: Sequence[Place], hardware: Mapping[str, Hardware]) -> Iterator[list[Place]]:
@@ -312,6 +320,7 @@ def fit_elsewhere(
     return _general(_fitted(*key, rows, hardware, seed, places, wide, hosted=hosted, free=False))
 
 
-def outside(family: str) -> Callable[[Place], bool]:
-    """Whether a place is a device of another family."""
-    return lambda place: families(load_hardware(place[0]))[0] != family
+def outside(op: str, device: str) -> Callable[[Place], bool]:
+    """Whether a place is a device of another family; in collectives one with such links."""
+    family, (top, _) = families(load_hardware(device))[0], _top(op, (device, NONE))
+    return lambda place: families(load_hardware(place[0]))[0] != family and _top(op, place)[0] == top

@@ -1,9 +1,9 @@
 """Estimate the variance components of the levels between measured constants and their use (`roofline.timing.levels`).
 
-Every version on a device is predicted with constants that crossed one level: those of another version of the engine, of
-the same version on another device of the family, of another engine on the device, of the engine on devices of other
-families, and of a related format. The component of a level is the standard deviation that, added to the interval of the
-constants, makes it hold 80% of the rows, each version on a device counting the same.
+Every version on a device is predicted with constants that crossed one level: those of a near or far version of the
+engine, of the same version on another device of the family, of another engine on the device, of the engine on devices
+of other families, and of a related format. The component of a level is the standard deviation that, added to the
+interval of the constants, makes it hold 80% of the rows, each version on a device counting the same.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _of_table(key: Key, table: Table, found: Mapping[Key, Sequence[Node]], seed:
         engine, family = place[1].engine, families(load_hardware(place[0]))[0]
         if (engine, family) not in elsewhere:
             start = together.get(engine, fitted)
-            elsewhere[engine, family] = fit_elsewhere(key, table, engine, start, outside(family))
+            elsewhere[engine, family] = fit_elsewhere(key, table, engine, start, outside(key[0], place[0]))
         if (pooled := elsewhere[engine, family]) is not None:
             crossed.append(_crossing(key, place, "pooled", pooled, rows))
     return crossed
@@ -110,7 +110,8 @@ def _across(
         "engine": [own[other] for other in others.values()],
     }
     if version and versions:
-        found["version"] = [versions[nearest(Version(version), map(Version, versions)).text]]
+        other = nearest(Version(version), map(Version, versions))
+        found["release" if other.is_far(Version(version)) else "version"] = [versions[other.text]]
     related = RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())
     near = next((fit for other in related[:1] if (fit := leaves.get((op, other), {}).get(place)) is not None), None)
     return found | ({"format": [near]} if near is not None else {})
@@ -143,12 +144,16 @@ def components(found: Sequence[Crossing]) -> dict[str, dict[Level, float]]:
 
 
 def _by_level(found: Sequence[Crossing], wider: Mapping[Level, float], fewest: int) -> dict[Level, float]:
-    """The component of every level, that of `wider` for fewer than `fewest` predictions."""
+    """The component of every level, that of `wider` for fewer than `fewest` predictions.
+
+    Versions several releases apart differ at least as much as near ones.
+    """
     estimated: dict[Level, float] = {}
     for level in LEVELS:
         at = [one for one in found if one.level == level]
         least = TWINS if level == "family" else LEAST
-        estimated[level] = component(at, least) if len(at) >= fewest else wider[level]
+        measured = component(at, least) if len(at) >= fewest else wider[level]
+        estimated[level] = max(measured, estimated["version"]) if level == "release" else measured
     return estimated
 
 

@@ -15,25 +15,30 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from roofline.core.documents import read_mapping
 from roofline.core.files import save_text
-from roofline.specs.hardware import load_hardware
+from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
 from roofline.specs.library import bundled_folder, files_below
 from roofline.specs.version import Version
-from roofline.timing.calibration import Fit, Fits
+from roofline.timing.calibration import Calibration, Fit, Fits, Match
 from roofline.timing.calibration_files import of_version, parse_document
-from roofline.timing.chains import ENGINES, FOLDER, calibration_links, chained, families
+from roofline.timing.chains import ENGINES, FOLDER, LINKS, calibration_links, chained, families, link_of
+from roofline.timing.hosts import on_host
 from roofline.timing.levels import FILE as LEVELS
 from roofline.validate.fit.calibrate import sample
 from roofline.validate.fit.hierarchy import (
+    LEAF_ROWS,
     SHARED,
     Data,
     Key,
@@ -47,22 +52,22 @@ from roofline.validate.fit.hierarchy import (
 )
 from roofline.validate.main import run_command
 from roofline.validate.score.kernels import Scored, error_statistics, predict
-from roofline.validate.tables.origin import Origin
+from roofline.validate.tables.origin import NONE, Origin
 from roofline.validate.tables.rows import Measurements
-
-TEST = 300
-"""Rows of a version on a device that are predicted."""
-
-Held = Callable[[Place], bool]
-"""Whether the rows of a place are held out."""
 
 
 class Split(NamedTuple):
-    """What is held out (a version, the newest version, an engine or a device), its name, and its places."""
+    """The places that are held out: those of a device, an engine and a version, each "" where it may be any."""
 
     kind: str
-    name: str
-    held: Held
+    device: str = ""
+    origin: Origin = NONE
+
+    def held(self, place: Place) -> bool:
+        """Whether the rows of a place are held out."""
+        name, origin = place
+        asked = zip((self.device, *self.origin), (name, *origin), strict=True)
+        return all(wanted in ("", own) for wanted, own in asked)
 
 
 class NodeShelf:
@@ -95,7 +100,8 @@ def bundled(data: Data) -> dict[Key, list[Node]]:
         for version, fits in document.versions.items():
             for key, fit in fits.items():
                 if key in found and (one.engine in ENGINES or key in SHARED):
-                    found[key].append(Node(one.name, Origin(one.engine, version), fit))
+                    plain = {name: dict(getattr(fit, name)) for name in ("parameters", "residuals", "ranges")}
+                    found[key].append(Node(one.name, Origin(one.engine, version), replace(fit, **plain)))
     return {key: nodes for key, nodes in found.items() if nodes}
 
 
@@ -105,16 +111,11 @@ def splits(data: Data) -> Iterator[Split]:
     origins = {origin for _, origin in places if origin.engine}
     for origin in sorted(origins):
         if any(other.engine == origin.engine and other != origin for other in origins):
-            yield Split("version", str(origin), lambda place, origin=origin: place[1] == origin)  # type: ignore[misc]
+            yield Split("version", origin=origin)
     for engine, name in sorted({(origin.engine, name) for name, origin in places if origin.engine}):
-        test = (name, engine)
-        yield Split(
-            "engine",
-            f"{engine} on {name}",
-            lambda place, test=test: (place[0], place[1].engine) == test,  # type: ignore[misc]
-        )
+        yield Split("engine", name, Origin(engine, ""))
     for name in sorted({name for name, _ in places}):
-        yield Split("device", name, lambda place, name=name: place[0] == name)  # type: ignore[misc]
+        yield Split("device", name)
 
 
 class HeldOut(NamedTuple):
@@ -129,15 +130,14 @@ def score(data: Data, found: Mapping[Key, Sequence[Node]], only: Iterable[Split]
     """The predictions for the held-out rows of every split."""
     names = dict.fromkeys(name for table in data.tables.values() for name, _ in table)
     hardware = {name: load_hardware(name) for name in names}
-    tests = {(key, place): sample(part, TEST, 7) for key, table in data.tables.items() for place, part in table.items()}
     for split in only:
         left = {key: list(_left(key, data, nodes, split)) for key, nodes in found.items()}
         members: dict[str, list[str]] = {}
         for name in names:
-            if split.kind != "device" or name != split.name:
+            if split.kind != "device" or name != split.device:
                 members.setdefault(families(hardware[name])[0], []).append(name)
         shelf = NodeShelf(left, members)
-        for (_, place), rows in tests.items():
+        for place, rows in (item for table in data.tables.values() for item in table.items()):
             if split.held(place):
                 yield from _predicted(split, place, rows, shelf)
 
@@ -145,9 +145,17 @@ def score(data: Data, found: Mapping[Key, Sequence[Node]], only: Iterable[Split]
 def _predicted(split: Split, place: Place, rows: Measurements, shelf: NodeShelf) -> Iterator[HeldOut]:
     name, (engine, version) = place
     device = load_hardware(name)
-    chain = chained(list(calibration_links(device, engine, version, True, shelf)), name)
-    for scored in predict(rows, device, chain):
+    links = list(calibration_links(device, engine, version, True, shelf))
+    if rows.op == "collective" and device.over_host(SERVER_DEVICES):
+        links = [_on_host(link, device) for link in links]
+    for scored in predict(rows, device, chained(links, name)):
         yield HeldOut(split, place, scored)
+
+
+def _on_host(link: Calibration, device: Hardware) -> Calibration:
+    """The collectives of other devices over PCIe, as a prediction has them: on the host that stands for any."""
+    match = {key: on_host(Match(fit, link.basis, link.name, ""), device) for key, fit in link.fits.items()}
+    return replace(link, fits={key: one.fit for key, one in match.items() if key[0] == "collective"})
 
 
 def _left(key: Key, data: Data, nodes: Sequence[Node], split: Split) -> Iterator[Node]:
@@ -158,13 +166,13 @@ def _left(key: Key, data: Data, nodes: Sequence[Node], split: Split) -> Iterator
         seen, engine = _seen(node, table), node.origin.engine
         if not any(place in seen for place in held):
             yield node
-        elif node.place == "pooled" and (engine or key in SHARED) and _is_needed(table, held, engine):
-            kept = outside(families(load_hardware(split.name))[0]) if split.kind == "device" else _but(held)
+        elif node.place in ("pooled", *LINKS) and (engine or key in SHARED) and _is_needed(table, held, engine):
+            kept = outside(key[0], split.device) if split.kind == "device" else _but(held)
             if (fit := fit_elsewhere(key, table, engine, node.fit, kept)) is not None:
                 yield node._replace(fit=fit)
 
 
-def _but(held: Sequence[Place]) -> Held:
+def _but(held: Sequence[Place]) -> Callable[[Place], bool]:
     return lambda place: place not in held
 
 
@@ -181,7 +189,7 @@ def _seen(node: Node, table: Iterable[Place]) -> set[Place]:
     return {
         (name, one)
         for name, one in table
-        if (place in (name, "pooled") or place == families(load_hardware(name))[0])
+        if place in (name, "pooled", families(load_hardware(name))[0], link_of(load_hardware(name)))
         and (one == origin or (not origin.version and one.engine == origin.engine) or not origin.engine)
     }
 
@@ -200,10 +208,11 @@ def known_engine(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
     To these the engine is as unknown as in the split by engine.
     """
     for one in held:
-        (name, origin), table = one.place, data.tables[one.scored.op, one.scored.format]
-        others = (place for place in table if place != one.place)
-        if one.split.kind != "version" or any((at, other.engine) == (name, origin.engine) for at, other in others):
-            yield one
+        if one.split.kind == "version":
+            (name, (engine, _)), table = one.place, data.tables[one.scored.op, one.scored.format]
+            if not any((at, other.engine) == (name, engine) for at, other in table if (at, other) != one.place):
+                continue
+        yield one
 
 
 def _versions(data: Data) -> dict[str, set[str]]:
@@ -256,14 +265,16 @@ def _figures(chosen: Sequence[Scored]) -> str:
     return " | ".join(f"{value:.1f}" if value < 100 else f"{value:.0f}" for value in means)
 
 
-_AT_WORK: list[tuple[Data, Mapping[Key, Sequence[Node]]]] = []
-"""The rows and nodes of a process that scores splits, which it has from the one that forked it."""
+def sampled(data: Data) -> Data:
+    """At most LEAF_ROWS rows of each place: those that a fit without another place has, and that are scored."""
+    tables = {
+        key: {place: sample(part, LEAF_ROWS, 0) for place, part in table.items()} for key, table in data.tables.items()
+    }
+    return Data(tables, data.left_out)
 
 
-def _scored(index: int) -> list[tuple[Place, Scored]]:
-    """The predictions of one of the splits, without the split, whose function another process cannot be sent."""
-    data, found = _AT_WORK[0]
-    return [(one.place, one.scored) for one in score(data, found, [list(splits(data))[index]])]
+def _listed(data: Data, found: Mapping[Key, Sequence[Node]], only: Sequence[Split]) -> list[HeldOut]:
+    return list(score(data, found, only))
 
 
 def report(folders: Sequence[Path], shipped: bool = False) -> str:
@@ -274,12 +285,10 @@ def report(folders: Sequence[Path], shipped: bool = False) -> str:
     else:
         with ProcessPoolExecutor(mp_context=fork) as pool:
             found = fit_all(data, pool.map)
-    _AT_WORK[:] = [(data, found)]
-    every = list(splits(data))
-    with ProcessPoolExecutor(mp_context=fork) as pool:
-        scored = pool.map(_scored, range(len(every)))
-        every_place = [HeldOut(split, *one) for split, part in zip(every, scored, strict=True) for one in part]
-    held = list(known_engine(data, every_place))
+    every, workers, data = list(splits(data)), os.cpu_count() or 1, sampled(data)
+    with ProcessPoolExecutor(workers, mp_context=fork) as pool:
+        shares = pool.map(partial(_listed, data, found), [every[first::workers] for first in range(workers)])
+        held = list(known_engine(data, (one for share in shares for one in share)))
     return markdown([*held, *newest(data, held)])
 
 

@@ -81,7 +81,9 @@ ENGINES: tuple[tuple[str, str], ...] = (
 )
 """Engines by the prefix of their name in files, in lower case."""
 
-YEARS: Mapping[tuple[str, str], str] = MappingProxyType({("vllm", "2024"): "0.5", ("vllm", "2025"): "0.11"})
+YEARS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {("vllm", "2024"): "0.5", ("vllm", "2025"): "0.11", ("tensorrt-llm", "2025"): "0.20"}
+)
 """The version in the middle of a year, for files that only state the year."""
 
 _RELEASE = re.compile(r"\s+v?(\d+(?:\.\d+)+(?:[.-]?(?:dev|a|b|rc|post)\d*)*)")

@@ -20,7 +20,7 @@ from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import attention, collective, elementwise, gated_delta_rule, gemm, mla, moe, top_k
-from roofline.timing.kernels.common import Array, Columns, Mask, column, text
+from roofline.timing.kernels.common import Array, Columns, Mask, column, text, unit_clocks, units
 
 __all__ = [
     "KERNELS",
@@ -178,9 +178,9 @@ KERNELS: Mapping[str, Kernel] = {
         ),
         Kernel(
             "mla_prefill",
-            attention.mla_prefill_time,
-            attention.mla_prefill_bound,
-            _always(attention.MLA_PREFILL),
+            mla.prefill_time,
+            mla.prefill_bound,
+            _always(mla.PREFILL),
             Regimes(_product("q_len"), (256, 1024, 4096), ("q<=256", "q<=1024", "q<=4096", "q>4096")),
             ("dtype", "kv_dtype", "batch", "q_len", "kv_len", "heads"),
             ("batch", "q_len", "kv_len", "heads"),
@@ -293,6 +293,24 @@ def _with_op(op: str, columns: Columns) -> Columns:
     return columns if "op" in columns else {**columns, "op": op}
 
 
+REFERENCE_CLOCK = 1.8e9
+"""The clock in Hz that constants of a multiprocessor are stated at, about that of H100."""
+
+IN_CLOCKS: Mapping[str, float] = {
+    **dict.fromkeys(("tile_prologue", "head_prologue", "combine"), -1.0),
+    **dict.fromkeys(("unit_bandwidth", "tile_bandwidth"), 1.0),
+}
+"""Constants of what a multiprocessor does in so many clocks, and the power of the clock that they grow with."""
+
+
+def at_clock(parameters: Mapping[str, float], hardware: Hardware) -> Mapping[str, float]:
+    """The constants at the clock of a GPU; those of other hardware are its own."""
+    if hardware.kind != "gpu":
+        return parameters
+    ratio = unit_clocks(hardware) / units(hardware) / REFERENCE_CLOCK
+    return {name: value * ratio ** IN_CLOCKS.get(name, 0.0) for name, value in parameters.items()}
+
+
 def kernel_time(
     op: str,
     columns: Columns,
@@ -320,6 +338,7 @@ def kernel_times(
 ) -> tuple[Array, Array]:
     """`kernel_bound` and `kernel_time` of each row."""
     chosen, columns, graph = kernel(op), _with_op(op, columns), 0.0
+    parameters = at_clock(parameters, hardware)
     if chosen.graph_overhead:
         launch = chosen.launch_in_step(parameters)
         parameters, graph = {**parameters, "launch": launch}, parameters["launch"] - launch

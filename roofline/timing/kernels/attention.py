@@ -19,9 +19,6 @@ exponentials in one (FlashAttention-4: on Blackwell they take as long as the pro
 head dimensions d, and engines run a general one there, up to 11 times as slow: h(d) is 1 + `other_dim` where d is 192,
 the only one that was measured. Expanded heads of MLA (192 for keys, 128 for values) have kernels, and a mean d of 160.
 
-MLA prefill is the same over keys and values that are expanded to all heads, or over latents with one KV head (SGLang's
-tables of Hopper), with 3.4 times the FLOPs.
-
 Decode (split KV: "Flash-Decoding", Dao et al., 2023). One work item is a KV head of a sequence, with at most 64 query
 heads; its keys may be split in s parts that are combined afterwards:
 
@@ -57,10 +54,8 @@ from roofline.timing.kernels.common import (
     Columns,
     Mask,
     aligned,
-    benchmarked,
     ceil_div,
     column,
-    host_parameter,
     is_bare,
     l2_bytes,
     numbers,
@@ -311,40 +306,6 @@ def slowdown(dim: Array, columns: Columns, parameters: Mapping[str, float]) -> A
     """The factor h(d) of head dimensions for which a library has no kernel of its own."""
     general = (dim == GENERAL_DIM) & (column(columns, "uneven", 0.0) == 0)
     return np.asarray(1.0 + np.where(general, parameters.get("other_dim", 0.0), 0.0))
-
-
-MLA_PREFILL = (
-    *(
-        one for one in PREFILL if one.name not in ("pack_single", "softmax", "other_dim")
-    ),  # all its heads are of one size
-    Parameter("absorbed", Unit.CHOICE, 0, 1, 0, "1: queries attend to latents, as in decode", start=0),
-    host_parameter(1e-3, 150e-6),
-)
-
-MLA_DIMS, LATENT_DIMS = (128 + 64 + 128) / 2, (512 + 64 + 512) / 2
-"""Mean dimension of DeepSeek's keys and values: of each head's expanded ones, and of the latents of all heads."""
-
-
-def mla_prefill_time(
-    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
-) -> Array:
-    """Seconds of MLA prefill for columns `..., batch, q_len, kv_len, heads`.
-
-    Keys and values are expanded to every head, or `absorbed`: all heads attend to latents, with 3.4 times the FLOPs.
-    """
-    absorbed = {**columns, "kv_heads": 1.0, "head_dim": LATENT_DIMS}
-    chosen = absorbed if parameters.get("absorbed", 0.0) > 0 else _expanded(columns)
-    return benchmarked(prefill_time(chosen, hardware, parameters, resident), parameters, resident)
-
-
-def mla_prefill_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds of `mla_prefill_time`, over expanded keys and values."""
-    return attention_bound(_expanded(columns), hardware, resident)
-
-
-def _expanded(columns: Columns) -> Columns:
-    """The columns of attention with a KV head for each query head."""
-    return {**columns, "kv_heads": columns["heads"], "head_dim": MLA_DIMS}
 
 
 def _tile_keys(shape: _Shape, positions: Array, tiles: Array, tiling: Tiling) -> tuple[Array, Array]:

@@ -1,9 +1,15 @@
-"""Time of MLA decode (multi-head latent attention, absorbed): one latent a token serves as KV of all query heads.
+"""Time of MLA (multi-head latent attention): prefill over the keys and values of all heads, decode over latents.
+
+Prefill is that of other attention over keys and values that are expanded to all heads, or over latents with one KV head
+(SGLang's tables of Hopper), with 3.4 times the FLOPs. In decode (absorbed) one latent a token serves as KV of all query
+heads.
 
 A latent has d_c + d_r elements (512 and 64 of DeepSeek); scores use all of it, the weighted sum its first d_c. Tiles
 have R rows of query heads (`rows`: 16 or 64), full or not. The keys of a sequence are split in s parts that are
-combined afterwards, unless `split` is 0: TensorRT-LLM's kernels for Ampere and Ada, and for Blackwell with GDDR. S is
-the number of multiprocessors, L the keys rounded up to blocks of 64, b the bytes of a latent's element:
+combined afterwards (`split`): TensorRT-LLM's kernels for Ampere and Ada, and for Blackwell with GDDR, never do so;
+vLLM's in Triton makes four parts (num_kv_splits in its triton_mla.py of 0.14), later the power of two that leaves at
+least 512 keys each (vllm-project/vllm, pull request 46832); the others choose. S is the number of multiprocessors, L
+the keys rounded up to blocks of 64, b the bytes of a latent's element:
 
     tiles      U   = batch ceil(q_len heads / R)
     one key    T_k = max(2 R (2 d_c + d_r) / (e_F peak / S), (d_c + d_r) b / unit_bandwidth)
@@ -24,11 +30,13 @@ prompt is then a sequence: `batch` is the number of tokens, `keys` the mean numb
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
+from roofline.timing.kernels import attention
 from roofline.timing.kernels.attention import KEY_BLOCK, SPLITS, best_split, cached, from_memory
 from roofline.timing.kernels.common import (
     Array,
@@ -43,6 +51,9 @@ from roofline.timing.kernels.common import (
     smooth_maximum,
     units,
 )
+
+FOUR, LEAST_KEYS = 4.0, 512.0
+"""Parts of the keys in vLLM's Triton kernel of 0.14, and the least keys of one in its successor."""
 
 ROWS = (16.0, 64.0)
 """Query heads of a tile: of Triton's kernel; of FlashMLA's, and of a warp group in FlashAttention-3 and FlashInfer."""
@@ -62,9 +73,41 @@ PARAMETERS = (
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's latents"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter("rows", Unit.CHOICE, 0, 1, 1, "query heads of a tile", start=1),
-    Parameter("split", Unit.CHOICE, 0, 1, 1, "1: the keys of a sequence are split", start=1),
+    Parameter("split", Unit.CHOICE, 0, 3, 1, "parts of keys: 0 one, 1 any, 2 four, 3 of at least 512 keys", start=1),
     host_parameter(1e-3, 150e-6),
 )
+
+
+PREFILL = (
+    *(one for one in attention.PREFILL if one.name not in ("pack_single", "softmax", "other_dim")),  # heads of one size
+    Parameter("absorbed", Unit.CHOICE, 0, 1, 0, "1: queries attend to latents, as in decode", start=0),
+    host_parameter(1e-3, 150e-6),
+)
+
+MLA_DIMS, LATENT_DIMS = (128 + 64 + 128) / 2, (512 + 64 + 512) / 2
+"""Mean dimension of DeepSeek's keys and values: of each head's expanded ones, and of the latents of all heads."""
+
+
+def prefill_time(
+    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
+) -> Array:
+    """Seconds of MLA prefill for columns `..., batch, q_len, kv_len, heads`.
+
+    Keys and values are expanded to every head, or `absorbed`: all heads attend to latents, with 3.4 times the FLOPs.
+    """
+    absorbed = {**columns, "kv_heads": 1.0, "head_dim": LATENT_DIMS}
+    chosen = absorbed if parameters.get("absorbed", 0.0) > 0 else _expanded(columns)
+    return benchmarked(attention.prefill_time(chosen, hardware, parameters, resident), parameters, resident)
+
+
+def prefill_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
+    """The bound in seconds of `prefill_time`, over expanded keys and values."""
+    return attention.attention_bound(_expanded(columns), hardware, resident)
+
+
+def _expanded(columns: Columns) -> Columns:
+    """The columns of attention with a KV head for each query head."""
+    return {**columns, "kv_heads": columns["heads"], "head_dim": MLA_DIMS}
 
 
 def _sizes(columns: Columns) -> tuple[Array, ...]:
@@ -83,6 +126,18 @@ def mla_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> A
     return np.where(resident, compute, np.maximum(compute, memory))
 
 
+def _allowed(splits: Array, keys: Array, rule: int) -> Any:
+    """Whether the keys may be in so many parts, by the choice `split`."""
+    match rule:
+        case 0:
+            return splits == 1
+        case 2:
+            return splits == FOUR
+        case 3:
+            return splits == np.clip(2.0 ** np.floor(np.log2(np.maximum(keys / LEAST_KEYS, 1.0))), 1.0, splits.max())
+    return splits > 0
+
+
 def mla_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
     """Seconds for columns `dtype, kv_dtype, batch, q_len, kv_len, heads, latent, rope` (the module's formula)."""
     batch, queries, keys, heads, latent, rope = _sizes(columns)
@@ -96,7 +151,7 @@ def mla_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
     per_key = np.maximum(multiply, (latent + rope) * width / parameters["unit_bandwidth"])
     one = KEY_BLOCK * ceil_div(keys, KEY_BLOCK * splits) * per_key + parameters["tile_prologue"]
     partial = 8.0 * splits * batch * queries * heads * latent / bandwidth
-    allowed = (splits == 1) | (parameters.get("split", 1.0) > 0)
+    allowed = _allowed(splits, keys, int(parameters.get("split", 1.0)))
     parts = rounds(waves, parameters["wave_quantisation"]) * one
     on_units = best_split(parts, partial, allowed, splits, parameters)
     moved = from_memory(batch * keys * (latent + rope) * width, resident, hardware, parameters)

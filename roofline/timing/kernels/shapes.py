@@ -242,6 +242,8 @@ def _experts(gemms: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
         "gated": len(gemms) - 2,
     }
     texts = {**dtype_of(arithmetic, weight.format), "routing": "uniform"}
+    if texts["dtype"] == "int4_wo" and weight.format.arithmetic == "int8":
+        texts["dtype"] = "int8_wo"
     return KernelShape("moe", texts, {name: as_size(size) for name, size in sizes.items()})
 
 

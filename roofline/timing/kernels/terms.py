@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels import Columns, gated_delta_rule, kernel, top_k
+from roofline.timing.kernels import Columns, at_clock, gated_delta_rule, kernel, top_k
 from roofline.timing.kernels.attention import cached, launch_alone, slowdown
 from roofline.timing.kernels.common import column, is_bare, numbers, storage, text, units
 from roofline.timing.kernels.common import units as threads
@@ -44,7 +44,7 @@ def shown(value: float) -> str:
 def terms(op: str, columns: Columns, hardware: Hardware, fitted: Constants) -> list[Term]:
     """The terms of one kernel in order of explanation; the last is its time."""
     chosen = kernel(op)
-    constants = dict(fitted)
+    constants = dict(at_clock(fitted, hardware))
     if chosen.graph_overhead:
         constants["launch"] = chosen.launch_in_step(fitted)
     if op in PASSES:

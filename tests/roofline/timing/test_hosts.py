@@ -15,11 +15,20 @@ from roofline.scenario.settings import Settings
 from roofline.specs.hardware import hosted
 from roofline.specs.host import Host, list_hosts, load_host
 from roofline.timing.calibration import Expected
-from roofline.timing.chains import load_calibration
+from roofline.timing.chains import link_of, load_calibration
 from roofline.timing.hosts import on_host
 from roofline.whatif.explain.assumptions import assumptions
 
 LARGE = 2.0**29
+
+
+def test_constants_of_unmeasured_devices_are_of_such_links() -> None:
+    for name, link in (("rtx-3090", "pcie"), ("h20", "nvlink")):
+        device = load_hardware(name)
+        assert link_of(device) == link
+        match = load_calibration(device).find("collective", "all_reduce")
+        assert match is not None
+        assert (match.calibration == link) == (name == "rtx-3090"), "the family of H20 is measured"
 
 
 def reduced(hardware: str, host: Host | str | None, ranks: int, size: float = LARGE) -> Expected:

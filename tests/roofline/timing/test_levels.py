@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roofline.core.errors import SpecError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import TO_P90, Calibration, Fit, Fits, Residuals
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import calibration_links, chained, families, load_calibration
-from roofline.timing.kernels import kernel
+from roofline.timing.kernels import REFERENCE_CLOCK, at_clock, kernel
 from roofline.timing.levels import LEVELS, crossing_spread, parse_levels
 
 H100 = load_hardware("h100-sxm")
@@ -146,6 +147,22 @@ def test_each_level_crossed_widens_the_interval_in_quadrature() -> None:
     added = TO_P90 * crossing_spread("gemm", "fp8", ("version",))
     np.testing.assert_allclose(np.log(far.high / far.mid), np.hypot(np.log(near.high / near.mid), added))
     assert (far.low <= near.low).all()
+
+
+def test_versions_several_releases_apart_are_a_level_of_their_own() -> None:
+    shelf = Shelf({"vllm/h100-sxm": versions(v0_14=0.5)})
+    near, far = (found(shelf, "vllm", version).find("gemm", "fp8") for version in ("0.15.1", "0.8.3"))
+    assert near is not None
+    assert far is not None
+    assert near.spread == crossing_spread("gemm", "fp8", ("version",))
+    assert far.spread == crossing_spread("gemm", "fp8", ("release",))
+
+
+def test_constants_of_a_multiprocessor_are_in_clocks() -> None:
+    constants = {"tile_prologue": 2e-6, "tile_bandwidth": 1e11, "launch": 5e-6}
+    fast = replace(H100, clock=2 * REFERENCE_CLOCK)
+    assert at_clock(constants, fast) == pytest.approx({"tile_prologue": 1e-6, "tile_bandwidth": 2e11, "launch": 5e-6})
+    assert at_clock(constants, load_hardware("epyc-9654")) == constants
 
 
 def test_a_related_format_is_a_level_of_its_own() -> None:

@@ -13,8 +13,7 @@ from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import Speculation
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time
-from roofline.timing.kernels.attention import MLA_PREFILL
-from roofline.timing.kernels.mla import PARAMETERS
+from roofline.timing.kernels.mla import PARAMETERS, PREFILL
 
 H200, H800 = load_hardware("h200-sxm"), load_hardware("h800-sxm")
 DEFAULTS = {parameter.name: parameter.default for parameter in PARAMETERS}
@@ -66,12 +65,22 @@ def test_host_time_is_that_of_benchmarks_without_graphs() -> None:
 
 
 def test_prefill_over_latents_multiplies_more() -> None:
-    constants = {**{parameter.name: parameter.default for parameter in MLA_PREFILL}, "sharpness": 20.0}
+    constants = {**{parameter.name: parameter.default for parameter in PREFILL}, "sharpness": 20.0}
     columns = {"dtype": "bf16", "batch": 1.0, "q_len": 32768.0, "kv_len": 32768.0, "heads": 128.0}
     expanded, absorbed = (
         float(kernel_time("mla_prefill", columns, H200, {**constants, "absorbed": chosen})) for chosen in (0.0, 1.0)
     )
     assert absorbed / expanded == pytest.approx((2 * 512 + 64) / (2 * 128 + 64), rel=0.03)
+
+
+def test_four_parts_of_one_sequence_leave_units_idle() -> None:
+    constants = {**DEFAULTS, "sharpness": 20.0}
+    one, eight, split = (
+        float(kernel_time("mla_decode", rows(batch, 65536.0, 16), H200, {**constants, "split": rule}))
+        for batch, rule in ((1, 2.0), (8, 2.0), (1, 1.0))
+    )
+    assert eight == pytest.approx(one, rel=0.05)
+    assert split < one / 4
 
 
 def test_a_cache_in_eight_bits_is_half_the_bytes() -> None:
