@@ -7,10 +7,19 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mask_of
-from roofline.graph.layers.basic import Formats, activation, collective, elementwise, linear, normalise, vectors
+from roofline.graph.layers.basic import (
+    STATE_FORMAT,
+    Formats,
+    activation,
+    collective,
+    elementwise,
+    linear,
+    normalise,
+    vectors,
+)
 from roofline.graph.op import Kind, Link, Op
 from roofline.graph.parallel import Collective
-from roofline.graph.size import Size, symbol
+from roofline.graph.size import Size, symbol, total
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.model import Norm
 from roofline.specs.sublayers import Attention
@@ -49,9 +58,9 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
         if spec.values != "projected":
             ops.append(normalise("v_norm", replace(norm, weight=False), made, value_new, formats))
     if spec.qk_norm:
-        ops.append(_head_norm("q_norm", spec, norm, queries[0], queries[1], formats))
-        if not spec.kv_shared:
-            ops.append(_head_norm("k_norm", spec, norm, new_keys[0], new_keys[1], formats))
+        normed = [("q_norm", queries), *([] if spec.kv_shared else [("k_norm", new_keys)])]
+        norms = [_head_norm(name, spec, norm, pair[0], pair[1], formats) for name, pair in normed]
+        ops += _joined(norms, formats) if spec.qk_norm == "full" else norms
     if rotary:
         turned = (queries[-2],) if spec.kv_shared else (queries[-2], new_keys[-2])
         written = (query,) if spec.kv_shared else (query, key_new)
@@ -129,6 +138,22 @@ def _head_norm(name: str, spec: Attention, norm: Norm, source: Tensor, target: T
     assert isinstance(width, int)
     flat = Tensor(source.name, source.role, (*rows, heads * width), source.format)
     return normalise(name, norm, flat, target, formats)
+
+
+def _joined(norms: list[Op], formats: Formats) -> list[Op]:
+    """Norms over all heads of a token: tensor-parallel ranks add up the sums of squares of their heads first.
+
+    One all-reduce of both sums (vllm-project/vllm, pull request 31493; sgl-project/sglang, pull request 14416).
+    """
+    ranks = formats.parallel.tensor
+    if ranks == 1 or formats.parallel.grid:
+        return norms
+    sources = tuple(op.reads[0] for op in norms)
+    own, squares = (activation(name, STATE_FORMAT, len(norms)) for name in ("qk_squares_own", "qk_squares"))
+    flops = total(2 * source.elements for source in sources)
+    summed = elementwise("qk_squares", Kind.ELEMENTWISE, sources, own, flops)
+    reduced = collective("qk_norm_all_reduce", Collective.ALL_REDUCE, own, squares, ranks, ranks)
+    return [summed, reduced, *(replace(op, reads=(*op.reads, squares)) for op in norms)]
 
 
 def cached_attention(

@@ -123,6 +123,14 @@ def test_two_all_reduces_per_layer(hardware: str, share: float, link: float) -> 
         assert op.bound_time == pytest.approx(op.link_bytes / link)
 
 
+@pytest.mark.parametrize(("model", "ranks", "sums"), [("minimax-m2", 4, 2), ("minimax-m2", 1, 0), ("qwen3-8b", 4, 0)])
+def test_ranks_add_up_the_squares_of_a_norm_over_all_heads(model: str, ranks: int, sums: int) -> None:
+    """Norms over each head need none (the size of the message: vLLM's minimax_m2.py, one FP32 sum each of q and k)."""
+    answer = run(model, parallel(tensor=ranks), batch=8, prompt=100)
+    reductions = [op for op in answer.prefill.ops if op.name == "qk_norm_all_reduce"]
+    assert [op.link_bytes for op in reductions] == [pytest.approx(8 * 100 * sums * 4)] * (sums > 0)
+
+
 @pytest.mark.parametrize(("model", "reductions"), [("falcon-180b", 1), ("palm-540b", 1), ("gpt-j-6b", 2)])
 def test_parallel_branches_that_are_added_before_one_all_reduce(model: str, reductions: int) -> None:
     """vLLM and TensorRT-LLM reduce the sum of Falcon's attention and MLP; the work is the same."""
