@@ -6,7 +6,7 @@ for the sequences that decode and for the chunks. A step of b sequences with c c
 of together q tokens in k prompts takes
 
     kernels   K = shared(d b + q) + head(d b + k) + decode(b, c) + k prefill(q / k, p)
-    step      T = max(K + gap N, [no CUDA graph] issue N) + host                          (`roofline.specs.engine`)
+    step      T = max(K + gap N, [no CUDA graph] issue N) + host, draft_step of each draft (`roofline.specs.engine`)
               with prompts, `dispatch` of the scheduler in the place of a shorter `issue`
 
 with p tokens cached before a chunk; an engine that computes the logits of all prompt tokens runs head(d b + q). b, q
@@ -219,7 +219,7 @@ class StepTimes:
         own = np.array([name not in common and name[0] != HEAD for name in prompts])
         self._shared_times(one, main, shared, head)
         self.kernels = float(sum(kernel.count for kernel in one.kernels))
-        self.passes = float(sum(np.max(run.repeat) for run in (*before, main)))
+        self.drafts = float(sum(np.max(run.repeat) for run in before if run.host == "draft"))
         self.decode = Table(
             *sequences, self._own(one, main, ~shared & ~head, before, True).reshape(-1, sequences[1].size)
         )
@@ -282,10 +282,10 @@ class StepTimes:
         kernels = kernels * slower + engine["gap"] * self.kernels
         issued = engine["issue"] * self.kernels * ("decode" not in engine.graphs)
         busy = np.maximum(kernels, np.where(some, self.dispatched, issued))
-        passes = np.where(np.asarray(batch) > 0, self.passes, 1.0)
         step, sequence = self.host
+        drafting = np.where(np.asarray(batch) > 0, self.drafts * engine["draft_step"], 0.0)
         work = sequence * (batch + np.where(some, prompts, 0.0))
-        found: Array = busy + step * passes + (np.maximum(work - busy, 0.0) if engine.overlap else work)
+        found: Array = busy + step + drafting + (np.maximum(work - busy, 0.0) if engine.overlap else work)
         return found
 
     @property
@@ -346,7 +346,8 @@ class SingleStep:
         self._slower = engine.kernel_slowdown("decode"), engine.kernel_slowdown("prefill")
         self._gap = engine["gap"] * times.kernels
         self._issued, self._logits = times.dispatched, engine.logits_of
-        (self._step, self._sequence), self._passes, self._overlap = times.host, times.passes, engine.overlap
+        (self._step, self._sequence), self._overlap = times.host, engine.overlap
+        self._drafting = times.drafts * engine["draft_step"]
 
     def __call__(
         self, batch: float, context: float, chunk: float, cached: float, prompts: float, mean: float | None
@@ -364,7 +365,7 @@ class SingleStep:
         busy = max(kernels * ((1 - share) * decode + share * prefill) + self._gap, self._issued)
         host = self._sequence * (batch + prompts)
         wait = max(host - busy, 0.0) if self._overlap else host
-        return busy + wait + self._step * (self._passes if batch > 0 else 1.0)
+        return busy + wait + self._step + (self._drafting if batch > 0 else 0.0)
 
     def decode_of(self, batch: int) -> Callable[[float], float]:
         """The seconds of a decode step of `batch` sequences of a rank, by their mean context."""

@@ -129,6 +129,19 @@ def test_verification_has_the_draft_tokens_of_every_sequence() -> None:
     assert float(one) < float(four) < 3 * float(one)
 
 
+def test_drafts_wait_for_no_scheduler() -> None:
+    plain = scenario("deepseek-r1", "b200-sxm", tensor=8)
+    steps = StepTimes(apply_techniques(plain, ("multi-token-prediction:length=3,acceptance=0.7",)))
+    engine = steps.engine
+    slower = replace(engine, parameters={**engine.parameters, "step": engine["step"] + 1e-3})
+    drafting = replace(engine, parameters={**engine.parameters, "draft_step": engine["draft_step"] + 1e-3})
+    once, thrice = (float(steps.of(other).seconds(16, 2000) - steps.seconds(16, 2000)) for other in (slower, drafting))
+    assert (once, thrice) == (pytest.approx(1e-3), pytest.approx(3e-3))
+    assert steps.of(drafting).single(16, 2000, 0, 0, 0, None) == pytest.approx(
+        float(steps.of(drafting).seconds(16, 2000))
+    )
+
+
 def test_intervals_surround_one() -> None:
     low, high, low_prefill, high_prefill = DENSE.spread
     for batch in (1, 100):
