@@ -48,7 +48,11 @@ def fusion(case: Case) -> Iterator[Finding]:
     """Applies where light operators take time or the engine fuses nothing."""
     light, host = case.kind_share(*LIGHT_KINDS), case.kind_share(HOST)
     engine = case.scenario.profile
-    done = [name.replace("_", " and ") for name in engine.fusions if name in ("qkv", "gate_up", "residual_norm")]
+    done = [
+        name.replace("_", " and ")
+        for name in engine.fusions
+        if name in ("qkv", "gate_up", "residual_norm", "reduced_norm")
+    ]
     if light >= LIGHT_SHARE:
         yield Bottleneck(
             f"norms, activations and elementwise operators take {light:.0%} of the time with hardly any FLOPs",

@@ -50,11 +50,16 @@ FUSIONS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         "latent_down": (("q_a_proj", "kv_a_proj"),),
         "gate_up": (("gate_proj", "up_proj"), ("shared_gate_proj", "shared_up_proj")),
         "residual_norm": (("attn_add", "mlp_norm"), ("mlp_add", "attn_norm")),
+        "reduced_norm": (("attn_all_reduce", "attn_add", "mlp_norm"), ("mlp_all_reduce", "mlp_add", "attn_norm")),
         "head_norms": (("q_norm", "k_norm", "v_norm"),),
+        "quantisation": (),
         "experts": (("expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"),),
     }
 )
-"""The operators that each fusion computes in one kernel. Reports list the operators separately."""
+"""The operators that each fusion computes in one kernel. Reports list the operators separately.
+
+`quantisation`: norms and activations write the 8- and 4-bit inputs of the GEMMs after them.
+"""
 
 SHARED_EXPERTS = frozenset(
     {"shared_gate_proj", "shared_up_proj", "shared_act", "shared_down_proj", "shared_expert_gate", "shared_gating"}

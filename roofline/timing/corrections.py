@@ -22,12 +22,9 @@ from roofline.specs.engine import Engine
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.common import smooth_maximum, units
 from roofline.timing.kernels.ggml import PREFIX
-from roofline.timing.launches import ATTENTION, UNMEASURED, Kernel
+from roofline.timing.launches import ATTENTION, LAUNCH, UNMEASURED, Kernel
 
 Rows = NDArray[np.intp]
-
-LAUNCH = 2e-6
-"""Seconds: launch of a small kernel in a step."""
 
 COMPUTE_SHARE, MEMORY_SHARE, LINK_SHARE = 0.6, 0.8, 0.75
 """Achievable fractions of the peaks, of memory bandwidth and of links, for unmeasured kernels."""

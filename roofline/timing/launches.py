@@ -52,6 +52,12 @@ WEIGHT_ONLY_VENDORS = ("NVIDIA",)
 UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
 """Spread of unmeasured kernels."""
 
+QUANTISED, UNFUSED = ("fp8", "nvfp4"), ("o_proj",)
+"""Formats of GEMMs whose inputs norms and activations can write, and those whose input is of attention's kernel."""
+
+LAUNCH = 2e-6
+"""Seconds: launch of a small kernel in a step."""
+
 MEASURED_CACHES = ("bf16", "fp16", "fp32", "fp8")
 """Formats of the KV cache that measured attention kernels read, beside that of the queries."""
 
@@ -122,7 +128,9 @@ def launches(placement: Placement, engine: Engine, calibration: Calibration) -> 
         weight_only = tuple(engine.weight_only.items()) if placement.hardware.vendor in WEIGHT_ONLY_VENDORS else ()
         own = _own_all_reduces(placement, engine, section)
         on_ggml = not engine.uses_calibrated_kernels(placement.hardware)
-        chosen = engine.kernels, engine.gated_delta_rule, weight_only, own, _also(engine, placement.hardware), on_ggml
+        quantised = "quantisation" in engine.fusions
+        also = _also(engine, placement.hardware)
+        chosen = engine.kernels, engine.gated_delta_rule, weight_only, own, also, on_ggml, quantised
         found += _of_section(section, start, arithmetic, *chosen, placement.hardware, calibration)
         start = stop
     return found
@@ -139,6 +147,7 @@ def _of_section(
     all_reduces: tuple[tuple[int, str], ...],
     also: tuple[tuple[str, str], ...],
     on_ggml: bool,
+    quantised: bool,
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[Kernel, ...]:
@@ -156,7 +165,7 @@ def _of_section(
     for parts in sorted(found):
         ops = tuple(section.ops[index] for index in parts)
         variant = gated_delta_rule if ops[0].kind is Kind.GATED_DELTA_RULE else None
-        chosen = arithmetic[parts[0]], variant, weight_only, all_reduces, also, on_ggml, by_expert
+        chosen = arithmetic[parts[0]], variant, weight_only, all_reduces, also, on_ggml, by_expert, quantised
         made = _constants(ops, *chosen, hardware, calibration)
         kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *made))
     return tuple(kernels)
@@ -172,10 +181,13 @@ def _is_expert_parallel(section: Section) -> bool:
 def _fusible(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:
     """The operators of a fusion that fit one kernel: a collective between experts and their combination ends it.
 
-    A norm fuses with the residual addition at the end of the layer before, in either order.
+    A norm fuses with the residual addition at the end of the layer before, in either order. An all-reduce, which is the
+    first operator, fuses with the addition that follows it.
     """
     if not any(ops[index].kind is Kind.MOE for index in indices):
-        return tuple(sorted(indices))
+        reducing = [index for index in indices if ops[index].kind is Kind.COLLECTIVE and index + 1 in indices]
+        rest = sorted(index for index in indices if ops[index].kind is not Kind.COLLECTIVE)
+        return (*reducing, *rest)
     joined: list[int] = []
     for index in sorted(indices):
         between = range(joined[-1] + 1, index) if joined else ()
@@ -195,6 +207,7 @@ def _constants(
     also: tuple[tuple[str, str], ...],
     on_ggml: bool,
     by_expert: bool,
+    quantised: bool,
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[KernelShape | None, Mapping[str, Match], Mapping[str, Match], bool]:
@@ -202,7 +215,8 @@ def _constants(
 
     `variant` is the engine's choice where there are several kernels, `weight_only` its kernels by weight format,
     `all_reduces` its own all-reduce kernels by reach, `also` the engines that further kernels of it were measured with;
-    `on_ggml`: GEMMs and attention are llama.cpp's on a CPU; `by_expert`: of a layer whose experts ranks divide.
+    `on_ggml`: GEMMs and attention are llama.cpp's on a CPU; `by_expert`: of a layer whose experts ranks divide;
+    `quantised`: the kernels before GEMMs quantise their inputs.
     """
     shape = kernel_shape(ops, arithmetic)
     if on_ggml and shape is not None and arithmetic is not None:
@@ -232,12 +246,27 @@ def _constants(
         if op in matches and shape is not None:
             match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts))
             others = {**others, **({op: match} if match is not None else {})}
+    if quantised and shape is not None and shape.op == "gemm" and _has_quantised_input(ops, shape):
+        shape = replace(shape, texts={**shape.texts, "bare": 1.0})
+        matches, others = ({op: _launched_less(match) for op, match in found.items()} for found in (matches, others))
     own = dict(all_reduces).get(link.reach) if link is not None and link.collective is Collective.ALL_REDUCE else None
     if own is not None:
         others = {op: match for op in matches if (match := calibration.find(op, own)) is not None}
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
     upcasts = not on_ggml and any(name.startswith("fp") and not hardware.supports(name) for name in caches)
     return shape if matches else None, matches, others, upcasts
+
+
+def _has_quantised_input(ops: Sequence[Op], shape: KernelShape) -> bool:
+    """Whether a norm or an activation can write the quantised input of a GEMM."""
+    return shape.texts["dtype"] in QUANTISED and ops[0].name not in UNFUSED
+
+
+def _launched_less(match: Match) -> Match:
+    """The constants of a GEMM without the kernel that quantises its input."""
+    launch = match.fit.parameters["launch"]
+    parameters = {**match.fit.parameters, "launch": max(launch - LAUNCH, launch / 4)}
+    return replace(match, fit=replace(match.fit, parameters=parameters))
 
 
 def _weight_only(

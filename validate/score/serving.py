@@ -149,6 +149,7 @@ def _key(scenario: Scenario) -> tuple[Any, ...]:
         settings.parallel,
         scenario.techniques,
         scenario.profile.profile,
+        scenario.profile.fusions,
     )
 
 

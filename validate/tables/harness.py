@@ -23,6 +23,8 @@ from msgspec.structs import replace
 
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
+from roofline.specs.engine import Engine, load_engine
+from roofline.specs.precision import Precision
 from roofline.specs.scheduler import MIXED, Scheduler
 
 NODE = 8
@@ -56,16 +58,31 @@ MIXED_CHUNKS = (0, 5, 3)
 """Version of SGLang from which these benchmarks set --enable-mixed-chunk."""
 
 
+def profile_of(name: str, precision: Precision, drawn: bool) -> Engine:
+    """The profile of an engine in a benchmark; `drawn`: of drawn lengths.
+
+    With constant lengths, FP8 is of TensorRT-LLM's dynamic kind: a kernel of 10 us before each GEMM computes the scales
+    of its input (linear.py; NVIDIA/TensorRT-LLM, pull request 16569), as its public timings do. Qwen3-32B says so.
+    """
+    engine = load_engine(name)
+    if drawn or engine.name != "tensorrt-llm" or precision.weights.name != "fp8":
+        return engine
+    also = {
+        family: {kind: other for kind, other in own.items() if kind != "gemm"} for family, own in engine.also.items()
+    }
+    return replace(engine, also=also, fusions=tuple(each for each in engine.fusions if each != "quantisation"))
+
+
 def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load, concurrency: int, version: str) -> Scheduler:
     """The engine's policy, with what a benchmark's scripts set."""
-    engine, parallel = scenario.profile.profile, scenario.settings.parallel
+    engine, parallel = scenario.profile.name, scenario.settings.parallel
     if not load.prompts.varies:
         prompt = int(load.prompts.mean) + MARGIN
         if engine == "tensorrt-llm":
             return replace(policy, tokens=prompt + max(1, round(concurrency / parallel.data)))
         if engine == "sglang":
             return replace(policy, tokens=prompt, order=MIXED if _numbers(version) >= MIXED_CHUNKS else policy.order)
-        return replace(policy, tokens=prompt) if engine.startswith("vllm") else policy
+        return replace(policy, tokens=prompt) if engine == "vllm" else policy
     if engine == "tensorrt-llm":
         return _tensorrt_llm(policy, scenario, load, concurrency, version)
     return _sglang(policy, scenario, concurrency) if engine == "sglang" else policy

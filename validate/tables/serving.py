@@ -37,7 +37,7 @@ from roofline.specs.model import Model
 from roofline.specs.precision import Precision, parse_precision
 from roofline.specs.scheduler import Scheduler
 from roofline.techniques import apply_techniques
-from roofline.validate.tables.harness import NODE, scheduler_of
+from roofline.validate.tables.harness import NODE, profile_of, scheduler_of
 from roofline.validate.tables.loads import parse_load
 from roofline.validate.tables.names import (
     NVFP4_BLOCKS,
@@ -79,8 +79,9 @@ RATIO, ROUNDS = 0.8, 10.0
 MTP: frozenset[tuple[str, str]] = frozenset({("trtllm", "1.1.0rc2.post2"), ("trtllm", "1.2.0rc6.post3")})
 """Versions whose rows of DeepSeek-R1 are of speculative decoding."""
 
-MTP_TECHNIQUES = ("multi-token-prediction:length=3,acceptance=0.65", "multi-token-prediction:length=1,acceptance=0.75")
-"""Three draft tokens with tensor parallelism, one with data-parallel attention (InferenceX's scripts)."""
+MTP_TECHNIQUES = ("multi-token-prediction:length=3,acceptance=0.69", "multi-token-prediction:length=1,acceptance=0.75")
+"""Three draft tokens with tensor parallelism, one with data-parallel attention (InferenceX's scripts). An iteration of
+three has 2.5 tokens (SemiAnalysisAI/InferenceX, pull request 649)."""
 
 SQUARED = 4
 """Least n of rows that state n devices as n squared."""
@@ -183,7 +184,8 @@ def find_profile(backend: str, version: str) -> str:
     """The engine profile of a backend's version; raises Unmapped."""
     match backend.strip().lower():
         case "trtllm" | "tensorrt-llm":
-            return "tensorrt-llm"
+            stated = re.match(r"1\.(\d+)", version.strip())
+            return "tensorrt-llm@1.1" if stated is not None and int(stated[1]) <= 1 else "tensorrt-llm"
         case "sglang":
             return "sglang"
         case "vllm":
@@ -304,19 +306,15 @@ def to_case(line: Line) -> ServingCase:
             wide(apart, model),
             "more devices than a node: prefill and decode apart, decode with wide EP",
         )
-    scenario = Scenario(
-        model,
-        hardware,
-        precision=formats(line, model, hardware, engine),
-        settings=Settings(parallel=parallel),
-        engine=engine,
-    )
+    concurrency, load = _load(line, parallel)
+    precision = formats(line, model, hardware, engine)
+    profile = profile_of(engine, precision, load.prompts.varies)
+    scenario = Scenario(model, hardware, precision=precision, settings=Settings(parallel=parallel), engine=profile)
     backend, version = cells["backend"].strip().lower(), cells["backend_version"].strip()
     if model.name == "deepseek-r1" and (backend, version) in MTP:
         scenario = apply_techniques(scenario, (MTP_TECHNIQUES[parallel.data > 1],))
         assumed = "speculative decoding with MTP, which no column states"
-    concurrency, load = _load(line, parallel)
-    scheduler = scheduler_of(load_engine(engine).scheduler, scenario, load, concurrency, version)
+    scheduler = scheduler_of(profile.scheduler, scenario, load, concurrency, version)
     ttft, tpot = _milliseconds(line, "silicon_ttft_ms"), _milliseconds(line, "silicon_tpot_ms")
     decode = decode_workers(scenario, load, apart) if apart else None
     return ServingCase(line, scenario, load, scheduler, ttft, tpot, assumed, decode)

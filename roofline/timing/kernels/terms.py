@@ -139,7 +139,7 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         return [waiting, units, memory, _sum("t = barriers + units + memory", waiting, units, memory)]
     both = _smooth(units.value, memory.value, constants["sharpness"])
     found = [_launch(constants), units, memory, both]
-    if not form.quantises:
+    if is_bare(columns) or not form.quantises:
         return [*found, _sum("t = launch + x", found[0], both)]
     converting = _evaluated(
         "quantising",

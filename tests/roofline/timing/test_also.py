@@ -9,9 +9,12 @@ from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.errors import SpecError
+from roofline.graph.parallel import Parallelism
+from roofline.scenario.settings import Settings
 from roofline.specs.engine import list_engines, load_engine
 from roofline.specs.engine_files import parse_engine, render
 from roofline.specs.hardware import Hardware
+from roofline.specs.precision import parse_precision
 from roofline.timing.chains import load_calibration
 
 B200, H100 = load_hardware("b200"), load_hardware("h100-sxm")
@@ -29,6 +32,21 @@ def test_an_engine_runs_the_faster_of_its_kernels_on_the_named_family_alone(hard
     times = [[float(each.time.mid) for each in phase.expected_ops] for phase in (both, one)]
     assert all(left <= right * (1 + 1e-9) for left, right in zip(*times, strict=True))
     assert (both.expected.mid < one.expected.mid) == (hardware is B200)
+
+
+def test_fused_reductions_and_quantisation_save_their_launches() -> None:
+    """A quantisation in a kernel of its own takes 1.6 us (NVIDIA/TensorRT-LLM, pull request 14629)."""
+    engine, settings = load_engine("tensorrt-llm"), Settings(parallel=Parallelism(tensor=4))
+    plain = tuple("residual_norm" if name == "reduced_norm" else name for name in engine.fusions[:-2])
+    reduced = tuple(name for name in engine.fusions if name != "quantisation")
+    times = [
+        analyze(
+            Scenario(LLAMA, H100, precision=parse_precision("bf16", "fp8"), settings=settings, engine=each)
+        ).decode.expected.mid
+        for each in (replace(engine, fusions=names) for names in (plain, reduced, engine.fusions))
+    ]
+    for saved in (times[0] - times[1], times[1] - times[2]):
+        assert 2 * 32 * 1e-6 < saved < 3 * 32 * 4e-6
 
 
 def test_constants_of_another_engine_cross_no_level_to_it() -> None:
