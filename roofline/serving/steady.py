@@ -42,7 +42,7 @@ from roofline.serving.load import Arrivals, Load
 from roofline.serving.orbit import orbit_of
 from roofline.serving.prompts import Prompts, prompts_at, seconds
 from roofline.serving.replica import Replica
-from roofline.serving.times import Times, slots_of, times_of
+from roofline.serving.times import NOTHING, Times, slots_of, times_of
 from roofline.serving.waits import SAMPLES, cube, waits_of
 
 Array = NDArray[np.float64]
@@ -264,7 +264,8 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
     samples = np.choose(chosen[:, np.newaxis], [waits for waits, _ in parts])
     samples = samples + _front(replica, load, rate, prompts.mean, busy)
     samples = samples + np.log(np.maximum(level.full / (1 - cube()[:, 5:6]), 1.0)) * level.slot
-    step = level.step * (1 + more / max(times.steps, 1.0))
+    # No more decode than there are slots (Little).
+    step = np.minimum(level.step * (1 + more / max(times.steps, 1.0)), slots / np.maximum(rate * times.steps, NOTHING))
     tpot = _tpot(times, rate, number, step, level.deviation) / replica.steps.accepted
     return samples, np.stack([*tpot, level.running, level.full * level.slot * rate, _prefilling(prompts)])
 

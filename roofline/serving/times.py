@@ -34,6 +34,9 @@ SPILL = 0.97
 PLACES, PACKED = 12, 48
 """Sequences at which whole prompts are packed, and prompts that are."""
 
+WAITING = 8
+"""Prompts a data-parallel rank that wait at most where the ranks that have some are tabulated."""
+
 DEALT = 128
 """Prompts dealt to data-parallel ranks at random that give the most of a rank."""
 
@@ -174,11 +177,13 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     before = cached + np.maximum(lengths.mean() - np.interp(rows, number, room)[:, np.newaxis] / ranks, 0.0) / 2
     most, side = columns, None
     if ranks > 1:
-        part = _dealt(columns, lengths, ranks, load.outputs.varies)
-        most = np.maximum(columns * part, np.minimum(columns, lengths.mean()))
+        # More wait than a step takes where prompts take several: until all ranks have some.
+        longest = max(columns[-1], WAITING * ranks * lengths.mean())
+        wait = np.union1d(columns, np.geomspace(columns[-1], longest, PLACES))
+        part, busy = _dealt(wait, lengths, ranks, load.outputs.varies)
+        most = np.maximum(columns * np.interp(columns, wait, part), np.minimum(columns, lengths.mean()))
         most = np.minimum(most, np.maximum(np.interp(rows, number, room)[:, np.newaxis] / ranks, 1.0))
-        spread = 1 / part / ranks
-        side = Table(np.arange(2.0), np.append(columns, UNLIMITED), np.tile(np.append(spread, spread[-1]), (2, 1)))
+        side = Table(np.arange(2.0), np.append(wait, UNLIMITED), np.tile(np.append(busy, busy[-1]), (2, 1)))
     prompts = np.maximum(most / np.minimum((lengths**2).mean() / lengths.mean(), replica.budget), 1.0)
     mean = (
         None if ranks == 1 else (0.0 if alone else rows[:, np.newaxis] * steps.decode_tokens / ranks) + columns / ranks
@@ -221,30 +226,29 @@ def _packed(budget: float, left: float, prompts: list[float]) -> float:
     return sum(prompts) / steps
 
 
-def _dealt(tokens: Array, lengths: Array, ranks: int, varied: bool) -> Array:
-    """The part of some tokens of prompts that the data-parallel rank with the most has, on average.
+def _dealt(tokens: Array, lengths: Array, ranks: int, varied: bool) -> tuple[Array, Array]:
+    """Of some tokens of prompts: the part that the data-parallel rank with the most has, and that of ranks with any.
 
     They come to the ranks with the fewest requests: one after the other where all outputs have one length, and where
     they vary between that and at random, as sequences end: in the event simulation the rank with the most has the mean
     of both.
     """
     random = np.random.default_rng(0)
-    count = np.unique(np.round(np.geomspace(1, max(tokens[-1] / lengths.mean(), 2.0), 12)))
-    total, most = [], []
+    count = np.unique(np.round(np.geomspace(1, max(tokens[-1] / lengths.mean(), 2.0), 16)))
+    sums = np.zeros((3, tokens.size))
     for number in count.astype(int):
         each = random.choice(lengths, (DEALT, number))
         rank = np.tile(np.arange(number) % ranks, (DEALT, 1))
         if varied:
             rank[::2] = random.integers(ranks, size=rank[::2].shape)
-        total.append(each.sum(axis=1))
-        most.append(np.stack([(each * (rank == place)).sum(axis=1) for place in range(ranks)]).max(axis=0))
-    # Few tokens are of few prompts: the mean over those with about as many.
-    near = np.digitize(np.concatenate(total), np.sqrt(tokens[1:] * tokens[:-1]))
-    share = np.bincount(near, np.concatenate(most), tokens.size) / np.maximum(
-        np.bincount(near, np.concatenate(total), tokens.size), 1.0
-    )
-    found: Array = np.interp(tokens, tokens[share > 0], share[share > 0])
-    return found
+        on_rank = np.stack([(each * (rank == place)).sum(axis=1) for place in range(ranks)])
+        # Few tokens are of few prompts: the mean over those with about as many.
+        near = np.digitize(each.sum(axis=1), np.sqrt(tokens[1:] * tokens[:-1]))
+        parts = (np.ones(DEALT), on_rank.max(axis=0) / on_rank.sum(axis=0), (on_rank > 0).mean(axis=0))
+        sums += [np.bincount(near, part, tokens.size) for part in parts]
+    some = sums[0] > 0
+    part, busy = (np.interp(tokens, tokens[some], each[some] / sums[0, some]) for each in sums[1:])
+    return part, busy
 
 
 def _lengths(load: Load) -> Array:

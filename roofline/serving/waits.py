@@ -59,7 +59,7 @@ def waits_of(times: Times, rate: Array, number: Array, prompts: Prompts, busy: A
         part = slice(begin, begin + BLOCK)
         length, room, many, come = prompts.length[:, part], prompts.room[part], number[part], rate[part]
         state = _inverse(prompts.share[:, part] * length, cube()[:, :1])
-        step = np.take_along_axis(length[np.newaxis].repeat(SAMPLES, 0), state[:, np.newaxis], axis=1)[:, 0]
+        step = length[state, np.arange(state.shape[1])]
         place = cube()[:, 1:2]
         still = 1.0 if times.steps else 0.0
         step = np.where(state > 0, step, still * busy[part] * step)
@@ -72,7 +72,7 @@ def waits_of(times: Times, rate: Array, number: Array, prompts: Prompts, busy: A
         for _ in range(times.lag):
             # Those of the step before the arrival, which are scheduled now.
             state = _inverse(prompts.share[:, part], cube()[:, 8:9])
-            step = np.take_along_axis(length[np.newaxis].repeat(SAMPLES, 0), state[:, np.newaxis], axis=1)[:, 0]
+            step = length[state, np.arange(state.shape[1])]
             step = step * (times.steps > 0)
             left = ahead - before + mean * _poisson(come * step, cube()[:, 9:10])
             taken = times.taken(left, many)

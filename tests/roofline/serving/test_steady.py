@@ -13,7 +13,7 @@ from roofline.serving.steady import steady
 from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
 from tests.roofline.serving.agreement import DEPLOYMENTS, PROMPTS, ratios, steps, within
 
-SETTINGS = 200
+SETTINGS = 100
 """Random settings that the two are compared over."""
 
 LEAST = {
