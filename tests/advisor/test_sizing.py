@@ -127,7 +127,8 @@ def test_more_requests_never_take_less_and_looser_targets_never_more(rate, facto
     prices = {"l4": 0.7, "h100-sxm": 3.5}
 
     def needs(*service: float) -> list[float]:
-        found = size(MODEL, Service(service[0], 1500, 200, *service[1:], quantile), list(prices), prices=prices)
+        asked = Service(service[0], 1500, 200, *service[1:], quantile)
+        found = size(MODEL, asked, list(prices), Quality.LOSSLESS, prices=prices)
         if not found.feasible:
             return [math.inf, math.inf]
         return [found.choice("cheapest").best.figures.cost, found.choice("fewest").best.devices]
@@ -196,7 +197,8 @@ def test_users_in_flight_are_shared_and_none_waits_without_a_target() -> None:
 
 def test_the_pessimistic_end_takes_no_less() -> None:
     service = Service(60, 1500, 300, 2, 0.05)
-    devices = [size(MODEL, service, FEW[:2], at=at).choice("fewest").best.devices for at in ("mid", "high")]
+    found = [size(MODEL, service, FEW[:2], Quality.LOSSLESS, at=at) for at in ("mid", "high")]
+    devices = [each.choice("fewest").best.devices for each in found]
     assert devices == sorted(devices)
 
 

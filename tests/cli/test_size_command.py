@@ -92,7 +92,7 @@ def test_parallelism_is_shown_if_it_differs(run) -> None:
 
 
 def test_a_tail_beyond_the_context_is_noted(run) -> None:
-    asked = ("size", "llama-3.1-8b", "--rate", 1, "--hw", "h100-sxm", "--prompt")
+    asked = ("size", "llama-3.1-8b", "--rate", 1, "--hw", "h100-sxm", "--quality", "lossless", "--prompt")
     status, out, _ = run(*asked, "lognormal:mean=20000,p95=60000")
     assert status == 0
     assert re.search(r"note: 0\.\d+% of requests exceed the maximum context", out)

@@ -58,7 +58,7 @@ def test_axes_and_lists_take_other_names(run: Run, tmp_path: Path) -> None:
     assert "'meta-llama/Llama-3.2-1B' is taken as llama-3.2-1b" in err
     found = tmp_path / "answer.json"
     status, _, err = run(
-        *("size", "llama-3.2-1b", "--rate", 1, "--hw", "L4,H200", "--price", "H200=3"),
+        *("size", "llama-3.2-1b", "--rate", 1, "--hw", "L4,H200", "--price", "H200=3", "--quality", "lossless"),
         *("--format", "json", "-o", found),
     )
     assert (status, err) == (0, "roofline: 'H200' is taken as h200-sxm\n")

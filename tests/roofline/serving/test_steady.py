@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -17,11 +17,11 @@ SETTINGS = 100
 """Random settings that the two are compared over."""
 
 LEAST = {
-    (): (0.85, 0.85, 0.78),
-    ("closed",): (0.94, 0.92, 0.9),
-    ("closed", "varied outputs"): (0.96, 0.94, 0.92),
-    ("open",): (0.74, 0.8, 0.68),
-    ("open", "plain", "light"): (0.88, 0.88, 0.84),
+    (): (0.82, 0.88, 0.78),
+    ("closed",): (0.97, 0.96, 0.95),
+    ("closed", "equal outputs"): (0.94, 0.92, 0.9),
+    ("open",): (0.7, 0.8, 0.6),
+    ("open", "plain", "light"): (0.88, 0.9, 0.88),
 }
 """The least parts of classes with TPOT, TTFT and both within limits."""
 
@@ -83,13 +83,16 @@ LOADS = st.builds(
 LONG = LOADS.filter(lambda load: load.prompts.mean > 500 and load.outputs.mean > 100)
 
 
+@settings(max_examples=20)
 @given(load=LONG, place=st.integers(0, len(DEPLOYMENTS) - 1), order=st.sampled_from(ORDERS))
 def test_latency_rises_with_the_rate_and_throughput_never_falls(load, place, order) -> None:
     found = replica(place, order=order)
     most = steady(found, load, [1e-3]).saturation
     points = steady(found, load, np.linspace(0.05, 0.9, 10) * most)
     # The chain tells few states apart, TTFT is the mean of a sample of 256 requests, and a closed loop a run.
-    assert (np.diff(points.tpot[0]) >= -0.02 * points.tpot[0, 1:]).all()
+    # With all slots taken no more decode, and requests wait for them: TPOT may fall.
+    free = points.running[1:] < 0.9 * points.slots
+    assert (np.diff(points.tpot[0]) >= -0.02 * points.tpot[0, 1:])[free].all()
     assert (np.diff(points.ttft[0]) >= -0.02 * points.ttft[0, 1:]).all()
     closed = replace(load, rate=None, concurrency=1)
     curve = steady(found, closed, [1, 4, 16, 64, 256])
