@@ -17,10 +17,11 @@ n that runs changes by batches of mean B, at level n upwards as often as downwar
 
     P(n + 1) min(n + 1, c) / G = L / B  sum over k <= n of P(k) T(k) Pr(batch > n - k)
 
-with c slots: the sequences that the engine runs at most, or that fit in the KV cache; a step begins no more prompts
-than find room in it. TPOT is the mean of T over the sequences, and what the prompts that wait when a sequence begins
-delay its first steps. Those beyond c wait for a slot, E[(n - c)+] / L on average (Little). The largest stable rate is
-the largest n / (G T), of the n <= c whose successors' prompts, n / G a step, find room.
+with c slots: the sequences that the engine runs at most, or that fit in the KV cache (with few of them:
+`roofline.serving.few`); a step begins no more prompts than find room in it. TPOT is the mean of T over the sequences,
+and what the prompts that wait when a sequence begins delay its first steps. Those beyond c wait for a slot,
+E[(n - c)+] / L on average (Little). The largest stable rate is the largest n / (G T), of the n <= c whose successors'
+prompts, n / G a step, find room.
 
 TTFT. A request arrives in a step with probability proportional to its length, waits for its rest, for steps that are
 scheduled ahead, and for those that the tokens ahead and its own fill, with few, some and many sequences.
@@ -32,12 +33,14 @@ Closed loops are followed step by step for a few rounds (`roofline.serving.orbit
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.serving.few import FEW, few_sequences
 from roofline.serving.load import Arrivals, Load
 from roofline.serving.orbit import orbit_of
 from roofline.serving.prompts import Prompts, prompts_at, seconds
@@ -214,11 +217,14 @@ def open_loop(replica: Replica, load: Load, times: Times, points: Array, slots: 
     stable = points < saturation
     rate = np.where(stable, points, saturation * 0.5)
     place = np.log(rate / (saturation - rate))
+    solved = _open
+    if slots < FEW and times.steps and not times.received:
+        solved = partial(few_sequences, quantiles=QUANTILES)
     if rate.size <= RATES:
-        samples, columns = _open(replica, load, times, rate, slots)
+        samples, columns = solved(replica, load, times, rate, slots)
     else:
         knots = np.linspace(place.min(), place.max(), RATES)
-        samples, columns = _open(replica, load, times, saturation / (1 + np.exp(-knots)), slots)
+        samples, columns = solved(replica, load, times, saturation / (1 + np.exp(-knots)), slots)
         samples, columns = (np.array([np.interp(place, knots, row) for row in rows]) for rows in (samples, columns))
     ttft = summary(samples)
     ttft, columns = np.where(stable, ttft, np.inf), np.where(stable, columns, np.inf)

@@ -117,6 +117,18 @@ def test_almost_no_load_is_a_request_alone() -> None:
     assert float(point.tpot[0, 0]) == pytest.approx(float(alone.seconds(1, 1124)), rel=0.01)
 
 
+@pytest.mark.parametrize(("prompt", "output", "slots"), [(150_000, 200, 2), (40_000, 400, 4)])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.85])
+def test_few_sequences_that_fill_the_cache_agree_with_their_simulation(prompt, output, slots, share) -> None:
+    found = replica(0, kv_tokens=slots * (prompt + output) + prompt // 2)
+    load = Load(prompt=prompt, output=output, rate=1.0)
+    load = replace(load, rate=share * steady(found, load, [1e-6]).saturation)
+    quick, run = steady(found, load, load.rate), simulate(found, load, 2000)
+    tpot = (run.last - run.first).sum() / (run.output - 1).sum()
+    assert float(quick.tpot[0, 0]) == pytest.approx(tpot, rel=0.15)
+    assert float(quick.ttft[0, 0]) == pytest.approx((run.first - run.arrival).mean(), rel=0.25)
+
+
 def test_beyond_saturation_queues_grow_without_bound() -> None:
     found, load = replica(0), Load(prompt=1024, output=200, rate=1.0)
     most = steady(found, load, [1e-3]).saturation

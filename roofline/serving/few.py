@@ -1,0 +1,65 @@
+"""Open loops of few sequences: each number of them as a closed loop (`roofline.serving.steady`).
+
+Where few sequences fill the KV cache, requests wait for room, and no prompt is computed while all slots decode. A
+closed loop of k requests has the throughput X(k), and an open one of rate L with k requests inside is like it (flow
+equivalence; Chandy, Herzog and Woo 1975), up to c slots:
+
+    P(k) = P(k - 1) L / X(min(k, c))
+
+A request that finds k others has the TTFT of the loop of k + 1. Those that find all slots taken wait for one, which
+takes 1 / (X(c) - L) on average where services are exponential, and (1 / b + v) / 2 of it here, with b the burstiness of
+arrivals and v the squared coefficient of variation of prompts (Kingman 1961). Sequences of a closed loop with outputs
+of one length stay together, and those of an open one do not: loops have exponential outputs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from roofline.serving.load import Load
+from roofline.serving.orbit import orbit_of
+from roofline.serving.replica import Replica
+from roofline.serving.times import Times
+from roofline.serving.waits import SAMPLES, cube
+
+Array = NDArray[np.float64]
+
+FEW = 5
+"""Slots below which an open loop is one of few sequences."""
+
+STABLE = 0.999
+"""The largest rate over that of all slots."""
+
+
+def few_sequences(
+    replica: Replica, load: Load, times: Times, rate: Array, slots: float, quantiles: tuple[float, ...]
+) -> tuple[Array, Array]:
+    """Samples of TTFT (samples, points); TPOT, and the running, waiting, and share of time in steps with prompts."""
+    output = load.outputs if load.outputs.varies else f"exponential:mean={load.outputs.mean:.0f}"
+    closed = replace(load, rate=None, concurrency=1, output=output)
+    users = np.arange(1, int(slots) + 1)
+    loops = [orbit_of(replica, closed, slots, int(number)) for number in users]
+    tokens = times.steps * replica.steps.accepted
+    through = users / [loop.ttft.mean() + tokens * loop.token for loop in loops]
+    through = np.maximum.accumulate(through)[:, np.newaxis]
+    # Probabilities of 0 to c requests (states, points); more than c are as c.
+    chance = np.concatenate([np.ones((1, rate.size)), np.cumprod(rate / through, axis=0)])
+    used = np.minimum(rate / through[-1], STABLE)
+    chance[-1] /= 1 - used
+    chance /= chance.sum(axis=0)
+    spent = chance[1:] * through
+    tpot = np.array([[loop.token, *np.quantile(loop.tpot, quantiles)] for loop in loops]).T @ (
+        spent / spent.sum(axis=0)
+    )
+    found = chance[:-1].copy()
+    found[-1] += chance[-1]
+    loop = (np.cumsum(found, axis=0)[np.newaxis] < cube()[:, 7, np.newaxis, np.newaxis]).sum(axis=1)
+    ttft = np.array([np.quantile(each.ttft, (np.arange(SAMPLES) + 0.5) / SAMPLES) for each in loops])
+    place = (cube()[:, :1] * SAMPLES).astype(int)
+    slot = (1 / load.burstiness + times.unit - 1) / 2 / (through[-1] * (1 - used))
+    samples = ttft[np.minimum(loop, users.size - 1), place]
+    samples = samples + np.log(np.maximum(chance[-1] / (1 - cube()[:, 5:6]), 1.0)) * slot
+    share = np.array([each.prefilling for each in loops]) @ chance[1:]
+    return samples, np.stack([*tpot, rate * tokens * tpot[0], chance[-1] * slot * rate, share])
