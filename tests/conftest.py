@@ -27,7 +27,15 @@ settings.register_profile(
 )
 settings.load_profile("roofline")
 
-LONG = ("test_docs", "test_report_in_browser", "test_advice", "test_docs_in_browser", "test_report", "test_cli_sweep")
+LONG = (
+    "test_steady",
+    "test_docs",
+    "test_report_in_browser",
+    "test_advice",
+    "test_docs_in_browser",
+    "test_report",
+    "test_cli_sweep",
+)
 LONG += (
     "test_gemm_and_moe",
     "test_compile",
@@ -35,6 +43,7 @@ LONG += (
     "test_fuzz",
     "test_calibrate",
     "test_sizing",
+    "test_size_command",
     "test_plan",
 )
 """Modules with tests of many seconds: they begin, so that short ones fill the end of every worker."""

@@ -131,6 +131,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write to [default: the gallery's own]")
     folder: Path = parser.parse_args().output
     try:
+        write({}, folder)  # where it cannot be written, nothing is built
         files = build()
         write(files, folder)
     except RooflineError as error:
