@@ -257,7 +257,7 @@ def test_the_search_path_has_calibrations(tmp_path: Path, monkeypatch: pytest.Mo
         path.write_text(f"name: {folder.split('/')[0]}\nkernels: {{}}\n")
         monkeypatch.setenv("ROOFLINE_SPECS", str(tmp_path / folder.split("/")[0]))
         names = [link.name for link in load_calibration(H100).chain if not link.engine]
-        assert names == [folder.split("/")[0], "h100-sxm", "hopper", "h200-sxm", "pooled"]
+        assert names == [folder.split("/")[0], "h100-sxm", "nvlink", "hopper", "h200-sxm", "pooled"]
     monkeypatch.setenv("ROOFLINE_SPECS", str(tmp_path / "absent"))
     with pytest.raises(RooflineError, match="does not exist"):
         load_calibration(H100)
