@@ -271,7 +271,8 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
     samples = samples + _front(replica, load, rate, prompts.mean, busy)
     samples = samples + np.log(np.maximum(level.full / (1 - cube()[:, 5:6]), 1.0)) * level.slot
     # No more decode than there are slots (Little).
-    step = np.minimum(level.step * (1 + more / max(times.steps, 1.0)), slots / np.maximum(rate * times.steps, NOTHING))
+    late = more * prompts.mean / max(times.steps, 1.0)
+    step = np.minimum(level.step + late, slots / np.maximum(rate * times.steps, NOTHING))
     tpot = _tpot(times, rate, number, step, level.deviation) / replica.steps.accepted
     return samples, np.stack([*tpot, level.running, level.full * level.slot * rate, _prefilling(prompts)])
 
