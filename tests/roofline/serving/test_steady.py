@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from roofline.serving.few import FEW
 from roofline.serving.load import Load
 from roofline.serving.replica import Replica
 from roofline.serving.simulation import simulate
@@ -127,6 +128,17 @@ def test_few_sequences_that_fill_the_cache_agree_with_their_simulation(prompt, o
     tpot = (run.last - run.first).sum() / (run.output - 1).sum()
     assert float(quick.tpot[0, 0]) == pytest.approx(tpot, rel=0.15)
     assert float(quick.ttft[0, 0]) == pytest.approx((run.first - run.arrival).mean(), rel=0.25)
+
+
+def test_few_sequences_are_in_order_and_keep_littles_law() -> None:
+    found, load = replica(0, kv_tokens=200_000), Load(prompt="uniform:40000:60000", output=300, rate=1.0)
+    rate = np.linspace(0.05, 0.95, 12) * steady(found, load, [1e-6]).saturation
+    points = steady(found, load, rate)
+    assert points.slots < FEW
+    assert (np.diff(points.tpot) >= 0).all()
+    assert (np.diff(points.ttft) >= -0.02 * points.ttft[:, 1:]).all()
+    assert points.running == pytest.approx(rate * 299 * points.tpot[0])
+    assert (points.running <= points.slots).all()
 
 
 def test_beyond_saturation_queues_grow_without_bound() -> None:
