@@ -274,7 +274,8 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
     late = more * prompts.mean / max(times.steps, 1.0)
     step = np.minimum(level.step + late, slots / np.maximum(rate * times.steps, NOTHING))
     tpot = _tpot(times, rate, number, step, level.deviation) / replica.steps.accepted
-    return samples, np.stack([*tpot, level.running, level.full * level.slot * rate, _prefilling(prompts)])
+    running = rate * times.steps * step
+    return samples, np.stack([*tpot, running, level.full * level.slot * rate, _prefilling(prompts)])
 
 
 def _late(times: Times, rate: Array, number: Array, prompts: Prompts, behind: Array) -> Array:
