@@ -10,8 +10,10 @@ gives residuals and their derivatives at the profiles' parameters; the loss is m
 three times. Scores hold out each model, and each version of an engine, in turn: the errors, and the share of rows
 inside the interval whose spread is of the rows that are left. `--rounds 0` scores the shipped profiles.
 
-The spread of a profile leaves TAIL of the rows beyond either end, models held out. Each model counts alike, and all
-other engines together as much as OTHERS models of this one: an engine of few models keeps more of the common spread.
+The spread of a profile leaves TAIL of the rows beyond either end, models held out. Each model of FEW rows counts alike,
+and all other engines together as much as OTHERS models of this one: an engine of few models keeps more of the common
+spread. Benchmarks (version, model, device, format) that are a factor of UNEXPLAINED off have a cause that no column
+states, such as kernels that compile under load; the spread is of the others.
 """
 
 from __future__ import annotations
@@ -52,6 +54,9 @@ FITTED = (*PRIORS, *HOST)
 
 METRICS = ("ttft", "tpot")
 
+BENCHMARK = ("version", "model", "hardware", "format")
+"""The labels of rows that were measured together."""
+
 STIFFNESS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "latency": (0.7, 0.35),
@@ -87,6 +92,13 @@ TAIL, OTHERS = 0.085, 0.5
 of models held out lie inside, for each current engine."""
 
 
+FEW = 10.0
+"""Rows from which a model counts in full."""
+
+UNEXPLAINED = 2.0
+"""Factor between prediction and measurement, at a benchmark's median, beyond which its rows are not of the spread."""
+
+
 class Residuals(NamedTuple):
     """Logarithms of predicted over measured times, their derivatives by the engine's parameters, and labels.
 
@@ -101,6 +113,7 @@ class Residuals(NamedTuple):
     model: NDArray[np.str_]
     version: NDArray[np.str_]
     metric: NDArray[np.str_]
+    benchmark: NDArray[np.str_]
     below: Array
     above: Array
 
@@ -177,7 +190,8 @@ def residuals_of(cases: Sequence[ServingCase], values: Values, predictor: Predic
     known = np.isfinite(value)
     slope = np.nan_to_num(np.stack(slopes, axis=1))
     metrics = np.array([metric for _, metric in rows])
-    labelled = (engine, model, version, metrics)
+    benchmarks = np.array(["|".join(label[key] for key in BENCHMARK) for label, _ in rows])
+    labelled = (engine, model, version, metrics, benchmarks)
     return Residuals(value, slope, np.array(places), *labelled, ends[:, 0], ends[:, 1]).chosen(known)
 
 
@@ -276,10 +290,10 @@ def spreads(found: Residuals, left: Array, engine: str) -> dict[str, tuple[float
 
     `left` are the residuals of held-out models. Rows of superseded versions (`vllm@0.8`) count for these alone.
     """
-    ends = {}
+    ends, known = {}, explained(found, left)
     for metric in METRICS:
         newest = np.array(["@" not in name or name == engine for name in found.engine])
-        rows = (found.metric == metric) & newest
+        rows = (found.metric == metric) & newest & known
         measured, weight = np.exp(-left[rows]), _weights(found.chosen(rows), engine)
         parts = ((1 - measured) / found.below[rows], (measured - 1) / found.above[rows])
         low, high = (max(_quantile(part, weight, 1 - TAIL), 0.0) for part in parts)
@@ -287,15 +301,25 @@ def spreads(found: Residuals, left: Array, engine: str) -> dict[str, tuple[float
     return ends
 
 
+def explained(found: Residuals, left: Array) -> NDArray[np.bool_]:
+    """Whether the median of a row's benchmark is less than a factor of UNEXPLAINED off."""
+    inside = np.ones(left.size, bool)
+    for name in np.unique(found.benchmark):
+        for metric in METRICS:
+            rows = (found.benchmark == name) & (found.metric == metric)
+            inside[rows] = not rows.any() or abs(np.median(left[rows])) < np.log(UNEXPLAINED)
+    return inside
+
+
 def _weights(found: Residuals, engine: str) -> Array:
-    """Weights of rows: 1 for each model of an engine, OTHERS for all models of all others."""
+    """Weights of rows: 1 for each model of an engine with FEW rows, OTHERS for all models of all others."""
     weight = np.zeros(found.engine.size)
     own = found.engine == engine
     pairs = np.char.add(found.engine, found.model)
     for rows in (own, ~own):
         if rows.any():
             names, place, counts = np.unique(pairs[rows], return_inverse=True, return_counts=True)
-            weight[rows] = (1.0 if rows is own else OTHERS / names.size) / counts[place]
+            weight[rows] = (1.0 if rows is own else OTHERS / names.size) / np.maximum(counts, FEW)[place]
     return weight
 
 
