@@ -138,7 +138,7 @@ def engine_techniques(request: Request) -> Iterator[Move]:
 
 
 CAREFUL = "q8_0"
-"""The GGUF file type offered beside the default: larger, with quality close to the unquantised model."""
+"""The GGUF file type offered beside the default: larger, with quality close to the unquantized model."""
 
 
 def _careful(request: Request, engine: str) -> Iterator[Move]:
@@ -225,7 +225,7 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
 
 
 def _check_narrower(asked: Request, changed: Request) -> None:
-    """Raises UnsupportedError if a checkpoint released quantised would get formats that are no narrower."""
+    """Raises UnsupportedError if a checkpoint released quantized would get formats that are no narrower."""
     before, after = asked.precision, changed.scenario().precision
     assert isinstance(after, Precision)
     if no_narrower(asked.model, before, after):

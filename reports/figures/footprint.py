@@ -36,7 +36,7 @@ class Held(NamedTuple):
 def footprint(table: Table, title: str | None = None) -> Figure:
     """Memory of each phase by setting, relative to the first setting.
 
-    The first axis of the study holds the settings (mostly quantisation); the other axes make groups. Memory is weights,
+    The first axis of the study holds the settings (mostly quantization); the other axes make groups. Memory is weights,
     KV cache and the peak activations of the phase. Raises RooflineError for too many groups or settings.
     """
     held = list(_held(table))

@@ -28,7 +28,7 @@ from roofline.reports.output.export import (
     summary_lines,
     time_interval,
 )
-from roofline.reports.pages.controls import flash_fusions, has_flash, quantised, schemes
+from roofline.reports.pages.controls import flash_fusions, has_flash, quantized, schemes
 from roofline.reports.pages.subjects import Subject
 from roofline.scenario.phase import Phase
 from roofline.timing.calibration import Match
@@ -69,7 +69,7 @@ def content(subjects: Sequence[Subject], title: str | None, advice: bool, progre
     progress("scenarios")
     documents = [analysis_document(subject.analysis, request=subject.request) for subject in subjects]
     several = len(subjects) > 1
-    rest = [Section("what-if", "What if: quantisation and FlashAttention", list(_each(subjects, _what_if)))]
+    rest = [Section("what-if", "What if: quantization and FlashAttention", list(_each(subjects, _what_if)))]
     if advice:
         progress("advice")
         rest.append(Section("advice", "Advice and plan", list(_each(subjects, _advice))))
@@ -189,10 +189,10 @@ def _beside(subjects: Sequence[Subject], documents: Sequence[dict[str, Any]]) ->
 
 
 def _what_if(subject: Subject) -> Iterator[Block]:
-    """Every quantisation with and without FlashAttention, all else as requested."""
+    """Every quantization with and without FlashAttention, all else as requested."""
     request, rows, failed = subject.request, [], []
     for label, scheme in schemes(request):
-        formats = request if scheme is None else quantised(request, scheme)
+        formats = request if scheme is None else quantized(request, scheme)
         for flash in (True, False):
             requested = " (requested)" if scheme is None and flash is has_flash(request) else ""
             name = f"{label}, {'with' if flash else 'without'} FlashAttention"

@@ -21,7 +21,7 @@ NUMBERS = 900_000
 """Maximum number of operator figures of a page, which keeps it below 3 MB and fast to build."""
 
 SIZES = ((6, 6, 4, 4), (5, 5, 4, 3), (5, 5, 3, 3), (4, 4, 3, 2), (3, 3, 2, 2), (2, 2, 2, 1), (1, 1, 1, 1))
-"""Numbers of values of batch, prompt, quantisation and tensor parallelism, from most to fewest."""
+"""Numbers of values of batch, prompt, quantization and tensor parallelism, from most to fewest."""
 
 _PER_POINT, _PER_OPERATOR = 9, 100
 """Figures of an operator per batch and prompt, and its fixed size per setting in the same unit."""
@@ -64,7 +64,7 @@ class Controls(Struct, frozen=True):
     def at(self, setting: Setting, **options: Any) -> Request:
         """The request at a setting."""
         _, scheme = self.quants[setting.quant]
-        request = self.request if scheme is None else quantised(self.request, scheme)
+        request = self.request if scheme is None else quantized(self.request, scheme)
         fusions = flash_fusions(request, self.flashes[setting.flash])
         return request.spread(tensor=self.degrees[setting.tp]).with_options(fusions=fusions, **options)
 
@@ -73,7 +73,7 @@ class Controls(Struct, frozen=True):
         return self.at(setting, batch=np.array(self.batches)[:, None], prompt=np.array(self.prompts)[None, :])
 
 
-def quantised(request: Request, scheme: str) -> Request:
+def quantized(request: Request, scheme: str) -> Request:
     """The request in the formats of a scheme."""
     return replace(request, formats={"scheme": scheme})
 

@@ -23,8 +23,8 @@ from roofline.core.expressions import Type
 from roofline.core.files import whole_file
 from roofline.core.units import seconds, si
 from roofline.reports.output.terminal import render, table
+from roofline.reports.tables.resumable import Spool
 from roofline.reports.tables.rows import CsvEncoding, JsonLinesEncoding, ParquetFile, broken_rows, sliced
-from roofline.reports.tables.spool import Spool
 from roofline.whatif.executors import Pool
 from roofline.whatif.metrics import find_metric
 from roofline.whatif.selection import Rows

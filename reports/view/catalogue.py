@@ -17,7 +17,7 @@ from roofline.specs.host import list_hosts
 from roofline.specs.precision import SCHEMES
 from roofline.specs.reserve import MEMORY_READINGS
 from roofline.whatif.options import OPTIONS
-from roofline.whatif.vllm import DTYPES, METHODS
+from roofline.whatif.vllm_options import DTYPES, METHODS
 
 NOTATIONS = ("W8A8", "W4A16", "W8A16", "W4A8", "W4A16KV8", "W16A16")
 """Schemes by bits, beside the named ones."""

@@ -37,7 +37,7 @@ def fit(
     """
     from roofline.core.errors import RooflineError
     from roofline.validate.fit.calibrate import fitted
-    from roofline.validate.fit.own import fit_rows
+    from roofline.validate.fit.user_profile import fit_rows
     from roofline.validate.score.serving import has_loads
 
     if has_loads(measurements):

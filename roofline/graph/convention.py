@@ -62,7 +62,7 @@ def viewer_inputs(model: Model, precision: Precision) -> tuple[Model, Precision]
         replace(model, groups=groups, positions=Positions("none"), lm_head_bias=False, embedding_norm=False),
         Precision(
             base=precision.activations,
-            weights=WeightScheme(f"{linear.name}-everywhere", linear, unquantised=frozenset()),
+            weights=WeightScheme(f"{linear.name}-everywhere", linear, unquantized=frozenset()),
             activations=precision.activations,
             kv=kv,
             compute="int8" if narrow else None,

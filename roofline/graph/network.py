@@ -45,7 +45,7 @@ class Section(Struct, frozen=True):
 class Network(Struct, frozen=True, dict=True):
     """A model's operators in one precision, in execution order.
 
-    `rules` derive the extents of its sizes from a workload. `base` is the arithmetic of unquantised operands; `compute`
+    `rules` derive the extents of its sizes from a workload. `base` is the arithmetic of unquantized operands; `compute`
     forces an arithmetic on every GEMM (None: the operands determine it). `two_batch_overlap`: all-to-alls overlap with
     computation on another micro-batch.
     """

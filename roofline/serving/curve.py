@@ -21,13 +21,13 @@ from roofline.core.display import repr_html
 from roofline.core.errors import RooflineError
 from roofline.scenario.cost import HOUR, MILLION, price
 from roofline.scenario.scenario import Scenario
+from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
 from roofline.serving.load import Arrivals, Load
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.pools import Pools, Tandem, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.simulation import simulate
 from roofline.serving.steady import steady
-from roofline.serving.tandem import simulated_outcome, steady_outcomes_of
 from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import Scheduler
 

@@ -18,8 +18,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from roofline.serving.closed_loop import orbit_of
 from roofline.serving.load import Load
-from roofline.serving.orbit import orbit_of
 from roofline.serving.replica import Replica
 from roofline.serving.times import Times
 from roofline.serving.waits import SAMPLES, cube

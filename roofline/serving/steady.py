@@ -26,7 +26,7 @@ prompts, n / G a step, find room.
 TTFT. A request arrives in a step with probability proportional to its length, waits for its rest, for steps that are
 scheduled ahead, and for those that the tokens ahead and its own fill, with few, some and many sequences.
 
-Closed loops are followed step by step for a few rounds (`roofline.serving.orbit`), with L from C = L (TTFT + G T)
+Closed loops are followed step by step for a few rounds (`roofline.serving.closed_loop`), with L from C = L (TTFT + G T)
 (Little). Of a long series of rates or concurrencies some are solved, and those between them are interpolated.
 """
 
@@ -40,9 +40,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.serving.closed_loop import orbit_of
 from roofline.serving.few import FEW, few_sequences
 from roofline.serving.load import Arrivals, Load
-from roofline.serving.orbit import orbit_of
 from roofline.serving.prompts import Prompts, prompts_at, seconds
 from roofline.serving.replica import Replica
 from roofline.serving.times import NOTHING, Times, slots_of, times_of

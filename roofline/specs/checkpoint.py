@@ -3,9 +3,9 @@
 By default a model runs as it was released: DeepSeek-V3 in FP8, gpt-oss with its experts in MXFP4, most others in 16
 bits. Three rules follow the engines:
 
-* Weights keep their released format if the engine supports it; otherwise they are dequantised to 16 bits.
-* Activations are quantised only if the device multiplies in that arithmetic: FP8 weights on Ampere, and NVFP4 weights
-  before Blackwell, are dequantised on the fly (vLLM's Marlin kernels).
+* Weights keep their released format if the engine supports it; otherwise they are dequantized to 16 bits.
+* Activations are quantized only if the device multiplies in that arithmetic: FP8 weights on Ampere, and NVFP4 weights
+  before Blackwell, are dequantized on the fly (vLLM's Marlin kernels).
 * A requested scheme or weight format replaces the released formats.
 
 >>> from roofline import load_hardware, load_model
@@ -38,7 +38,7 @@ RELEASED_OVERRIDES = ("scheme", "weights")
 
 
 def default_base(model: Model, hardware: Hardware) -> str:
-    """The unquantised format that a model runs in on this hardware.
+    """The unquantized format that a model runs in on this hardware.
 
     fp32 checkpoints run in fp16 (vLLM, `--dtype auto`). If the hardware does not support the model's format, it is the
     other 16-bit format, if supported.
@@ -51,14 +51,14 @@ def default_base(model: Model, hardware: Hardware) -> str:
 
 
 def released_scheme(model: Model, engine: Engine) -> str:
-    """The scheme, in the notation of `--quant`, in which an engine runs a checkpoint; `PLAIN` if unquantised."""
+    """The scheme, in the notation of `--quant`, in which an engine runs a checkpoint; `PLAIN` if unquantized."""
     if model.quantization is None:
         return PLAIN
     return model.quantization if engine.checkpoints is None else engine.checkpoints.get(model.quantization, PLAIN)
 
 
 def released(model: Model, hardware: Hardware, engine: Engine) -> Mapping[str, str]:
-    """The quantised formats in which a released checkpoint runs, as arguments of `parse_precision`."""
+    """The quantized formats in which a released checkpoint runs, as arguments of `parse_precision`."""
     scheme = released_scheme(model, engine)
     weights, activations, kv = scheme_formats(scheme)
     found = {
@@ -82,7 +82,7 @@ def precision_of(
     """The formats a model runs in: as requested (arguments of `parse_precision`), else as released.
 
     `engine` is a profile or its name, by default the hardware's; a requested `base` is the format of what is not
-    quantised. Raises RooflineError for an unknown name.
+    quantized. Raises RooflineError for an unknown name.
     """
     base = requested.pop("base", None) or default_base(model, hardware)
     profile = resolve_engine(hardware, engine)
@@ -93,14 +93,14 @@ def precision_of(
     if model.stored is not None and runs_as_stored(model, profile):
         return replace(found, weights=model.stored.scheme)
     if model.quantization is not None and released_scheme(model, profile) == model.quantization:
-        return replace(found, weights=found.weights.without(model.unquantised))
+        return replace(found, weights=found.weights.without(model.unquantized))
     return found
 
 
 def runs_as_stored(model: Model, engine: Engine) -> bool:
     """Whether an engine keeps the formats of a checkpoint's tensors.
 
-    Unquantised safetensors are converted to one format as they are loaded; GGUF is not.
+    Unquantized safetensors are converted to one format as they are loaded; GGUF is not.
     """
     if model.quantization is not None:
         return released_scheme(model, engine) == model.quantization

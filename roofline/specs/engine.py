@@ -6,7 +6,7 @@ A forward pass takes
     t = max(kernels + gap N, [no CUDA graph] issue N, sequence batch) + step        with overlap scheduling
 
 for N kernels. `kernels` is the sum of their times, which include the engine's `launch`, `memory`, `kv_reread`,
-`collective`, `dequantisation`, `integer_blocks` and `kv_conversion`, multiplied by `prefill` or `decode`. The host
+`collective`, `dequantization`, `integer_blocks` and `kv_conversion`, multiplied by `prefill` or `decode`. The host
 launches kernels ahead of the device, so the slower of the two counts; a CUDA graph removes the launches (`issue`).
 `step` and `sequence` are scheduling, sampling and detokenisation between two passes; drafts of speculative decoding
 follow each other within one step, each after `draft_step`. With overlap scheduling (vLLM's
@@ -52,13 +52,13 @@ FUSIONS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         "residual_norm": (("attn_add", "mlp_norm"), ("mlp_add", "attn_norm")),
         "reduced_norm": (("attn_all_reduce", "attn_add", "mlp_norm"), ("mlp_all_reduce", "mlp_add", "attn_norm")),
         "head_norms": (("q_norm", "k_norm", "v_norm"),),
-        "quantisation": (),
+        "quantization": (),
         "experts": (("expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"),),
     }
 )
 """The operators that each fusion computes in one kernel. Reports list the operators separately.
 
-`quantisation`: norms and activations write the 8- and 4-bit inputs of the GEMMs after them.
+`quantization`: norms and activations write the 8- and 4-bit inputs of the GEMMs after them.
 """
 
 SHARED_EXPERTS = frozenset(
@@ -96,7 +96,7 @@ PARAMETERS = (
         1.0,
         "fraction of the error of inherited kernels that remains after a fit to whole passes",
     ),
-    Parameter("dequantisation", Unit.RATIO, 0.005, 1.0, 0.5, "fraction of the vector peak that dequantisation reaches"),
+    Parameter("dequantization", Unit.RATIO, 0.005, 1.0, 0.5, "fraction of the vector peak that dequantization reaches"),
     Parameter(
         "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "SM cycles for 1024 multiplications of block-scaled integers"
     ),
@@ -124,13 +124,13 @@ class Engine(Struct, frozen=True, dict=True):
     experts on a second stream. `all_reduce`: the engine's own all-reduce kernel by the first word of a link's kind;
     the faster of it and NCCL is used. `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
-    layers with integer weights quantise their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose
+    layers with integer weights quantize their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose
     calibration does not apply, because it measured other kernels (PyTorch's on CPUs), `own_kernels_of`: the engine that
     has them, where that is another one. `prompt_logits`: it computes the logits of all prompt tokens, not of the last
     alone. `memory`: what it reserves of a
     device's memory (`roofline.specs.reserve`). `scheduler`: how it fills its steps under load
-    (`roofline.specs.scheduler`). `checkpoints`: quantisation schemes of
-    released checkpoints that it runs, and the scheme it runs each in; others are dequantised to 16 bits (None: all run
+    (`roofline.specs.scheduler`). `checkpoints`: quantization schemes of
+    released checkpoints that it runs, and the scheme it runs each in; others are dequantized to 16 bits (None: all run
     as released). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers
     convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the
     upcast is added to the 16-bit GEMM. `kernels_of`: the

@@ -81,7 +81,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType({f.name: f for f in _FORMATS})
 scale, no zero point; other widths likewise), `awq-gN` and `gptq-gN`."""
 
 UNQUANTISED_FORMATS = ("fp32", "tf32", "bf16", "fp16")
-"""Formats of unquantised models."""
+"""Formats of unquantized models."""
 
 _SIXTEEN = ("fp16", "bf16", "tf32", "fp32")
 PROMOTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -105,7 +105,7 @@ WIDTH: Mapping[str, int] = MappingProxyType(
 """Operand bits of each arithmetic; of the possible ones the narrowest is the fastest."""
 
 DEQUANTISE_FLOPS = 2
-"""Vector FLOPs to dequantise an element: zero point and scale in one fused multiply-add."""
+"""Vector FLOPs to dequantize an element: zero point and scale in one fused multiply-add."""
 
 
 @lru_cache(maxsize=512)

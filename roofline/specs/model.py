@@ -124,8 +124,8 @@ class Model(Struct, frozen=True, dict=True):
     for the layers' `cross` attention, or a "vision" encoder whose `tower_tokens` outputs per image are added to the
     prompt; `image` is the rule for images of other sizes. An encoder's `tower_tokens`, if any, are its default input
     length (Whisper's windows of 30 s). `deepstack`: earlier layers of a vision encoder whose outputs pass through
-    projectors of their own, of the same widths (Qwen3-VL). `dtype`: format of the unquantised weights. `quantization`:
-    scheme of the others, in the notation of `--quant`. `unquantised`: parts left unquantised beside the usual ones.
+    projectors of their own, of the same widths (Qwen3-VL). `dtype`: format of the unquantized weights. `quantization`:
+    scheme of the others, in the notation of `--quant`. `unquantized`: parts left unquantized beside the usual ones.
     `mtp`: number of multi-token-prediction modules in the checkpoint, not part of the main model. `extra_parameters`:
     stored weights that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the
     derived size is `roofline.bound.memory.parameters(model)`. `stored`: the weights of the checkpoint on disk that the
@@ -142,7 +142,7 @@ class Model(Struct, frozen=True, dict=True):
     task: Literal["generate", "encode"] = "generate"
     dtype: str = "bf16"
     quantization: str | None = None
-    unquantised: tuple[str, ...] = ()
+    unquantized: tuple[str, ...] = ()
     max_context: int | None = None
     tied_embeddings: bool = False
     embedding_norm: bool = False

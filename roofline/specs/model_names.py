@@ -2,7 +2,7 @@
 
 A model is known by its spec's name, by the repository that the spec's `source` names, and by the spec's `repositories`.
 A name consists of the words of one of these, then optionally of a size, which must be that of the model, and of a
-quantisation scheme; a repository that the spec lists with changes is known by its whole name only. `TUNED` words do not
+quantization scheme; a repository that the spec lists with changes is known by its whole name only. `TUNED` words do not
 count: Llama-3.1-8B-Instruct has the architecture of Llama-3.1-8B.
 """
 
@@ -146,7 +146,7 @@ def _listed(repository: str, entries: tuple[_Entry, ...]) -> Named | None:
 
 
 class _Tail(Struct, frozen=True):
-    """What follows the model's words: its size in parameters, and a quantisation scheme."""
+    """What follows the model's words: its size in parameters, and a quantization scheme."""
 
     size: float | None = None
     scheme: str | None = None
@@ -161,10 +161,10 @@ FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat"})
 """Words around a scheme that do not change what is stored."""
 
 SPELLINGS = {"fp4": "nvfp4", "f16": "fp16", "bnb": "nf4", "bitsandbytes": "nf4"}
-"""Schemes under another name: NVIDIA's FP4 repositories are NVFP4; bitsandbytes quantises to NF4 with double scales."""
+"""Schemes under another name: NVIDIA's FP4 repositories are NVFP4; bitsandbytes quantizes to NF4 with double scales."""
 
 PLAIN_FORMATS = ("fp32", "bf16", "fp16")
-"""The formats of checkpoints that are not quantised."""
+"""The formats of checkpoints that are not quantized."""
 
 _BITS = re.compile(r"(?:int|w)?([48])(?:bit)?")
 
@@ -181,7 +181,7 @@ def _tail(text: str) -> _Tail | None:
 
 
 def _scheme(text: str) -> str | None:
-    """The quantisation scheme in the end of a name, such as AWQ, GPTQ-Int4, FP8-dynamic, quantized.w4a16, Q4_K_M."""
+    """The quantization scheme in the end of a name, such as AWQ, GPTQ-Int4, FP8-dynamic, quantized.w4a16, Q4_K_M."""
     every = [part for part in re.split(r"[^a-z0-9_]+", text.lower()) if part and part not in TUNED]
     parts = [SPELLINGS.get(part, part) for part in every if part not in FILLERS]
     if not parts:

@@ -27,7 +27,7 @@ from roofline.specs.weight_files.stored import is_checkpoint
 def load_model(name: str) -> Model:
     """The model `name`, or that of the YAML spec, `config.json`, GGUF file or folder of safetensors at that path.
 
-    `name` may be a repository of the hub (`roofline.specs.model_names`); a quantisation that it names is the model's.
+    `name` may be a repository of the hub (`roofline.specs.model_names`); a quantization that it names is the model's.
     Raises UnknownNameError with the nearest names, or SpecError with the file and the key.
 
     >>> load_model("Qwen/Qwen3-32B-AWQ")
@@ -115,7 +115,7 @@ class _Spec(Struct, frozen=True, forbid_unknown_fields=True):
     task: Literal["generate", "encode"] = "generate"
     dtype: Literal["fp32", "bf16", "fp16"] = "bf16"
     quantization: Text | None = None
-    unquantised: list[Literal["attention", "linear_attention", "mlp"]] | None = None
+    unquantized: list[Literal["attention", "linear_attention", "mlp"]] | None = None
     max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     tied_embeddings: bool = False
     positions: Positions = ROPE
@@ -162,7 +162,7 @@ _SECTIONS: Mapping[str, type[Any]] = {**MIXERS, **FEED_FORWARDS, "cross": Attent
 
 _SWITCHES = ("residual", "shared_norm", "one_all_reduce")
 _LAYER_KEYS = (*_SECTIONS, *_SWITCHES)
-_CONVERTED = {"convolutions", "name", "norm", "projector", "tower", "unquantised"}
+_CONVERTED = {"convolutions", "name", "norm", "projector", "tower", "unquantized"}
 _SHARED = tuple(key for key in _Spec.__struct_fields__ if key in Model.__struct_fields__ and key not in _CONVERTED)
 """Keys that are the same in the file and in `Model`."""
 
@@ -187,8 +187,8 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
             check_scheme(other.quantization, where, f"repositories.{repository}.quantization")
     if spec.quantization is not None:
         check_scheme(spec.quantization, where, "quantization")
-    elif spec.unquantised:
-        raise SpecError(where, "'unquantised' needs 'quantization': it lists the exceptions")
+    elif spec.unquantized:
+        raise SpecError(where, "'unquantized' needs 'quantization': it lists the exceptions")
     if (spec.tower is None) != (spec.tower_kind is None):
         raise SpecError(where, "'tower' and 'tower_kind' need each other")
     blocks = _blocks(spec, where)
@@ -213,7 +213,7 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         norm=next(iter(layers.values())).norm,
         projector=tuple(spec.projector or ()),
         convolutions=tuple(spec.convolutions or ()),
-        unquantised=tuple(spec.unquantised or ()),
+        unquantized=tuple(spec.unquantized or ()),
         tower=_tower(spec, where),
     )
 
@@ -329,7 +329,7 @@ def to_spec(model: Model) -> dict[str, Any]:
         "positions": positions.kind if positions.count is None else {"kind": positions.kind, "count": positions.count},
         "projector": list(model.projector) or None,
         "convolutions": [asdict(part) for part in model.convolutions] or None,
-        "unquantised": list(model.unquantised) or None,
+        "unquantized": list(model.unquantized) or None,
         "layers": model.layers if plain else {"count": model.layers, "pattern": _runs(model.pattern)},
     }
     defaults = {field.name: field.default for field in fields(_Spec)}

@@ -29,7 +29,7 @@ PLAIN = re.compile(r"[\w .:/+(),;*×-]{1,300}")
 
 
 class Named(Struct, frozen=True):
-    """What a name stands for: a spec, other values of the model's fields (a quantisation), and a number of devices."""
+    """What a name stands for: a spec, other values of the model's fields (a quantization), and a number of devices."""
 
     name: str
     path: Path

@@ -2,7 +2,7 @@
 
 * A low-precision peak requires **all** operands in that precision and a device that supports it. Otherwise operands are
   upcast along `PROMOTIONS` to a common arithmetic of the device, at a cost on the vector unit.
-* Checkpoints leave parts unquantised. A `WeightScheme` gives the format of each component of the weights.
+* Checkpoints leave parts unquantized. A `WeightScheme` gives the format of each component of the weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from roofline.specs.schemes import GGUF, WeightScheme, find_weight_scheme
 class Precision(Struct, frozen=True):
     """The formats of a scenario.
 
-    `base`: unquantised tensors, such as the residual stream, norms, queries and attention outputs. `activations`:
+    `base`: unquantized tensors, such as the residual stream, norms, queries and attention outputs. `activations`:
     inputs of linear layers. `kv`: the KV cache. `weights`: a scheme by component. `compute`: a forced arithmetic; None
     derives it from the operands. `queries`: queries and attention probabilities; None derives them (`attention`).
     """
@@ -72,7 +72,7 @@ SCHEMES: Mapping[str, tuple[str | None, str | None, str | None]] = MappingProxyT
 """The schemes of `--quant NAME`, beside the notation W4, W8A8, W4A16KV8, KV4."""
 
 PLAIN = "W16A16"
-"""The unquantised scheme, which also overrides the format of a checkpoint."""
+"""The unquantized scheme, which also overrides the format of a checkpoint."""
 
 _NOTATION = re.compile(r"(?=.)(?:W(?P<w>\d+))?(?:A(?P<a>\d+))?(?:KV(?P<kv>\d+))?", re.IGNORECASE | re.ASCII)
 
@@ -137,7 +137,7 @@ def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
     if match is None:
         known = (*SCHEMES, *UNQUANTISED_FORMATS)
         hint = suggest(scheme, known, listed=0) or "; write it like W4, W8A8, W4A16KV8, KV8, fp8, awq or q4_k_m"
-        raise RooflineError(f"unknown quantisation scheme {quote(scheme)}{hint}")
+        raise RooflineError(f"unknown quantization scheme {quote(scheme)}{hint}")
 
     def integer(part: str, what: str) -> str | None:
         bits = match[part]

@@ -1,4 +1,4 @@
-"""Weight schemes: the format of each component of a checkpoint, including unquantised parts."""
+"""Weight schemes: the format of each component of a checkpoint, including unquantized parts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _more_bits(layer: int, layers: int) -> bool:
 
 
 UNQUANTISED = frozenset({"embedding", "positions", "lm_head", "norm", "bias", "router", "convolution"})
-"""Components that quantised checkpoints usually leave unquantised."""
+"""Components that quantized checkpoints usually leave unquantized."""
 
 PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -83,20 +83,20 @@ PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
         "mlp": frozenset({"gate_proj", "up_proj", "down_proj"}),
     }
 )
-"""Further parts that a checkpoint may leave unquantised; "mlp" is dense blocks and shared experts."""
+"""Further parts that a checkpoint may leave unquantized; "mlp" is dense blocks and shared experts."""
 
 
 class WeightScheme(Struct, frozen=True):
     """The weight formats of a checkpoint.
 
-    Components in `unquantised` keep the model's own format, those in `special` have the format given there, and all
+    Components in `unquantized` keep the model's own format, those in `special` have the format given there, and all
     other linear layers have `linear` (None: the model's own format).
     """
 
     name: str
     linear: Format | None = None
     special: Mapping[str, Choice] = field(default_factory=lambda: MappingProxyType({}))
-    unquantised: Collection[str] = UNQUANTISED
+    unquantized: Collection[str] = UNQUANTISED
 
     def format_of(self, component: str, base: Format, layers: int, group: int = 1) -> Format:
         """The format of `component` (an operator name, or embedding, norm, bias, ...).
@@ -106,14 +106,14 @@ class WeightScheme(Struct, frozen=True):
         chosen = self.special.get(component, self.special.get(component.removeprefix("expert_")))
         if chosen is not None:
             return _resolve(chosen, layers, group)
-        if self.linear is None or component in self.unquantised:
+        if self.linear is None or component in self.unquantized:
             return base
         return self.linear
 
     def without(self, parts: Collection[str]) -> WeightScheme:
-        """The scheme with these `PARTS` left unquantised."""
-        kept = frozenset(self.unquantised).union(*(PARTS[part] for part in parts))
-        return replace(self, unquantised=kept)
+        """The scheme with these `PARTS` left unquantized."""
+        kept = frozenset(self.unquantized).union(*(PARTS[part] for part in parts))
+        return replace(self, unquantized=kept)
 
     def __hash__(self) -> int:
         return hash((self.name, self.linear))
@@ -124,7 +124,7 @@ def _choice(given: Choice | str) -> Choice:
 
 
 def _gguf(name: str, base: str, output: str, **special: Choice | str) -> WeightScheme:
-    """A llama.cpp file type: vectors in fp32, the embedding quantised, the output matrix in its own format."""
+    """A llama.cpp file type: vectors in fp32, the embedding quantized, the output matrix in its own format."""
     chosen = {"norm": "fp32", "bias": "fp32", "router": "fp32", "convolution": "fp16", "lm_head": output, **special}
     choices = {component: _choice(given) for component, given in chosen.items()}
     return WeightScheme(name, FORMATS[base], MappingProxyType(choices), frozenset())
@@ -250,7 +250,7 @@ WEIGHT_SCHEMES: Mapping[str, WeightScheme] = MappingProxyType(
     | {
         # gpt-oss model card (2025): only the experts are MXFP4; a dense model has its MLP in that place.
         "mxfp4": WeightScheme(
-            "mxfp4", FORMATS["mxfp4"], unquantised=UNQUANTISED | {"q_proj", "k_proj", "v_proj", "o_proj"}
+            "mxfp4", FORMATS["mxfp4"], unquantized=UNQUANTISED | {"q_proj", "k_proj", "v_proj", "o_proj"}
         ),
     }
 )
@@ -263,7 +263,7 @@ def find_weight_scheme(name: str) -> WeightScheme:
     if key in WEIGHT_SCHEMES:
         return WEIGHT_SCHEMES[key]
     if key in UNQUANTISED_FORMATS:
-        return WeightScheme(key, FORMATS[key], unquantised=frozenset())
+        return WeightScheme(key, FORMATS[key], unquantized=frozenset())
     try:
         return WeightScheme(key, find_format(name))
     except UnknownNameError:

@@ -71,7 +71,7 @@ _KERNELS = (
     ),
     WeightOnlyKernel(
         "llm-int8",
-        "bitsandbytes' LLM.int8(): inputs are quantised by row and their outlier columns split off, sums of 32 bits are"
+        "bitsandbytes' LLM.int8(): inputs are quantized by row and their outlier columns split off, sums of 32 bits are"
         " scaled and added; launches and traffic fitted to its layers of 768 to 12288 on A100, memory to BLOOM-176B, a"
         " token of which takes 1.15 to 1.23 times as long as in BF16 (Dettmers et al. 2022, Tables 5 and 4)",
         conversion=0.0,

@@ -6,8 +6,8 @@ and the description of each technique: the systems it covers, its price and its 
 >>> from roofline import Scenario, analyze, load_hardware, load_model
 >>> from roofline.techniques import apply_techniques
 >>> plain = Scenario(load_model("llama-2-13b"), load_hardware("a6000"))
->>> quantised = apply_techniques(plain, ["awq"])
->>> round(analyze(plain).decode.bound_time / analyze(quantised).decode.bound_time, 1)
+>>> quantized = apply_techniques(plain, ["awq"])
+>>> round(analyze(plain).decode.bound_time / analyze(quantized).decode.bound_time, 1)
 3.6
 """
 

@@ -161,8 +161,8 @@ def with_weight_format(scenario: Scenario, change: Callable[[Format], Format]) -
     if scheme.special:
         raise UnsupportedError(f"changing the mixed weight formats of {scheme.name} is not simulated")
     changed = change(scheme.format_of("up_proj", precision.base, scenario.model.layers))
-    kept = UNQUANTISED | frozenset(scheme.unquantised)
-    return with_precision(scenario, weights=WeightScheme(changed.name, changed, unquantised=kept))
+    kept = UNQUANTISED | frozenset(scheme.unquantized)
+    return with_precision(scenario, weights=WeightScheme(changed.name, changed, unquantized=kept))
 
 
 def _with_layers(scenario: Scenario, name: str, change: Callable[[Layer], Layer]) -> Scenario:

@@ -11,7 +11,7 @@ from roofline.graph.rewrite import Adapter, LowRank
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import Format, find_format, pruned, structured
 from roofline.techniques.changes import precision_of, with_precision, with_rewrite, with_weight_format
-from roofline.techniques.quantisation import stored, with_formats
+from roofline.techniques.quantization import stored, with_formats
 
 
 def dense_kernels(scenario: Scenario, _: str, *, sparsity: float) -> Scenario:  # noqa: ARG001 - no effect on costs
@@ -54,7 +54,7 @@ def low_rank_plus_sparse(scenario: Scenario, name: str, *, low_rank: float, spar
     return with_rewrite(scenario, name, LowRank(low_rank + sparse))
 
 
-def quantised_low_rank(scenario: Scenario, name: str, *, share: float, bits: int) -> Scenario:
+def quantized_low_rank(scenario: Scenario, name: str, *, share: float, bits: int) -> Scenario:
     """LPLR: low-rank factors in few bits."""
     return with_formats(low_rank(scenario, name, share=share), name, weights=stored(name, bits, bits))
 

@@ -22,7 +22,7 @@ from roofline.specs.records import record
 from roofline.techniques.acceptance import as_published
 from roofline.techniques.base import Technique
 
-MODEL = ("structure", "attention", "quantisation", "compression", "conditional")
+MODEL = ("structure", "attention", "quantization", "compression", "conditional")
 SYSTEM = ("kernels", "serving", "speculation", "placement", "scheduling")
 FILES = (*MODEL, "data", *SYSTEM)
 """In the order in which techniques apply; distillation comes first, since it replaces the model."""

@@ -91,7 +91,7 @@ def experts_on_cpu(scenario: Scenario, name: str, *, hardware: str, share: float
 
 
 def _arithmetic_on_cpu(scenario: Scenario) -> str | None:
-    """FP32 for quantised experts: kernels of GGUF formats unpack and multiply them on vector units, not with AMX.
+    """FP32 for quantized experts: kernels of GGUF formats unpack and multiply them on vector units, not with AMX.
 
     KTransformers did so up to version 0.2 (its doc/en/AMX.md); llama.cpp has AMX kernels for dense layers alone.
     """

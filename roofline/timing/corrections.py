@@ -1,7 +1,7 @@
 """Times of kernels without a calibrated form, and of work that the forms leave out.
 
     not measured                    t = launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)
-    upcast weights                  t = (form^2 + (conversion / dequantisation)^2)^(1/2)
+    upcast weights                  t = (form^2 + (conversion / dequantization)^2)^(1/2)
     block-scaled integers           t = (form^2 + (multiplications x integer_blocks / (1024 units clock))^2)^(1/2)
     concurrent link transfers       t = max(form, link / 0.75)
 
@@ -82,7 +82,7 @@ class Corrections:
         """Add the upcast of weights to the kernels that need one."""
         rows = self.upcasting
         if rows.size:
-            vector = self.parts[rows] @ times[Row.VECTOR_TIME] / self._engine["dequantisation"]
+            vector = self.parts[rows] @ times[Row.VECTOR_TIME] / self._engine["dequantization"]
             _overlap(rows, vector, low, mid, high)
 
     @cached_property

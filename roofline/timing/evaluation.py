@@ -17,8 +17,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from roofline.core.cache import MAX_CACHED_VALUES, LruCache
 from roofline.core.errors import RooflineError
+from roofline.core.result_cache import MAX_CACHED_VALUES, LruCache
 from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Expected, Match
 from roofline.timing.kernels import Array

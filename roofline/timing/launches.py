@@ -24,13 +24,13 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.timing.calibration import Basis, Calibration, Fit, Match, Residuals
-from roofline.timing.hosts import on_host
 from roofline.timing.kernels import kernel
 from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, numbers
 from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape, kernel_shape, of_ggml, weight_format
 from roofline.timing.levels import crossing_spread
+from roofline.timing.pcie_collectives import on_host
 
 ATTENTION = ("attention_prefill", "attention_decode")
 """The measurement schema's names of the two attention kernels."""
@@ -128,9 +128,9 @@ def launches(placement: Placement, engine: Engine, calibration: Calibration) -> 
         weight_only = tuple(engine.weight_only.items()) if placement.hardware.vendor in WEIGHT_ONLY_VENDORS else ()
         own = _own_all_reduces(placement, engine, section)
         on_ggml = not engine.uses_calibrated_kernels(placement.hardware)
-        quantised = "quantisation" in engine.fusions
+        quantized = "quantization" in engine.fusions
         also = _also(engine, placement.hardware)
-        chosen = engine.kernels, engine.gated_delta_rule, weight_only, own, also, on_ggml, quantised
+        chosen = engine.kernels, engine.gated_delta_rule, weight_only, own, also, on_ggml, quantized
         found += _of_section(section, start, arithmetic, *chosen, placement.hardware, calibration)
         start = stop
     return found
@@ -147,7 +147,7 @@ def _of_section(
     all_reduces: tuple[tuple[int, str], ...],
     also: tuple[tuple[str, str], ...],
     on_ggml: bool,
-    quantised: bool,
+    quantized: bool,
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[Kernel, ...]:
@@ -165,7 +165,7 @@ def _of_section(
     for parts in sorted(found):
         ops = tuple(section.ops[index] for index in parts)
         variant = gated_delta_rule if ops[0].kind is Kind.GATED_DELTA_RULE else None
-        chosen = arithmetic[parts[0]], variant, weight_only, all_reduces, also, on_ggml, by_expert, quantised
+        chosen = arithmetic[parts[0]], variant, weight_only, all_reduces, also, on_ggml, by_expert, quantized
         made = _constants(ops, *chosen, hardware, calibration)
         kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *made))
     return tuple(kernels)
@@ -207,7 +207,7 @@ def _constants(
     also: tuple[tuple[str, str], ...],
     on_ggml: bool,
     by_expert: bool,
-    quantised: bool,
+    quantized: bool,
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[KernelShape | None, Mapping[str, Match], Mapping[str, Match], bool]:
@@ -216,7 +216,7 @@ def _constants(
     `variant` is the engine's choice where there are several kernels, `weight_only` its kernels by weight format,
     `all_reduces` its own all-reduce kernels by reach, `also` the engines that further kernels of it were measured with;
     `on_ggml`: GEMMs and attention are llama.cpp's on a CPU; `by_expert`: of a layer whose experts ranks divide;
-    `quantised`: the kernels before GEMMs quantise their inputs.
+    `quantized`: the kernels before GEMMs quantize their inputs.
     """
     shape = kernel_shape(ops, arithmetic)
     if on_ggml and shape is not None and arithmetic is not None:
@@ -246,7 +246,7 @@ def _constants(
         if op in matches and shape is not None:
             match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts))
             others = {**others, **({op: match} if match is not None else {})}
-    if quantised and shape is not None and shape.op == "gemm" and _has_quantised_input(ops, shape):
+    if quantized and shape is not None and shape.op == "gemm" and _has_quantized_input(ops, shape):
         shape = replace(shape, texts={**shape.texts, "bare": 1.0})
         matches, others = ({op: _launched_less(match) for op, match in found.items()} for found in (matches, others))
     own = dict(all_reduces).get(link.reach) if link is not None and link.collective is Collective.ALL_REDUCE else None
@@ -257,13 +257,13 @@ def _constants(
     return shape if matches else None, matches, others, upcasts
 
 
-def _has_quantised_input(ops: Sequence[Op], shape: KernelShape) -> bool:
-    """Whether a norm or an activation can write the quantised input of a GEMM."""
+def _has_quantized_input(ops: Sequence[Op], shape: KernelShape) -> bool:
+    """Whether a norm or an activation can write the quantized input of a GEMM."""
     return shape.texts["dtype"] in QUANTISED and ops[0].name not in UNFUSED
 
 
 def _launched_less(match: Match) -> Match:
-    """The constants of a GEMM without the kernel that quantises its input."""
+    """The constants of a GEMM without the kernel that quantizes its input."""
     launch = match.fit.parameters["launch"]
     parameters = {**match.fit.parameters, "launch": max(launch - LAUNCH, launch / 4)}
     return replace(match, fit=replace(match.fit, parameters=parameters))

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.bound.roof import TIMES, Placement, blocks, hidden, monomial_values, monomials_of, values_at
-from roofline.core.cache import MAX_CACHED_VALUES, LruCache
+from roofline.core.result_cache import MAX_CACHED_VALUES, LruCache
 from roofline.graph.extents import Step, extents, spread
 from roofline.specs.engine import ROUTED_EXPERTS, SHARED_EXPERTS, Engine
 from roofline.specs.hardware import Hardware

@@ -31,7 +31,7 @@ from roofline.specs.modelspec import load_model
 from roofline.specs.precision import parse_precision, scheme_formats
 from roofline.specs.reserve import MEMORY_READINGS, check_memory
 from roofline.techniques import check_request
-from roofline.whatif import vllm
+from roofline.whatif import vllm_options
 from roofline.whatif.request import Request
 
 NOTHING = "none"
@@ -182,11 +182,11 @@ OPTIONS: Mapping[str, Option] = {
         _grid("images", 0, MAX_BATCH),
         Option("image_size", Kind.TEXT, ("image_size",), check=parse_image_size),
         _format("quant", "scheme"),
-        Option("quantization", Kind.TEXT, ("quantization",), check=scheme_formats, spellings=vllm.METHODS),
-        Option("dtype", Kind.TEXT, ("formats", "base"), check=vllm.check_dtype, spellings=vllm.DTYPES),
+        Option("quantization", Kind.TEXT, ("quantization",), check=scheme_formats, spellings=vllm_options.METHODS),
+        Option("dtype", Kind.TEXT, ("formats", "base"), check=vllm_options.check_dtype, spellings=vllm_options.DTYPES),
         _format("weights", "weights"),
         _format("activations", "activations"),
-        _format("kv", "kv", vllm.CACHE_DTYPES),
+        _format("kv", "kv", vllm_options.CACHE_DTYPES),
         Option("flash", Kind.SWITCH, ("flash",)),
         Option("fuse", Kind.LIST, ("fuse",), check=lambda name: check_fusions([name])),
         _degree("tp", "tensor"),
@@ -220,7 +220,7 @@ def find_option(name: str) -> Option:
     Dashes and underscores are alike; `with_` is `with`, which Python reserves. vLLM's names are known, too.
     """
     key = str(name).strip().removeprefix("--").replace("-", "_").removesuffix("_")
-    key = vllm.ALIASES.get(key, key)
+    key = vllm_options.ALIASES.get(key, key)
     if key not in OPTIONS:
         raise UnknownNameError("option of a scenario", name, OPTIONS)
     return OPTIONS[key]
@@ -290,13 +290,13 @@ def compose(
     network, (hardware, devices) = load_model(model), load_devices(hw)
     ranks = _spread({name: value for name, value in degrees.items() if value is not None}, devices, hw)
     if enable_expert_parallel:
-        ranks = vllm.expert_parallel(ranks, network)
+        ranks = vllm_options.expert_parallel(ranks, network)
     if dp_attention:
-        ranks = vllm.attention_parallel(ranks, network)
+        ranks = vllm_options.attention_parallel(ranks, network)
     if quantization is not None:
-        formats = {**formats, "scheme": vllm.chosen_scheme(quantization, formats.get("scheme"), network)}
+        formats = {**formats, "scheme": vllm_options.chosen_scheme(quantization, formats.get("scheme"), network)}
     if "max_model_len" in limits:
-        network = replace(network, max_context=vllm.limited_context(network, limits["max_model_len"]))
+        network = replace(network, max_context=vllm_options.limited_context(network, limits["max_model_len"]))
     with_flash = flash if flash is not None else convention == Convention.PHYSICAL
     fusions = (*(("attention",) if with_flash else ()), *fuse)
     return Request(

@@ -131,7 +131,7 @@ class Request(Struct, frozen=True, dict=True):
         """The request on other hardware, in the model's default format there."""
         return replace(self, hardware=hardware, written={**self.written, "hardware": hardware.name})
 
-    def quantised(self, scheme: str) -> Request:
+    def quantized(self, scheme: str) -> Request:
         """The request with a named quantization scheme; formats set one by one stay."""
         return self.with_formats(scheme=scheme)
 

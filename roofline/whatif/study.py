@@ -36,7 +36,7 @@ from roofline.whatif.axes import Axis, assigned, parse_axes
 from roofline.whatif.metrics import AT, NAMES, check_needs, default_metrics, expand, find_metric
 from roofline.whatif.options import NEEDED, OPTIONS, Kind, find_option, missing, read_options
 from roofline.whatif.selection import Selection
-from roofline.whatif.vllm import ALIASES
+from roofline.whatif.vllm_options import ALIASES
 
 INVALID = ("drop", "keep")
 """Treatment of combinations that cannot run: only counted, or kept as rows with an error."""

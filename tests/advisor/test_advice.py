@@ -52,7 +52,7 @@ SCENARIOS = st.builds(
         ("llama-3.1-8b", "h200-sxm", None, set()),
     ],
 )
-def test_no_checkpoint_is_quantised_to_what_it_has(model, hw, scheme, refused) -> None:
+def test_no_checkpoint_is_quantized_to_what_it_has(model, hw, scheme, refused) -> None:
     asked = compose(model, hw, formats={"scheme": scheme}, degrees={"tensor": 8})
     told = set()
     for move in technique_moves():

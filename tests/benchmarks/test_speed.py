@@ -95,7 +95,7 @@ def test_command_line(benchmark: Any, command: str) -> None:
 
 @pytest.mark.parametrize("at", ["bound", "expected"])
 def test_sweep_of_a_million_points(benchmark: Any, at: str) -> None:
-    """Batch x prompt x quantisation x hardware with TTFT, TPOT, throughput, memory and bounds; about 1e6 points."""
+    """Batch x prompt x quantization x hardware with TTFT, TPOT, throughput, memory and bounds; about 1e6 points."""
     over = {"hw": "h100-sxm,h200-sxm,mi300x", "quant": "W16,W8A8,W4,W4KV8", "batch": "1:64", "prompt": "16:20832:16"}
     study = make_study(over, at=at, model="llama-3.1-8b")
 

@@ -121,7 +121,7 @@ FLASH = [*UNFUSED[:6], "fused_attention", *UNFUSED[9:]]
 WORKLOADS = [
     pytest.param("llama-2-7b", (), id="default"),
     pytest.param("llama-2-7b", ("--no-flash", "--batch", 8, "--prompt", 2048), id="unfused batch"),
-    pytest.param("llama-2-7b", ("--quant", "W4A16KV8", "--prefix", 100), id="quantised with a prefix"),
+    pytest.param("llama-2-7b", ("--quant", "W4A16KV8", "--prefix", 100), id="quantized with a prefix"),
     pytest.param("gemma-2-9b", ("--prompt", 8192, "--context", 9000), id="windows"),
     pytest.param("opt-6.7b", ("--convention", "llm-viewer"), id="LLM-Viewer's counting"),
     pytest.param("falcon-7b", ("--fuse", "qkv", "--fuse", "residual_norm"), id="further fusions"),
@@ -299,11 +299,11 @@ def test_formats(analysis: Analyze, args: tuple[str, ...], expected: dict[str, s
 
 
 def test_formats_change_the_bytes(analysis: Analyze) -> None:
-    plain, quantised = analysis(), analysis("--quant", "W4KV8")
-    assert op(quantised, "q_proj")["weight_bytes"] == op(plain, "q_proj")["weight_bytes"] / 4
-    assert op(quantised, "fused_attention")["kv_bytes"] == op(plain, "fused_attention")["kv_bytes"] / 2
-    assert quantised["memory"]["kv_cache_bytes"] == plain["memory"]["kv_cache_bytes"] / 2
-    assert quantised["memory"]["weights_bytes"] < plain["memory"]["weights_bytes"] / 3
+    plain, quantized = analysis(), analysis("--quant", "W4KV8")
+    assert op(quantized, "q_proj")["weight_bytes"] == op(plain, "q_proj")["weight_bytes"] / 4
+    assert op(quantized, "fused_attention")["kv_bytes"] == op(plain, "fused_attention")["kv_bytes"] / 2
+    assert quantized["memory"]["kv_cache_bytes"] == plain["memory"]["kv_cache_bytes"] / 2
+    assert quantized["memory"]["weights_bytes"] < plain["memory"]["weights_bytes"] / 3
 
 
 def test_context_and_prefix(analysis: Analyze) -> None:

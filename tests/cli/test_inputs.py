@@ -63,7 +63,7 @@ def test_files_are_opened_in_one_place_only() -> None:
     own = (
         "reports/pages/web.py",
         "reports/gallery/",
-        "reports/tables/spool.py",
+        "reports/tables/resumable.py",
         "validate/literature.py",
         "validate/measure/host.py",
         "validate/llama_cpp/demo.py",

@@ -170,8 +170,8 @@ def test_none_is_an_option_that_is_not_set(document: Callable[..., dict[str, Any
 
 
 def test_break_even_keeps_the_other_options(document: Callable[..., dict[str, Any]]) -> None:
-    quantised = document("solve", "break-even", *SMALL, "--against", "--quant awq", "--metric", "tpot", "--at", "bound")
-    assert quantised["neighbour"]["memory_bytes"] < quantised["answer"]["memory_bytes"]
+    quantized = document("solve", "break-even", *SMALL, "--against", "--quant awq", "--metric", "tpot", "--at", "bound")
+    assert quantized["neighbour"]["memory_bytes"] < quantized["answer"]["memory_bytes"]
 
 
 def test_figures_are_defined(run: Run) -> None:

@@ -175,7 +175,7 @@ def test_degrees_and_formats_can_be_told(run) -> None:
         (("--tp", 3), "--tp 3 does not divide"),
         (("--ep", 3, "--tp", 2), "--ep 3 is not divisible by --tp 2"),
         (("--ep", 8), "has no experts"),
-        (("--quant", "w3z"), "unknown quantisation scheme 'w3z'"),
+        (("--quant", "w3z"), "unknown quantization scheme 'w3z'"),
     ],
 )
 def test_degrees_and_formats_that_cannot_be(run, told, message: str) -> None:

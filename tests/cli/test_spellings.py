@@ -27,7 +27,7 @@ def test_names_are_told_on_stderr_and_the_answer_is_the_same(run: Run) -> None:
     )
 
 
-def test_the_quantisation_of_a_name_is_the_checkpoints(run: Run) -> None:
+def test_the_quantization_of_a_name_is_the_checkpoints(run: Run) -> None:
     named, told = scenario(run, "Qwen/Qwen3-32B-AWQ", "--hw", "h100-sxm")
     asked, _ = scenario(run, "qwen3-32b", "--hw", "h100-sxm", "--quant", "awq")
     assert "(quantization awq)" in told

@@ -327,22 +327,22 @@ def test_killed_and_resumed_sweep_is_complete(
 
 def cut_off(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, bytes]:
     """A sweep of 8 chunks, interrupted after 5: the partial file, its manifest, and the complete output."""
-    from roofline.reports.tables import spool
+    from roofline.reports.tables import resumable
 
     command = (*GRID, "--chunk", 35, "-o", "answer.csv")
     assert run(*command)[0] == 0
     whole = (tmp_path / "answer.csv").read_bytes()
     (tmp_path / "answer.csv").unlink()
-    append, calls = spool.Spool.append, []
+    append, calls = resumable.Spool.append, []
 
-    def limited(self: spool.Spool, *args: Any) -> None:
+    def limited(self: resumable.Spool, *args: Any) -> None:
         calls.append(args)
         if len(calls) > 5:
             raise RooflineError("cut off")
         append(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(spool.Spool, "append", limited)
+        patch.setattr(resumable.Spool, "append", limited)
         assert run(*command, "--resume") == (2, "", "roofline: cut off\n")
     return tmp_path / "answer.csv.part", tmp_path / "answer.csv.part.manifest", whole
 
@@ -432,7 +432,7 @@ def test_tampered_manifests_are_noticed(run: Run, tmp_path: Path, monkeypatch: p
 
 
 def test_one_writer_of_a_file(complain: Complain, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from roofline.reports.tables.spool import Spool
+    from roofline.reports.tables.resumable import Spool
 
     with Spool(tmp_path / "answer.csv", "another"):
         assert "another process is writing" in complain(*RESUMED)

@@ -20,7 +20,7 @@ from roofline import Scenario, analyze, list_hardware, list_models, load_hardwar
 from roofline.core.documents import read_mapping
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.output.export import as_json
-from roofline.reports.tables.spool import Spool
+from roofline.reports.tables.resumable import Spool
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.huggingface import translate

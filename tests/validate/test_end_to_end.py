@@ -241,7 +241,7 @@ def test_formats() -> None:
     assert formats("int4_g32", "bf16", "gpt-fast (torch.compile)") == ("int4 g32 (gpt-fast)", "bf16", "bf16")
 
 
-def test_gpt_fast_quantises_the_output_head() -> None:
+def test_gpt_fast_quantizes_the_output_head() -> None:
     found = find_precision("int4_g32", "bf16", load_model("llama-2-7b"), load_hardware("h100-sxm"), "gpt-fast")
     assert found.weights.format_of("lm_head", found.base, 32).bits == 5
     assert found.weights.format_of("embedding", found.base, 32).bits == 16

@@ -11,9 +11,9 @@ import pytest
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel, kernel_bound, kernel_time
 from roofline.validate.fit.hierarchy import Data, Node, fit_all, fit_table, load
-from roofline.validate.fit.levels import Crossing, component, components, crossings, render
+from roofline.validate.fit.variance import Crossing, component, components, crossings, render
 from roofline.validate.score.held_out import Split, bundled, known_engine, markdown, newest, score, splits
-from roofline.validate.tables.believable import believable
+from roofline.validate.tables.implausible import believable
 from roofline.validate.tables.origin import NONE, Origin, by_origin, origin
 from roofline.validate.tables.rows import Measurements, read_measurements, shape_columns
 

@@ -287,7 +287,7 @@ def test_cpu_gemms_pack_weights_unless_rows_are_few() -> None:
 
 def test_cpu_attention_computes_masked_keys() -> None:
     """Tiles end at the diagonal without cached tokens; with them a mask hides the keys, which are computed all."""
-    fixed = {"launch": 0.0, "tile_prologue": 0.0, "token": 0.0, "sharpness": 20.0, "wave_quantisation": 0.01}
+    fixed = {"launch": 0.0, "tile_prologue": 0.0, "token": 0.0, "sharpness": 20.0, "wave_quantization": 0.01}
     cpu = next(index for index, tiling in enumerate(TILINGS) if tiling.cpu)
     constants = {**defaults("attention_prefill", "fp32"), **fixed, "compute_efficiency": 0.5, "tiling": cpu}
     shape = {
@@ -310,7 +310,7 @@ def test_the_heads_of_a_group_take_time_at_the_peak_of_the_units() -> None:
     columns, _, _ = CASES["attention_decode"]
     columns = {**columns, "dtype": "fp32", "batch": 64.0, "kv_len": 4096.0, "kv_heads": 2.0, "window": 0.0}
     columns = {**columns, "head_dim": 64.0, "heads": np.array([2.0, 8.0])}
-    fixed = {"sharpness": 20.0, "wave_quantisation": 0.01, "regroup": 0.0, "memory_efficiency": 1.0}
+    fixed = {"sharpness": 20.0, "wave_quantization": 0.01, "regroup": 0.0, "memory_efficiency": 1.0}
     constants = {**defaults("attention_decode", "fp32"), **fixed, "unit_bandwidth": 4e9, "head_slowdown": 2.0}
     one, four = kernel_time("attention_decode", columns, CPU, constants)
     extra = 64 * 4096 * 2 * 4 * 64 * (4 - 1) / (0.5 * 200e9)
@@ -414,10 +414,10 @@ def test_published_times_of_bare_kernels(hardware: str, op: str, columns: dict[s
 
 
 def test_bare_rows_leave_out_surrounding_kernels() -> None:
-    quantised = {**CASES["gemm"][0], "dtype": "fp8"}
+    quantized = {**CASES["gemm"][0], "dtype": "fp8"}
     experts = {**CASES["moe"][0], "dtype": "bf16"}
     attention = {**CASES["attention_prefill"][0], "dtype": "bf16"}
-    for op, columns in (("gemm", quantised), ("moe", experts), ("attention_prefill", attention)):
+    for op, columns in (("gemm", quantized), ("moe", experts), ("attention_prefill", attention)):
         constants = defaults(op, str(columns["dtype"]))
         whole, bare = (float(kernel_time(op, {**columns, "bare": flag}, H100, constants)) for flag in (0.0, 1.0))
         assert bare < whole
@@ -425,7 +425,7 @@ def test_bare_rows_leave_out_surrounding_kernels() -> None:
     constants = defaults("gemm", "bf16")
     assert kernel_time("gemm", {**plain, "bare": 1.0}, H100, constants) == kernel_time("gemm", plain, H100, constants)
     with pytest.raises(RooflineError, match="evaluate them separately"):
-        kernel_time("gemm", {**quantised, "bare": np.array([0.0, 1.0])}, H100, defaults("gemm", "fp8"))
+        kernel_time("gemm", {**quantized, "bare": np.array([0.0, 1.0])}, H100, defaults("gemm", "fp8"))
 
 
 def test_intervals_widen_outside_the_fitted_range() -> None:

@@ -19,7 +19,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.hardware import load_hardware
 from roofline.specs.modelspec import load_model
-from roofline.validate.fit.own import applied, fit_own, residuals
+from roofline.validate.fit.user_profile import applied, fit_own, residuals
 from roofline.validate.score.serving import score_serving
 from roofline.validate.servers.client import read_address
 from roofline.validate.servers.measure import Limits, Load, Measured, Point, design

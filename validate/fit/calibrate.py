@@ -18,7 +18,7 @@ from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel, kernel_regimes
 from roofline.validate.fit.constants import MIN_ROWS, PRIOR_WIDTH, default_start, fit_rows
 from roofline.validate.fit.search import Start
-from roofline.validate.tables.believable import believable
+from roofline.validate.tables.implausible import believable
 from roofline.validate.tables.origin import NONE, by_origin, is_ungraphed
 from roofline.validate.tables.rows import MODULES, Measurements, by_op, headline, only_hardware, read_measurements
 

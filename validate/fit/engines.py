@@ -65,7 +65,7 @@ STIFFNESS: Mapping[str, float] = MappingProxyType(
         "memory": 0.04,
         "collective": 0.4,
         "prefill": 0.15,
-        "dequantisation": 0.7,
+        "dequantization": 0.7,
         "integer_blocks": 0.4,
         "gap": 0.7e-6,
         "kv_reread": 0.15,

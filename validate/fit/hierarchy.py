@@ -39,7 +39,7 @@ from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.validate.fit.calibrate import sample
 from roofline.validate.fit.constants import PRIOR_WIDTH, default_start, fit_rows, log_errors, ranges, summarise
 from roofline.validate.fit.search import Start
-from roofline.validate.tables.believable import believable
+from roofline.validate.tables.implausible import believable
 from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.origin import NONE, Origin, by_origin, is_ungraphed
 from roofline.validate.tables.rows import MODULES, Measurements, by_op, read_measurements
@@ -282,9 +282,9 @@ def shelved(found: Mapping[Key, Sequence[Node]]) -> dict[tuple[str, str], dict[s
 def _split_gaps(versions: dict[str, dict[Key, Fit]]) -> None:
     """Take the gaps between kernels out of the launch of block-scaled GEMMs.
 
-    A benchmark that replays one GEMM at a time times its quantising kernels and the gaps between them: on Blackwell the
+    A benchmark that replays one GEMM at a time times its quantizing kernels and the gaps between them: on Blackwell the
     launch seems to be 12 to 17 us, where models take 5. Within a step the launch is that of the engine's GEMMs in plain
-    FP8, which have a quantising kernel, too; the rest is a gap of the benchmark.
+    FP8, which have a quantizing kernel, too; the rest is a gap of the benchmark.
     """
     for version, fits in versions.items():
         plain, blocks = of_version(versions, version).get(("gemm", "fp8")), fits.get(("gemm", "fp8_block"))

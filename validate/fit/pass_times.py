@@ -30,7 +30,7 @@ TABULATED: Mapping[str, tuple[float, ...]] = MappingProxyType(
         "memory": (0.7, 0.85, 1.0, 1.15, 1.4),
         "kv_reread": (0.0, 0.15, 0.4, 1.0),
         "collective": (0.3, 0.6, 1.0, 1.6, 3.0),
-        "dequantisation": (0.01, 0.03, 0.08, 0.2, 0.45, 1.0),
+        "dequantization": (0.01, 0.03, 0.08, 0.2, 0.45, 1.0),
         "integer_blocks": (0.0, 1.5, 3.0, 4.5, 6.0, 9.0),
         "kv_conversion": (0.0, 30.0, 60.0, 90.0, 130.0, 200.0),
     }
@@ -100,7 +100,7 @@ class Table(Struct, frozen=True):
 
 def _scale(name: str, value: float) -> float:
     """The scale on which kernel times are nearly linear in a parameter."""
-    return 1.0 / value if name in ("memory", "dequantisation") else value
+    return 1.0 / value if name in ("memory", "dequantization") else value
 
 
 def _between(at: float, grid: Array, added: Array) -> Array:

@@ -38,8 +38,8 @@ from roofline.validate.fit.calibrate import describe, fit_shared, widen
 from roofline.validate.fit.constants import MIN_ROWS, log_errors
 from roofline.validate.fit.hierarchy import Table, fit_all, shelved
 from roofline.validate.fit.hierarchy import load as load_tables
-from roofline.validate.fit.levels import components, crossings
-from roofline.validate.fit.levels import render as render_levels
+from roofline.validate.fit.variance import components, crossings
+from roofline.validate.fit.variance import render as render_levels
 from roofline.validate.main import run_command
 from roofline.validate.score.accuracy import Data, load
 from roofline.validate.tables.origin import origin

@@ -1,7 +1,7 @@
 """Benchmarks of op `gemm`: C[m, n] = A[m, k] W[n, k]^T, with weights stored as (outputs, inputs).
 
 fp16, bf16 and fp32 have operands and output in one format. int8 and fp8 (e4m3) have an fp32 scale for every row of A
-and of W, as engines quantise to 8 bits, and a bf16 output; the scales are 4 (m + n) bytes that `Work` does not count.
+and of W, as engines quantize to 8 bits, and a bf16 output; the scales are 4 (m + n) bytes that `Work` does not count.
 fp32 is multiplied in fp32, not in TF32.
 
 int4_wo is weight-only: bf16 activations, weights from -8 to 7 with an fp16 scale for each group of 128 along k and no
@@ -78,7 +78,7 @@ class Gemm(Benchmark):
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
         """The GEMM in float64, which is exact for integers up to 2^53, with unrounded weights, times its scales."""
         weight_only = case.dtype == WEIGHT_ONLY
-        weight = dequantised(inputs, torch.float64) if weight_only else inputs["weight"].double()
+        weight = dequantized(inputs, torch.float64) if weight_only else inputs["weight"].double()
         output = inputs["input"].double() @ weight.T
         if case.dtype in SCALED:
             output = output * inputs["row_scales"].double() * inputs["column_scales"].double()
@@ -100,7 +100,7 @@ class Gemm(Benchmark):
         return None
 
 
-def dequantised(inputs: Tensors, dtype: torch.dtype) -> torch.Tensor:
+def dequantized(inputs: Tensors, dtype: torch.dtype) -> torch.Tensor:
     """The weights (n, k) of a weight-only GEMM in a floating-point dtype, computed in it."""
     packed, scales = inputs["weight"], inputs["scales"]
     groups = packed.view(packed.shape[0], -1, GROUP // 2)
@@ -129,7 +129,7 @@ def _torch(case: Case, inputs: Tensors, outputs: Tensors) -> None:
             scales = {"scale_a": inputs["row_scales"], "scale_b": inputs["column_scales"]}
             torch._scaled_mm(source, weight, **scales, out_dtype=output.dtype, use_fast_accum=True, out=output)
         case "int4_wo":
-            torch.matmul(source, dequantised(inputs, output.dtype).T, out=output)
+            torch.matmul(source, dequantized(inputs, output.dtype).T, out=output)
         case _:
             torch.matmul(source, weight, out=output)
 

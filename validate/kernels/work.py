@@ -116,7 +116,7 @@ def formats_of(dtype: str, kv_dtype: str | None = None) -> tuple[Formats, str]:
     kv = base if kv_dtype is None else find_format(kv_dtype)
     weight = WEIGHTS[dtype] if dtype in WEIGHTS else find_format(dtype)
     activations = base if dtype in WEIGHTS else find_format({"fp8_block": "fp8_group"}.get(dtype, dtype))
-    precision = Precision(base, WeightScheme(dtype, weight, unquantised=frozenset()), activations, kv)
+    precision = Precision(base, WeightScheme(dtype, weight, unquantized=frozenset()), activations, kv)
     return Formats(precision, 1, 1), base.name if dtype in WEIGHTS else weight.arithmetic
 
 

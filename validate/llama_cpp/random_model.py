@@ -16,10 +16,10 @@ from roofline.validate.measure.decoder import check
 from roofline.validate.servers.measure import WORDS
 
 FILE_TYPES = {"fp16": ("F16", 1), "q8_0": ("Q8_0", 7), "q4_0": ("Q4_0", 2)}
-"""The formats that `gguf` quantises to, with llama.cpp's names of tensor type and file type (`llama_ftype`)."""
+"""The formats that `gguf` quantizes to, with llama.cpp's names of tensor type and file type (`llama_ftype`)."""
 
 PATTERN = 1 << 20
-"""Random weights that are quantised; they repeat in every matrix."""
+"""Random weights that are quantized; they repeat in every matrix."""
 
 SPECIAL = (b"<unk>", b"<s>", b"</s>")
 

@@ -25,7 +25,7 @@ from roofline.core.errors import RooflineError
 from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware
 from roofline.specs.modelspec import load_model
-from roofline.validate.fit.own import fit_own
+from roofline.validate.fit.user_profile import fit_own
 from roofline.validate.llama_cpp.demo import machine, parser_of, random_model
 from roofline.validate.llama_cpp.random_model import library
 from roofline.validate.main import run_command

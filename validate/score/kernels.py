@@ -22,7 +22,7 @@ from roofline.timing.calibration import Calibration
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
 from roofline.timing.kernels.elementwise import PASSES
-from roofline.validate.tables.believable import believable
+from roofline.validate.tables.implausible import believable
 from roofline.validate.tables.origin import NONE, Origin, by_origin
 from roofline.validate.tables.rows import MODULES, Measurements, read_measurements
 from roofline.validate.tables.weight_only import as_computed

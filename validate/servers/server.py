@@ -17,7 +17,7 @@ from roofline.core.files import write_text
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load as ServingLoad
 from roofline.specs.engine_files import render
-from roofline.validate.fit.own import OwnProfile, fit_own
+from roofline.validate.fit.user_profile import OwnProfile, fit_own
 from roofline.validate.measure.bench import Progress, bar
 from roofline.validate.score.serving import METRICS, Predictor, estimate_of, read_cases
 from roofline.validate.servers.client import APIS, Address, Client, ServerError, read_address

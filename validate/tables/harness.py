@@ -70,7 +70,7 @@ def profile_of(name: str, precision: Precision, drawn: bool) -> Engine:
     also = {
         family: {kind: other for kind, other in own.items() if kind != "gemm"} for family, own in engine.also.items()
     }
-    return replace(engine, also=also, fusions=tuple(each for each in engine.fusions if each != "quantisation"))
+    return replace(engine, also=also, fusions=tuple(each for each in engine.fusions if each != "quantization"))
 
 
 def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load, concurrency: int, version: str) -> Scheduler:

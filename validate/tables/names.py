@@ -145,14 +145,14 @@ _UNQUANTISED_16_BIT = frozenset({"", "-", "f16", "fp16", "bf16", "16-bit", "bf16
 _GGUF_NAMES = {"mxfp4": "mxfp4_moe"}
 
 GPT_FAST_KEPT = UNQUANTISED - {"lm_head"}
-"""gpt-fast quantises every linear layer, lm_head included (its quantize.py)."""
+"""gpt-fast quantizes every linear layer, lm_head included (its quantize.py)."""
 
 GPT_FAST: Mapping[str, WeightScheme] = MappingProxyType(
     {
-        "int8": WeightScheme("int8 (gpt-fast)", FORMATS["int8"], unquantised=GPT_FAST_KEPT),
+        "int8": WeightScheme("int8 (gpt-fast)", FORMATS["int8"], unquantized=GPT_FAST_KEPT),
         # Groups of 32 share a bf16 scale and zero point.
         "int4_g32": WeightScheme(
-            "int4 g32 (gpt-fast)", Format("int4-g32", grouped(4, 32, 16, 16), "int4"), unquantised=GPT_FAST_KEPT
+            "int4 g32 (gpt-fast)", Format("int4-g32", grouped(4, 32, 16, 16), "int4"), unquantized=GPT_FAST_KEPT
         ),
     }
 )
@@ -177,7 +177,7 @@ def _feed_forward_fp8() -> WeightScheme:
 
 LLAMA_405B_FP8 = _feed_forward_fp8()
 
-NVFP4_BLOCKS = WeightScheme("nvfp4 (feed-forward)", FORMATS["nvfp4"], unquantised=UNQUANTISED | _MLA_PROJECTIONS)
+NVFP4_BLOCKS = WeightScheme("nvfp4 (feed-forward)", FORMATS["nvfp4"], unquantized=UNQUANTISED | _MLA_PROJECTIONS)
 """NVIDIA's FP4 checkpoint of DeepSeek-R1: experts and dense feed-forward in NVFP4, attention in BF16 (model card)."""
 
 

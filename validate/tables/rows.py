@@ -9,7 +9,7 @@ without it are of public benchmarks, which replay a few buffers in a graph of on
 Public tables call formats, all-reduce kernels and MLA's ranks by other names or leave them out: `_named` translates.
 Rows with an extent of zero, of kernels that did not run, are left out and counted (`Measurements.empty`).
 
-`bare` 1 marks times without the kernels that quantise activations, sort tokens or write the KV cache (tables of tuned
+`bare` 1 marks times without the kernels that quantize activations, sort tokens or write the KV cache (tables of tuned
 kernels); a fit accepts rows of one value. `causal` 0 is unmasked attention.
 """
 

@@ -19,6 +19,6 @@ def as_computed(part: Measurements, hardware: Hardware) -> Measurements:
         return part
     dtype = str(part.frame["dtype"].iloc[0])
     form = FORMATS.get(dtype)
-    if form is None or not form.quantises or hardware.supports(form.arithmetic) or not hardware.supports("bf16"):
+    if form is None or not form.quantizes or hardware.supports(form.arithmetic) or not hardware.supports("bf16"):
         return part
     return Measurements(part.op, part.frame.assign(dtype=WEIGHT_ONLY[int(form.bytes)]), part.where, part.empty)

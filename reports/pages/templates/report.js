@@ -7,7 +7,7 @@
   const BOUNDS = ["compute", "memory", "link"];
   const CONTROLS = ["batch", "prompt", "quant", "flash", "tp"];
   const TITLES = {
-    scenario: "Scenario", batch: "Batch (sequences)", prompt: "Prompt (tokens)", quant: "Quantisation",
+    scenario: "Scenario", batch: "Batch (sequences)", prompt: "Prompt (tokens)", quant: "Quantization",
     flash: "FlashAttention", tp: "Tensor parallel (devices)",
   };
   const state = { scenario: 0, phase: "prefill" };

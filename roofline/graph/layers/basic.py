@@ -92,7 +92,7 @@ def linear(
     """x W^T (+ b) with W of shape (outputs, inputs): 2 * rows * inputs * outputs FLOPs.
 
     Rows are the symbolic dimensions (batch, and queries unless only the last position is used); inputs and outputs are
-    the remaining ones of source and target. `component` is the kind of weight in the quantisation scheme.
+    the remaining ones of source and target. `component` is the kind of weight in the quantization scheme.
     """
     rows = tuple(dim for dim in source.shape if not isinstance(dim, int))
     inputs = _fixed(product(source.shape[len(rows) :]))

@@ -134,7 +134,7 @@ def _indexer(indexer: Indexer, source: Tensor, compressed: Tensor, formats: Form
         linear("index_q_proj", compressed, query, formats),
         linear("index_k_proj", source, projected, formats),
         normalise("index_k_norm", Norm("layernorm"), projected, key, formats),
-        linear("index_weights_proj", source, weights, formats, component="router"),  # never quantised, like routers
+        linear("index_weights_proj", source, weights, formats, component="router"),  # never quantized, like routers
         Op(
             "index_scores",
             Kind.ATTENTION,

@@ -107,7 +107,7 @@ def _nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def _dtype(config: Config) -> str:
-    """The format of a checkpoint's unquantised tensors."""
+    """The format of a checkpoint's unquantized tensors."""
     places = (config, config.section("text_config"))
     found = (place.text(key, None) for place in places for key in ("torch_dtype", "dtype"))
     dtype = next(filter(None, found), "bfloat16")

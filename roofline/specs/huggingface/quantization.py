@@ -1,8 +1,8 @@
-"""The quantisation of a checkpoint: a scheme of `--quant`, and the parts that stay unquantised.
+"""The quantization of a checkpoint: a scheme of `--quant`, and the parts that stay unquantized.
 
 The keys are those that Transformers writes (its `quantization_config`), and the compressed-tensors library of vLLM.
-Files list unquantised modules; of those only parts that are unquantised in all layers are read: attention, linear
-attention, and dense blocks with shared experts. Others count as quantised.
+Files list unquantized modules; of those only parts that are unquantized in all layers are read: attention, linear
+attention, and dense blocks with shared experts. Others count as quantized.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HINT = "; without that section the model runs in 16 bits, or in the scheme of --
 
 
 def quantization(config: Config) -> Spec:
-    """The spec keys of a checkpoint's quantisation; none if it is unquantised.
+    """The spec keys of a checkpoint's quantization; none if it is unquantized.
 
     Raises SpecError for an unknown method or format instead of assuming 16 bits.
     """
@@ -28,15 +28,15 @@ def quantization(config: Config) -> Spec:
     if not found:
         return {}
     layers = max(place.integer("num_hidden_layers", default=0, least=0, most=10**5) for place in places)
-    parts = _unquantised_parts(found[0], layers or UNKNOWN_LAYERS)
-    return {"quantization": _scheme(found[0], parts), **({"unquantised": parts} if parts else {})}
+    parts = _unquantized_parts(found[0], layers or UNKNOWN_LAYERS)
+    return {"quantization": _scheme(found[0], parts), **({"unquantized": parts} if parts else {})}
 
 
 UNKNOWN_LAYERS = 10**6
 """The layer count of files without the key: no list of single layers can name them all."""
 
 EXCLUSION_KEYS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
-"""The keys under which files list modules that are not quantised."""
+"""The keys under which files list modules that are not quantized."""
 
 _NUMBER = re.compile(r"(?<=layers\.)\d+(?=\.)")
 _PARTS: Mapping[str, re.Pattern[str]] = {
@@ -46,8 +46,8 @@ _PARTS: Mapping[str, re.Pattern[str]] = {
 }
 
 
-def _unquantised_parts(section: Config, layers: int) -> list[str]:
-    """The parts that are unquantised in all layers. Listed patterns are searched as text, never evaluated."""
+def _unquantized_parts(section: Config, layers: int) -> list[str]:
+    """The parts that are unquantized in all layers. Listed patterns are searched as text, never evaluated."""
     listed: dict[str, set[str]] = {}
     for key in EXCLUSION_KEYS:
         for entry in section.texts(key):
@@ -61,7 +61,7 @@ def _unquantised_parts(section: Config, layers: int) -> list[str]:
     return found
 
 
-def _scheme(section: Config, unquantised: list[str]) -> str:
+def _scheme(section: Config, unquantized: list[str]) -> str:
     method = section.text("quant_method").strip().lower().replace("_", "-")
     if method not in METHODS:
         raise SpecError(
@@ -69,7 +69,7 @@ def _scheme(section: Config, unquantised: list[str]) -> str:
             f"'{SECTION}': no scheme is known for the method {quote(method)}{suggest(method, METHODS)}{HINT}",
         )
     scheme = METHODS[method](section)
-    if scheme == "mxfp4" and method != "mxfp4" and "attention" not in unquantised:
+    if scheme == "mxfp4" and method != "mxfp4" and "attention" not in unquantized:
         raise _unknown(section, "attention in MXFP4")
     return scheme
 
@@ -90,7 +90,7 @@ def _grouped(section: Config, kind: str = "int") -> str:
 
 
 def _bitsandbytes(section: Config) -> str:
-    """LLM.int8(), NF4 or FP4; the 4-bit scales are fp32 unless double quantisation is enabled.
+    """LLM.int8(), NF4 or FP4; the 4-bit scales are fp32 unless double quantization is enabled.
 
     Source: BitsAndBytesConfig of Transformers.
     """

@@ -58,7 +58,7 @@ def _gguf(path: Path) -> tuple[dict[str, Any], Stored]:
     gated = any(".ffn_gate.weight" in tensor.name for tensor in whole.tensors)
     named = ((tensor, of_gguf(tensor.name, gated), _ggml(tensor.format), tensor.elements) for tensor in whole.tensors)
     kept = frozenset[str]()
-    plain = WeightScheme(content["quantization"] or content["dtype"], _ggml(dominant), unquantised=kept)
+    plain = WeightScheme(content["quantization"] or content["dtype"], _ggml(dominant), unquantized=kept)
     stored = _stored(path, content, whole.tensors, named, plain)
     sizes = {"header": sum(file.header for file in files), "size": sum(file.size for file in files)}
     return content, replace(stored, **sizes, files=len(files), loaded=True)
@@ -82,7 +82,7 @@ def _matrices(file: Gguf) -> Iterable[tuple[str, Share]]:
 
 
 def _file_type(file: Gguf, dominant: str, where: str) -> str | None:
-    """The scheme that the file names, or else one with its most frequent format; None for unquantised matrices."""
+    """The scheme that the file names, or else one with its most frequent format; None for unquantized matrices."""
     if dominant in UNQUANTISED_FORMATS:
         return None
     schemes = {scheme.name: scheme for scheme in GGUF}

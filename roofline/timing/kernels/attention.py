@@ -148,7 +148,7 @@ PREFILL = (
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.85, "achievable fraction of memory bandwidth"),
     Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 30e-6, 1.5e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 1.8, "exponent of the smooth maximum of units and memory"),
-    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.8, "fraction of the kernel that runs in whole waves"),
+    Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.8, "fraction of the kernel that runs in whole waves"),
     Parameter("token", Unit.SECONDS, 0.001e-9, 20e-9, 1e-9, "preparing and writing the KV of one token"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's operands"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
@@ -167,7 +167,7 @@ DECODE = (
     Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 10e-6, 2e-6, "start and end of one work item"),
     Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "combining eight splits (three doublings)"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.0, "exponent of the smooth maximum of units and memory"),
-    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.5, "fraction of the kernel that runs in whole waves"),
+    Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.5, "fraction of the kernel that runs in whole waves"),
     Parameter("sequence", Unit.SECONDS, 0.01e-9, 40e-9, 5e-9, "scheduling and writing the KV of one sequence"),
     Parameter("regroup", Unit.SECONDS, 0.001e-6, 15e-6, 1e-6, "rearranging the heads of a group where batch > 1"),
     Parameter("split_single", Unit.CHOICE, 0, 1, 1, "1: KV heads with one query head are split, too"),
@@ -272,7 +272,7 @@ def prefill_time(
     """
     shape = _shape(columns, hardware)
     tiling = TILINGS[int(parameters["tiling"])]
-    count, whole = units(hardware), parameters["wave_quantisation"]
+    count, whole = units(hardware), parameters["wave_quantization"]
     single = (shape.queries == 1) & (parameters.get("pack_single", 1.0) > 0.5)
     group = np.where(tiling.packed | single, shape.heads / shape.kv_heads, 1.0)
     filled = shape.queries * group
@@ -328,7 +328,7 @@ def _tile_keys(shape: _Shape, positions: Array, tiles: Array, tiling: Tiling) ->
 def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
     """Seconds of attention of one or a few new tokens a sequence to its KV cache (the module's formula)."""
     shape = _shape(columns, hardware)
-    count, whole, bandwidth = units(hardware), parameters["wave_quantisation"], hardware.memory_bandwidth
+    count, whole, bandwidth = units(hardware), parameters["wave_quantization"], hardware.memory_bandwidth
     group = shape.heads / shape.kv_heads
     most = GROUPED[int(parameters.get("grouped", len(GROUPED) - 1))]
     alone, block = np.asarray(group > most), np.asarray(KEY_BLOCK)

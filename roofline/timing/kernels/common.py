@@ -26,13 +26,13 @@ Mask = bool | NDArray[np.bool_]
 class Numbers(Struct, frozen=True):
     """A kernel's storage of operands (bytes an element, scales included) and the arithmetic that multiplies them.
 
-    `bytes` are those of weights, and of activations without `activation_bytes`. `quantises`: a separate kernel converts
+    `bytes` are those of weights, and of activations without `activation_bytes`. `quantizes`: a separate kernel converts
     16-bit activations first. `input_share`: elements of the activations that are read from memory, over m * k.
     """
 
     arithmetic: str
     bytes: float
-    quantises: bool = False
+    quantizes: bool = False
     activation_bytes: float | None = None
     input_share: float = 1.0
 
@@ -54,20 +54,20 @@ FORMATS: Mapping[str, Numbers] = {
     "tf32": Numbers("tf32", 4),
     "bf16": Numbers("bf16", 2),
     "fp16": Numbers("fp16", 2),
-    "fp8": Numbers("fp8", 1, quantises=True),
-    "fp8_static": Numbers("fp8", 1, quantises=True),
-    "int8": Numbers("int8", 1, quantises=True),
-    "fp8_block": Numbers("fp8", 1 + 4 / 128**2, quantises=True),
-    EXPERT_PARALLEL: Numbers("fp8", 1 + 4 / 128**2, quantises=True),
-    "nvfp4": Numbers("fp4", 0.5 + 1 / 16, quantises=True),
-    MIN_LATENCY: Numbers("fp4", 0.5 + 1 / 16, quantises=True),
-    "mxfp4": Numbers("fp4", 0.5 + 1 / 32, quantises=True),
-    "int4": Numbers("int4", 0.5, quantises=True),
+    "fp8": Numbers("fp8", 1, quantizes=True),
+    "fp8_static": Numbers("fp8", 1, quantizes=True),
+    "int8": Numbers("int8", 1, quantizes=True),
+    "fp8_block": Numbers("fp8", 1 + 4 / 128**2, quantizes=True),
+    EXPERT_PARALLEL: Numbers("fp8", 1 + 4 / 128**2, quantizes=True),
+    "nvfp4": Numbers("fp4", 0.5 + 1 / 16, quantizes=True),
+    MIN_LATENCY: Numbers("fp4", 0.5 + 1 / 16, quantizes=True),
+    "mxfp4": Numbers("fp4", 0.5 + 1 / 32, quantizes=True),
+    "int4": Numbers("int4", 0.5, quantizes=True),
     "int4_wo": Numbers("bf16", 0.5 + 2 / 128, activation_bytes=2),
     "int8_wo": Numbers("bf16", 1, activation_bytes=2),
     "w4a16_mxfp4": Numbers("bf16", 0.5 + 1 / 32, activation_bytes=2),
-    "w4afp8": Numbers("fp8", 0.5 + 2 / 128, quantises=True, activation_bytes=1),
-    "w4a8_mxfp4_mxfp8": Numbers("fp8", 0.5 + 1 / 32, quantises=True, activation_bytes=1 + 1 / 32),
+    "w4afp8": Numbers("fp8", 0.5 + 2 / 128, quantizes=True, activation_bytes=1),
+    "w4a8_mxfp4_mxfp8": Numbers("fp8", 0.5 + 1 / 32, quantizes=True, activation_bytes=1 + 1 / 32),
     **{f"ggml_{name}": Numbers("fp32", STORED[name].bytes, activation_bytes=2) for name in ("fp32", "fp16", "bf16")},
     **{
         f"ggml_{name}": Numbers("int8", format.bytes, activation_bytes=STORED["q8_0"].bytes)
@@ -126,7 +126,7 @@ def column(columns: Columns, name: str, default: float | None = None) -> Array:
 
 
 def is_bare(columns: Columns) -> bool:
-    """Whether the rows leave out the kernels that quantise activations, sort tokens or write the KV cache.
+    """Whether the rows leave out the kernels that quantize activations, sort tokens or write the KV cache.
 
     Tables of tuned kernels do; a served model runs these kernels, too. Raises UnsupportedError for a mixture.
     """
@@ -192,9 +192,9 @@ def smooth_maximum(first: Array, second: Array, sharpness: float) -> Array:
     return larger * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
 
 
-def rounds(waves: Array, quantisation: float) -> Array:
-    """Effective waves: whole waves for the fraction `quantisation` of a kernel, else balanced; at least one."""
-    return (1.0 - quantisation) * np.maximum(1.0, waves) + quantisation * np.ceil(waves)
+def rounds(waves: Array, quantization: float) -> Array:
+    """Effective waves: whole waves for the fraction `quantization` of a kernel, else balanced; at least one."""
+    return (1.0 - quantization) * np.maximum(1.0, waves) + quantization * np.ceil(waves)
 
 
 NO_HOST = 1e-9

@@ -10,7 +10,7 @@ A kernel divides C into tiles of b_m x b_n, and may split k into s parts (split-
     memory         T_M = (passes B + A + C) / (e_B bandwidth)               passes = min(ceil(m / v), 1 + packing)
     throttling     T_S (1 + d T_S / (T_S + 500 us))                                  long GEMMs lower the clock
     kernel         x  = (T_S^p + T_M^p)^(1/p)
-    time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantising kernel
+    time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantizing kernel
 
 k' is k / s rounded up to 64. Matrix units multiply whole tiles of b_m rows, but for a smaller m only as many rows as
 take no longer than streaming the weights; hardware without matrix units multiplies m rows. CPU libraries multiply a few
@@ -30,7 +30,7 @@ it:
     one tile       2 b_m b_n k' / (e_F peak / S) becomes 2 b_m b_n k' / (e_F peak / S) + c S b_n k'    b_m up to a limit
     few rows       T_S = c n k + 2 m n k / vector peak                                 kernels without matrix units
     many rows      t = launch + max(c n k, (B + 2 n k) / (e_B bandwidth)) + the 16-bit GEMM's t    weights in memory
-    kernels beside t += (in m k + out m n) / (e_B bandwidth)       LLM.int8() quantises, splits, scales and adds up
+    kernels beside t += (in m k + out m n) / (e_B bandwidth)       LLM.int8() quantizes, splits, scales and adds up
 
 So it gains where memory dominates, and loses where the units do: every b_m rows convert the weights again.
 """
@@ -130,14 +130,14 @@ _COMMON = (
     Parameter("tile_bandwidth", Unit.BANDWIDTH, 10e9, 1000e9, 200e9, "operands into one multiprocessor"),
     Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 6e-6, 1e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.5, "exponent of the smooth maximum of units and memory"),
-    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
+    Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's weights"),
     Parameter("dispatch", Unit.CHOICE, 0, 5, 1, "tiles and splits that the library chooses among"),
 )
 _QUANTISING = (
     Parameter("odd_rows", Unit.RATIO, 0.001, 1.0, 0.1, "slowdown where m > 64 is no multiple of 8"),
-    Parameter("quantise_row", Unit.SECONDS, 0.01e-9, 40e-9, 3e-9, "quantising kernel: time a row of activations"),
-    Parameter("quantise_efficiency", Unit.RATIO, 0.05, 1.0, 0.4, "quantising kernel: fraction of bandwidth"),
+    Parameter("quantize_row", Unit.SECONDS, 0.01e-9, 40e-9, 3e-9, "quantizing kernel: time a row of activations"),
+    Parameter("quantize_efficiency", Unit.RATIO, 0.05, 1.0, 0.4, "quantizing kernel: fraction of bandwidth"),
 )
 _HOST = (
     host_parameter(500e-6, 60e-6),
@@ -167,7 +167,7 @@ def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
     """The parameters of GEMMs in the format `dtype`."""
     if dtype.startswith(ggml.PREFIX):
         return ggml.PARAMETERS
-    if not numbers(dtype).quantises:
+    if not numbers(dtype).quantizes:
         return (*_COMMON, *_PLAIN)
     return (*_COMMON, *_QUANTISING, *_HOST)
 
@@ -221,12 +221,12 @@ def _time(
         missing = missing * (1.0 - resident * resident_share(footprint, cache, 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
-    if bare or not form.quantises:
+    if bare or not form.quantizes:
         return parameters["launch"] + kernel
-    quantising = parameters.get("quantise_row", 0.0) * m + (2.0 + form.input_bytes) * m * k / (
-        parameters["quantise_efficiency"] * bandwidth
+    quantizing = parameters.get("quantize_row", 0.0) * m + (2.0 + form.input_bytes) * m * k / (
+        parameters["quantize_efficiency"] * bandwidth
     )
-    time = parameters["launch"] + kernel + quantising
+    time = parameters["launch"] + kernel + quantizing
     if not np.any(resident):
         return time
     gaps = np.where(resident, parameters.get("host_gap", 0.0), 0.0)
@@ -322,7 +322,7 @@ def _units_time(
 
     `odd` rows pay for an m that is no multiple of 8: those of benchmarks, since engines pad their batches.
     """
-    count, prologue, whole = units(hardware), parameters["tile_prologue"], parameters["wave_quantisation"]
+    count, prologue, whole = units(hardware), parameters["tile_prologue"], parameters["wave_quantization"]
     dispatch = DISPATCHES[int(parameters["dispatch"])] if weight_only is None else _weight_only_tiles(weight_only)
     rows, columns = np.asarray(dispatch.tiles, dtype=np.float64).T[:, :, None]
     tiles = ceil_div(m, rows) * ceil_div(n, columns)

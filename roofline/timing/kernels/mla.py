@@ -69,7 +69,7 @@ PARAMETERS = (
     Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 20e-6, 2e-6, "start and end of one work item"),
     Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "combining eight splits (three doublings)"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
-    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
+    Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's latents"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter("rows", Unit.CHOICE, 0, 1, 1, "query heads of a tile", start=1),
@@ -152,7 +152,7 @@ def mla_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
     one = KEY_BLOCK * ceil_div(keys, KEY_BLOCK * splits) * per_key + parameters["tile_prologue"]
     partial = 8.0 * splits * batch * queries * heads * latent / bandwidth
     allowed = _allowed(splits, keys, int(parameters.get("split", 1.0)))
-    parts = rounds(waves, parameters["wave_quantisation"]) * one
+    parts = rounds(waves, parameters["wave_quantization"]) * one
     on_units = best_split(parts, partial, allowed, splits, parameters)
     moved = from_memory(batch * keys * (latent + rope) * width, resident, hardware, parameters)
     over_memory = moved / (parameters["memory_efficiency"] * bandwidth)

@@ -75,7 +75,7 @@ PARAMETERS = (
     Parameter("tile_bandwidth", Unit.BANDWIDTH, 5e9, 1000e9, 100e9, "operands into one multiprocessor"),
     Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 30e-6, 2e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.0, "exponent of the smooth maximum of units and memory"),
-    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
+    Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
     Parameter("permute_efficiency", Unit.RATIO, 0.02, 1.0, 0.5, "token permutation: fraction of memory bandwidth"),
     Parameter("whole_batch", Unit.RATIO, 0.001, 1.0, 0.1, "fraction of it done for other devices' pairs, too"),
     Parameter("unaligned", Unit.RATIO, 0.001, 2.0, 0.1, "slowdown of units where the width is no multiple of 16"),
@@ -267,7 +267,7 @@ def _units_time(
     parameters: Mapping[str, float],
 ) -> Array:
     """Seconds on the multiprocessors for both GEMMs, with the best tile."""
-    count, whole = units(hardware), parameters["wave_quantisation"]
+    count, whole = units(hardware), parameters["wave_quantization"]
     rows, columns = np.asarray(TILES, dtype=np.float64).T[:, :, None]
     row_tiles = (reached * ceil_div(loads, rows[:, None])).mean(axis=1) * local + remote / rows
     multiply = 2.0 * rows * columns * count / (parameters["compute_efficiency"] * peak)

@@ -113,7 +113,7 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         launch = _launch(constants)
         inside = _given(chosen.name, "x = weight-only kernel: units, memory, conversion by tile", time() - launch.value)
         return [launch, inside, _sum("t = launch + x", launch, inside)]
-    bare = {"launch": 0.0, "barrier": 0.0, "quantise_row": 0.0, "quantise_efficiency": _REMOVED}
+    bare = {"launch": 0.0, "barrier": 0.0, "quantize_row": 0.0, "quantize_efficiency": _REMOVED}
     bare = {name: value for name, value in bare.items() if name in constants}
     of_ggml = "row_efficiency" in constants
     how = (
@@ -139,15 +139,15 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         return [waiting, units, memory, _sum("t = barriers + units + memory", waiting, units, memory)]
     both = _smooth(units.value, memory.value, constants["sharpness"])
     found = [_launch(constants), units, memory, both]
-    if is_bare(columns) or not form.quantises:
+    if is_bare(columns) or not form.quantizes:
         return [*found, _sum("t = launch + x", found[0], both)]
     converting = _evaluated(
-        "quantising",
-        "quantising = row m + (2 + bytes) m k / (e_Q bandwidth)",
-        f"{shown(constants.get('quantise_row', 0.0))}*{shown(m)} + {shown(2 + form.input_bytes)}*{shown(m)}*{shown(k)}"
-        f" / ({shown(constants['quantise_efficiency'])} * {shown(hardware.memory_bandwidth)})",
+        "quantizing",
+        "quantizing = row m + (2 + bytes) m k / (e_Q bandwidth)",
+        f"{shown(constants.get('quantize_row', 0.0))}*{shown(m)} + {shown(2 + form.input_bytes)}*{shown(m)}*{shown(k)}"
+        f" / ({shown(constants['quantize_efficiency'])} * {shown(hardware.memory_bandwidth)})",
     )
-    return [*found, converting, _sum("t = launch + x + quantising", found[0], both, converting)]
+    return [*found, converting, _sum("t = launch + x + quantizing", found[0], both, converting)]
 
 
 class _Attention(NamedTuple):

@@ -180,8 +180,8 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
     slower = lines[-1].value
     if row in times.corrections.upcasting:
         vector = sum(_row(run, part, Row.VECTOR_TIME) for part in entry.parts)
-        text = f"({shown(slower)}**2 + ({shown(vector)} / {shown(phase.engine['dequantisation'])})**2)**0.5"
-        lines.append(line("kernel with upcast operands", "(t^2 + (conversion / dequantisation)^2)^(1/2)", text))
+        text = f"({shown(slower)}**2 + ({shown(vector)} / {shown(phase.engine['dequantization'])})**2)**0.5"
+        lines.append(line("kernel with upcast operands", "(t^2 + (conversion / dequantization)^2)^(1/2)", text))
         slower = lines[-1].value
     if row in times.corrections.scaling:
         lines.append(_scaled(times, run, entry, slower))

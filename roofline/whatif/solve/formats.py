@@ -49,7 +49,7 @@ def _first(question: str, request: Request, targets: Targets, schemes: Iterable[
     tried: list[Check] = []
     missed: Check | None = None
     for *_, name in ranked:
-        found = check(name, request.quantised(name).scenario(), targets)
+        found = check(name, request.quantized(name).scenario(), targets)
         tried.append(found)
         if found.meets:
             return Answer(question, "scheme", "found", name, found, missed, "", tuple(tried))
@@ -71,7 +71,7 @@ def _stored(request: Request, names: Iterable[str]) -> list[tuple[float, float, 
     found = []
     for name in names:
         try:
-            scenario = request.quantised(name).scenario()
+            scenario = request.quantized(name).scenario()
             memory = analyze(scenario).memory
         except RooflineError:
             continue

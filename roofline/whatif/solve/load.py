@@ -12,12 +12,12 @@ from msgspec import Struct
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.scenario import Scenario
+from roofline.serving.disaggregated import steady_outcomes_of
 from roofline.serving.load import Arrivals, Load
 from roofline.serving.outcome import NO_TARGETS, Outcome, steady_outcomes
 from roofline.serving.pools import Pools, Tandem, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.steady import steady
-from roofline.serving.tandem import steady_outcomes_of
 from roofline.whatif.request import Request
 from roofline.whatif.solve.targets import Targets
 

@@ -157,7 +157,7 @@ def test_generation_definitions() -> None:
     assert single.total == single.ttft
 
 
-def test_weight_only_quantisation_does_not_speed_up_compute_bound_prefill() -> None:
+def test_weight_only_quantization_does_not_speed_up_compute_bound_prefill() -> None:
     plain = named(run("llama-2-13b", prompt=4096))
     four = named(run("llama-2-13b", prompt=4096, precision=parse_precision("fp16", "W4")))
     assert four["gate_proj"].bound_time == plain["gate_proj"].bound_time

@@ -135,7 +135,7 @@ def test_bytes_are_monotone_in_bits(model: Model, batch: int, length: int, weigh
     narrow, wide = at(weights, kv), at(weights + 1, 8)
     for few, many in zip(phases(narrow), phases(wide), strict=True):
         assert few.bytes <= many.bytes
-        # Weight-only quantisation never raises the compute roof: time falls with the bits or stays.
+        # Weight-only quantization never raises the compute roof: time falls with the bits or stays.
         assert few.bound_time <= many.bound_time * (1 + RELATIVE)
     assert narrow.memory.weights < wide.memory.weights
 

@@ -1,4 +1,4 @@
-"""The default formats of released checkpoints, and the quantisation keys of config.json."""
+"""The default formats of released checkpoints, and the quantization keys of config.json."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_requested_formats_override_the_released(asked: dict[str, str], expected
     assert names(precision_of(load_model("deepseek-v3"), H100, **asked)) == expected
 
 
-def test_weight_quantisation_technique_starts_from_16_bits() -> None:
+def test_weight_quantization_technique_starts_from_16_bits() -> None:
     asked = request_from({"model": "deepseek-v3", "hw": "h100-sxm", "tp": 8, "with": ["awq"]})
     (again,) = parse_scenarios([command_line(asked).removeprefix("roofline analyze ")])
     assert again.scenario().precision == asked.scenario().precision
@@ -88,7 +88,7 @@ def test_weight_quantisation_technique_starts_from_16_bits() -> None:
     assert names(cache.scenario().precision or cache.precision)[:2] == ("fp8_block", "fp8_group")
 
 
-def test_unsupported_released_formats_are_dequantised() -> None:
+def test_unsupported_released_formats_are_dequantized() -> None:
     asked = Request(load_model("gpt-oss-20b"), H100)
     assert asked.precision.weights.name == "mxfp4"
     assert asked.with_options(engine="llama.cpp").precision.weights.name == "mxfp4_moe"
@@ -129,7 +129,7 @@ def test_checkpoints_key_of_an_engine_profile() -> None:
             parse_engine({"name": "mine", "checkpoints": wrong}, "x")
 
 
-def test_unquantised_parts_of_a_checkpoint() -> None:
+def test_unquantized_parts_of_a_checkpoint() -> None:
     """Kimi K2 Thinking: only routed experts are in integers, in all 594 GB; Kimi K2's FP8 takes 1.03 TB."""
     weights = {}
     for name in ("kimi-k2-thinking", "kimi-k2"):
@@ -225,14 +225,14 @@ def test_quantization_config(section: dict[str, Any], scheme: str, bits: float |
     assert parse_model(to_spec(model), "x") == model
 
 
-def test_quantised_file_has_fewer_bytes() -> None:
+def test_quantized_file_has_fewer_bytes() -> None:
     section = {"quant_method": "awq", "bits": 4, "group_size": 128}
-    plain, quantised = (
+    plain, quantized = (
         analyze(Scenario(parse_model(translate(content, "x", "x"), "x"), H100)).memory.weights
         for content in (config(), config(**section))
     )
     vocabulary = 2 * 128256 * 4096 * 2
-    assert (quantised - vocabulary) / (plain - vocabulary) == pytest.approx((4 + 20 / 128) / 16, rel=1e-3)
+    assert (quantized - vocabulary) / (plain - vocabulary) == pytest.approx((4 + 20 / 128) / 16, rel=1e-3)
 
 
 def test_quantization_of_a_nested_text_model() -> None:
@@ -244,7 +244,7 @@ def test_quantization_of_a_nested_text_model() -> None:
     for named, parts in ((1, []), (layers, ["attention"])):
         listed = [f"language_model.model.layers.{layer}.self_attn" for layer in range(named)]
         content["quantization_config"] = ignoring(*listed)
-        assert translate(content, "x", "x").get("unquantised", []) == parts
+        assert translate(content, "x", "x").get("unquantized", []) == parts
 
 
 def ignoring(*modules: str) -> dict[str, Any]:
@@ -274,10 +274,10 @@ def ignoring(*modules: str) -> dict[str, Any]:
         (["re:(a+)+$" * 5], []),
     ],
 )
-def test_lists_of_unquantised_modules(modules: list[str], parts: list[str]) -> None:
+def test_lists_of_unquantized_modules(modules: list[str], parts: list[str]) -> None:
     found = translate(config(**ignoring(*modules)), "x", "x")
-    assert found.get("unquantised", []) == parts
-    assert parse_model(found, "x").unquantised == tuple(parts)
+    assert found.get("unquantized", []) == parts
+    assert parse_model(found, "x").unquantized == tuple(parts)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_lists_of_unquantised_modules(modules: list[str], parts: list[str]) -> N
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": []}}, "'group_0' must be a mapping"),
     ],
 )
-def test_unknown_quantisation_is_rejected(section: dict[str, Any], expected: str) -> None:
+def test_unknown_quantization_is_rejected(section: dict[str, Any], expected: str) -> None:
     with pytest.raises(SpecError) as error:
         translate(config(**section), "x", "x")
     assert expected in str(error.value)
@@ -324,15 +324,15 @@ def test_compression_config_is_read() -> None:
 def test_mxfp4_experts_of_compressed_tensors() -> None:
     section = compressed({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32})
     found = translate(config(**section, ignore=["re:.*self_attn.*"]), "x", "x")
-    assert (found["quantization"], found["unquantised"]) == ("mxfp4", ["attention"])
+    assert (found["quantization"], found["unquantized"]) == ("mxfp4", ["attention"])
 
 
-def test_unquantised_without_quantization_is_rejected() -> None:
+def test_unquantized_without_quantization_is_rejected() -> None:
     spec = to_spec(load_model("llama-3.1-8b"))
-    with pytest.raises(SpecError, match="'unquantised' needs 'quantization'"):
-        parse_model({**spec, "unquantised": ["attention"]}, "x")
-    with pytest.raises(SpecError, match="unquantised"):
-        parse_model({**spec, "quantization": "fp8", "unquantised": ["experts"]}, "x")
+    with pytest.raises(SpecError, match="'unquantized' needs 'quantization'"):
+        parse_model({**spec, "unquantized": ["attention"]}, "x")
+    with pytest.raises(SpecError, match="unquantized"):
+        parse_model({**spec, "quantization": "fp8", "unquantized": ["experts"]}, "x")
 
 
 def test_several_format_groups_are_rejected() -> None:

@@ -318,7 +318,7 @@ def test_a_profile_has_what_its_base_says_unless_it_says_otherwise(tmp_path: Pat
     assert mine.measured_as(load_hardware("h100-sxm")) == base.measured_as(load_hardware("h100-sxm"))
 
 
-def test_llama_cpp_quantises_activations_to_int8() -> None:
+def test_llama_cpp_quantizes_activations_to_int8() -> None:
     for hardware in ("rtx-4090", "t4", "radeon-rx-7900-xtx"):
         for scheme in ("q4_0", "q8_0", "q4_k_m", "iq4_xs"):
             found = formats(hardware, scheme)

@@ -88,7 +88,7 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
         ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-v3", "nvfp4"),
     ],
 )
-def test_a_quantisation_in_a_models_name(text: str, name: str, scheme: str | None) -> None:
+def test_a_quantization_in_a_models_name(text: str, name: str, scheme: str | None) -> None:
     model = load_model(text)
     assert (model.name, model.quantization) == (name, scheme)
 

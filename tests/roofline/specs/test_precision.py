@@ -29,7 +29,7 @@ from roofline.specs.formats import find_format
         ("awq-g64", 4.3125),
         ("mxfp4", 4.25),
         ("nvfp4", 4.5),
-        ("nf4", 4.126953125),  # QLoRA: 0.127 bits a parameter of constants after double quantisation
+        ("nf4", 4.126953125),  # QLoRA: 0.127 bits a parameter of constants after double quantization
         ("fp8_block", 8 + 32 / 128**2),
         ("q8_0", 8.5),
         ("q6_k", 6.5625),
@@ -57,7 +57,7 @@ def test_effective_bits(name: str, bits: float) -> None:
         ("bf16", 16),
     ],
 )
-def test_a_quantised_cache_has_scales_and_zero_points(name: str, bits: float) -> None:
+def test_a_quantized_cache_has_scales_and_zero_points(name: str, bits: float) -> None:
     precision = parse_precision("bf16", kv=name)
     assert precision.kv.bits == bits
     # Llama-3.1-8B: 32 layers with keys and values of 8 heads of 128 each.
@@ -164,7 +164,7 @@ def test_upcasting_costs_vector_work() -> None:
     assert ops["lm_head"].upcast_flops == 0
 
 
-def test_checkpoints_leave_parts_unquantised() -> None:
+def test_checkpoints_leave_parts_unquantized() -> None:
     model = load_model("llama-3-8b")
     ops = {op.name: op for op, _, _ in network(model, parse_precision("bf16", "awq")).ops}
     assert ops["lm_head"].operands[1].format.name == "bf16"

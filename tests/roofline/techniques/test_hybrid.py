@@ -56,7 +56,7 @@ def test_deepseek_v3_on_one_gaming_gpu() -> None:
     assert answer.expected.ttft.mid == pytest.approx(500 / 54.21, rel=0.1)
 
 
-def test_the_cpu_multiplies_quantised_experts_on_its_vector_units() -> None:
+def test_the_cpu_multiplies_quantized_experts_on_its_vector_units() -> None:
     """Multiplied by AMX, 512 tokens would read all experts for longer than they compute: FP32 AVX-512 is slower."""
     answer = run("mixtral-8x7b", ON_CPU, quant="q4_k_m")
     plain = run("mixtral-8x7b", ON_CPU)

@@ -209,11 +209,11 @@ def test_conflicting_requests_are_refused(requests: tuple[str, ...], message: st
         apply_techniques(scenario(), requests)
 
 
-def test_quantising_a_quantised_scenario_is_refused() -> None:
-    quantised = replace(scenario(), precision=parse_precision("bf16", "w4a8kv8"))
+def test_quantizing_a_quantized_scenario_is_refused() -> None:
+    quantized = replace(scenario(), precision=parse_precision("bf16", "w4a8kv8"))
     for name, part in (("awq", "weights"), ("fp8-kv", "KV cache")):
         with pytest.raises(RooflineError, match=f"{name} sets the format of the {part}, which is already int"):
-            apply_techniques(quantised, [name])
+            apply_techniques(quantized, [name])
     mixed = replace(scenario(), precision=parse_precision("bf16", "q4_k_m"))
     with pytest.raises(UnsupportedError, match="mixed weight formats of q4_k_m"):
         apply_techniques(mixed, ["flash-llm"])
@@ -240,7 +240,7 @@ def test_awq_speeds_up_decode_and_not_a_long_prefill() -> None:
     assert with_awq.prefill.bound_time >= without.prefill.bound_time * 0.99
 
 
-def test_the_gain_of_weight_only_quantisation_falls_with_the_batch() -> None:
+def test_the_gain_of_weight_only_quantization_falls_with_the_batch() -> None:
     batches = np.array([1, 4, 16, 64, 256, 1024])
     before = scenario("llama-2-7b", "a100-sxm-80gb", batch=batches, prompt=128)
     gains = decode(analyze(before)).bound_time / decode(applied(before, "awq")).bound_time
@@ -310,7 +310,7 @@ def test_an_unknown_gguf_file_type_is_refused_with_a_suggestion() -> None:
         applied(replace(scenario(), precision=parse_precision("fp16", "int8")), "gguf")
 
 
-def test_quantised_activations_raise_the_peak_only_with_hardware_support() -> None:
+def test_quantized_activations_raise_the_peak_only_with_hardware_support() -> None:
     long = {"batch": 8, "prompt": 2048}
     for hardware, written, least, most in (
         ("a100-sxm-80gb", "smoothquant", 1.5, 2.0),
@@ -340,7 +340,7 @@ def test_kv_cache_follows_the_bits(written: str, bits: float) -> None:
     assert after.prefill.flops == pytest.approx(before.prefill.flops, rel=0.1)
 
 
-def test_kv_quantisation_leaves_the_weights() -> None:
+def test_kv_quantization_leaves_the_weights() -> None:
     after = applied(scenario(), "kivi")
     assert after.memory.weights == plain("llama-2-7b").memory.weights
 
@@ -423,8 +423,8 @@ def test_an_adapter_adds_two_low_rank_gemms() -> None:
     before, after = plain("llama-2-7b"), applied(scenario(), "lora:rank=16")
     added = 32 * 16 * (4 * (4096 + 4096) + 3 * (4096 + 11008))
     assert after.memory.weights - before.memory.weights == pytest.approx(2 * added)
-    quantised = applied(scenario(), "qlora:rank=16")
-    assert quantised.memory.weights < 0.4 * before.memory.weights
+    quantized = applied(scenario(), "qlora:rank=16")
+    assert quantized.memory.weights < 0.4 * before.memory.weights
 
 
 # --- smaller models ---------------------------------------------------------------------------------------------------

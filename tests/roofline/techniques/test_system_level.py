@@ -219,7 +219,7 @@ def test_self_speculative_drafts_run_half_of_the_layers_and_lm_head() -> None:
     assert counts["verify layer", "up_proj"] == 32
 
 
-def test_speculative_decoding_composes_with_quantisation_and_tp() -> None:
+def test_speculative_decoding_composes_with_quantization_and_tp() -> None:
     scenario = plain("llama-3.1-70b", hardware=load_hardware("a100-sxm-80gb"))
     both = apply_techniques(scenario, ["eagle:accept=3.5", "tensor-parallelism:degree=4"])
     assert both.settings.parallel.tensor == 4

@@ -43,7 +43,7 @@ def test_the_ranking_of_the_methods(speculation: dict[str, Row]) -> None:
 
 
 @pytest.fixture(scope="module")
-def quantised() -> list[Row]:
+def quantized() -> list[Row]:
     return table_4()
 
 
@@ -67,13 +67,13 @@ def test_the_repeated_rows_are_repeated() -> None:
             assert speedup == cells[framework, model, 8, context, phase]
 
 
-def test_every_other_cell_is_compared(quantised: list[Row]) -> None:
-    assert len(quantised) == 200 - 38
+def test_every_other_cell_is_compared(quantized: list[Row]) -> None:
+    assert len(quantized) == 200 - 38
 
 
-def test_weight_only_prefill_is_slower_as_measured(quantised: list[Row]) -> None:
+def test_weight_only_prefill_is_slower_as_measured(quantized: list[Row]) -> None:
     """Weights are converted once for each tile of rows: measured prefill is below 1 in 82 of 88 cells."""
-    rows = [row for row in quantised if row.quantity == "prefill"]
+    rows = [row for row in quantized if row.quantity == "prefill"]
     right = sum((row.measured[0] < 1) == (row.simulated[0] < 1) for row in rows)
     assert len(rows) == 88
     assert right >= 0.9 * len(rows)
@@ -81,9 +81,9 @@ def test_weight_only_prefill_is_slower_as_measured(quantised: list[Row]) -> None
 
 @pytest.mark.parametrize("framework", ["TensorRT-LLM", "LMDeploy"])
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_cells_that_no_constant_was_fitted_to(framework: str, phase: str, quantised: list[Row]) -> None:
+def test_cells_that_no_constant_was_fitted_to(framework: str, phase: str, quantized: list[Row]) -> None:
     """LLaMA-2-13B is held out; TensorRT-LLM of 2024 is predicted with the attention kernels of its version 1.0."""
-    held_out = [row for row in quantised if row.quantity == phase and row.case.startswith(f"{framework} llama-2-13b")]
+    held_out = [row for row in quantized if row.quantity == phase and row.case.startswith(f"{framework} llama-2-13b")]
     errors = [row.simulated[0] / row.measured[0] - 1 for row in held_out]
     mean = [
         sum(side) / len(held_out) for side in zip(*((r.measured[0], r.simulated[0]) for r in held_out), strict=True)
@@ -93,15 +93,15 @@ def test_cells_that_no_constant_was_fitted_to(framework: str, phase: str, quanti
         assert abs(mean[1] - mean[0]) < 0.05
 
 
-def test_decode_gains_less_than_the_ratio_of_bits(quantised: list[Row]) -> None:
-    for row in (row for row in quantised if row.quantity == "decode"):
+def test_decode_gains_less_than_the_ratio_of_bits(quantized: list[Row]) -> None:
+    for row in (row for row in quantized if row.quantity == "decode"):
         assert 1 < row.measured[0] < 16 / 4.15625, row
         assert 1 < row.simulated[0] < 16 / 4.15625, row
 
 
-def test_gains_fall_with_batch_and_length(quantised: list[Row]) -> None:
+def test_gains_fall_with_batch_and_length(quantized: list[Row]) -> None:
     gains: dict[tuple[str, str, int, int], Row] = {}
-    for row in quantised:
+    for row in quantized:
         if row.quantity == "decode":
             framework, model, _, batch, _, context = row.case.split()
             gains[framework, model, int(batch), int(context)] = row
@@ -119,8 +119,8 @@ def test_gains_fall_with_batch_and_length(quantised: list[Row]) -> None:
     assert rising <= 12
 
 
-def test_the_gain_is_larger_for_the_larger_model(quantised: list[Row]) -> None:
-    rows = {(row.case, row.quantity): row for row in quantised if row.quantity == "decode"}
+def test_the_gain_is_larger_for_the_larger_model(quantized: list[Row]) -> None:
+    rows = {(row.case, row.quantity): row for row in quantized if row.quantity == "decode"}
     pairs = [
         (row, rows[larger])
         for (case, quantity), row in rows.items()

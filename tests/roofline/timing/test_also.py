@@ -34,11 +34,11 @@ def test_an_engine_runs_the_faster_of_its_kernels_on_the_named_family_alone(hard
     assert (both.expected.mid < one.expected.mid) == (hardware is B200)
 
 
-def test_fused_reductions_and_quantisation_save_their_launches() -> None:
-    """A quantisation in a kernel of its own takes 1.6 us (NVIDIA/TensorRT-LLM, pull request 14629)."""
+def test_fused_reductions_and_quantization_save_their_launches() -> None:
+    """A quantization in a kernel of its own takes 1.6 us (NVIDIA/TensorRT-LLM, pull request 14629)."""
     engine, settings = load_engine("tensorrt-llm"), Settings(parallel=Parallelism(tensor=4))
     plain = tuple("residual_norm" if name == "reduced_norm" else name for name in engine.fusions[:-2])
-    reduced = tuple(name for name in engine.fusions if name != "quantisation")
+    reduced = tuple(name for name in engine.fusions if name != "quantization")
     times = [
         analyze(
             Scenario(LLAMA, H100, precision=parse_precision("bf16", "fp8"), settings=settings, engine=each)

@@ -74,8 +74,8 @@ def test_kernels_with_operands_from_a_link_take_at_least_its_time() -> None:
 
 def test_upcasting_weights_costs_time() -> None:
     precision = parse_precision("bf16", "awq")
-    eager = replace(IDEAL, name="slow conversion", parameters={"dequantisation": 0.01})
-    fast = replace(IDEAL, name="fast conversion", parameters={"dequantisation": 1.0})
+    eager = replace(IDEAL, name="slow conversion", parameters={"dequantization": 0.01})
+    fast = replace(IDEAL, name="fast conversion", parameters={"dequantization": 1.0})
     slow_time, fast_time = (
         analyze(Scenario(LLAMA, H100, precision=precision, engine=engine)).expected.tpot for engine in (eager, fast)
     )

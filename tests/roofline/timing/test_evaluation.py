@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from roofline import UnsupportedError, analyze
-from roofline.core.cache import LruCache
+from roofline.core.result_cache import LruCache
 from roofline.scenario.analysis import Analysis, prefetch_expected
 from roofline.timing import evaluation
 from roofline.timing import passes as timing

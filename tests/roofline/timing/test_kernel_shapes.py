@@ -158,7 +158,7 @@ def test_mixed_weights_have_their_mean_bytes() -> None:
     assert found["weight_bytes"] == pytest.approx(mean, rel=1e-3)
 
 
-def test_a_quantised_cache_moves_its_bytes() -> None:
+def test_a_quantized_cache_moves_its_bytes() -> None:
     found = shapes("llama-3.1-8b", 1, 1, 10, precision=parse_precision("bf16", kv="int4"))["fused_attention"]
     assert (found["dtype"], found["kv_dtype"], found["kv_bytes"]) == ("bf16", "fp8", 0.5625)
 

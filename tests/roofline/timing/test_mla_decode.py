@@ -32,7 +32,7 @@ def test_long_contexts_are_memory_bound() -> None:
 
 
 def test_tiles_have_64_heads() -> None:
-    constants = {**DEFAULTS, "compute_efficiency": 0.2, "sharpness": 20.0, "wave_quantisation": 0.01}
+    constants = {**DEFAULTS, "compute_efficiency": 0.2, "sharpness": 20.0, "wave_quantization": 0.01}
     few, one, two = (
         float(kernel_time("mla_decode", rows(132, 65536.0, heads), H200, constants)) for heads in (8, 64, 65)
     )

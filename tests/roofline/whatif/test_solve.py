@@ -190,14 +190,14 @@ def test_bits_equal_brute_force_over_schemes() -> None:
     targets = Targets(tpot=6e-3)
     met = {}
     for name in (*schemes, "bf16"):
-        scenario = request.quantised(name).scenario()
+        scenario = request.quantized(name).scenario()
         if used(scenario, targets) <= 1:
             met[name] = float(analyze(scenario).memory.weights)
     most, fewest = max_bits(request, targets, schemes), min_bits(request, targets, schemes)
     assert met[most.value] == max(met.values())
     assert met[fewest.value] == min(met.values())
     with pytest.raises(RooflineError, match="omit --quant"):
-        max_bits(request.quantised("awq"), targets)
+        max_bits(request.quantized("awq"), targets)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_bits_do_not_exceed_the_released_format(model: str, options: dict[str, s
     assert (answer.value, [entry.value for entry in answer.candidates]) == (released, [released])
     widest = analyze(request.scenario()).memory.weights
     tried = [min_bits(request, Targets(), [scheme]).value for scheme in ("fp8", "bf16", "q4_k_m")]
-    assert all(analyze(request.quantised(str(name)).scenario()).memory.weights <= widest for name in tried)
+    assert all(analyze(request.quantized(str(name)).scenario()).memory.weights <= widest for name in tried)
 
 
 def test_largest_draft_length_that_pays_off() -> None:

@@ -58,8 +58,8 @@ def test_an_option_of_vllm_is_what_it_stands_for(scenario: str, vllm: str, ours:
     assert theirs.memory.total == own.memory.total
 
 
-def test_dtype_keeps_a_quantised_checkpoint() -> None:
-    """As vLLM does: the dtype is that of what the checkpoint leaves unquantised."""
+def test_dtype_keeps_a_quantized_checkpoint() -> None:
+    """As vLLM does: the dtype is that of what the checkpoint leaves unquantized."""
     precision = request("deepseek-v3 --hw h200-sxm --tp 8 --dtype half").scenario().precision
     assert precision is not None
     assert (precision.base.name, precision.weights.name, precision.kv.name) == ("fp16", "fp8_block", "fp16")

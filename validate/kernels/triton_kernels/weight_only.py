@@ -58,7 +58,7 @@ def _prune(_: Sequence[Any], arguments: Mapping[str, Any], **__: Any) -> list[An
 
 
 @triton.jit
-def _dequantise(bits, UPCAST: tl.constexpr):
+def _dequantize(bits, UPCAST: tl.constexpr):
     """Integers from 0 to 15, minus 8, in bf16: they are the last bits of 0x4300, which is 128."""
     numbers = (bits.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True)
     if UPCAST:
@@ -108,8 +108,8 @@ def _weight_only_gemm(
         if UPCAST:
             first = first.to(tl.float32)
             second = second.to(tl.float32)
-        group = tl.dot(_dequantise(pairs & 15, UPCAST), first)
-        group = tl.dot(_dequantise(pairs >> 4, UPCAST), second, group)
+        group = tl.dot(_dequantize(pairs & 15, UPCAST), first)
+        group = tl.dot(_dequantize(pairs >> 4, UPCAST), second, group)
         sums += group * tl.load(group_scales).to(tl.float32)[:, None]
         packed += HALF
         tokens += SIZE

@@ -1,4 +1,4 @@
-"""Folders of safetensors: exact bytes by component for each quantisation format, and damaged files in one sentence."""
+"""Folders of safetensors: exact bytes by component for each quantization format, and damaged files in one sentence."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_bits_of_awq_are_those_of_its_groups(tmp_path: Path) -> None:
     assert stored.scheme.special["lm_head"].name == "fp16"  # type: ignore[union-attr]
 
 
-def test_what_an_engine_dequantises_is_said(tmp_path: Path) -> None:
+def test_what_an_engine_dequantizes_is_said(tmp_path: Path) -> None:
     write_folder(tmp_path / "m", "awq")
     notes = list(stored_notes(load_model(str(tmp_path / "m")), load_engine("llama.cpp")))
     assert "llama.cpp does not keep the formats of the checkpoint: awq, which runs as W16A16" in notes

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from roofline import analyze
-from roofline.core.cache import MAX_CACHED_VALUES, LruCache
+from roofline.core.result_cache import MAX_CACHED_VALUES, LruCache
 from roofline.graph.extents import Step, spread
 from roofline.timing import passes as timing
 from roofline.whatif.options import compose

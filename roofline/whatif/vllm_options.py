@@ -54,7 +54,7 @@ METHODS: Mapping[str, str | None] = MappingProxyType(
 
 
 def check_dtype(name: str) -> None:
-    """Raise UnknownNameError for what is no unquantised format."""
+    """Raise UnknownNameError for what is no unquantized format."""
     if name not in DTYPES.values():
         raise UnknownNameError("dtype", name, [*DTYPES, *filter(None, DTYPES.values())])
 

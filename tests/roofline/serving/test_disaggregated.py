@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.serving import Load, Trace, serve
+from roofline.serving.disaggregated import simulate_tandem, steady_tandem
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
-from roofline.serving.tandem import simulate_tandem, steady_tandem
 from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
 from roofline.techniques import apply_techniques
 

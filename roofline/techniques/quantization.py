@@ -1,4 +1,4 @@
-"""Quantisation: weights alone, weights and activations, the KV cache, and models trained in one or two bits."""
+"""Quantization: weights alone, weights and activations, the KV cache, and models trained in one or two bits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCALE_BITS = 16
 def stored(name: str, effective: float, nominal: float, family: str = "int") -> Format:
     """A format of `effective` bits an element, scales included, and `nominal` bits without.
 
-    `family` is the arithmetic of the elements: "int", "fp", or "code" for codes that are dequantised first.
+    `family` is the arithmetic of the elements: "int", "fp", or "code" for codes that are dequantized first.
     """
     arithmetic = family if family == "code" else f"{family}{4 if nominal <= 4 else 8}"
     return Format(f"{name}-{effective:.4g}", effective, arithmetic)
@@ -30,7 +30,7 @@ def with_formats(
     activations: Format | None = None,
     kv: Format | None = None,
 ) -> Scenario:
-    """The scenario with other formats; raises RooflineError where one of them is already quantised."""
+    """The scenario with other formats; raises RooflineError where one of them is already quantized."""
     precision = precision_of(scenario)
     for part, chosen, current in (
         ("weights", weights, precision.weights.name),
@@ -44,7 +44,7 @@ def with_formats(
 
 
 def _cache_format(name: str, bits: int, group: int) -> Format | None:
-    """A KV cache format with a scale and an offset a group, dequantised before the GEMM; None for 16 bits."""
+    """A KV cache format with a scale and an offset a group, dequantized before the GEMM; None for 16 bits."""
     effective = grouped(bits, group, SCALE_BITS, SCALE_BITS) if group else float(bits)
     return stored(f"{name}-kv", effective, bits, "code") if bits < 16 else None
 
@@ -67,7 +67,7 @@ TRANSFORMED = ("q_proj", "up_proj", "o_proj", "down_proj", "q_a_proj")
 def weight_only(
     scenario: Scenario, name: str, *, effective: str, arithmetic: str = "int", transforms: str = "", **values: float
 ) -> Scenario:
-    """The scenario with linear layers stored in few bits and dequantised as they are read.
+    """The scenario with linear layers stored in few bits and dequantized as they are read.
 
     `effective` is the formula of the bits a weight, with scales and outliers, over `values`; `bits` of `values` are
     those without. `arithmetic`: "int", or "code" for indices into a table. `transforms` of every linear layer at run
@@ -120,7 +120,7 @@ def weights_and_activations(
     arithmetic: str = "int",
     rotate: bool = False,
 ) -> Scenario:
-    """The scenario with weights, activations and KV cache in these bits, scales excluded; 16: not quantised.
+    """The scenario with weights, activations and KV cache in these bits, scales excluded; 16: not quantized.
 
     `group`: weights that share a scale (0: per channel, scales not counted), `kv_group`: cached elements that share a
     scale and an offset. `rank`: of a low-rank compensation beside every linear layer (0: none). `rotate`: the inputs of
