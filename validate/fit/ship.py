@@ -145,7 +145,7 @@ def kept(folder: Path, source: Source) -> Iterator[Calibration]:
 
 
 def _improving(found: Calibration, prior: Calibration, members: Sequence[Member]) -> Calibration:
-    """`found` without the fits whose held-out errors spread no less than the prior's errors."""
+    """`found` without the fits whose held-out errors reach no less far than the prior's errors."""
     return replace(found, fits={key: own for key, own in found.fits.items() if _improves(own, prior, members)})
 
 
@@ -161,9 +161,9 @@ def _improves(own: Fit, prior: Calibration, members: Sequence[Member]) -> bool:
         for format, rows in part.formats().items()
         if format == own.format
     ]
-    low, high = np.percentile(np.concatenate(errors), (10, 90))
+    farthest = np.abs(np.percentile(np.concatenate(errors), (10, 90))).max()
     spread = own.residuals["all"]
-    return bool(math.log(spread.high / spread.low) < high - low)
+    return bool(max(math.log(spread.high), -math.log(spread.low)) < farthest)
 
 
 def _families(members: Sequence[Member]) -> dict[str, list[Member]]:
