@@ -271,7 +271,8 @@ def _limits(document: Mapping[str, Any]) -> Iterator[Block]:
     if waiting and not over:
         point = waiting[0]
         name = next(iter(point))
-        yield Block(lines=[f"From {name} {point[name]:g} on, requests wait for a slot or the KV cache."])
+        what = "a slot, the KV cache or the tokens of a step"
+        yield Block(lines=[f"From {name} {point[name]:g} on, requests wait for {what}."])
     first = points[0]
     if first["ttft_s"]["mean"]["mid"] is not None and not math.isnan(first["ttft_s"]["mean"]["mid"]):
         low, high = first["tpot_s"]["mean"]["low"], first["tpot_s"]["mean"]["high"]
