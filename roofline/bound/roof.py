@@ -26,7 +26,7 @@ from roofline.graph.op import Op
 from roofline.graph.parallel import ONE_NODE, Nodes, over_link
 from roofline.graph.size import ZERO, Monomial, Size
 from roofline.graph.tensor import Role, Tensor
-from roofline.specs.formats import DEQUANTISE_FLOPS, PROMOTIONS, WIDTH
+from roofline.specs.formats import DEQUANTIZE_FLOPS, PROMOTIONS, WIDTH
 from roofline.specs.hardware import Hardware
 
 Array = NDArray[np.float64]
@@ -284,7 +284,7 @@ def _work(ops: tuple[Op, ...], arithmetic: tuple[str | None, ...]) -> Work:
 
     rows = np.zeros((len(WorkRow) + len(ROLES), len(ops), len(monomials)))
     rows[WorkRow.MATRIX_FLOPS], rows[WorkRow.VECTOR_FLOPS], rows[WorkRow.LINK_BYTES] = matrix, vector, sent
-    np.add.at(rows[WorkRow.UPCAST_FLOPS], [index for index, _ in converted], DEQUANTISE_FLOPS * foreign)
+    np.add.at(rows[WorkRow.UPCAST_FLOPS], [index for index, _ in converted], DEQUANTIZE_FLOPS * foreign)
     owners = [ROLES.index(tensor.role) for _, tensor in touched], [index for index, _ in touched]
     scale = np.array([tensor.format.bits / 8 for _, tensor in touched]).reshape(-1, 1)
     np.add.at(rows[len(WorkRow) :], owners, elements * scale)

@@ -80,7 +80,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType({f.name: f for f in _FORMATS})
 """Every named format. `find_format` also accepts `int1` to `int8` and, with groups of N elements, `int4-gN` (a 16-bit
 scale, no zero point; other widths likewise), `awq-gN` and `gptq-gN`."""
 
-UNQUANTISED_FORMATS = ("fp32", "tf32", "bf16", "fp16")
+UNQUANTIZED_FORMATS = ("fp32", "tf32", "bf16", "fp16")
 """Formats of unquantized models."""
 
 _SIXTEEN = ("fp16", "bf16", "tf32", "fp32")
@@ -104,7 +104,7 @@ WIDTH: Mapping[str, int] = MappingProxyType(
 )
 """Operand bits of each arithmetic; of the possible ones the narrowest is the fastest."""
 
-DEQUANTISE_FLOPS = 2
+DEQUANTIZE_FLOPS = 2
 """Vector FLOPs to dequantize an element: zero point and scale in one fused multiply-add."""
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
-from roofline.specs.formats import UNQUANTISED_FORMATS, WIDTH, Format, find_cache_format, find_format
+from roofline.specs.formats import UNQUANTIZED_FORMATS, WIDTH, Format, find_cache_format, find_format
 from roofline.specs.schemes import GGUF, WeightScheme, find_weight_scheme
 
 
@@ -91,7 +91,7 @@ def parse_precision(
     """
     base_format = find_format(base)
     if scheme is not None:
-        if scheme.strip().lower() in UNQUANTISED_FORMATS:
+        if scheme.strip().lower() in UNQUANTIZED_FORMATS:
             base_format = find_format(scheme)
         else:
             from_scheme = scheme_formats(scheme)
@@ -99,7 +99,7 @@ def parse_precision(
             activations = from_scheme[1] if activations is None else activations
             kv = from_scheme[2] if kv is None else kv
     chosen = find_format(activations) if activations is not None else base_format
-    if chosen.name in UNQUANTISED_FORMATS:
+    if chosen.name in UNQUANTIZED_FORMATS:
         base_format = chosen
     if compute is not None and compute not in WIDTH:
         raise UnknownNameError("compute format", compute, WIDTH)
@@ -135,7 +135,7 @@ def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
         return key, None, None
     match = _NOTATION.fullmatch(scheme.strip())
     if match is None:
-        known = (*SCHEMES, *UNQUANTISED_FORMATS)
+        known = (*SCHEMES, *UNQUANTIZED_FORMATS)
         hint = suggest(scheme, known, listed=0) or "; write it like W4, W8A8, W4A16KV8, KV8, fp8, awq or q4_k_m"
         raise RooflineError(f"unknown quantization scheme {quote(scheme)}{hint}")
 

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from roofline.core.errors import UnknownNameError
-from roofline.specs.formats import FORMATS, UNQUANTISED_FORMATS, Format, find_format
+from roofline.specs.formats import FORMATS, UNQUANTIZED_FORMATS, Format, find_format
 
 
 class Mixture(Struct, frozen=True):
@@ -70,7 +70,7 @@ def _more_bits(layer: int, layers: int) -> bool:
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
-UNQUANTISED = frozenset({"embedding", "positions", "lm_head", "norm", "bias", "router", "convolution"})
+UNQUANTIZED = frozenset({"embedding", "positions", "lm_head", "norm", "bias", "router", "convolution"})
 """Components that quantized checkpoints usually leave unquantized."""
 
 PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -96,7 +96,7 @@ class WeightScheme(Struct, frozen=True):
     name: str
     linear: Format | None = None
     special: Mapping[str, Choice] = field(default_factory=lambda: MappingProxyType({}))
-    unquantized: Collection[str] = UNQUANTISED
+    unquantized: Collection[str] = UNQUANTIZED
 
     def format_of(self, component: str, base: Format, layers: int, group: int = 1) -> Format:
         """The format of `component` (an operator name, or embedding, norm, bias, ...).
@@ -250,7 +250,7 @@ WEIGHT_SCHEMES: Mapping[str, WeightScheme] = MappingProxyType(
     | {
         # gpt-oss model card (2025): only the experts are MXFP4; a dense model has its MLP in that place.
         "mxfp4": WeightScheme(
-            "mxfp4", FORMATS["mxfp4"], unquantized=UNQUANTISED | {"q_proj", "k_proj", "v_proj", "o_proj"}
+            "mxfp4", FORMATS["mxfp4"], unquantized=UNQUANTIZED | {"q_proj", "k_proj", "v_proj", "o_proj"}
         ),
     }
 )
@@ -262,7 +262,7 @@ def find_weight_scheme(name: str) -> WeightScheme:
     key = name.strip().lower().replace("-", "_")
     if key in WEIGHT_SCHEMES:
         return WEIGHT_SCHEMES[key]
-    if key in UNQUANTISED_FORMATS:
+    if key in UNQUANTIZED_FORMATS:
         return WeightScheme(key, FORMATS[key], unquantized=frozenset())
     try:
         return WeightScheme(key, find_format(name))

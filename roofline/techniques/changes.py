@@ -26,7 +26,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import Format
 from roofline.specs.model import Layer, LayerGroup, Model
 from roofline.specs.precision import Precision
-from roofline.specs.schemes import UNQUANTISED, WeightScheme
+from roofline.specs.schemes import UNQUANTIZED, WeightScheme
 from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts, Mlp
 
 B = TypeVar("B", Mlp, MixtureOfExperts)
@@ -161,7 +161,7 @@ def with_weight_format(scenario: Scenario, change: Callable[[Format], Format]) -
     if scheme.special:
         raise UnsupportedError(f"changing the mixed weight formats of {scheme.name} is not simulated")
     changed = change(scheme.format_of("up_proj", precision.base, scenario.model.layers))
-    kept = UNQUANTISED | frozenset(scheme.unquantized)
+    kept = UNQUANTIZED | frozenset(scheme.unquantized)
     return with_precision(scenario, weights=WeightScheme(changed.name, changed, unquantized=kept))
 
 

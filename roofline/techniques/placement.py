@@ -16,7 +16,7 @@ from roofline.graph.tensor import Role
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Host
-from roofline.specs.formats import UNQUANTISED_FORMATS
+from roofline.specs.formats import UNQUANTIZED_FORMATS
 from roofline.specs.hardware import NETWORK, Hardware, Interconnect, load_hardware
 from roofline.specs.sublayers import Mlp
 from roofline.techniques.changes import precision_of, with_feed_forward, with_settings
@@ -96,7 +96,7 @@ def _arithmetic_on_cpu(scenario: Scenario) -> str | None:
     KTransformers did so up to version 0.2 (its doc/en/AMX.md); llama.cpp has AMX kernels for dense layers alone.
     """
     linear = precision_of(scenario).weights.linear
-    return None if linear is None or linear.name in UNQUANTISED_FORMATS else "fp32"
+    return None if linear is None or linear.name in UNQUANTIZED_FORMATS else "fp32"
 
 
 def _weight_fraction(scenario: Scenario, *prefixes: str) -> float:

@@ -6,7 +6,7 @@ from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.expressions import Type, parse_expression
 from roofline.graph.rewrite import Adapter, Incoherence
 from roofline.scenario.scenario import Scenario
-from roofline.specs.formats import UNQUANTISED_FORMATS, Format, find_format, grouped
+from roofline.specs.formats import UNQUANTIZED_FORMATS, Format, find_format, grouped
 from roofline.specs.schemes import GGUF, WeightScheme
 from roofline.techniques.changes import precision_of, with_precision, with_rewrite
 
@@ -37,7 +37,7 @@ def with_formats(
         ("activations", activations, precision.activations.name),
         ("KV cache", kv, precision.kv.name),
     ):
-        if chosen is not None and current not in UNQUANTISED_FORMATS:
+        if chosen is not None and current not in UNQUANTIZED_FORMATS:
             raise RooflineError(f"{name} sets the format of the {part}, which is already {current}: choose one")
     scheme = WeightScheme(weights.name, weights) if isinstance(weights, Format) else weights
     return with_precision(scenario, weights=scheme, activations=activations, kv=kv)

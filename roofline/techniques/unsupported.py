@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 
 from roofline.scenario.scenario import Scenario
-from roofline.specs.formats import UNQUANTISED_FORMATS, Format
+from roofline.specs.formats import UNQUANTIZED_FORMATS, Format
 from roofline.specs.model import Model
 from roofline.specs.schemes import GGUF
 from roofline.specs.sublayers import MIXERS
@@ -103,14 +103,14 @@ def _formats(scenario: Scenario) -> Iterator[str]:
     assert precision is not None
     slots = {check_request(written).slot for written in scenario.techniques}
     linear = precision.weights.linear
-    if linear is not None and linear.name not in UNQUANTISED_FORMATS and "weight format" not in slots:
+    if linear is not None and linear.name not in UNQUANTIZED_FORMATS and "weight format" not in slots:
         gguf = any(scheme.name == precision.weights.name for scheme in GGUF)
         name = "gguf" if gguf else _plain(linear)
         if not _runs_weights(scenario, name, precision.activations):
-            both = "" if precision.activations.name in UNQUANTISED_FORMATS else f"A{_plain(precision.activations)}"
+            both = "" if precision.activations.name in UNQUANTIZED_FORMATS else f"A{_plain(precision.activations)}"
             yield f"weights in {precision.weights.name}" + (f" with activations in {both[1:]}" if both else "")
     cache = precision.kv
-    if cache != precision.base and cache.name not in UNQUANTISED_FORMATS and not slots & {"KV format"}:
+    if cache != precision.base and cache.name not in UNQUANTIZED_FORMATS and not slots & {"KV format"}:
         engine, hardware = scenario.profile.name, scenario.hardware
         set_by_method = any(cache.name.startswith(check_request(name).name) for name in scenario.techniques)
         known = runs_format("kv", cache.name, engine, hardware)
@@ -124,7 +124,7 @@ def _runs_weights(scenario: Scenario, name: str, activations: Format) -> bool:
     Without the arithmetic of the activations it runs them with 16-bit activations.
     """
     engine, hardware = scenario.profile.name, scenario.hardware
-    if activations.name in UNQUANTISED_FORMATS:
+    if activations.name in UNQUANTIZED_FORMATS:
         method = WEIGHT_ONLY.get(name)
         weight_only = method is not None and runs(method, engine, hardware)
         return weight_only or runs_format("weights", name, engine, hardware)

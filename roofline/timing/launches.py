@@ -52,7 +52,7 @@ WEIGHT_ONLY_VENDORS = ("NVIDIA",)
 UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
 """Spread of unmeasured kernels."""
 
-QUANTISED, UNFUSED = ("fp8", "nvfp4"), ("o_proj",)
+QUANTIZED, UNFUSED = ("fp8", "nvfp4"), ("o_proj",)
 """Formats of GEMMs whose inputs norms and activations can write, and those whose input is of attention's kernel."""
 
 LAUNCH = 2e-6
@@ -259,7 +259,7 @@ def _constants(
 
 def _has_quantized_input(ops: Sequence[Op], shape: KernelShape) -> bool:
     """Whether a norm or an activation can write the quantized input of a GEMM."""
-    return shape.texts["dtype"] in QUANTISED and ops[0].name not in UNFUSED
+    return shape.texts["dtype"] in QUANTIZED and ops[0].name not in UNFUSED
 
 
 def _launched_less(match: Match) -> Match:

@@ -20,7 +20,7 @@ from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision, parse_precision
-from roofline.specs.schemes import UNQUANTISED, WEIGHT_SCHEMES, Mixture, WeightScheme
+from roofline.specs.schemes import UNQUANTIZED, WEIGHT_SCHEMES, Mixture, WeightScheme
 
 
 class Unmapped(RooflineError):  # noqa: N818 - a category of rows, not a fault
@@ -141,10 +141,10 @@ def find_engine(text: str) -> str:
 AS_RELEASED = "as released"
 """The text of formats that are those of the model's release."""
 
-_UNQUANTISED_16_BIT = frozenset({"", "-", "f16", "fp16", "bf16", "16-bit", "bf16 mla"})
+_UNQUANTIZED_16_BIT = frozenset({"", "-", "f16", "fp16", "bf16", "16-bit", "bf16 mla"})
 _GGUF_NAMES = {"mxfp4": "mxfp4_moe"}
 
-GPT_FAST_KEPT = UNQUANTISED - {"lm_head"}
+GPT_FAST_KEPT = UNQUANTIZED - {"lm_head"}
 """gpt-fast quantizes every linear layer, lm_head included (its quantize.py)."""
 
 GPT_FAST: Mapping[str, WeightScheme] = MappingProxyType(
@@ -172,12 +172,12 @@ def _feed_forward_fp8() -> WeightScheme:
     """
     blocks = Mixture(FORMATS["fp8"], FORMATS["bf16"], _ends)
     special = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), blocks)
-    return WeightScheme("fp8 (feed-forward)", FORMATS["fp8"], MappingProxyType(special), UNQUANTISED | _PROJECTIONS)
+    return WeightScheme("fp8 (feed-forward)", FORMATS["fp8"], MappingProxyType(special), UNQUANTIZED | _PROJECTIONS)
 
 
 LLAMA_405B_FP8 = _feed_forward_fp8()
 
-NVFP4_BLOCKS = WeightScheme("nvfp4 (feed-forward)", FORMATS["nvfp4"], unquantized=UNQUANTISED | _MLA_PROJECTIONS)
+NVFP4_BLOCKS = WeightScheme("nvfp4 (feed-forward)", FORMATS["nvfp4"], unquantized=UNQUANTIZED | _MLA_PROJECTIONS)
 """NVIDIA's FP4 checkpoint of DeepSeek-R1: experts and dense feed-forward in NVFP4, attention in BF16 (model card)."""
 
 
@@ -188,7 +188,7 @@ def find_precision(weights: str, kv: str, model: Model, hardware: Hardware, engi
         return precision_of(model, hardware, find_engine(engine), kv=kv.strip().lower() or None)
     chosen = _weights(key, weights, model, hardware, engine.strip().lower())
     cache = kv.strip().lower()
-    if cache in _UNQUANTISED_16_BIT:
+    if cache in _UNQUANTIZED_16_BIT:
         return chosen
     try:
         return replace(chosen, kv=find_cache_format(cache))
@@ -200,11 +200,11 @@ def _weights(key: str, text: str, model: Model, hardware: Hardware, engine: str)
     base = default_base(model, hardware)
     if engine.startswith(("llama.cpp", "llama-cpp-python", "gguf")):
         # llama.cpp computes in fp16 for any checkpoint.
-        scheme = None if key in _UNQUANTISED_16_BIT else _GGUF_NAMES.get(key, key)
+        scheme = None if key in _UNQUANTIZED_16_BIT else _GGUF_NAMES.get(key, key)
         if scheme is not None and scheme not in WEIGHT_SCHEMES:
             raise Unmapped(f"llama.cpp has no file type {quote(text)}")
         return parse_precision("fp16", scheme)
-    if key in _UNQUANTISED_16_BIT:
+    if key in _UNQUANTIZED_16_BIT:
         stated = "fp16" if key in ("f16", "fp16") else "bf16" if key == "bf16" else base
         return parse_precision(stated if hardware.supports(stated) else base)
     if engine.startswith("gpt-fast"):

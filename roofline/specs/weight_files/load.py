@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.units import si
-from roofline.specs.formats import FORMATS, UNQUANTISED_FORMATS, Format
+from roofline.specs.formats import FORMATS, UNQUANTIZED_FORMATS, Format
 from roofline.specs.huggingface import translate
 from roofline.specs.schemes import GGUF, MXFP4_BLOCKS, WeightScheme, find_weight_scheme
 from roofline.specs.weight_files.components import SAFETENSORS, layer_of, of_gguf, of_safetensors
@@ -83,7 +83,7 @@ def _matrices(file: Gguf) -> Iterable[tuple[str, Share]]:
 
 def _file_type(file: Gguf, dominant: str, where: str) -> str | None:
     """The scheme that the file names, or else one with its most frequent format; None for unquantized matrices."""
-    if dominant in UNQUANTISED_FORMATS:
+    if dominant in UNQUANTIZED_FORMATS:
         return None
     schemes = {scheme.name: scheme for scheme in GGUF}
     written = file.metadata.get("general.file_type")

@@ -134,7 +134,7 @@ _COMMON = (
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's weights"),
     Parameter("dispatch", Unit.CHOICE, 0, 5, 1, "tiles and splits that the library chooses among"),
 )
-_QUANTISING = (
+_QUANTIZING = (
     Parameter("odd_rows", Unit.RATIO, 0.001, 1.0, 0.1, "slowdown where m > 64 is no multiple of 8"),
     Parameter("quantize_row", Unit.SECONDS, 0.01e-9, 40e-9, 3e-9, "quantizing kernel: time a row of activations"),
     Parameter("quantize_efficiency", Unit.RATIO, 0.05, 1.0, 0.4, "quantizing kernel: fraction of bandwidth"),
@@ -169,7 +169,7 @@ def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
         return ggml.PARAMETERS
     if not numbers(dtype).quantizes:
         return (*_COMMON, *_PLAIN)
-    return (*_COMMON, *_QUANTISING, *_HOST)
+    return (*_COMMON, *_QUANTIZING, *_HOST)
 
 
 def gemm_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:

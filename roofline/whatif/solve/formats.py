@@ -9,7 +9,7 @@ from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import analyze
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import resolve_engine
-from roofline.specs.formats import UNQUANTISED_FORMATS
+from roofline.specs.formats import UNQUANTIZED_FORMATS
 from roofline.specs.precision import PLAIN, SCHEMES
 from roofline.whatif.request import Request
 from roofline.whatif.solve.targets import Answer, Check, Targets, check
@@ -41,7 +41,7 @@ def _first(question: str, request: Request, targets: Targets, schemes: Iterable[
     if request.formats.get("scheme") is not None:
         raise RooflineError(f"{question} tries all schemes: omit --quant, or set formats one by one")
     own = _own(request)
-    known = (*(name for name in SCHEMES if name not in TRAINED), *NAMED, *UNQUANTISED_FORMATS)
+    known = (*(name for name in SCHEMES if name not in TRAINED), *NAMED, *UNQUANTIZED_FORMATS)
     names = dict.fromkeys((own, *(schemes or known)))
     stored = _stored(request, names)
     most = next((weights for weights, *_, name in stored if name == own), math.inf)
