@@ -168,8 +168,9 @@ class Match(Struct, frozen=True):
     @property
     def place(self) -> str:
         """The engine's version and the hardware that the constants were measured on."""
+        hardware = "all devices" if self.calibration == "pooled" else self.calibration
         measured = f"{self.engine} {self.fit.version}".strip()
-        return f"{measured} on {self.calibration}" if measured else self.calibration
+        return f"{measured} on {hardware}" if measured else hardware
 
     @property
     def origin(self) -> str:
