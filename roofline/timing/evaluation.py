@@ -21,10 +21,11 @@ from roofline.core.errors import RooflineError
 from roofline.core.result_cache import MAX_CACHED_VALUES, LruCache
 from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Expected, Match
+from roofline.timing.constants import ATTENTION
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.common import smooth_maximum, units
 from roofline.timing.kernels.shapes import DECODE_QUERIES
-from roofline.timing.launches import ATTENTION, IS_DECODE_KERNEL
+from roofline.timing.launches import IS_DECODE_KERNEL
 
 FEW_POINTS = 32
 """Grid points up to which GEMMs of equal m are not merged: it would take as long as it saves."""

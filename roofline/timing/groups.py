@@ -19,12 +19,13 @@ from roofline.graph.size import Monomial
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Match
+from roofline.timing.constants import ATTENTION
 from roofline.timing.evaluation import KernelGroup
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.common import numbers
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.shapes import KernelShape
-from roofline.timing.launches import ATTENTION, Kernel
+from roofline.timing.launches import Kernel
 
 
 def kernel_groups(

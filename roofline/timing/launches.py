@@ -1,7 +1,6 @@
-"""Launches: the kernels that an engine launches for a placed graph, with their calibrated constants.
+"""Launches: the kernels that an engine launches for a placed graph, with their constants (`roofline.timing.constants`).
 
-Fused operators are one kernel, every other operator is a kernel. A kernel is a row of the measurement schema where the
-schema has one (`roofline.timing.kernels.shapes`), with the nearest constants of the calibration's chain.
+Fused operators are one kernel, every other operator is a kernel.
 """
 
 from __future__ import annotations
@@ -12,28 +11,15 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from roofline.bound.roof import Placement
 from roofline.graph.network import Section
 from roofline.graph.op import Kind, Op
-from roofline.graph.parallel import Collective
 from roofline.graph.size import as_size
 from roofline.specs.engine import Engine
-from roofline.specs.hardware import Hardware
-from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
-from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
-from roofline.timing.calibration import Basis, Calibration, Fit, Match, Residuals
-from roofline.timing.kernels import kernel
-from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, numbers
-from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
-from roofline.timing.kernels.elementwise import PASSES
-from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape, kernel_shape, of_ggml, weight_format
-from roofline.timing.levels import crossing_spread
-from roofline.timing.pcie_collectives import on_host
-
-ATTENTION = ("attention_prefill", "attention_decode")
-"""The measurement schema's names of the two attention kernels."""
+from roofline.timing.calibration import Basis, Calibration, Match
+from roofline.timing.constants import Choices, choices_of, constants_of
+from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape
 
 IS_DECODE_KERNEL: Mapping[str, bool] = {
     "attention_prefill": False,
@@ -42,30 +28,6 @@ IS_DECODE_KERNEL: Mapping[str, bool] = {
     "mla_decode": True,
 }
 """Ops with kernels for decode alone (a few query tokens), or for prefill alone; others have one kernel for both."""
-
-WEIGHT_ONLY_DTYPES = ("int4_wo", "w4a16_mxfp4")
-"""The measurement schema's names of weight-only GEMMs, of integers and of codes."""
-
-WEIGHT_ONLY_VENDORS = ("NVIDIA",)
-"""Vendors of hardware that the weight-only kernels are written for; elsewhere the weights' upcast is added."""
-
-UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
-"""Spread of unmeasured kernels."""
-
-QUANTIZED, UNFUSED = ("fp8", "nvfp4"), ("o_proj",)
-"""Formats of GEMMs whose inputs norms and activations can write, and those whose input is of attention's kernel."""
-
-LAUNCH = 2e-6
-"""Seconds: launch of a small kernel in a step."""
-
-MEASURED_CACHES = ("bf16", "fp16", "fp32", "fp8")
-"""Formats of the KV cache that measured attention kernels read, beside that of the queries."""
-
-SAME_KERNELS: Mapping[str, tuple[str, ...]] = {"fp32": ("bf16",), "tf32": ("bf16",), "fp16": ("bf16",)}
-"""Formats whose kernels are those of another format, from the same libraries."""
-
-SAME_BYTES = 0.15
-"""Relative difference of stored bytes up to which weights have a measured format: zero points or other groups."""
 
 
 class Kernel(Struct, frozen=True):
@@ -120,18 +82,12 @@ class Kernel(Struct, frozen=True):
 
 def launches(placement: Placement, engine: Engine, calibration: Calibration) -> list[Kernel]:
     """The kernels of a placed graph: the engine's fusions, and all other operators one by one."""
+    choices = choices_of(placement, engine, calibration)
     found: list[Kernel] = []
     start = 0
     for section in placement.network.sections:
         stop = start + len(section.ops)
-        arithmetic = placement.arithmetic[start:stop]
-        weight_only = tuple(engine.weight_only.items()) if placement.hardware.vendor in WEIGHT_ONLY_VENDORS else ()
-        own = _own_all_reduces(placement, engine, section)
-        on_ggml = not engine.uses_calibrated_kernels(placement.hardware)
-        quantized = "quantization" in engine.fusions
-        also = _also(engine, placement.hardware)
-        chosen = engine.kernels, engine.gated_delta_rule, weight_only, own, also, on_ggml, quantized
-        found += _of_section(section, start, arithmetic, *chosen, placement.hardware, calibration)
+        found += _of_section(section, start, placement.arithmetic[start:stop], engine.kernels, choices)
         start = stop
     return found
 
@@ -142,16 +98,9 @@ def _of_section(
     start: int,
     arithmetic: tuple[str | None, ...],
     fused: tuple[tuple[str, ...], ...],
-    gated_delta_rule: str,
-    weight_only: tuple[tuple[str, str], ...],
-    all_reduces: tuple[tuple[int, str], ...],
-    also: tuple[tuple[str, str], ...],
-    on_ggml: bool,
-    quantized: bool,
-    hardware: Hardware,
-    calibration: Calibration,
+    choices: Choices,
 ) -> tuple[Kernel, ...]:
-    """The kernels of a section; `start` is the index of its first operator in the graph."""
+    """The kernels of a section, with its `fused` operators in one; `start` is the index of its first operator."""
     names = {op.name: index for index, op in enumerate(section.ops)}
     taken: set[int] = set()
     found = []
@@ -164,10 +113,8 @@ def _of_section(
     kernels, by_expert = [], _is_expert_parallel(section)
     for parts in sorted(found):
         ops = tuple(section.ops[index] for index in parts)
-        variant = gated_delta_rule if ops[0].kind is Kind.GATED_DELTA_RULE else None
-        chosen = arithmetic[parts[0]], variant, weight_only, all_reduces, also, on_ggml, by_expert, quantized
-        made = _constants(ops, *chosen, hardware, calibration)
-        kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *made))
+        constants = constants_of(ops, arithmetic[parts[0]], choices, by_expert)
+        kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *constants))
     return tuple(kernels)
 
 
@@ -195,229 +142,3 @@ def _fusible(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:
             break
         joined.append(index)
     return tuple(joined)
-
-
-@lru_cache(maxsize=1 << 14)
-def _constants(
-    ops: tuple[Op, ...],
-    arithmetic: str | None,
-    variant: str | None,
-    weight_only: tuple[tuple[str, str], ...],
-    all_reduces: tuple[tuple[int, str], ...],
-    also: tuple[tuple[str, str], ...],
-    on_ggml: bool,
-    by_expert: bool,
-    quantized: bool,
-    hardware: Hardware,
-    calibration: Calibration,
-) -> tuple[KernelShape | None, Mapping[str, Match], Mapping[str, Match], bool]:
-    """The fields `shape`, `matches`, `others` and `upcasts_cache` of a kernel of these operators.
-
-    `variant` is the engine's choice where there are several kernels, `weight_only` its kernels by weight format,
-    `all_reduces` its own all-reduce kernels by reach, `also` the engines that further kernels of it were measured with;
-    `on_ggml`: GEMMs and attention are llama.cpp's on a CPU; `by_expert`: of a layer whose experts ranks divide;
-    `quantized`: the kernels before GEMMs quantize their inputs.
-    """
-    shape = kernel_shape(ops, arithmetic)
-    if on_ggml and shape is not None and arithmetic is not None:
-        shape = of_ggml(shape, ops, arithmetic)
-    if shape is not None and variant is not None:
-        # Hardware without such a kernel runs the other variant.
-        match = calibration.find(shape.op, variant)
-        shape = replace(shape, texts={**shape.texts, "variant": match.fit.format if match else variant})
-    matches = {} if shape is None else _matches(shape, hardware, calibration)
-    link = ops[0].link
-    if shape is not None and shape.op == "collective" and link is not None and hardware.over_host(link.reach):
-        matches = {op: on_host(match, hardware) for op, match in matches.items()}
-    chosen = _weight_only(ops, shape, dict(weight_only), hardware)
-    if shape is not None and chosen is not None:
-        shape = replace(shape, texts={**shape.texts, "weight_only": chosen.name})
-        if chosen.name in METHODS and (plain := calibration.find(shape.op, "bf16")) is not None:
-            matches = {shape.op: plain}
-        matches = {op: _of_weight_only(match, chosen, hardware) for op, match in matches.items()}
-    elif shape is not None:
-        kept = not weight_only or _converted_once(ops, shape, hardware)
-        matches = {op: _of_format(match, ops, shape, kept) for op, match in matches.items()}
-    others = {} if shape is None else _others(shape, calibration)
-    if by_expert:
-        matches = {op: _of_ranks(match, calibration) for op, match in matches.items()}
-        others = {op: _of_ranks(match, calibration) for op, match in others.items()}
-    for op, name in also:
-        if op in matches and shape is not None:
-            match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts))
-            others = {**others, **({op: match} if match is not None else {})}
-    if quantized and shape is not None and shape.op == "gemm" and _has_quantized_input(ops, shape):
-        shape = replace(shape, texts={**shape.texts, "bare": 1.0})
-        matches, others = ({op: _launched_less(match) for op, match in found.items()} for found in (matches, others))
-    own = dict(all_reduces).get(link.reach) if link is not None and link.collective is Collective.ALL_REDUCE else None
-    if own is not None:
-        others = {op: match for op in matches if (match := calibration.find(op, own)) is not None}
-    caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
-    upcasts = not on_ggml and any(name.startswith("fp") and not hardware.supports(name) for name in caches)
-    return shape if matches else None, matches, others, upcasts
-
-
-def _has_quantized_input(ops: Sequence[Op], shape: KernelShape) -> bool:
-    """Whether a norm or an activation can write the quantized input of a GEMM."""
-    return shape.texts["dtype"] in QUANTIZED and ops[0].name not in UNFUSED
-
-
-def _launched_less(match: Match) -> Match:
-    """The constants of a GEMM without the kernel that quantizes its input."""
-    launch = match.fit.parameters["launch"]
-    parameters = {**match.fit.parameters, "launch": max(launch - LAUNCH, launch / 4)}
-    return replace(match, fit=replace(match.fit, parameters=parameters))
-
-
-def _weight_only(
-    ops: tuple[Op, ...], shape: KernelShape | None, kernels: Mapping[str, str], hardware: Hardware
-) -> WeightOnlyKernel | None:
-    """The weight-only kernel of a GEMM, of an engine's `kernels` by format; None for other kernels.
-
-    `METHODS` multiply in another arithmetic than 16 bits.
-    """
-    if shape is None or shape.op != "gemm" or not kernels:
-        return None
-    if _converted_once(ops, shape, hardware):
-        return None
-    chosen = kernel_of(weight_format(ops).name, kernels, hardware.family)
-    return chosen if chosen.name in METHODS or shape.texts.get("dtype") in WEIGHT_ONLY_DTYPES else None
-
-
-def _converted_once(ops: Sequence[Op], shape: KernelShape, hardware: Hardware) -> bool:
-    """Whether engines convert the weights of a 16-bit layer as they load them: those that the hardware multiplies."""
-    if shape.op != "gemm" or shape.texts.get("dtype") not in WEIGHT_ONLY_DTYPES:
-        return False
-    arithmetic = weight_format(ops).arithmetic
-    return arithmetic.startswith("fp") and hardware.supports(arithmetic)
-
-
-def _of_weight_only(match: Match, chosen: WeightOnlyKernel, hardware: Hardware) -> Match:
-    """The constants of the 16-bit GEMM that a weight-only kernel's are relative to, with its source and interval."""
-    fitted, measured = hardware.family in chosen.fitted, chosen.name != UNMEASURED_KERNEL
-    basis = match.basis if fitted else "pooled"
-    source = f"{chosen.source}; the 16-bit GEMM: {match.source}"
-    widening = match.widening * (1.0 if fitted else chosen.widening)
-    spread = crossing_spread(
-        match.fit.op, match.fit.format, match.crossed
-    )  # the kernel's own model takes the place of a related format
-    found = replace(match, source=source, basis=basis, widening=widening, spread=spread)
-    return found if measured else _unmeasured(found)
-
-
-def _of_format(match: Match, ops: Sequence[Op], shape: KernelShape, kept: bool) -> Match:
-    """The constants of a kernel; those of another format say so, unless they are `kept` for all weights.
-
-    The interval is that of unmeasured kernels where none reads a KV cache or weights of the stored bytes.
-    """
-    if shape.op in (*ATTENTION, "attention", "mla_decode"):
-        cache, query = ops[0].operands[1].format, ops[0].operands[0].format
-        return match if cache.name in (query.name, *MEASURED_CACHES) else _unmeasured(match, f"a {cache.name} KV cache")
-    if kept or shape.op not in ("gemm", "moe"):
-        return match
-    dtype, name = str(shape.texts["dtype"]), weight_format(ops).name
-    stored = float(shape.texts.get("weight_bytes", numbers(dtype).bytes))
-    if abs(stored / numbers(dtype).bytes - 1) > SAME_BYTES:
-        return _unmeasured(match, f"{name} weights")
-    related = match.fit.format not in (dtype, *SAME_KERNELS.get(dtype, ()))
-    return replace(match, basis="unmeasured", source=_without(f"{name} weights", match)) if related else match
-
-
-def _unmeasured(match: Match, what: str = "") -> Match:
-    """The constants for a kernel without measurements, with at least the interval of such kernels."""
-    source = _without(what, match) if what else match.source
-    known = {"all": UNMEASURED, **match.fit.residuals}
-    low, high = UNMEASURED.low, UNMEASURED.high
-    wider = {key: replace(own, low=min(own.low, low), high=max(own.high, high)) for key, own in known.items()}
-    return replace(match, fit=replace(match.fit, residuals=wider), basis="unmeasured", source=source)
-
-
-def _without(what: str, match: Match) -> str:
-    return f"no kernel for {what} was measured: constants of {match.fit.format}, {match.source}"
-
-
-def _also(engine: Engine, hardware: Hardware) -> tuple[tuple[str, str], ...]:
-    """The engines that further kernels of this one were measured with on such hardware, by kind of kernel."""
-    return tuple(engine.also.get(hardware.family, {}).items())
-
-
-def _own_all_reduces(placement: Placement, engine: Engine, section: Section) -> tuple[tuple[int, str], ...]:
-    """The engine's own kernel for a section's all-reduces over links of a node, by their reach."""
-    links = [op.link for op in section.ops if op.link is not None and op.link.collective is Collective.ALL_REDUCE]
-    spans = {link.reach: placement.nodes.span(link.reach) for link in links if engine.all_reduce}
-    kinds = {
-        reach: placement.hardware.link(span).kind.split()[0] for reach, span in spans.items() if not span.across_nodes
-    }
-    return tuple((reach, engine.all_reduce[kind]) for reach, kind in kinds.items() if kind in engine.all_reduce)
-
-
-SECOND_KERNELS: Mapping[str, str] = {"fp8": "fp8_block", "nvfp4": MIN_LATENCY}
-"""Formats of experts with a second kernel, and the format of its constants: engines run the faster one.
-
-FP8 weights with one scale are block-scaled weights with equal scales: the public FP8 rows on Hopper are of one kernel
-(FlashInfer, from ModelOpt checkpoints) that takes three times as long as the engine's kernel for block scales.
-"""
-
-
-def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:
-    """The engine's second kernel for experts of the same format, where it was measured."""
-    second = SECOND_KERNELS.get(str(shape.texts.get("dtype"))) if shape.op == "moe" else None
-    match = calibration.find("moe", second) if second else None
-    own = match is not None and match.fit.format == second and "engine" not in match.crossed
-    return {"moe": match} if match is not None and own else {}
-
-
-RANK_KERNELS: Mapping[str, str] = {"fp8_block": EXPERT_PARALLEL}
-"""Formats of experts with another kernel where ranks divide the experts, and the format of its constants."""
-
-
-def _of_ranks(match: Match, calibration: Calibration) -> Match:
-    """The constants of the kernel for expert ranks, where it was measured as near as that of all experts."""
-    own = RANK_KERNELS.get(match.fit.format) if match.fit.op == "moe" else None
-    found = calibration.find("moe", own) if own else None
-    near = found is not None and found.fit.format == own and found.place == match.place
-    return found if found is not None and near else match
-
-
-def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -> Mapping[str, Match]:
-    """The constants of a kernel, by op of the schema."""
-    if shape.op in PASSES:
-        return {shape.op: calibration.find(shape.op, "any") or _default_pass(shape.op)}
-    found = {}
-    for op in ATTENTION if shape.op == "attention" else (shape.op,):
-        match = calibration.find(op, _measured_format(op, shape, hardware))
-        if match is not None and _computes(shape, hardware) and not _on_vector_units(shape, match):
-            found[op] = match
-    return found
-
-
-def _measured_format(op: str, shape: KernelShape, hardware: Hardware) -> str:
-    """The format whose constants a kernel has; on other vendors' hardware 16 bits for experts that convert weights.
-
-    The measured kernels of such experts (Marlin) are slow in prefill by what limits them on NVIDIA's multiprocessors.
-    """
-    format = kernel(op).format(shape.texts)
-    other = op == "moe" and hardware.vendor not in WEIGHT_ONLY_VENDORS
-    return "bf16" if other and format in WEIGHT_ONLY_DTYPES else format
-
-
-def _on_vector_units(shape: KernelShape, match: Match) -> bool:
-    """Whether experts run on vector units: the pooled constants are those of grouped GEMMs on matrix units."""
-    return shape.op == "moe" and shape.texts["dtype"] == "fp32" and match.basis == "pooled"
-
-
-def _computes(shape: KernelShape, hardware: Hardware) -> bool:
-    """Whether the hardware has a peak for the kernel's arithmetic."""
-    dtype = str(shape.texts.get("dtype", "any"))
-    if dtype == "any":
-        return True
-    form = numbers(dtype)
-    return hardware.supports(str(shape.texts.get("arithmetic", form.arithmetic)))
-
-
-@lru_cache(maxsize=16)
-def _default_pass(op: str) -> Match:
-    """Default constants of elementwise kernels without measurements."""
-    constants = {parameter.name: parameter.default for parameter in PASS_PARAMETERS}
-    fit = Fit(op, "any", constants, {"all": UNMEASURED})
-    return Match(fit, "pooled", "default", "launch and bandwidth typical of small kernels", 1.0)

@@ -16,11 +16,12 @@ from roofline.scenario.analysis import Analysis
 from roofline.scenario.phase import OpFigures, Phase
 from roofline.scenario.schedule import Pass
 from roofline.specs.hardware import Interconnect
+from roofline.timing.constants import LAUNCH
 from roofline.timing.corrections import COMPUTE_SHARE, LINK_SHARE, MEMORY_SHARE
 from roofline.timing.kernels import kernel
 from roofline.timing.kernels.common import units
 from roofline.timing.kernels.terms import shown, terms
-from roofline.timing.launches import LAUNCH, Kernel
+from roofline.timing.launches import Kernel
 from roofline.timing.passes import Timing
 from roofline.whatif.explain.lines import Line, Margin, line, plain, total
 from roofline.whatif.explain.metrics import METRICS

@@ -11,8 +11,9 @@ from roofline.graph.parallel import Parallelism
 from roofline.specs.engine import Engine, load_engine
 from roofline.timing.calibration import Calibration
 from roofline.timing.chains import load_calibration
+from roofline.timing.constants import LAUNCH
 from roofline.timing.corrections import Corrections
-from roofline.timing.launches import LAUNCH, launches
+from roofline.timing.launches import launches
 
 H100, LLAMA = load_hardware("h100-sxm"), load_model("llama-3.1-8b")
 IDEAL = load_engine("ideal")
