@@ -67,6 +67,7 @@ class Simulation:
         self.whole, self.reserved, self.lag = scheduler.whole, scheduler.reserved, round(scheduler.lag)
         self.poll, self.polled = scheduler.poll, 0
         self.gather, self.gathered = scheduler.gather, GATHERED * replica.budget
+        self.admitted = 0  # the step after the last one that admitted a request
         self.stream = scheduler.stream
         self.latency, self.each, self.per_token = scheduler.latency, scheduler.request, scheduler.prompt_token
         self.front_free = -math.inf
@@ -177,7 +178,16 @@ class Simulation:
         if self.waiting and not self.blocked and not (self.gather and self._gathering(found)):
             for rank, queue in enumerate(self.queues):
                 self._admit(queue, left[rank], found)
+            if found:
+                self.admitted = self.step + 1
         return found
+
+    def _due(self) -> int:
+        """The step from which prompts do not wait for others; with data-parallel ranks, whether some wait or not."""
+        first = self._next()[0]
+        if self.data == 1:
+            return max(first, self.admitted) + self.gather
+        return self.admitted - 1 + self.gather * max(-(-(first - self.admitted + 1) // self.gather), 1)
 
     def _admit(self, queue: deque[tuple[int, _Sequence]], left: int, found: list[Piece]) -> None:
         """Requests of a data-parallel rank that fit in its budget of the step, a sequence slot and the KV cache."""
@@ -207,12 +217,16 @@ class Simulation:
 
     def _gathering(self, found: list[Piece]) -> bool:
         """Whether prompts wait for others: until every data-parallel rank has one, or one rank a full step."""
-        if found or not self.running or self.step >= self._next()[0] + self.gather:
+        if found or not self.running or self.step >= self._due():
             return False
-        if len(self.queues) > 1:
-            return not all(self.queues)
-        tokens = sum(sequence.left for _, sequence in self.queues[0])
-        return tokens + self.running * self.tokens < self.gathered
+        if self.data > 1:
+            return all(self.decoding) and not all(self.queues)
+        tokens = self.running * self.tokens
+        for _, sequence in self.queues[0]:
+            if self.whole and tokens + sequence.left > self.budget:
+                break
+            tokens += sequence.left
+        return tokens < self.gathered
 
     def _take(self, sequence: _Sequence, left: int, found: list[Piece]) -> int:
         """Put tokens of a prompt into the step; a prompt runs on one rank, within its budget."""
@@ -284,7 +298,7 @@ class Simulation:
             return
         if self.reserved < 1:
             number = min(number, max(int(free / grown), 1))
-        if self.waiting and (later := self._next()[0] + self.gather) > self.step:
+        if self.waiting and (later := self._due() if self.gather else self._next()[0]) > self.step:
             number = min(number, later - self.step)
         context, seconds_of = self._mean_context(), self._single.decode_of(max(self.decoding))
         sooner = min(self.coming[0][0], self.horizon) if self.coming else self.horizon

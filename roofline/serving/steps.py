@@ -7,7 +7,7 @@ of together q tokens in k prompts takes
 
     kernels   K = shared(d b + q) + head(d b + k) + decode(b, c) + k prefill(q / k, p)
     step      T = max(K + gap N, [no CUDA graph] issue N) + host, draft_step of each draft (`roofline.specs.engine`)
-              with prompts, `dispatch` of the scheduler in the place of a shorter `issue`
+              with prompts beyond `captured` tokens, `dispatch` of the scheduler in the place of a shorter `issue`
 
 with p tokens cached before a chunk; an engine that computes the logits of all prompt tokens runs head(d b + q). b, q
 and k are those of one data-parallel rank, the one with the most; the kernels of experts, whose tokens come from all
@@ -281,7 +281,8 @@ class StepTimes:
         slower = (1 - share) * engine.kernel_slowdown("decode") + share * engine.kernel_slowdown("prefill")
         kernels = kernels * slower + engine["gap"] * self.kernels
         issued = engine["issue"] * self.kernels * ("decode" not in engine.graphs)
-        busy = np.maximum(kernels, np.where(some, self.dispatched, issued))
+        eager = some & (batch * self.decode_tokens + chunk / self.ring > engine.scheduler.captured)
+        busy = np.maximum(kernels, np.where(eager, self.dispatched, issued))
         step, sequence = self.host
         drafting = np.where(np.asarray(batch) > 0, self.drafts * engine["draft_step"], 0.0)
         work = sequence * (batch + np.where(some, prompts, 0.0))
@@ -346,6 +347,7 @@ class SingleStep:
         self._slower = engine.kernel_slowdown("decode"), engine.kernel_slowdown("prefill")
         self._gap = engine["gap"] * times.kernels
         self._issued, self._logits = times.dispatched, engine.logits_of
+        self._captured = engine.scheduler.captured
         (self._step, self._sequence), self._overlap = times.host, engine.overlap
         self._drafting = times.drafts * engine["draft_step"]
 
@@ -362,7 +364,9 @@ class SingleStep:
         if prompts > 0:
             kernels += prompts * self._prefill(chunk / prompts, cached)
         share, (decode, prefill) = chunk / max(decoded + chunk, 1e-9), self._slower
-        busy = max(kernels * ((1 - share) * decode + share * prefill) + self._gap, self._issued)
+        busy = kernels * ((1 - share) * decode + share * prefill) + self._gap
+        if tokens > self._captured:
+            busy = max(busy, self._issued)
         host = self._sequence * (batch + prompts)
         wait = max(host - busy, 0.0) if self._overlap else host
         return busy + wait + self._step + (self._drafting if batch > 0 else 0.0)

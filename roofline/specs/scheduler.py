@@ -34,8 +34,10 @@ class Scheduler(Struct, frozen=True):
     with less than 1, sequences are preempted where it runs out. `lag`: steps that are already scheduled when a request
     arrives. `poll`: decode steps from one look for new requests to the next (SGLang's --scheduler-recv-interval).
     `gather`: steps that prompts wait for others while sequences decode: with data-parallel attention until there is one
-    for each rank (timeout_iters of TensorRT-LLM's attention_dp_config), else until they fill a step
-    (batch_wait_timeout_iters). `stream`: decode steps from one message to the client to the next, the first included.
+    for each rank, or so many steps have passed since the last were (timeout_iters of TensorRT-LLM's
+    attention_dp_config), else until those that fit fill a step (batch_wait_timeout_iters). `stream`: decode steps from
+    one message to the client to the next, the first included. `captured`: tokens of a step with prompts up to which
+    CUDA graphs of the pieces between attention are replayed.
     `latency`: seconds from client to scheduler and back (HTTP, queues). `request`, `prompt_token`: seconds of the front
     end a request and a token of its prompt (tokenizer), one request after the other. `dispatch`: host seconds of each
     kernel of a step with prompts, which no CUDA graph replays: a step takes at least that long. `step`, `sequence`:
@@ -53,6 +55,7 @@ class Scheduler(Struct, frozen=True):
     poll: Count = 1
     gather: Natural = 0
     stream: Count = 1
+    captured: Natural = 0
     latency: Time = 0.0
     request: Time = 0.0
     prompt_token: Time = 0.0

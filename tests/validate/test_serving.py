@@ -144,7 +144,7 @@ def test_budgets_and_waits_are_those_of_the_benchmarks_scripts() -> None:
 
     llama = tensorrt_llm(tp_size=4)
     deepseek = {"model_path": "deepseek-ai/DeepSeek-V3", "precision": "fp8", "tp_size": 8}
-    assert (llama.tokens, llama.gather) == (1024 + 1024 + 200, 20)
+    assert (llama.tokens, llama.gather) == (16384, 20)
     assert tensorrt_llm(tp_size=8).gather == 0
     assert tensorrt_llm(tp_size=4, osl=8192).gather == 0
     assert (tensorrt_llm(**deepseek).tokens, tensorrt_llm(**deepseek).stream) == (8192, 10)
@@ -161,6 +161,11 @@ def test_budgets_and_waits_are_those_of_the_benchmarks_scripts() -> None:
     few, fewer = (scheduler(**sglang, **cells) for cells in (deepseek, fp4))
     hopper = scheduler(**sglang, **{**deepseek, "system": "h200_sxm"})
     assert [(each.tokens, each.poll) for each in (few, fewer, hopper)] == [(32768, 30), (16384, 30), (32768, 1)]
+    glm = {**deepseek, "model_path": "zai-org/GLM-5-FP8"}
+    assert [scheduler(**sglang, **{**glm, "system": name}).tokens for name in ("b200_sxm", "h200_sxm")] == [32768, 8192]
+    minimax = {**deepseek, "model_path": "MiniMaxAI/MiniMax-M2.5", "isl": 8192}
+    new, old = (scheduler(**minimax, backend_version=text) for text in ("0.19.0", "nightly-5b8c30d6"))
+    assert [(each.tokens, each.captured) for each in (new, old)] == [(16384, 2048), (None, 0)]
     ranks = {**deepseek, "tp_size": 1, "attention_dp_size": 8, "moe_ep_size": 8}
     assert tensorrt_llm(**ranks, concurrency=128, batch_size=16).gather == 60
     constant = {"isl": 4000, "osl": 500}

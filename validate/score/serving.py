@@ -150,6 +150,7 @@ def _key(scenario: Scenario) -> tuple[Any, ...]:
         scenario.techniques,
         scenario.profile.profile,
         scenario.profile.fusions,
+        scenario.profile.memory,
     )
 
 

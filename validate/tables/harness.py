@@ -1,12 +1,14 @@
 """What the scripts of serving benchmarks set of an engine's scheduler, beyond its defaults.
 
 InferenceX (lengths drawn from 0.8 to 1 of those written) gives TensorRT-LLM a budget of a prompt and a token for each
-request in flight, but at least 8,192 (Llama: the model length), and with data-parallel attention 60 steps to wait for a
+request in flight, but at least 8,192 (Llama: 16,384), and with data-parallel attention 60 steps to wait for a
 prompt on every rank. With 1024 to 1024 tokens, prompts of Llama on fewer than 8 devices wait 20 steps to fill one, and
 those of DeepSeek in FP8 on Blackwell 40, since 1.2 and from 64 requests in flight.
 With drafts, its budget is a prompt and the tokens that a step verifies; that of gpt-oss is 20,000. SGLang has chunks of
-32,768 tokens (16,384 of DeepSeek in FP4, and of other models on Hopper), and on Blackwell looks for new requests every
-10 steps, from 16 in flight on every 30.
+32,768 tokens (16,384 of DeepSeek in FP4, of Qwen3.5 and of other models on Hopper, 8,192 of GLM there), and looks on
+Blackwell for new requests every 10 steps, from 16 in flight on every 30 (GLM: every 10, in FP8 every one). vLLM has a
+budget of two prompts of MiniMax, Kimi in FP4 and DeepSeek-V4 on Blackwell since 0.19, and captures graphs of steps of
+up to 2,048 tokens of them and of gpt-oss.
 
 Benchmarks of constant lengths run what AIConfigurator's generator writes: a budget of the prompt and 1,500 tokens (read
 of TensorRT-LLM and SGLang; vLLM's TTFT says the same), with TensorRT-LLM a token for each sequence more, and chunks in
@@ -43,13 +45,21 @@ STREAM: Mapping[str, int] = MappingProxyType({"deepseek": 10, "gpt-oss": 20})
 FIRST_AT_ONCE = (1, 2)
 """Version of TensorRT-LLM from which the first token does not wait for others (from the TTFT of its rows)."""
 
-CHUNKS, FEWER_CHUNKS, GPT_OSS_BUDGET = 32768, 16384, 20000
+CHUNKS, FEWER_CHUNKS, LEAST_CHUNKS, GPT_OSS_BUDGET = 32768, 16384, 8192, 20000
 """Tokens of SGLang's prompts in a step (chunked-prefill-size), and TensorRT-LLM's max_num_tokens of gpt-oss
 (InferenceX's scripts)."""
 
-SHORT, SPARE, LEAST_BUDGET = 1024, 200, 8192
-"""Tokens of prompts and outputs of which prompts of Llama wait for others, of a model's length beyond both, and of the
-smallest budget (InferenceX's scripts)."""
+TWO_PROMPTS, CAPTURED, SINCE = ("minimax", "kimi", "deepseek-v4"), 2048, (0, 19)
+"""Models of which vLLM's budget is two prompts on Blackwell (max-num-batched-tokens) since this version, and the tokens
+of a step up to which it captures CUDA graphs then, and of gpt-oss (InferenceX's max-cudagraph-capture-size)."""
+
+RESERVED = 0.82
+"""Fraction of a device's memory for SGLang's weights and KV cache (mem-fraction-static in InferenceX's scripts: 0.82 of
+DeepSeek in FP8, 0.8 to 0.85 of others)."""
+
+SHORT, LLAMA_BUDGET, LEAST_BUDGET = 1024, 16384, 8192
+"""Tokens of prompts and outputs of which prompts of Llama wait for others, and of the budget of Llama and the smallest
+of other models (InferenceX's scripts)."""
 
 MARGIN = 1500
 """Tokens of a step's budget beyond the prompt in benchmarks of constant lengths (AIConfigurator's generator)."""
@@ -59,12 +69,14 @@ MIXED_CHUNKS = (0, 5, 3)
 
 
 def profile_of(name: str, precision: Precision, drawn: bool) -> Engine:
-    """The profile of an engine in a benchmark; `drawn`: of drawn lengths.
+    """The profile of an engine in a benchmark; `drawn`: of drawn lengths (InferenceX).
 
     With constant lengths, FP8 is of TensorRT-LLM's dynamic kind: a kernel of 10 us before each GEMM computes the scales
     of its input (linear.py; NVIDIA/TensorRT-LLM, pull request 16569), as its public timings do. Qwen3-32B says so.
     """
     engine = load_engine(name)
+    if drawn and engine.name == "sglang":
+        return replace(engine, memory=replace(engine.memory, utilization=RESERVED))
     if drawn or engine.name != "tensorrt-llm" or precision.weights.name != "fp8":
         return engine
     also = {
@@ -85,19 +97,33 @@ def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load, concurrency:
         return replace(policy, tokens=prompt) if engine == "vllm" else policy
     if engine == "tensorrt-llm":
         return _tensorrt_llm(policy, scenario, load, concurrency, version)
-    return _sglang(policy, scenario, concurrency) if engine == "sglang" else policy
+    return _sglang(policy, scenario, concurrency) if engine == "sglang" else _vllm(policy, scenario, load, version)
 
 
 def _sglang(policy: Scheduler, scenario: Scenario, concurrency: int) -> Scheduler:
-    deepseek, hopper = scenario.model.name.startswith("deepseek"), scenario.hardware.family == "hopper"
-    few = scenario.run_precision.weights.name.startswith("nvfp4") if deepseek else hopper
+    name, hopper = scenario.model.name, scenario.hardware.family == "hopper"
+    fp4 = scenario.run_precision.weights.name.startswith("nvfp4")
     poll = 1 if hopper else 10 if concurrency < 16 else 30
-    return replace(policy, tokens=FEWER_CHUNKS if few else CHUNKS, poll=poll)
+    if name.startswith("glm"):
+        return replace(policy, tokens=LEAST_CHUNKS if hopper else CHUNKS, poll=10 if fp4 else 1)
+    if name.startswith("deepseek"):
+        return replace(policy, tokens=FEWER_CHUNKS if fp4 else CHUNKS, poll=poll)
+    return replace(policy, tokens=FEWER_CHUNKS if hopper or name.startswith("qwen3.5") else CHUNKS, poll=poll)
+
+
+def _vllm(policy: Scheduler, scenario: Scenario, load: Load, version: str) -> Scheduler:
+    name, weights = scenario.model.name, scenario.run_precision.weights.name
+    if name.startswith("gpt-oss"):
+        return replace(policy, captured=CAPTURED)
+    blackwell = scenario.hardware.family == "blackwell"
+    if not name.startswith(TWO_PROMPTS) or not blackwell or "int4" in weights or _numbers(version) < SINCE:
+        return policy
+    return replace(policy, tokens=2 * int(load.prompts.quantile(1.0)), captured=CAPTURED)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The first three numbers of a version."""
-    return tuple(int(number) for number in re.findall(r"\d{1,9}", version)[:3])
+    """The first three numbers of a version; none of a build without one."""
+    return tuple(int(number) for number in re.findall(r"\d{1,9}", version)[:3]) if version[:1].isdigit() else ()
 
 
 def _tensorrt_llm(policy: Scheduler, scenario: Scenario, load: Load, concurrency: int, version: str) -> Scheduler:
@@ -105,7 +131,7 @@ def _tensorrt_llm(policy: Scheduler, scenario: Scenario, load: Load, concurrency
     prompt, output = load.prompts.quantile(1.0), load.outputs.quantile(1.0)
     if model.name.startswith("llama"):
         short = max(prompt, output) <= SHORT and parallel.tensor < NODE
-        return replace(policy, tokens=int(prompt + output + SPARE), gather=GATHER_LLAMA if short else 0)
+        return replace(policy, tokens=LLAMA_BUDGET, gather=GATHER_LLAMA if short else 0)
     drafts = scenario.settings.speculation
     decoded = concurrency if drafts is None else (drafts.verified + 1) * concurrency / parallel.data
     budget = -(-int(decoded + prompt + 64) // 64) * 64

@@ -315,6 +315,7 @@ def to_case(line: Line) -> ServingCase:
         scenario = apply_techniques(scenario, (MTP_TECHNIQUES[parallel.data > 1],))
         assumed = "speculative decoding with MTP, which no column states"
     scheduler = scheduler_of(profile.scheduler, scenario, load, concurrency, version)
+    scenario = replace(scenario, engine=replace(profile, scheduler=scheduler))
     ttft, tpot = _milliseconds(line, "silicon_ttft_ms"), _milliseconds(line, "silicon_tpot_ms")
     decode = decode_workers(scenario, load, apart) if apart else None
     return ServingCase(line, scenario, load, scheduler, ttft, tpot, assumed, decode)

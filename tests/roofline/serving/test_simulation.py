@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roofline import Scenario, load_hardware, load_model
 from roofline.core.errors import RooflineError
@@ -130,6 +131,25 @@ def test_prompts_that_gather_wait_for_others_while_sequences_decode() -> None:
     full = Trace(arrival=(0.0, *[1.0] * 8), prompt=(1000,) * 9, output=(1000, *[10] * 8))
     together = simulate(replica(gather=20), Load(trace=full))
     assert np.max(together.first - together.arrival) < 20 * step + float(STEPS.seconds(1, 1200, 8000, 0, 8))
+
+
+def test_prompts_that_gather_wait_again_after_each_admission() -> None:
+    waiting = Trace(arrival=(0.0, *[1.0] * 4), prompt=(1000,) * 5, output=(1000, *[500] * 4))
+    served = simulate(replica(gather=20, tokens=2400, whole=True), Load(trace=waiting))
+    one, other = np.sort(served.first - served.arrival)[[1, -1]]
+    decode, both = float(STEPS.seconds(3, 1200)), float(STEPS.seconds(1, 1200, 2000, 0, 2))
+    assert other - one == pytest.approx(20 * decode + both, rel=0.2)
+
+
+def test_steps_with_few_prompt_tokens_do_not_wait_for_the_host() -> None:
+    engine = SCENARIO.profile
+    eager, captured = (
+        STEPS.of(replace(engine, scheduler=Scheduler(dispatch=1e-3, captured=tokens))) for tokens in (0, 512)
+    )
+    few, more = (float(captured.seconds(0, 0, tokens)) for tokens in (512, 600))
+    assert more > 5 * few
+    assert more == pytest.approx(float(eager.seconds(0, 0, 600)))
+    assert captured.single(0, 0, 512, 0, 1, None) == pytest.approx(few, rel=1e-3)
 
 
 def test_the_first_token_reaches_the_client_with_the_first_message() -> None:
