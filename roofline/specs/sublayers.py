@@ -253,7 +253,7 @@ class MixtureOfExperts(Struct, frozen=True, forbid_unknown_fields=True):
     `shared_width`: total width of the shared experts (0: none). `shared_gate`: a learned gate on their output.
     `router_bias`: a learned bias per expert. `bias`: biases in the experts' projections. `groups`: groups of
     neighbouring experts, of which a token's experts are in at most `top_groups` (group-limited routing; DeepSeek-V2,
-    2024, section 2.2.2).
+    2024, section 2.2.2). `latent`: width of the projection of a token on which the routed experts compute (0: none).
     """
 
     experts: Count
@@ -267,6 +267,7 @@ class MixtureOfExperts(Struct, frozen=True, forbid_unknown_fields=True):
     bias: bool = False
     groups: Count = 1
     top_groups: Count = 1
+    latent: Natural = 0
 
 
 FeedForward: TypeAlias = Mlp | MixtureOfExperts

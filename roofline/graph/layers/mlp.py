@@ -82,15 +82,24 @@ def mixture_of_experts(spec: MixtureOfExperts, source: Tensor, target: Tensor, f
     """Router, routed experts, their weighted sum, and the shared experts.
 
     Each token runs through `top_k` experts; the pass reads the weights of the distinct experts that its tokens touch,
-    while all are stored. Every expert's copy of a token is a row: batch * queries * top_k rows in all.
+    while all are stored. Every expert's copy of a token is a row: batch * queries * top_k rows in all. Experts of a
+    `latent` width compute on a projection of the token, and their sum is projected back (LatentMoE; Nemotron 3, 2025):
+    ranks exchange latents, and each has both projections whole.
     """
     routed = activation("routed", formats.base, source.shape[-1]) if spec.shared_width else target
     routes = activation("routes", formats.base, spec.top_k)
-    router, experts = _router(spec, source, routes, formats), _routed_experts(spec, source, routes, routed, formats)
+    router, inputs, outputs = _router(spec, source, routes, formats), source, routed
+    if spec.latent:
+        inputs = activation("expert_latent", formats.activations, spec.latent)
+        outputs = activation("expert_latent_sum", formats.activations, spec.latent)
+    experts = _routed_experts(spec, inputs, routes, outputs, formats)
     if formats.parallel.all_to_all:
-        dispatch, combine = _all_to_alls(source, spec, formats)
+        dispatch, combine = _all_to_alls(inputs, spec, formats)
         *gemms, weighted_sum = experts
         experts = [dispatch, *gemms, combine, weighted_sum]
+    if spec.latent:
+        down = linear("latent_down_proj", source, inputs, formats)
+        experts = [down, *experts, linear("latent_up_proj", outputs, routed, formats)]
     shared = _shared_experts(spec, source, routed, target, formats) if spec.shared_width else []
     return [*router, *experts, *shared]
 

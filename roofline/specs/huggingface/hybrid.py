@@ -73,7 +73,7 @@ def _nemotron_layers(config: Config) -> list[str]:
 
 def _nemotron_h(config: Config) -> Spec:
     """One mixer or one feed-forward block a layer; no positions. `expand` is without effect."""
-    config.reject("moe_latent_size", "attention_bias")
+    config.reject("attention_bias")
     kinds = _nemotron_layers(config)
     bias = config.flag("use_bias", False)
     activation = config.activation("mlp_hidden_act", default="relu2")
@@ -98,7 +98,8 @@ def _nemotron_h(config: Config) -> Spec:
         parts["mlp"] = {"mlp": mlp}
     if "moe" in kinds:
         shared = config.natural("moe_shared_expert_intermediate_size") * config.natural("n_shared_experts", default=1)
-        moe = moe_section(config, "moe_intermediate_size", shared_width=shared, router_bias=True)
+        latent = config.natural("moe_latent_size")
+        moe = moe_section(config, "moe_intermediate_size", shared_width=shared, router_bias=True, latent=latent)
         parts["moe"] = {"moe": {**moe, "gated": False, "activation": activation}}
     base = base_spec(config.with_defaults({"num_hidden_layers": len(kinds)}), positions="none")
     return spec_with_pattern(base, parts, kinds)

@@ -24,6 +24,7 @@ from roofline import (
     parse_precision,
     state_bytes_per_sequence,
 )
+from roofline.graph.parallel import Parallelism
 from roofline.scenario.phase import OpFigures
 from roofline.scenario.settings import Settings
 from roofline.specs.huggingface import translate
@@ -464,7 +465,6 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
         ("command-r", {"use_qk_norm": True}, "use_qk_norm"),
         ("mamba-codestral-7b", {"num_heads": 64}, "num_heads"),
         ("nemotron-h-56b", {"hybrid_override_pattern": "M-X"}, "hybrid_override_pattern"),
-        ("nemotron-3-nano-30b-a3b", {"moe_latent_size": 1024}, "moe_latent_size"),
         ("bert-base", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ("longformer-base-4096", {"attention_window": [256] * 6 + [512] * 6}, "attention_window"),
         ("t5-base", {"feed_forward_proj": "sparse-gelu"}, "feed_forward_proj"),
@@ -484,6 +484,19 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
 def test_invalid_specs_are_refused(name: str, changes: dict[str, Any], word: str) -> None:
     with pytest.raises(SpecError, match=word):
         translate(config(name, **changes), name, name)
+
+
+def test_experts_may_compute_on_a_latent() -> None:
+    """LatentMoE: Nemotron 3 Super has 120 billion parameters, of which 12 are active (arXiv 2604.12374)."""
+    model = load_model("nemotron-3-super-120b-a12b")
+    assert parameters(model) == pytest.approx(120e9, abs=1e9)
+    assert active_parameters(model) == pytest.approx(12e9, abs=1e9)
+    answer = run(model, batch=2, prompt=100, settings=Settings(parallel=Parallelism(tensor=2, data=4, expert=8)))
+    assert shape(one(answer, "expert_up_proj"), "expert_latent")[-1] == 1024
+    assert shape(one(answer, "dispatch_all_to_all"), "dispatched")[-1] == 1024, "latents are sent, not tokens"
+    for name in ("latent_down_proj", "latent_up_proj"):
+        assert one(answer, name).weight_bytes == 2 * 4096 * 1024, "each rank has the projections whole"
+    assert one(answer, "mlp_all_reduce").link_bytes == one(answer, "attn_all_reduce").link_bytes, "sums are tokens"
 
 
 def test_values_may_be_the_keys() -> None:
