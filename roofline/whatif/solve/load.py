@@ -21,8 +21,8 @@ from roofline.serving.steady import steady
 from roofline.whatif.request import Request
 from roofline.whatif.solve.targets import Targets
 
-POINTS, PARTS, ROUNDS = 33, 3, 3
-"""Values that are tried, in parts up to the first that misses, and how often the interval before it is refined."""
+POINTS, PARTS, ROUNDS = 9, 3, 5
+"""Values that are tried, of requests in flight in parts up to the first that misses, and refinements before it."""
 
 LEAST = 1e-3
 """The smallest rate that is tried, over the largest sustainable one."""
@@ -133,24 +133,23 @@ def largest(
         most = outcomes_at(deployment, load, [1e-6])[0].saturated_at
         assert most is not None
         values = np.geomspace(LEAST * most, 1.01 * most, POINTS)
-    best: tuple[float, Outcome | None] = 0.0, None
+    value, best, neighbour, parts = 0.0, None, None, PARTS if whole else 1
     for _ in range(ROUNDS):
-        outcomes: list[Outcome] = []
-        failing = None
-        for part in np.array_split(values, PARTS):
-            outcomes += outcomes_at(deployment, load, part) if part.size else ()
+        for part in np.array_split(values, parts):
+            outcomes = outcomes_at(deployment, load, part)
             over = (index for index, found in enumerate(outcomes) if missed(found, load, targets, statistic))
-            if (failing := next(over, None)) is not None:
+            met = next(over, part.size)
+            if met:
+                value, best = float(part[met - 1]), outcomes[met - 1]
+            if met < part.size:
+                next_value, neighbour = float(part[met]), outcomes[met]
                 break
-        if failing is None:
-            return float(values[-1]), outcomes[-1], outcomes[-1]
-        if failing:
-            best = float(values[failing - 1]), outcomes[failing - 1]
-        neighbour = outcomes[failing]
-        if not failing:
+        if best is None or neighbour is None:
             break
-        values = np.linspace(best[0], float(values[failing]), POINTS)
-        values = np.unique(values.round()) if whole else values
-        if values.size <= 2:
+        values, parts = np.linspace(value, next_value, POINTS)[1:-1], 1
+        if whole:
+            values = np.unique(values.round())
+            values = values[(values > value) & (values < next_value)]
+        if not values.size:
             break
-    return *best, neighbour
+    return value, best, neighbour or outcomes[-1]
