@@ -35,7 +35,7 @@ main()
     "command",
     [
         "serve llama-3.1-8b --hw h100-sxm --concurrency 8",
-        "size llama-3.1-8b --rate 2 --prompt 500 --generate 100 --hw h100-sxm",
+        "size llama-3.1-8b --prompt 500 --generate 100 --hw h100-sxm --quality lossless",
         "advise llama-3.2-1b --hw h100-sxm --objective goodput --concurrency 8 --tpot 40ms",
         "compare 'llama-3.1-8b --hw h100-sxm' '--hw h200-sxm'",
     ],

@@ -71,7 +71,7 @@ def test_no_checkpoint_is_quantized_to_what_it_has(model, hw, scheme, refused) -
 
 
 @pytest.mark.parametrize("objective", [Objective.TOTAL, Objective.TPOT])
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCENARIOS)
 def test_every_figure_is_reproduced_by_its_command(objective, request_) -> None:
     try:

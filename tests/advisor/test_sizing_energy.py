@@ -44,8 +44,10 @@ def test_next_to_no_load_leaves_the_static_power() -> None:
         assert deployment.modelled_energy == pytest.approx(121.7 * deployment.devices / (1e-5 * 100), rel=1e-3)
 
 
-@pytest.mark.parametrize("rate", [200, None])
-@pytest.mark.parametrize("lengths", [(2000, 300), ("lognormal:mean=2000,p95=6000", "exponential:mean=300")])
+@pytest.mark.parametrize(
+    ("rate", "lengths"),
+    [(None, (2000, 300)), (200, ("lognormal:mean=2000,p95=6000", "exponential:mean=300"))],
+)
 def test_modelled_energy_lies_between_the_static_and_the_thermal_design_power(rate, lengths) -> None:
     for deployment in deployments(Service(rate, *lengths), MODELLED):
         energy, tdp = deployment.hardware.energy, deployment.hardware.tdp

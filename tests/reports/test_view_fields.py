@@ -114,9 +114,9 @@ def test_an_edited_figure_of_the_hardware_is_that_of_an_edited_spec(
     assert tab.complaints == []
 
 
-def test_fifty_random_states_show_the_figures_of_analyze(tab: Live, run: Run) -> None:
+def test_random_states_show_the_figures_of_analyze(tab: Live, run: Run) -> None:
     shown = 0
-    for setup in setups(50):
+    for setup in setups(16):
         tab.show(urlencode(setup))
         status, out, err = run("analyze", *words(setup), "--format", "json")
         if status:
@@ -125,5 +125,5 @@ def test_fifty_random_states_show_the_figures_of_analyze(tab: Live, run: Run) ->
             continue
         shown += 1
         assert tab.figures() == pytest.approx(figures_of(json.loads(out))), setup
-    assert shown >= 20
+    assert shown >= 6
     tab.complaints.clear()  # the browser logs the status of refusals

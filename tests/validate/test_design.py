@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats.qmc import Halton
 
 from roofline.core.errors import UnknownNameError
 from roofline.validate.kernels.work import Case, work_of
@@ -38,6 +37,8 @@ def test_a_prefix_has_every_op_and_both_ends() -> None:
 
 
 def test_fifty_points_fill_the_box() -> None:
+    from scipy.stats.qmc import Halton  # takes two seconds
+
     cases = [case for case in design({"gemm": ("bf16",)}, Limits(memory=1e12), 50) if case.op == "gemm"]
     assert len(cases) == 50
     points = np.log([[case[name] for name in "mnk"] for case in cases])

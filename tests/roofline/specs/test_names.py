@@ -27,7 +27,8 @@ SOURCES = {
 REPOSITORIES = {
     repository: name
     for name, path in spec_files("modelspecs").items()
-    for repository in yaml.safe_load(path.read_text("utf-8")).get("repositories", {})
+    if "\nrepositories:" in (text := path.read_text("utf-8"))
+    for repository in yaml.safe_load(text)["repositories"]
 }
 
 
