@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from roofline.bound.roof import Bound
+from roofline.core.units import count_text
 from roofline.graph.op import Op
 from roofline.graph.tensor import Role
 from roofline.scenario.analysis import Analysis
@@ -131,11 +132,6 @@ class WeightGemm(Struct, frozen=True):
             "tokens that share a weight": count_text(self.rows),
             "crossover": f"{count_text(self.crossover)} tokens at {self.bits:.3g} bits per weight",
         }
-
-
-def count_text(value: float) -> str:
-    """A count as text: three digits, or all digits from 100."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def largest_gemm(phase: Phase) -> WeightGemm | None:

@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from roofline.core.errors import RooflineError
 from roofline.core.units import seconds
 from roofline.validate.loop import run_calibrate, run_model
+from roofline.validate.main import run_command
 
 MODELS = ("qwen2.5-0.5b", "llama-3.2-1b")
 """Small models, run one after the other with as many layers as take two seconds."""
@@ -27,25 +27,22 @@ def main() -> int:
         "--folder", type=Path, default=Path("specs-demo"), help="the overlay folder to write [specs-demo]"
     )
     parser.add_argument("--dtype", default="fp32", help="format of kernels and models [fp32]")
-    options = parser.parse_args()
     start = time.monotonic()
 
     def show(lines: list[str]) -> None:
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
 
-    try:
+    def work(options: argparse.Namespace) -> str:
         shutil.rmtree(options.folder, ignore_errors=True)
         found = run_calibrate("cpu", options.minutes, folder=options.folder, dtypes=(options.dtype,))
         show([*found.lines, "", "Predicted and measured times of models:"])
         threads = found.measured.machine.hardware.units
         for model in MODELS:
             show(run_model(model, "cpu", options.folder, options.dtype, threads=threads, max_prefill=2.0).lines)
-    except RooflineError as error:
-        sys.stderr.write(f"roofline: {error}\n")
-        return 2
-    show(["", f"in {seconds(time.monotonic() - start, 2)}"])
-    return 0
+        return f"\nin {seconds(time.monotonic() - start, 2)}\n"
+
+    return run_command(parser, work)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from roofline.core.errors import RooflineError, quote
+from roofline.core.errors import RooflineError, system_error
 from roofline.core.files import save_text
 
 
@@ -18,11 +18,8 @@ def run_command(
     options = parser.parse_args(arguments)
     try:
         text = work(options)
-    except RooflineError as error:
-        sys.stderr.write(f"roofline: {error}\n")
-        return 2
-    except OSError as error:
-        sys.stderr.write(f"roofline: {quote(str(error.filename or 'output'), 200)}: {error.strerror}\n")
+    except (RooflineError, OSError) as error:
+        sys.stderr.write(f"roofline: {system_error(error) if isinstance(error, OSError) else error}\n")
         return 2
     sys.stdout.write(text)
     return 0

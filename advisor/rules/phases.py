@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from roofline.advisor.case import NEGLIGIBLE, Case
-from roofline.advisor.formats import count_text
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rule
 from roofline.bound.roof import Bound
 from roofline.core.errors import RooflineError
-from roofline.core.units import seconds, si
+from roofline.core.units import count_text, seconds, si
 from roofline.scenario.analysis import analyze
 
 DOMINANT_PHASE = 2 / 3

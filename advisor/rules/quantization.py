@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roofline.advisor.case import NEGLIGIBLE, Case
-from roofline.advisor.formats import Formats, count_text
+from roofline.advisor.formats import Formats
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rule
 from roofline.advisor.search.goal import Price
 from roofline.bound.roof import Bound
-from roofline.core.units import si
+from roofline.core.units import count_text, si
 
 UNQUANTIZED = 16
 """Bits of an unquantized weight."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roofline.advisor.case import NEGLIGIBLE, Case
-from roofline.advisor.formats import count_text
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rule
 from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.goal import Objective
 from roofline.advisor.search.trials import Trial
-from roofline.core.units import seconds
+from roofline.core.units import count_text, seconds
 from roofline.techniques import check_request
 
 BLOCKED_STEPS = 10

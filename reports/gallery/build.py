@@ -22,6 +22,7 @@ from roofline.reports.figures.request import FigureSpec, read_figure_spec
 from roofline.reports.figures.style import as_bytes
 from roofline.reports.gallery.table_1 import table_1
 from roofline.reports.output.export import escape
+from roofline.validate.main import run_command
 
 FOLDER = Path(__file__).resolve().parent
 INDEX = "README.md"
@@ -129,16 +130,14 @@ def main() -> int:
     """Builds and writes the gallery; exit status 2 on errors."""
     parser = argparse.ArgumentParser(prog="python -m roofline.reports.gallery.build", description="Redraw the gallery.")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write to [default: the gallery's own]")
-    folder: Path = parser.parse_args().output
-    try:
-        write({}, folder)  # where it cannot be written, nothing is built
+
+    def work(options: argparse.Namespace) -> str:
+        write({}, options.output)  # where it cannot be written, nothing is built
         files = build()
-        write(files, folder)
-    except RooflineError as error:
-        sys.stderr.write(f"roofline: {error}\n")
-        return 2
-    sys.stdout.write(f"wrote {len(files)} files to {folder}\n")
-    return 0
+        write(files, options.output)
+        return f"wrote {len(files)} files to {options.output}\n"
+
+    return run_command(parser, work)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from roofline.core.errors import RooflineError, alternatives, quote, visible
-from roofline.core.units import seconds, si
+from roofline.core.units import count_text, seconds, si
 from roofline.graph.network import ENDS
 from roofline.specs.reserve import STATIC
 
@@ -122,7 +122,7 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     headroom = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " over")
     usable = si(memory["budget_bytes"], "B") + ("" if memory["reading"] == STATIC else " usable")
     rate, unit = rate_of(generation)
-    bound = f"{rate_text(generation[rate])} {unit}"
+    bound = f"{count_text(generation[rate])} {unit}"
     devices = _devices(document["parallelism"])
     lines = [
         f"{workload}; {formats}" + ("; FlashAttention" if scenario["flash"] else ""),
@@ -177,7 +177,7 @@ def _latencies(generation: Mapping[str, Any], prefix: str, shown: Callable[[Any]
 
 def rate_interval(rate: Mapping[str, float]) -> str:
     """A rate with its 80% interval."""
-    return f"{rate_text(rate['mid'])} ({rate_text(rate['low'])} to {rate_text(rate['high'])})"
+    return f"{count_text(rate['mid'])} ({count_text(rate['low'])} to {count_text(rate['high'])})"
 
 
 def _expected_lines(document: Mapping[str, Any]) -> list[str]:
@@ -251,11 +251,6 @@ def time_interval(interval: Mapping[str, float]) -> str:
     unit = mid.split()[-1]
     ends = [end.removesuffix(f" {unit}") if end.endswith(f" {unit}") else end for end in (low, high)]
     return f"{mid} ({ends[0]} to {ends[1]})"
-
-
-def rate_text(value: float) -> str:
-    """A rate with three significant digits, or rounded from 100 on."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _memory_parts(memory: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 from roofline import Analysis, __version__, analyze
 from roofline.advisor import Goal, advise
 from roofline.core.errors import RooflineError
-from roofline.core.units import seconds, si
+from roofline.core.units import count_text, seconds, si
 from roofline.reports.documents.advice import advice_blocks, advice_document
 from roofline.reports.documents.analysis import analysis_document, interval, rates_document
 from roofline.reports.documents.explain import definitions
@@ -24,7 +24,6 @@ from roofline.reports.output.export import (
     rate_columns,
     rate_interval,
     rate_of,
-    rate_text,
     summary_lines,
     time_interval,
 )
@@ -175,7 +174,7 @@ def _rate_cell(rates: dict[str, Any], name: str) -> str:
     if rates[name] is None:
         return "-"
     expected = rates.get(f"expected_{name}")
-    return rate_text(rates[name]) if expected is None else rate_interval(expected)
+    return count_text(rates[name]) if expected is None else rate_interval(expected)
 
 
 def _beside(subjects: Sequence[Subject], documents: Sequence[dict[str, Any]]) -> Block:

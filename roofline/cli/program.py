@@ -170,10 +170,9 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     except OSError as error:
-        from roofline.core.errors import quote
+        from roofline.core.errors import system_error
 
-        what = "cannot write the output" if error.filename is None else quote(os.fsdecode(error.filename), 200)
-        status = _complain(f"{what}: {error.strerror}")
+        status = _complain(system_error(error))
     except Exception as error:
         status = _explain(error)
     sys.exit(status if isinstance(status, int) else 0)

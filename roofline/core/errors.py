@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -59,6 +60,12 @@ def _shown(value: object) -> str:
         return repr(value)
     except ValueError:
         return "a number of thousands of digits"
+
+
+def system_error(error: OSError) -> str:
+    """The sentence of an error of the system, with its file if it has one, else of the output."""
+    what = "cannot write the output" if error.filename is None else quote(os.fsdecode(error.filename), 200)
+    return f"{what}: {error.strerror}"
 
 
 MAX_COMPLETIONS = 6

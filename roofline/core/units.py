@@ -131,6 +131,11 @@ def seconds(value: float, digits: int = 3) -> str:
     return _prefixed(value, "s", digits, _TIME_STEPS)
 
 
+def count_text(value: float) -> str:
+    """A count or rate as text: three significant digits, or whole numbers from 100 on."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def amount(value: float, unit: str) -> str:
     """Format a figure: a duration or bytes with a prefix, others with three digits, or all digits from 100 on."""
     match unit:

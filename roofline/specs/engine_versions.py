@@ -19,6 +19,7 @@ from typing import Any
 
 from roofline.core.documents import scalar_text
 from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.specs.library import as_mapping
 from roofline.specs.version import Version
 
 KEYS = ("versions", "aliases")
@@ -41,7 +42,7 @@ def split_name(text: str) -> tuple[str, str]:
 
 def versions_of(content: Mapping[str, Any], where: str) -> Mapping[Version, Mapping[str, Any]]:
     """The keys in which versions differ from the newest, by the version from which they hold, oldest first."""
-    given = _mapping(content.get("versions", {}), "versions", where)
+    given = as_mapping(content.get("versions", {}), where, "versions")
     found = {}
     if len(given) > MAX_VERSIONS:
         raise SpecError(where, f"'versions' has {len(given)} versions; at most {MAX_VERSIONS} are read")
@@ -49,7 +50,7 @@ def versions_of(content: Mapping[str, Any], where: str) -> Mapping[Version, Mapp
         version = _version(text, "versions", where)
         if version in found:
             raise SpecError(where, f"'versions' has {quote(text)} twice")
-        found[version] = _mapping(changes, f"versions.{text}", where)
+        found[version] = as_mapping(changes, where, f"versions.{text}")
         for key in ("name", *KEYS):
             if key in changes:
                 raise SpecError(where, f"'versions.{text}' cannot have the key {quote(key)}")
@@ -68,14 +69,8 @@ def merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 def aliases_of(content: Mapping[str, Any], where: str) -> dict[str, str]:
     """The names for versions that a file gives: `{"vllm-sync": "0.11"}`."""
-    given = _mapping(content.get("aliases", {}), "aliases", where)
+    given = as_mapping(content.get("aliases", {}), where, "aliases")
     return {name: _version(scalar_text(text), "aliases", where).text for name, text in given.items()}
-
-
-def _mapping(content: object, key: str, where: str) -> Mapping[str, Any]:
-    if not isinstance(content, Mapping):
-        raise SpecError(where, f"{quote(key)} must be a mapping of keys to values")
-    return content
 
 
 def _version(text: str | None, key: str, where: str) -> Version:

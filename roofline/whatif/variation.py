@@ -14,8 +14,8 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.engine import Engine
 from roofline.specs.formats import Format
 from roofline.specs.hardware import Hardware
-from roofline.specs.precision import Precision
 from roofline.specs.schemes import ByDepth, ByGroup, Choice, Mixture, WeightScheme
+from roofline.techniques.changes import precision_of
 
 
 def with_hardware(scenario: Scenario, change: Callable[[Hardware], Hardware]) -> Scenario:
@@ -65,14 +65,9 @@ def scaled_engine(engine: Engine, factor: float, *names: str) -> Engine:
     return replace(engine, parameters=MappingProxyType({**engine.parameters, **changed}))
 
 
-def _precision(scenario: Scenario) -> Precision:
-    assert isinstance(scenario.precision, Precision)
-    return scenario.precision
-
-
 def with_weight_bits(scenario: Scenario, factor: float) -> Scenario:
     """The scenario with the bits of weights times `factor`; unquantized weights stay."""
-    precision = _precision(scenario)
+    precision = precision_of(scenario)
     scheme = precision.weights
     special = MappingProxyType({name: _scaled_choice(chosen, factor) for name, chosen in scheme.special.items()})
     linear = None if scheme.linear is None else _scaled_format(scheme.linear, factor)
@@ -82,7 +77,7 @@ def with_weight_bits(scenario: Scenario, factor: float) -> Scenario:
 
 def with_kv_bits(scenario: Scenario, factor: float) -> Scenario:
     """The scenario with the bits of the KV cache times `factor`, in the same arithmetic."""
-    precision = _precision(scenario)
+    precision = precision_of(scenario)
     # A new name: kernels read the bytes of the cache from its format if that is not the format of queries.
     kv = replace(precision.kv, name=f"{precision.kv.name} x {factor:g}", bits=precision.kv.bits * factor)
     return replace(scenario, precision=replace(precision, kv=kv))
