@@ -100,6 +100,9 @@ class Simulation:
         start = count if self.concurrency is None else min(self.concurrency, count)
         for at in self.arrival[:start].tolist():
             self.send(at)
+        if self.concurrency is not None and self.arrival[start - 1] == self.arrival[0]:
+            # A front end serves clients that come at once together: all have passed it when the last has.
+            self.coming = deque((self.coming[-1][0], sequence) for _, sequence in self.coming)
         while len(self.done) < count:
             self.event()
         return self._served()
