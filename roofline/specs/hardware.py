@@ -109,8 +109,9 @@ class Hardware(Struct, frozen=True):
     """One accelerator. Peaks are dense, in FLOP/s (OP/s for integers), by arithmetic format.
 
     `tensor` has the peaks of the matrix units (tensor cores), `vector` those of the vector units (CUDA cores);
-    unsupported formats are absent. `units` are SMs, CUs or cores. `sources` has the source of each number, by
-    dotted key. `host` is the server that holds PCIe devices, None if unknown.
+    unsupported formats are absent. `units` are SMs, CUs or cores, `exponentials` those that each computes a clock where
+    that is not the usual 16. `sources` has the source of each number, by dotted key. `host` is the server that holds
+    PCIe devices, None if unknown.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Hardware(Struct, frozen=True):
     memory_visible: float | None = None
     units: int | None = None
     clock: float | None = None
+    exponentials: int | None = None
     l2: float | None = None
     interconnects: tuple[Interconnect, ...] = ()
     tdp: float | None = None

@@ -21,7 +21,7 @@ _SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
         "bandwidth": Dimension.BANDWIDTH,
         "visible": Dimension.BYTES,
     },
-    "compute": {"units": Dimension.COUNT, "clock": Dimension.FREQUENCY},
+    "compute": {"units": Dimension.COUNT, "clock": Dimension.FREQUENCY, "exponentials": Dimension.COUNT},
     "tensor": dict.fromkeys(ARITHMETIC, Dimension.RATE),
     "vector": dict.fromkeys(ARITHMETIC, Dimension.RATE),
     "cache": {"l2": Dimension.BYTES},
@@ -85,6 +85,7 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
         "vector": peaks["vector"],
         "units": compute.get("units"),
         "clock": compute.get("clock"),
+        "exponentials": compute.get("exponentials"),
         "l2": cache.get("l2"),
         "interconnects": [
             reader.section({} if entry is None else entry, "interconnects", place=f"interconnects.{index}")

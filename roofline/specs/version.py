@@ -55,8 +55,16 @@ class Version:
         >>> Version("0.24").is_far(Version("0.22.1")), Version("0.8.3").is_far(Version("0.14"))
         (False, True)
         """
+        return self.apart(other) > (0, NEAR)
+
+    def apart(self, other: Version) -> tuple[int, int]:
+        """The difference of their first numbers, and of their minor releases where these are equal.
+
+        >>> Version("0.19").apart(Version("0.22.1")), Version("0.19").apart(Version("1.0"))
+        ((0, 3), (1, 0))
+        """
         (first, minor), (of_other, minor_of_other) = ((*one._order[0], 0, 0)[:2] for one in (self, other))
-        return first != of_other or abs(minor - minor_of_other) > NEAR
+        return abs(first - of_other), abs(minor - minor_of_other) if first == of_other else 0
 
     def __hash__(self) -> int:
         return hash(self._order)
@@ -76,3 +84,14 @@ def nearest(version: Version, known: Iterable[Version]) -> Version:
     """
     ordered = sorted(known)
     return max((one for one in ordered if one <= version), default=min(ordered))
+
+
+def closest(version: Version, known: Iterable[Version]) -> Version:
+    """The `nearest` of the `known` versions that are the fewest minor releases apart; raises ValueError without any.
+
+    >>> closest(Version("0.19"), [Version("0.14"), Version("0.22"), Version("0.24")])
+    Version('0.22')
+    """
+    found = list(known)
+    least = min(version.apart(one) for one in found)
+    return nearest(version, (one for one in found if version.apart(one) == least))

@@ -203,8 +203,7 @@ class Calibration(Struct, frozen=True, eq=False):
     """The constants measured in one place, and the places to look at next (`parents`, nearest first).
 
     `version` is the one asked for, `crossed` are the levels between this place and what is asked for, `unit_peaks` the
-    FLOP in a clock cycle of a multiprocessor there over those here, by arithmetic, where they are fewer here
-    (`on_units`).
+    FLOP in a clock cycle of a multiprocessor there over those here, by arithmetic, where they differ (`on_units`).
     """
 
     name: str
@@ -231,6 +230,17 @@ class Calibration(Struct, frozen=True, eq=False):
         """The constants that cross the least variance, of this format or a related one; None without any."""
         return _find(self, op, format)
 
+    def find_for(self, op: str, format: str, hardware: Hardware) -> Match | None:
+        """The constants on `hardware`: for prefill those of a 16-bit cache where it lacks arithmetic in the cache's.
+
+        GPUs that have it multiply in FP8, so that their constants are fractions of another peak; the others convert.
+        """
+        match, (computed, _, stored) = self.find(op, format), format.partition("/")
+        if not stored or match is None or "pooled" not in match.crossed or not op.endswith("_prefill"):
+            return match
+        convert = not hardware.supports(FORMATS[stored].arithmetic)
+        return (self.find(op, computed) or match) if convert else match
+
     def expected(
         self, op: str, columns: Columns, hardware: Hardware, resident: Mask = False, alone: Mask = False
     ) -> Expected:
@@ -241,7 +251,7 @@ class Calibration(Struct, frozen=True, eq=False):
         range. None is below the bound; without constants all are the bound, and so is `basis`. `resident` and `alone`:
         see `kernels.kernel_time`.
         """
-        match = self.find(op, kernel(op).format(columns))
+        match = self.find_for(op, kernel(op).format(columns), hardware)
         if match is not None:
             return match.expected(columns, hardware, resident, alone)
         bound = kernel_bound(op, columns, hardware, resident)
@@ -259,7 +269,7 @@ def _of_engine(calibration: Calibration, engine: str) -> Calibration:
 
 @lru_cache(maxsize=4096)
 def _find(calibration: Calibration, op: str, format: str) -> Match | None:
-    best: tuple[float, Calibration, Fit, tuple[Level, ...]] | None = None
+    best: tuple[tuple[float, bool], Calibration, Fit, tuple[Level, ...]] | None = None
     candidates = (format, *(RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())))
     for link in calibration.chain:
         for index, candidate in enumerate(candidates):
@@ -267,14 +277,9 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
             steps = 0 if candidate == format.replace("fp16", "bf16") else index
             crossed: tuple[Level, ...] = (*link.crossed, *(FORMAT,) * steps)
             # The kind's components decide: those of a format are of few places. Fits of files are read at first use.
-            if best is not None and crossing_spread(op, "", crossed) >= best[0]:
-                continue
-            if (fit := link.fits.get((op, candidate))) is None:
-                continue
-            # Those of all versions, or of the newest on all devices, are no nearer than one version on a relative.
-            several = link.engine and (not fit.version or link.name == "pooled")
-            far = crossing_spread(op, "", (*crossed, "version") if several else crossed)
-            if best is None or far < best[0]:
+            # Of constants as far away, an engine's own come before another's, a relative's before those of all devices.
+            far = crossing_spread(op, "", crossed), "engine" in crossed
+            if (best is None or far < best[0]) and (fit := link.fits.get((op, candidate))) is not None:
                 best = far, link, fit, crossed
     if best is None:
         return None
@@ -299,9 +304,9 @@ def for_other_engine(fit: Fit) -> Fit:
 
 
 def on_units(fit: Fit, unit_peaks: Mapping[str, float]) -> Fit:
-    """The fit for another device of the family, whose multiprocessors are the same but for fewer FLOP in a cycle.
+    """The fit for another device of the family, whose multiprocessors are the same but for the FLOP in a cycle.
 
-    What a multiprocessor does beside multiplying takes as long there, so a larger fraction e of the peak is achieved:
+    What a multiprocessor does beside multiplying takes as long there: of fewer FLOP a larger fraction e is achieved.
 
         1 / e' = 1 + (1 / e - 1) / r        r: FLOP in a cycle of the measured multiprocessor over those of this one
     """

@@ -22,7 +22,7 @@ from roofline.core.parameters import Parameter, Unit
 from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.library import as_mapping, check_keys, check_name
 from roofline.specs.records import record
-from roofline.specs.version import Version, nearest
+from roofline.specs.version import Version, closest
 from roofline.timing.calibration import Basis, Calibration, Fit, Fits, Residuals, Source
 from roofline.timing.kernels import KERNELS, kernel
 
@@ -59,9 +59,9 @@ def of_version(versions: Mapping[str, Fits], version: str = "", other: bool = Fa
 
 
 def _nearest(version: str, known: Iterable[str]) -> str:
-    """The nearest of the `known` versions, the newest for "" (`roofline.specs.version.nearest`)."""
+    """The nearest of the `known` versions, the newest for "" (`roofline.specs.version.closest`)."""
     ordered = {Version(name): name for name in known}
-    return ordered[nearest(Version(version), ordered) if version else max(ordered)]
+    return ordered[closest(Version(version), ordered) if version else max(ordered)]
 
 
 Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]

@@ -20,6 +20,7 @@ from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
 from roofline.specs.library import File, bundled_folder, files_below, modified, overriding_files
 from roofline.timing.calibration import Basis, Calibration, Fit, Fits
 from roofline.timing.calibration_files import Document, of_version, parse_document
+from roofline.timing.kernels.common import has_tensor_memory
 from roofline.timing.levels import Level
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
@@ -32,8 +33,8 @@ FOLDER = "calibration"
 """The folder of `hwspecs` with the calibration files."""
 
 
-FEWER = 1.25
-"""Least ratio of FLOP in a cycle at which a sibling's matrix units count as fewer, beyond rounded clocks and peaks."""
+OTHER = 1.25
+"""Least ratio of FLOP in a cycle at which a sibling's matrix units count as others, beyond rounded clocks and peaks."""
 
 Calibrate = Callable[[Hardware, Engine], Calibration]
 """Finds the constants of an engine's kernels on hardware, as `engine_calibration` does."""
@@ -99,12 +100,8 @@ def families(hardware: Hardware) -> tuple[str, ...]:
 
 
 def instructions(hardware: Hardware) -> str:
-    """The matrix instructions of a device, by its family; Blackwell with HBM has others than the rest of Blackwell.
-
-    It has `tcgen05` and tensor memory. GeForce, RTX PRO and GB10 have the `mma` of Ada, and such kernels (CUTLASS,
-    functionality.md: SM100 and SM120).
-    """
-    return "tcgen05" if families(hardware) == ("blackwell",) else f"mma of {hardware.family}"
+    """The matrix instructions of a device, by its family; Blackwell with HBM has others than the rest of Blackwell."""
+    return "tcgen05" if has_tensor_memory(hardware) else f"mma of {hardware.family}"
 
 
 def product_line(hardware: Hardware) -> str:
@@ -241,10 +238,10 @@ def _kin(hardware: Hardware, shelf: Shelf) -> Iterator[tuple[str, tuple[Level, .
 
 
 def _unit_peaks(name: str, hardware: Hardware, shelf: Shelf) -> Mapping[str, float]:
-    """FLOP in a cycle of the multiprocessors of a family or its member over those of `hardware`, where they are more.
+    """FLOP in a cycle of the multiprocessors of a family or its member over those of `hardware`, where they differ.
 
-    Such hardware has the multiprocessors of its family with fewer or slower matrix units: H20, GeForce. More FLOP are
-    another chip's. Without both clocks, they count as equal.
+    Such hardware has the multiprocessors of its family with other matrix units: fewer or slower ones (H20, GeForce), or
+    faster ones for a format (FP4 of Blackwell Ultra). Without both clocks, they count as equal.
     """
     listed = next((found for family in families(hardware) if (found := shelf.members(family)) is not None), ())
     members = [member for member in listed if member != hardware.name]
@@ -260,7 +257,7 @@ def _unit_peaks(name: str, hardware: Hardware, shelf: Shelf) -> Mapping[str, flo
         for arithmetic, peak in measured.tensor.items()
         if arithmetic in hardware.tensor
     }
-    return {arithmetic: ratio for arithmetic, ratio in ratios.items() if ratio > FEWER}
+    return {arithmetic: ratio for arithmetic, ratio in ratios.items() if max(ratio, 1.0 / ratio) > OTHER}
 
 
 def _shared(name: str, basis: Basis, crossed: tuple[Level, ...], shelf: Shelf) -> Iterator[Calibration]:

@@ -248,6 +248,20 @@ def test_attention_without_the_kernel_that_writes_the_cache(tmp_path: Path) -> N
     assert part.frame["bare"].tolist() == [1, 0]
 
 
+@pytest.mark.parametrize(("hardware", "ungrouped"), [("h100-sxm", 0), ("b200-sxm", 1), ("gb300", 1)])
+def test_public_tables_of_decode_over_a_cache_of_keys_alone(hardware: str, ungrouped: int, tmp_path: Path) -> None:
+    """TensorRT-LLM's before 1.3.0rc20; those of 1.3 on Blackwell have no grouped kernel for it."""
+    software = [f"TensorRT-LLM {version}" for version in ("1.0.0", "1.2.0rc5", "1.3.0rc10", "1.3.0rc20", "1.4.0")]
+    table = pd.DataFrame({"software": [*software, "SGLang 0.5.10"]}).assign(
+        hardware=hardware, op="attention_decode", dtype="bf16", kv_dtype="bf16", batch=1, q_len=1, kv_len=64
+    )
+    table = table.assign(heads=32, kv_heads=8, head_dim=128, window=0, latency_us=8.0)
+    table.to_csv(tmp_path / "attention.csv", index=False)
+    (part,) = read_measurements(tmp_path / "attention.csv")
+    assert part.frame["keys_only"].tolist() == [1, 1, 1, 0, 0, 0]
+    assert part.frame["ungrouped"].tolist() == [0, 0, ungrouped, 0, 0, 0]
+
+
 def test_rows_in_a_format_that_hardware_lacks_are_of_converted_weights(tmp_path: Path) -> None:
     """FP8 on Intel's B60: BF16's peak, and half the bytes of its weights."""
     (part,) = read_measurements(write(tmp_path, rows(1).assign(dtype="fp8", hardware="arc-b60")))

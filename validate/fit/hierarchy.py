@@ -106,6 +106,11 @@ def load(folders: Iterable[Path]) -> Data:
         kernels = mla_decode_rows(part) if part.op == "mla_decode_module" else part
         if kernels is None or kernels.op in MODULES:
             continue
+        if (fallback := np.asarray(kernels.columns.get("ungrouped", 0.0)) > 0).any():
+            kernels = kernels.rows(~fallback)
+            left_out.append(f"{part.where}: {fallback.sum():,} rows of {part.op} of a kernel that serving does not run")
+            if not len(kernels):
+                continue
         believed = believable([kernels])
         left_out += believed.left_out
         for name, own in (item for kept in believed.parts for item in kept.by_hardware().items()):

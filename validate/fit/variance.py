@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from roofline.specs.hardware import load_hardware
-from roofline.specs.version import Version, nearest
+from roofline.specs.version import Version, closest
 from roofline.timing.calibration import RELATIVES, TO_P90, Fit, Match, for_other_engine
 from roofline.timing.chains import families
 from roofline.timing.kernels import Array
@@ -110,7 +110,7 @@ def _across(
         "engine": [own[other] for other in others.values()],
     }
     if version and versions:
-        other = nearest(Version(version), map(Version, versions))
+        other = closest(Version(version), map(Version, versions))
         found["release" if other.is_far(Version(version)) else "version"] = [versions[other.text]]
     related = RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())
     near = next((fit for other in related[:1] if (fit := leaves.get((op, other), {}).get(place)) is not None), None)

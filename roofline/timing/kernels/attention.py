@@ -15,7 +15,8 @@ b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m;
 Single queries of a group fill one tile in FlashAttention's kernels, which pack no others, and one each in TensorRT-
 LLM's and SGLang's of Blackwell (`pack_single`). The exponential of a score and what else each one takes beside its 4 d
 FLOPs are not all hidden behind the products: they take `softmax` clocks of a multiprocessor, which computes 16
-exponentials in one (FlashAttention-4: on Blackwell they take as long as the products). Libraries lack kernels of some
+exponentials in one (FlashAttention-4: on Blackwell they take as long as the products), and half of that with 32 (the
+spec's `exponentials`, Blackwell Ultra). Libraries lack kernels of some
 head dimensions d, and engines run a general one there, up to 11 times as slow: h(d) is 1 + `other_dim` where d is 192,
 the only one that was measured. Expanded heads of MLA (192 for keys, 128 for values) have kernels, and a mean d of 160.
 
@@ -36,8 +37,9 @@ Decoding, 2 for those that always may; the former were not measured, and an item
 bytes a clock, which the L2 sends to one multiprocessor. A kernel without grouped heads (`grouped`) has an item for each
 query head, which starts and ends in `head_prologue`; TensorRT-LLM, which has both, takes it for few items, too
 (`BUSY`), and its blocks differ (`GROUPED_BLOCK`). In a benchmark that replays its buffers, the part of the KV cache in
-the L2 is read at `l2_speedup` times the memory bandwidth: all of it by TensorRT-LLM's grouped kernel, whose public rows
-beat the memory's datasheet up to 1.7 times, as if all sequences had the pages of one.
+the L2 is read at `l2_speedup` times the memory bandwidth. Where `keys_only` is 1 a benchmark's cache holds keys, which
+stand for the values, too: the grouped kernel, which goes through both together, reads half of them from the L2, the
+other one passes over them twice. `ungrouped` 1 is a benchmark without the grouped kernel.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ from roofline.timing.kernels.common import (
     aligned,
     ceil_div,
     column,
+    has_tensor_memory,
     is_bare,
     l2_bytes,
     numbers,
@@ -73,6 +76,12 @@ SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.
 UNIT_FILL = 64.0
 """Bytes a clock from the L2 into one multiprocessor (Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture)."""
 
+EXPONENTIALS = 16.0
+"""Exponentials a clock and multiprocessor of GPUs whose spec says nothing else: those of NVIDIA's up to Blackwell.
+
+CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions".
+"""
+
 KEY_BLOCK = 64.0
 """Keys of a block of a decode kernel."""
 
@@ -87,12 +96,17 @@ KV_WRITE_LAUNCH = 2.8e-6
 """Seconds of launch of the kernel that writes the KV cache: the difference between the shortest rows of public tables
 with and without it (vLLM 0.24 and 0.22) on H200 and B200."""
 
-GROUPED = (0.0, 32.0, np.inf, 16.0)
+GROUPED = (0.0, 32.0, np.inf)
 """Values of the parameter `grouped`: the largest group of query heads that one item of a decode kernel serves.
 
 Kernels without grouped heads have an item for each query head, which reads the keys again, from the L2. TensorRT-LLM
-has both: its grouped kernels (XQA) serve groups of 2 to 32, on Blackwell to 16, where they fill the device (`BUSY`).
+has both: its grouped kernels serve groups of 2 to 32 where they fill the device (XQA, `BUSY`), those of Blackwell with
+HBM all up to 16 (`TENSOR_MEMORY_GROUP`).
 """
+
+TENSOR_MEMORY_GROUP = 16.0
+"""The largest group of TensorRT-LLM's grouped kernel for tensor memory (trtllm-gen): larger ones take the time of the
+kernel without grouped heads in its public rows of B200."""
 
 ALONE_BLOCK, GROUPED_BLOCK = 16.0, 128.0
 """Keys of a block where a library has both: of a single head's kernel, and of the grouped one, whose times are flat up
@@ -173,7 +187,7 @@ DECODE = (
     Parameter("split_single", Unit.CHOICE, 0, 1, 1, "1: KV heads with one query head are split, too"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's KV"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
-    Parameter("grouped", Unit.CHOICE, 0, 3, 2, "heads of a group that share one reading of its keys", start=2),
+    Parameter("grouped", Unit.CHOICE, 0, 2, 2, "heads of a group that share one reading of its keys", start=2),
     Parameter("head_prologue", Unit.SECONDS, 1e-9, 20e-6, 1e-9, "start and end of one head's item", start=1.5e-6),
     Parameter(
         "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "FLOPs of a group's heads, over the time at the peak", start=0.1
@@ -193,6 +207,7 @@ class _Shape(Struct, frozen=True):
     dim: Array
     window: Array
     causal: Array
+    keys_only: Array
     bytes: float
     kv_bytes: float
     arithmetic: str
@@ -209,8 +224,8 @@ class _Shape(Struct, frozen=True):
 
     @property
     def kv_traffic(self) -> Array:
-        """Bytes of K and V."""
-        return 2.0 * self.batch * self.kv_heads * self.read_keys * self.dim * self.kv_bytes
+        """Bytes of K and V in memory."""
+        return (2.0 - self.keys_only) * self.batch * self.kv_heads * self.read_keys * self.dim * self.kv_bytes
 
     @property
     def activation_traffic(self) -> Array:
@@ -237,11 +252,12 @@ class _Shape(Struct, frozen=True):
 def _shape(columns: Columns, hardware: Hardware) -> _Shape:
     names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
     sizes = [column(columns, name) for name in names]
-    options = (column(columns, "window", 0.0), column(columns, "causal", 1.0))
-    batch, queries, keys, heads, kv_heads, dim, window, causal = aligned(*sizes, *options)
+    options = [column(columns, name, usual) for name, usual in (("window", 0.0), ("causal", 1.0), ("keys_only", 0.0))]
+    batch, queries, keys, heads, kv_heads, dim, window, causal, keys_only = aligned(*sizes, *options)
     computed = numbers(text(columns, "dtype"))
     kv_bytes, arithmetic = cached(columns, hardware)
-    return _Shape(batch, queries, keys, heads, kv_heads, dim, window, causal, computed.bytes, kv_bytes, arithmetic)
+    own = (batch, queries, keys, heads, kv_heads, dim, window, causal, keys_only)
+    return _Shape(*own, computed.bytes, kv_bytes, arithmetic)
 
 
 def cached(columns: Columns, hardware: Hardware) -> tuple[float, str]:
@@ -281,7 +297,8 @@ def prefill_time(
     tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
     blocks, longest_keys = _tile_keys(shape, positions, tiles, tiling)
     rate = parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic) / count
-    one_score = 4.0 * shape.dim / rate + parameters.get("softmax", 0.0) * count / unit_clocks(hardware)
+    clocks = parameters.get("softmax", 0.0) * EXPONENTIALS / (hardware.exponentials or EXPONENTIALS)
+    one_score = 4.0 * shape.dim / rate + clocks * count / unit_clocks(hardware)
     per_key = rows * one_score * slowdown(shape.dim, columns, parameters)
     independent = shape.batch * shape.heads / group
     starts = np.maximum(tiles, np.clip(filled / 64.0, 6.0, 12.0) * (filled >= 192.0)) if tiling.cpu else tiles
@@ -333,8 +350,12 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     most = GROUPED[int(parameters.get("grouped", len(GROUPED) - 1))]
     alone, block = np.asarray(group > most), np.asarray(KEY_BLOCK)
     if np.isfinite(most):
-        parts = shape.batch * shape.kv_heads * np.maximum(1.0, np.floor(shape.keys / GROUPED_BLOCK))
-        alone = alone | (group == 1) | (BUSY * parts < count)
+        if has_tensor_memory(hardware):
+            alone = group > min(most, TENSOR_MEMORY_GROUP)
+        else:
+            parts = shape.batch * shape.kv_heads * np.maximum(1.0, np.floor(shape.keys / GROUPED_BLOCK))
+            alone = alone | (group == 1) | (BUSY * parts < count)
+        alone = alone | (column(columns, "ungrouped", 0.0) > 0)
         block = np.where(alone, ALONE_BLOCK, GROUPED_BLOCK)
     rows = shape.queries * np.where(alone, 1.0, group)
     work = shape.batch * np.where(alone, shape.heads, shape.kv_heads * ceil_div(rows, GROUP_ROWS))
@@ -351,9 +372,7 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     may_split = (splitting > 0) & (grouped | (splitting > 1) | (parameters["split_single"] > 0.5))
     allowed = (splits == 1) | may_split
     on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
-    missing = from_memory(shape.kv_traffic, resident, hardware, parameters)
-    if np.any(resident) and np.isfinite(most):
-        missing = np.where(resident & ~alone, shape.kv_traffic / parameters["l2_speedup"], missing)
+    missing = from_memory(shape.kv_traffic, resident, hardware, parameters) * (1.0 + alone * shape.keys_only)
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"]) * slowdown(shape.dim, columns, parameters)
     if np.any(splitting <= 0):

@@ -169,6 +169,14 @@ def units(hardware: Hardware) -> float:
     return max(1.0, peak / 16e12)
 
 
+def has_tensor_memory(hardware: Hardware) -> bool:
+    """Whether the matrix units have the instructions of tensor memory (tcgen05): those of Blackwell with HBM.
+
+    GeForce, RTX PRO and GB10 have the `mma` of Ada, and such kernels (CUTLASS, functionality.md: SM100 and SM120).
+    """
+    return hardware.family == "blackwell" and (hardware.memory_kind or "").upper().startswith("HBM")
+
+
 def unit_clocks(hardware: Hardware) -> float:
     """Clocks a second of all multiprocessors; without a clock in the spec, those of 128 FP32 lanes at the FP32 peak."""
     if hardware.clock:

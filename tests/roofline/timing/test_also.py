@@ -26,7 +26,7 @@ def test_an_engine_runs_the_faster_of_its_kernels_on_the_named_family_alone(hard
     engine = load_engine("tensorrt-llm")
     alone = replace(engine, also=MappingProxyType({}))
     both, one = (
-        analyze(Scenario(LLAMA, hardware, batch=64, prompt=1000, generate=1000, engine=each)).decode
+        analyze(Scenario(LLAMA, hardware, batch=1, prompt=1000, generate=1000, engine=each)).decode
         for each in (engine, alone)
     )
     times = [[float(each.time.mid) for each in phase.expected_ops] for phase in (both, one)]

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
+from roofline import Hardware, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.timing.kernels import Array, kernel, kernel_time
 
-B200 = load_hardware("b200-sxm")
+B200, H100 = load_hardware("b200-sxm"), load_hardware("h100-sxm")
 LONG = {"dtype": "bf16", "batch": 8.0, "q_len": 8192.0, "kv_len": 8192.0, "heads": 64.0, "kv_heads": 8.0, "window": 0.0}
 STEP = {**LONG, "batch": 256.0, "q_len": 1.0}
 
 
-def times(op: str, dims: list[float], shape: dict[str, object], **constants: float) -> Array:
+def times(op: str, dims: list[float], shape: dict[str, object], hardware: Hardware = B200, **constants: float) -> Array:
     known = {one.name: one.default for one in kernel(op).parameters("bf16")}
     known |= {"sharpness": 20.0, "tile_prologue": 1e-8, **constants}
-    return kernel_time(op, {**shape, "head_dim": np.array(dims)}, B200, known)  # type: ignore[arg-type]
+    return kernel_time(op, {**shape, "head_dim": np.array(dims)}, hardware, known)  # type: ignore[arg-type]
 
 
 def test_the_softmax_of_a_score_takes_clocks_of_a_multiprocessor() -> None:
@@ -77,17 +78,50 @@ GROUPED = {"grouped": 1.0, "tile_prologue": 3e-6, "head_prologue": 1e-6, "regrou
 
 
 def test_few_items_run_the_kernel_of_single_heads() -> None:
-    """36 KV heads are a quarter of the multiprocessors of B200, with up to 128 keys each; fewer are not."""
-    small = {**STEP, "heads": 288.0, "kv_len": 64.0, "batch": 1.0}
-    few, enough = ({**small, "kv_heads": heads, "heads": 8 * heads} for heads in (36.0, 37.0))
-    alone = {"grouped": 0.0}
-    assert times("attention_decode", [128.0], few, **GROUPED) == times(
-        "attention_decode", [128.0], few, **GROUPED | alone
+    """33 KV heads are a quarter of the multiprocessors of H100, with up to 128 keys each; fewer are not."""
+    small = {**STEP, "kv_len": 64.0, "batch": 1.0}
+    few, enough = ({**small, "kv_heads": heads, "heads": 8 * heads} for heads in (32.0, 33.0))
+    assert runs_alone(few, H100)
+    assert not runs_alone(enough, H100)
+    assert not runs_alone({**few, "kv_len": 256.0}, H100)
+
+
+@pytest.mark.parametrize(("group", "alone"), [(1, False), (16, False), (17, True)])
+def test_tensor_memory_has_a_grouped_kernel_for_any_group_up_to_16(group: int, alone: bool) -> None:
+    assert runs_alone({**STEP, "kv_heads": 1.0, "heads": float(group), "batch": 1.0}, B200) == alone
+    assert runs_alone({**STEP, "ungrouped": 1.0}, B200)
+
+
+def runs_alone(shape: dict[str, object], hardware: Hardware) -> bool:
+    """Whether the kernel of single heads runs, whose blocks of keys are shorter."""
+    together, alone = (
+        times("attention_decode", [128.0], shape, hardware, **GROUPED | {"grouped": value}) for value in (1.0, 0.0)
     )
-    long = {**few, "kv_len": 256.0}
-    for shape in (enough, long):
-        together = times("attention_decode", [128.0], shape, **GROUPED)
-        assert together != times("attention_decode", [128.0], shape, **GROUPED | alone)
+    return bool(together == alone)
+
+
+def test_a_cache_of_keys_alone_is_read_once_by_the_grouped_kernel_and_twice_by_the_other() -> None:
+    """TensorRT-LLM 1.3 on H100 reads groups of 2 at up to 5.5 TB/s of 3.35, single heads at 2.9 (public rows)."""
+    large = {**STEP, "batch": 4096.0, "kv_len": 8192.0}
+    fast = {**GROUPED, "unit_bandwidth": 1.5e12, "tile_prologue": 1e-9, "head_prologue": 1e-9, "head_slowdown": 0.0}
+    for heads, ratio in ((16.0, 0.5), (8.0, 1.0)):
+        shape = {**large, "heads": heads}
+        half, whole = (
+            times("attention_decode", [128.0], {**shape, "keys_only": keys}, H100, **fast) for keys in (1.0, 0.0)
+        )
+        assert half / whole == pytest.approx(ratio, rel=0.02)
+
+
+def test_blackwell_ultra_computes_exponentials_twice_as_fast() -> None:
+    """The softmax takes half the time; the rest of prefill is that of a GPU with the usual 16 a clock."""
+    ultra = load_hardware("b300-sxm")
+    usual = replace(ultra, exponentials=None)
+    softmax = [
+        times("attention_prefill", [128.0], LONG, gpu, softmax=0.05)
+        - times("attention_prefill", [128.0], LONG, gpu, softmax=0.0)
+        for gpu in (ultra, usual)
+    ]
+    assert softmax[0] == pytest.approx(softmax[1] / 2, rel=1e-3)
 
 
 def test_grouped_kernels_take_128_keys_at_a_time() -> None:

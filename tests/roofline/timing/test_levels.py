@@ -110,6 +110,14 @@ def test_siblings_with_fewer_flop_in_a_cycle_achieve_more_of_them(
     assert match.fit.parameters["compute_efficiency"] == pytest.approx(efficiency, abs=0.002)
 
 
+def test_siblings_with_more_flop_in_a_cycle_achieve_less_of_them() -> None:
+    """FP4 of Blackwell Ultra, 1.5 times: published GEMMs of cuBLAS reach 10.3 to 11.1 PFLOP/s of its 13.5."""
+    shelf = Shelf({"sglang/b200-sxm": {"0.5.10": {("gemm", "nvfp4"): fit(0.8, format="nvfp4")}}}, members=("b200-sxm",))
+    match = found(shelf, hardware="b300-sxm").find("gemm", "nvfp4")
+    assert match is not None
+    assert match.fit.parameters["compute_efficiency"] == pytest.approx(0.727, abs=0.002)
+
+
 @pytest.mark.parametrize(
     ("hardware", "member", "basis"),
     [
