@@ -286,7 +286,7 @@ def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -
         return {shape.op: calibration.find(shape.op, "any") or _default_pass(shape.op)}
     found = {}
     for op in ATTENTION if shape.op == "attention" else (shape.op,):
-        match = calibration.find(op, _measured_format(op, shape, hardware))
+        match = calibration.find_for(op, _measured_format(op, shape, hardware), hardware)
         if match is not None and _computes(shape, hardware) and not _on_vector_units(shape, match):
             found[op] = match
     return found
