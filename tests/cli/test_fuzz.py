@@ -29,8 +29,8 @@ MODEL_FILES = [ROOT / "modelspecs" / f"{name}.yaml" for name in ("llama-3-8b", "
 CONFIG_FILES = sorted((ROOT / "tests" / "data" / "configs").glob("*.json"))
 
 # `make fuzz` attacks the same readers with a thousand times as many.
-fuzz = settings(max_examples=100, deadline=None, derandomize=True, database=None)
-fuzz_files = settings(fuzz, max_examples=60)
+fuzz = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+fuzz_files = settings(fuzz, max_examples=40)
 
 
 def check_analysis(model: Model, hardware: Hardware) -> None:
