@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from roofline.core.errors import RooflineError, SpecError, quote
-from roofline.core.files import lock
+from roofline.core.files import cannot_write, lock
 from roofline.core.inputs import read_bytes
 from roofline.timing.kernels import KERNELS
 from roofline.validate.kernels.work import Case
@@ -59,7 +59,7 @@ class RowFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise RooflineError(f"cannot write {quote(str(path), 200)}: {error.strerror}") from None
+            raise cannot_write(path, error) from None
         try:
             self.rows = self._start()
         except BaseException:
