@@ -2,7 +2,7 @@
 
 A model is known by its spec's name, by the repository that the spec's `source` names, and by the spec's `repositories`.
 A name consists of the words of one of these, then optionally of a size, which must be that of the model, and of a
-quantization scheme; a repository that the spec lists with changes is known by its whole name only. `TUNED` words do not
+quantization scheme; a repository that the spec lists with changes is known by its whole name, before a scheme if there is one. `TUNED` words do not
 count: Llama-3.1-8B-Instruct has the architecture of Llama-3.1-8B.
 """
 
@@ -123,6 +123,9 @@ def _read(text: str, files: Files) -> Named:
         tail = _tail(plain[found[cut].start() :]) if cut < len(found) else _Tail()
         if tail is None:
             continue
+        if tail.scheme and (listed := _listed(plain[: found[cut - 1].end()].lower(), entries)) is not None:
+            quantized = _named(text, next(entry for entry in entries if entry.name == listed.name), tail)
+            return Named(listed.name, listed.path, {**listed.changes, **quantized.changes})
         spellings = _without_maker(tuple(match[0] for match in found[:cut]), makers)
         fitting = [entry for entry in entries if any(_fits(own, entry, tail) for own in spellings)]
         if len(fitting) == 1:
@@ -157,8 +160,8 @@ SIZE_TOLERANCE = 0.03
 """Of a size in a tag, which is rounded and may count what inference does not touch: deepseek-r1:671b."""
 
 GGUF = "gguf"
-FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat"})
-"""Words around a scheme that do not change what is stored."""
+FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat", "kv", "preview", "v2"})
+"""Words around a scheme that do not change what is stored; FP8-KV also has scales for a cache in FP8."""
 
 SPELLINGS = {"fp4": "nvfp4", "f16": "fp16", "bnb": "nf4", "bitsandbytes": "nf4"}
 """Schemes under another name: NVIDIA's FP4 repositories are NVFP4; bitsandbytes quantizes to NF4 with double scales."""

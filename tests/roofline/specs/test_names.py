@@ -87,11 +87,23 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
         ("nvidia/MiniMax-M2.5-NVFP4", "minimax-m2", "nvfp4"),
         ("zai-org/GLM-4.7-FP8", "glm-4.6", "fp8"),
         ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-v3", "nvfp4"),
+        ("nvidia/DeepSeek-R1-NVFP4-v2", "deepseek-r1", "nvfp4"),
+        ("nvidia/Kimi-K2-Instruct-0905-NVFP4", "kimi-k2", "nvfp4"),
+        ("amd/DeepSeek-R1-0528-MXFP4-Preview", "deepseek-r1", "mxfp4"),
+        ("amd/Llama-3.1-405B-Instruct-FP8-KV", "llama-3.1-405b", "fp8"),
+        ("RedHatAI/Qwen3-32B-quantized.w8a8", "qwen3-32b", "w8a8"),
+        ("RedHatAI/Qwen3-30B-A3B-Instruct-2507-FP8-dynamic", "qwen3-30b-a3b", "fp8"),
+        ("lmsys/gpt-oss-120b-bf16", "gpt-oss-120b", None),
     ],
 )
 def test_a_quantization_in_a_models_name(text: str, name: str, scheme: str | None) -> None:
     model = load_model(text)
     assert (model.name, model.quantization) == (name, scheme)
+
+
+def test_a_quantized_listed_repository_keeps_what_differs() -> None:
+    assert load_model("nvidia/Kimi-K2-Instruct-0905-NVFP4").max_context == 262144
+    assert load_model("RedHatAI/Qwen3-4B-Thinking-2507-quantized.w4a16").max_context == 262144
 
 
 @pytest.mark.parametrize(
@@ -107,6 +119,10 @@ def test_a_quantization_in_a_models_name(text: str, name: str, scheme: str | Non
         ("meta-llama/Llama-3.2-11B-Vision-Instruct", ["llama-3.2-3b"]),
         ("Llama-3.1-8B-Instruct-4bit", ["llama-3.1-8b"]),  # four bits in an unnamed scheme
         ("TheBloke/Llama-2-7B-Chat-GGUF", [":Q4_K_M"]),
+        ("CohereLabs/command-r-08-2024", ["command-r"]),  # a date with other KV heads
+        ("mistralai/Mistral-Small-Instruct-2409-FP8", ["mistral"]),  # another size
+        ("nvidia/Llama-3_1-Nemotron-51B-Instruct-FP8", ["llama-3.1"]),  # other layers
+        ("deepseek-ai/DeepSeek-V2-NVFP4-v3", ["deepseek-v2"]),
         ("x/y", ["config.json"]),
     ],
 )
