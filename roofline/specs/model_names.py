@@ -2,8 +2,8 @@
 
 A model is known by its spec's name, by the repository that the spec's `source` names, and by the spec's `repositories`.
 A name consists of the words of one of these, then optionally of a size, which must be that of the model, and of a
-quantization scheme; a repository that the spec lists with changes is known by its whole name, before a scheme if there is one. `TUNED` words do not
-count: Llama-3.1-8B-Instruct has the architecture of Llama-3.1-8B.
+quantization scheme; a repository that the spec lists with changes is known by its whole name, before a scheme if there
+is one. `TUNED` words do not count: Llama-3.1-8B-Instruct has the architecture of Llama-3.1-8B.
 """
 
 from __future__ import annotations

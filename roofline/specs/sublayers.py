@@ -24,12 +24,13 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     to the earlier tokens of its own chunk only: the sequence is cut every `chunk` tokens (Llama 4). `kept`: maximum
     number of tokens in the KV cache. `page`: the top `selected` keys are found in decode alone, by the bounds of pages
     of so many keys (Quest). `qk_norm`: a norm over each head of q and k, over all heads together ("full"), or over each
-    head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a query-sized
-    projection gates the output. `rotary` (default: as the model's positions) disables RoPE for single layers.
-    `qkv_bias`: biases of the three projections, or "query_value": none of the key's (Whisper).
+    head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a query-sized projection
+    gates the output, or one number for each head ("head"). `rotary` (default: as the model's positions) disables RoPE
+    for single layers. `qkv_bias`: biases of the three projections, or "query_value": none of the key's (Whisper).
     `kv_shared`: keys and values are those of an earlier layer. `source_width`: that of what cross-attention reads, if
-    not the model's (the text of a U-Net). `values`: "projected"; "normalised": also normalised per
-    head without learned weights; "keys": the projected keys, normalised, instead of a value projection.
+    not the model's (the text of a U-Net). `values`: "projected"; "normalised": also normalised per head without learned
+    weights; "keys": the projected keys, normalised, instead of a value projection. `value_dim`: elements of a value,
+    and of a head of the output, if not `head_dim` (MiMo-V2-Flash).
     """
 
     heads: Count
@@ -46,11 +47,17 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     output_bias: bool = False
     qk_norm: bool | Literal["full", "unweighted"] = False
     sinks: bool = False
-    gate: bool = False
+    gate: bool | Literal["head"] = False
     rotary: bool | None = None
     kv_shared: bool = False
     source_width: Count | None = None
     values: Literal["projected", "normalised", "keys"] = "projected"
+    value_dim: Count | None = None
+
+    @property
+    def value_width(self) -> int:
+        """Elements of a value vector."""
+        return self.value_dim or self.head_dim
 
     @property
     def group(self) -> int:

@@ -65,7 +65,10 @@ def eagle_3_layer(target: Model) -> Model:
     """
     layer = _dense(_attention_layer(target, "eagle-3"))
     mixer = layer.mixer
-    second = (mixer.heads + 2 * mixer.kv_heads) * mixer.head_dim / target.hidden if isinstance(mixer, Attention) else 1
+    second = 1.0
+    if isinstance(mixer, Attention):
+        keys_and_values = mixer.kv_heads * (mixer.head_dim + mixer.value_width)
+        second = (mixer.heads * mixer.head_dim + keys_and_values) / target.hidden
     model = _fused_input_model(target, "eagle-3", layer, matrices=3 + second)
     return replace(model, vocabulary=min(EAGLE_3_VOCABULARY, target.vocabulary))
 

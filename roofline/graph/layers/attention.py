@@ -26,7 +26,7 @@ from roofline.specs.sublayers import Attention
 
 SOFTMAX_FLOPS = 5  # maximum, subtract, exponential, sum, divide
 ROPE_FLOPS = 3  # times cosine, times sine, add
-GATE_FLOPS = 5  # sigmoid (negate, exponential, add, divide) and one multiplication
+SIGMOID_FLOPS = 4  # negate, exponential, add, divide
 
 
 def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
@@ -36,10 +36,10 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     arithmetic with the query heads.
     """
     rotary = rotary if spec.rotary is None else spec.rotary
-    heads, kv_heads, width = spec.heads, spec.kv_heads, spec.head_dim
+    heads, kv_heads, width, value_width = spec.heads, spec.kv_heads, spec.head_dim, spec.value_width
     query = activation("query", formats.attention, heads, width)
     key_new = Tensor("key", Role.KV, (BATCH, QUERIES, kv_heads, width), formats.kv)
-    value_new = Tensor("value", Role.KV, (BATCH, QUERIES, kv_heads, width), formats.kv)
+    value_new = Tensor("value", Role.KV, (BATCH, QUERIES, kv_heads, value_width), formats.kv)
 
     # Each stage takes the output of the stage before.
     stages = ("projected", *(["normalised"] if spec.qk_norm else []), *(["rotated"] if rotary else []))
@@ -47,7 +47,7 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     new_keys = [activation(f"key_{stage}", formats.base, kv_heads, width) for stage in stages[:-1]] + [key_new]
     of_query, of_key, of_value = spec.biases
     ops = [linear("q_proj", source, queries[0], formats, of_query)]
-    gate = activation("attn_gate", formats.base, heads, width)
+    gate = activation("attn_gate", formats.base, heads, 1 if spec.gate == "head" else value_width)
     if spec.gate:
         ops.append(linear("q_gate_proj", source, gate, formats, component="q_proj"))
     if not spec.kv_shared:
@@ -66,13 +66,13 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
         written = (query,) if spec.kv_shared else (query, key_new)
         flops = ROPE_FLOPS * sum((tensor.elements for tensor in turned), start=Size({}))
         ops.append(Op("rope", Kind.ROPE, reads=turned, writes=written, vector_flops=flops))
-    output = activation("attn_output", formats.activations, heads, width)
-    summed = activation("attn_attended", formats.base, heads, width) if spec.gate else output
+    output = activation("attn_output", formats.activations, heads, value_width)
+    summed = activation("attn_attended", formats.base, heads, value_width) if spec.gate else output
     if spec.page is not None and formats.decode:
         ops.append(_page_scores(spec, spec.page, query, formats))
     ops += _attend(spec, query, summed, formats)
     if spec.gate:
-        flops = GATE_FLOPS * output.elements
+        flops = SIGMOID_FLOPS * gate.elements + output.elements
         ops.append(elementwise("attn_gating", Kind.ACTIVATION, (summed, gate), output, flops))
     ops.append(linear("o_proj", output, target, formats, spec.output_bias))
     return ops
@@ -105,7 +105,9 @@ def _values(spec: Attention, key: Tensor, value: Tensor, formats: Formats) -> Te
     """The output of the value projection: the cached `value` itself, an input of its norm, or the projected `key`."""
     if spec.values == "projected":
         return value
-    return key if spec.values == "keys" else activation("value_projected", formats.base, spec.kv_heads, spec.head_dim)
+    if spec.values == "keys":
+        return key
+    return activation("value_projected", formats.base, spec.kv_heads, spec.value_width)
 
 
 def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) -> list[Op]:
@@ -119,7 +121,8 @@ def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) ->
     reach = formats.parallel.devices // formats.parallel.pipeline
     if not formats.decode:
         mask = mask_of(spec, ring=ranks)
-        block = Tensor("ring", Role.KV, (BATCH, mask.keys, 2 * spec.kv_heads, spec.head_dim), formats.kv)
+        shape = (BATCH, mask.keys, spec.kv_heads, spec.head_dim + spec.value_width)
+        block = Tensor("ring", Role.KV, shape, formats.kv)
         link = Link(block.bytes * ((ranks - 1) / ranks), ranks - 1, ranks, reach)
         return cached_attention(spec, mask, query, output, formats, link)
     partial = replace(output, name=f"{output.name}_partial", format=formats.base)
@@ -160,10 +163,13 @@ def cached_attention(
     spec: Attention, mask: AttentionMask, query: Tensor, output: Tensor, formats: Formats, link: Link | None = None
 ) -> list[Op]:
     """Attention of `query` to the KV cache; `link` is the communication of ring attention."""
-    shape = (BATCH, mask.keys, spec.kv_heads, spec.head_dim)
-    # Layers that attend to an earlier layer's cache store none of their own.
-    stored = (0,) if spec.kv_shared else (BATCH, mask.held, spec.kv_heads, spec.head_dim)
-    keys, values = (Tensor(name, Role.KV, shape, formats.kv, stored) for name in ("key_cache", "value_cache"))
+
+    def cache(name: str, width: int) -> Tensor:
+        # Layers that attend to an earlier layer's cache store none of their own.
+        stored = (0,) if spec.kv_shared else (BATCH, mask.held, spec.kv_heads, width)
+        return Tensor(name, Role.KV, (BATCH, mask.keys, spec.kv_heads, width), formats.kv, stored)
+
+    keys, values = cache("key_cache", spec.head_dim), cache("value_cache", spec.value_width)
     sinks = vectors("softmax", ["sinks"] if spec.sinks else [], spec.heads, formats.weight("norm"))
     return attention_ops(mask, query, keys, values, output, formats, sinks, link)
 

@@ -73,7 +73,7 @@ def _grid_collectives(name: str, part: Part, partial: Tensor, target: Tensor, ra
     assert isinstance(outer, int)
     inner = outer
     if isinstance(part, Attention):
-        inner = part.heads * part.head_dim * ranks  # the spec is that of one rank
+        inner = part.heads * part.value_width * ranks  # the spec is that of one rank
     elif isinstance(part, Mlp):
         inner = part.width * ranks
     sent, steps = grid_traffic(BATCH * QUERIES, outer, inner, ranks)

@@ -35,6 +35,7 @@ TEXT_DECODERS: Mapping[str, Reader] = {
 """Text decoders of multimodal models, for files that contain only the decoder."""
 
 UNSUPPORTED_FEATURES: Mapping[str, str] = {
+    "deepseek_v4": "compressed sparse attention and hyper-connections",
     "gemma3n": "per-layer embeddings, AltUp and LAuReL",
     "gemma3n_text": "per-layer embeddings, AltUp and LAuReL",
     "kimi_linear": "Kimi Delta Attention",

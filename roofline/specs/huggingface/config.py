@@ -70,7 +70,7 @@ class Config:
     def layers(self, *names: str) -> int:
         return int(self.integer(*(names or ("num_hidden_layers",)), most=10**5))
 
-    def factor(self, name: str, default: float) -> float:
+    def factor(self, name: str, default: Any = _REQUIRED) -> float:
         """A ratio of widths."""
         value = float(self._find((name,), default, (int, float), "a number"))
         if not 1e-3 <= value <= 1e3:
@@ -80,6 +80,9 @@ class Config:
     def integers(self, name: str) -> list[int]:
         return self._list(name, int, "a list of integers")
 
+    def flags(self, name: str) -> list[bool]:
+        return self._list(name, bool, "a list of true and false")
+
     def texts(self, name: str) -> list[str]:
         return self._list(name, str, "a list of texts")
 
@@ -88,6 +91,9 @@ class Config:
         if any(type(value) is not kind for value in given):
             raise SpecError(self.where, f"{quote(name)} must be {expected}")
         return list(given)
+
+    def sections(self, name: str) -> list[Config]:
+        return [Config(entry, self.where, self.read) for entry in self._list(name, dict, "a list of mappings")]
 
     def flag(self, name: str, default: bool) -> bool:
         return bool(self._find((name,), default, (bool,), "true or false"))

@@ -255,6 +255,42 @@ def _stablelm(config: Config) -> Spec:
     return base_spec(config, attention=attention, mlp=gated_mlp(config), norm=LAYER_NORM, **residual)
 
 
+PUZZLE_MULTIPLE = 256
+"""Of the width of Puzzle's MLPs, which is rounded up (modeling_decilm.py of the repositories)."""
+
+
+def _nemotron_nas(config: Config) -> Spec:
+    """Puzzle's layers: each without attention or with fewer KV heads, without an MLP or with one of another width.
+
+    Bercovich et al. 2024 (arXiv 2411.19146). Layers with neither are left out: they store and compute nothing.
+    """
+    heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
+    kinds: list[str] = []
+    parts: dict[str, Spec] = {}
+    for block in config.sections("block_configs"):
+        attention, ffn = block.section("attention"), block.section("ffn")
+        attention.reject("replace_with_linear", "sparsify", "num_sink_tokens", "window_length")
+        ffn.reject("replace_with_linear", "sparsify")
+        part: Spec = {}
+        if not attention.flag("no_op", False):
+            kv_heads = heads // attention.integer("n_heads_in_group", most=heads)
+            head_dim = config.integer("head_dim", default=hidden // heads)
+            bias = config.flag("attention_bias", False)
+            sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+            part["attention"] = {**sizes, "qkv_bias": bias, "output_bias": bias}
+        if not ffn.flag("no_op", False):
+            width = -int(-int(2 * ffn.factor("ffn_mult") * hidden / 3) // PUZZLE_MULTIPLE) * PUZZLE_MULTIPLE
+            sized = config.with_defaults({"intermediate_size": width})
+            part["mlp"] = gated_mlp(sized, config.flag("mlp_bias", False))
+        if part:
+            grouped = f"kv{part['attention']['kv_heads']}" if "attention" in part else ""
+            kinds.append("_".join(filter(None, (grouped, f"w{part['mlp']['width']}" if "mlp" in part else ""))))
+            parts[kinds[-1]] = part
+    if not kinds:
+        raise SpecError(config.where, "'block_configs' must list layers that have attention or an MLP")
+    return spec_with_pattern(base_spec(config), parts, kinds)
+
+
 READERS: Mapping[str, Reader] = {
     "baichuan": _baichuan,
     "chatglm": _chatglm,
@@ -272,6 +308,7 @@ READERS: Mapping[str, Reader] = {
     "internlm2": _internlm,
     "llama": _llama,
     "mistral": _mistral,
+    "nemotron-nas": _nemotron_nas,
     "olmo2": _olmo2,
     "olmo3": _olmo3,
     "phi3": _phi3,

@@ -146,6 +146,78 @@ def _minimax_m2(config: Config) -> Spec:
     return base_spec(config, attention=attention, moe=moe)
 
 
+def _step3p5(config: Config) -> Spec:
+    """Step 3.5 Flash: layers with a window have heads of another number; lists also name the prediction modules."""
+    layers, prediction = config.layers(), config.natural("num_nextn_predict_layers")
+    config.reject("attention_bias", "sink")
+    if not all(config.flags("use_rope_layers")):
+        raise SpecError(config.where, "'use_rope_layers': layers without positions are not supported")
+    listed = config.texts("layer_types")
+    attended = Config({**config.content, "layer_types": listed[:layers] or None}, config.where, config.read)
+    kinds = layer_types(attended, WINDOWED) or ["global"] * layers
+    given = config.content.get("moe_layers_enum")
+    config.read.add("moe_layers_enum")
+    split = [entry for entry in given.split(",") if entry.strip().isdigit()] if isinstance(given, str) else None
+    sparse = set(map(int, split) if split is not None else config.integers("moe_layers_enum") or range(3, layers))
+    attention = {
+        "heads": config.integer("num_attention_heads"),
+        "kv_heads": config.integer("num_key_value_heads", "num_attention_groups"),
+        "head_dim": config.integer("head_dim", default=128),
+        "qk_norm": config.flag("use_qk_norm", True),
+        "gate": "head" if config.flag("use_head_wise_attn_gate", False) else False,
+    }
+    other = config.section("attention_other_setting")
+    windowed = {
+        "window": config.tokens("sliding_window"),
+        "heads": other.integer("num_attention_heads", default=attention["heads"]),
+        "kv_heads": other.integer("num_attention_groups", default=attention["kv_heads"]),
+        "head_dim": other.integer("head_dim", default=attention["head_dim"]),
+    }
+    moe = {
+        "experts": config.integer("moe_num_experts", "n_routed_experts", "num_experts"),
+        "top_k": config.integer("moe_top_k", "num_experts_per_tok"),
+        "width": config.integer("moe_intermediate_size"),
+        "gated": True,
+        "activation": config.activation("hidden_act", default="silu"),
+        "shared_width": config.natural("share_expert_dim", default=1280),
+        "router_bias": config.flag("use_moe_router_bias", False),
+    }
+    base = base_spec(config, attention=attention, mtp=prediction)
+    mixers: dict[str, Spec] = {"local": {"attention": windowed}, "global": {}}
+    return moe_spec(config, base, [index in sparse for index in range(layers)], moe, kinds, **mixers)
+
+
+def _mimo_v2_flash(config: Config) -> Spec:
+    """MiMo-V2-Flash: values narrower than keys; layers with a window have heads and sinks of their own, 1 in a list.
+
+    The scale of values (`attention_value_scale`) changes no size.
+    """
+    config.reject("n_shared_experts", "attention_bias")
+    layers = config.layers()
+    windowed, routed = config.integers("hybrid_layer_pattern"), config.integers("moe_layer_freq")
+    if len(windowed) != layers or len(routed) != layers:
+        raise SpecError(config.where, f"'hybrid_layer_pattern' and 'moe_layer_freq' must list {layers} layers")
+
+    def sizes(prefix: str, sinks: str) -> Spec:
+        return {
+            "heads": config.integer(f"{prefix}num_attention_heads"),
+            "kv_heads": config.integer(f"{prefix}num_key_value_heads"),
+            "head_dim": config.integer(f"{prefix}head_dim"),
+            "value_dim": config.integer(f"{prefix}v_head_dim"),
+            "sinks": config.flag(sinks, False),
+        }
+
+    window = config.tokens("sliding_window", "sliding_window_size")
+    mixers: dict[str, Spec] = {
+        "local": {"attention": {**sizes("swa_", "add_swa_attention_sink_bias"), "window": window}},
+        "global": {},
+    }
+    base = base_spec(config, attention=sizes("", "add_full_attention_sink_bias"))
+    moe = moe_section(config, "moe_intermediate_size", router_bias=config.text("topk_method", "") == "noaux_tc")
+    kinds = ["local" if sliding else "global" for sliding in windowed]
+    return moe_spec(config, base, [bool(entry) for entry in routed], moe, kinds, **mixers)
+
+
 def _phimoe(config: Config) -> Spec:
     window = config.tokens("sliding_window")
     return base_spec(
@@ -261,12 +333,14 @@ READERS: Mapping[str, Reader] = {
     "granitemoe": _granitemoe,
     "grok-1": _grok,
     "hunyuan_v1_moe": _hunyuan_v1_moe,
+    "mimo_v2_flash": _mimo_v2_flash,
     "minimax_m2": _minimax_m2,
     "mixtral": _mixtral,
     "olmoe": _olmoe,
     "phimoe": _phimoe,
     "qwen2_moe": _qwen2_moe,
     "qwen3_moe": _qwen3_moe,
+    "step3p5": _step3p5,
 }
 
 TEXT_DECODERS: Mapping[str, Reader] = {"llama4_text": _llama4_text}

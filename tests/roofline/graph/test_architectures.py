@@ -72,6 +72,7 @@ PARAMETERS = {
     "llama-4-maverick": 400_711_848_960 + 871_932_416,
     "glm-4.5": 352_797_829_024,
     "minimax-m2": 228_689_764_864,
+    "llama-3.3-nemotron-super-49b": 49_867_145_216,
     "olmoe-1b-7b": 6_919_161_856,
     "granite-3.0-1b-a400m": 1_334_628_352,
     "jamba-v0.1": 51_570_323_328,
@@ -465,6 +466,12 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
         ("command-r", {"use_qk_norm": True}, "use_qk_norm"),
         ("mamba-codestral-7b", {"num_heads": 64}, "num_heads"),
         ("nemotron-h-56b", {"hybrid_override_pattern": "M-X"}, "hybrid_override_pattern"),
+        ("llama-3.3-nemotron-super-49b", {"block_configs": []}, "block_configs"),
+        ("llama-3.3-nemotron-super-49b", {"block_configs": [1]}, "block_configs"),
+        ("mimo-v2-flash", {"moe_layer_freq": [1]}, "moe_layer_freq"),
+        ("mimo-v2-flash", {"n_shared_experts": 1}, "n_shared_experts"),
+        ("step-3.5-flash", {"use_rope_layers": [True, False]}, "use_rope_layers"),
+        ("step-3.5-flash", {"model_type": "deepseek_v4"}, "compressed sparse attention"),
         ("bert-base", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ("longformer-base-4096", {"attention_window": [256] * 6 + [512] * 6}, "attention_window"),
         ("t5-base", {"feed_forward_proj": "sparse-gelu"}, "feed_forward_proj"),
@@ -497,6 +504,39 @@ def test_experts_may_compute_on_a_latent() -> None:
     for name in ("latent_down_proj", "latent_up_proj"):
         assert one(answer, name).weight_bytes == 2 * 4096 * 1024, "each rank has the projections whole"
     assert one(answer, "mlp_all_reduce").link_bytes == one(answer, "attn_all_reduce").link_bytes, "sums are tokens"
+
+
+def test_values_may_be_narrower_than_keys() -> None:
+    """MiMo-V2-Flash: 309 billion parameters, of which 15 are active (arXiv 2601.02780); sinks in windows alone."""
+    mimo = replace(load_model("mimo-v2-flash"), quantization=None)
+    assert parameters(mimo) == pytest.approx(309e9, abs=5e8)
+    assert active_parameters(mimo) == pytest.approx(15e9, abs=5e8)
+    answer = run(mimo, batch=2, prompt=100, generate=1)
+    assert {op.weight_bytes for op in found(answer, "o_proj")} == {2 * 64 * 128 * 4096}
+    score, softmax, weighted = 2 * 192, 5, 2 * 128  # FLOPs of a head for a query and a key that it sees
+    pairs = 2 * 100 * 101 / 2
+    for op in (op for op in answer.prefill.ops if any(tensor.name == "key_cache" for tensor in op.tensors)):
+        assert (shape(op, "key_cache")[-1], shape(op, "value_cache")[-1]) == (192, 128)
+        assert op.flops == pairs * 64 * (score + softmax + weighted)
+
+
+def test_a_gate_may_be_a_number_for_each_head() -> None:
+    """Step 3.5 Flash: 196 billion parameters, of which 11 are active (its model card); 96 heads where a window is."""
+    step = load_model("step-3.5-flash")
+    assert parameters(step) == pytest.approx(196.81e9, rel=1e-3)
+    assert active_parameters(step) - 2 * step.vocabulary * step.hidden == pytest.approx(11e9, abs=5e8)
+    answer = run(step, batch=2, prompt=100)
+    assert {op.weight_bytes for op in found(answer, "q_gate_proj")} == {2 * 4096 * 64, 2 * 4096 * 96}
+
+
+def test_puzzle_leaves_attention_out_of_layers() -> None:
+    """The published 253 billion parameters of Ultra; half of its 162 layers are left out whole."""
+    ultra = load_model("llama-3.1-nemotron-ultra-253b")
+    assert parameters(ultra) == pytest.approx(253e9, abs=5e8)
+    given = config("llama-3.1-nemotron-ultra-253b")["block_configs"]
+    assert sum(group.count for group in ultra.groups) == sum(
+        not (block["attention"]["no_op"] and block["ffn"]["no_op"]) for block in given
+    )
 
 
 def test_values_may_be_the_keys() -> None:

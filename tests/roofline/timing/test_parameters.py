@@ -38,13 +38,15 @@ KV_BYTES = {  # 2 (K and V) * layers * kv_heads * head_dim * 2 bytes
     "falcon-7b": 2 * 32 * 1 * 64 * 2,
     "qwen3-32b": 2 * 64 * 8 * 128 * 2,
     "gemma-2-9b": 2 * 42 * 8 * 256 * 2,
+    "mimo-v2-flash": (9 * 4 + 39 * 8) * (192 + 128) * 2,  # keys of 192, values of 128
+    "llama-3.3-nemotron-super-49b": 2 * 49 * 8 * 128 * 2,  # 31 of the 80 layers do not attend
 }
 UNPUBLISHED = """
     baichuan2-13b baichuan2-7b bigbird-roberta-base command-r dbrx ernie-4.5-300b-a47b gemma-4-26b-a4b gemma-4-31b
-    glam-64e glm-5 glm-5.2 gpt-3-175b grok-1 hyena-355m jamba-1.5-mini kimi-k2-thinking llava-1.5-13b mamba2-1.3b
-    mamba2-130m mamba2-2.7b minicpm3-4b mistral-large-3 nemotron-3-nano-30b-a3b nemotron-3-super-120b-a12b
-    nemotron-h-56b nemotron-h-8b opt-13b opt-30b opt-66b palm-540b phi-3.5-moe retnet-1.3b retnet-1.3b-100b
-    retnet-2.7b retnet-6.7b rwkv-6-7b
+    glam-64e glm-5 glm-5.2 gpt-3-175b grok-1 hyena-355m jamba-1.5-mini kimi-k2-thinking
+    llama-3.1-nemotron-ultra-253b llava-1.5-13b mamba2-1.3b mamba2-130m mamba2-2.7b mimo-v2-flash minicpm3-4b
+    mistral-large-3 nemotron-3-nano-30b-a3b nemotron-3-super-120b-a12b nemotron-h-56b nemotron-h-8b opt-13b opt-30b
+    opt-66b palm-540b phi-3.5-moe retnet-1.3b retnet-1.3b-100b retnet-2.7b retnet-6.7b rwkv-6-7b step-3.5-flash
 """
 
 
