@@ -35,26 +35,32 @@ FILLED = 0.9
 
 
 class Orbit(NamedTuple):
-    """TTFT, and TPOT, of requests in seconds, and the mean time between two tokens of a sequence.
+    """TTFT, TPOT and E2E latency of requests in seconds, and the mean time between two tokens of a sequence.
 
-    `prefilling` is the share of time in steps with prompts, `waiting` the requests that wait at any time.
+    `prefilling` is the share of time in steps with prompts, `running` and `cached` are the mean requests in prefill or
+    decode and tokens in the KV cache, and `queued` requests wait for the scheduler at any time.
     """
 
     ttft: Array
     tpot: Array
+    e2e: Array
     token: float
     prefilling: float
-    waiting: int
+    running: float
+    cached: float
+    queued: int
 
 
 class _Mark(NamedTuple):
     """A loop after a round: its time and that of prompts, the requests that began and those that are finished.
 
-    `least` waited at any time of the round.
+    `running` and `cached` are seconds times requests, and times tokens; `least` waited at any time of the round.
     """
 
     now: float
     prefilled: float
+    running: float
+    cached: float
     begun: int
     done: int
     least: int
@@ -78,14 +84,19 @@ def orbit_of(replica: Replica, load: Load, slots: float, users: int) -> Orbit:
     repeated = len(loop.begun) < most
     first = len(marks) - 2 if repeated else next(at for at, mark in enumerate(marks) if mark.begun >= most - count)
     one, other = marks[first], marks[-1]
-    _, began, last, output = np.array(loop.done[one.done :], float).T
+    # Without those in progress at the beginning.
+    arrival, began, last, output = np.array([each for each in loop.done[one.done :] if each[1] > each[0]], float).T
     spent, tokens = (last - began)[output > 1], output[output > 1] - 1
-    share = (other.prefilled - one.prefilled) / (other.now - one.now)
-    least = min(mark.least for mark in marks[first + 1 :])
+    prefilling, running, cached = (
+        (getattr(other, name) - getattr(one, name)) / (other.now - one.now)
+        for name in ("prefilled", "running", "cached")
+    )
+    queued = min(mark.least for mark in marks[first + 1 :])
     if not tokens.size:
         spent, tokens = np.zeros(1), np.ones(1)
     token = float(spent.sum() / tokens.sum())
-    return Orbit(np.array(loop.begun[one.begun :]), spent / tokens, token, share, least)
+    ttft = np.array(loop.begun[one.begun :])
+    return Orbit(ttft, spent / tokens, last - arrival, token, prefilling, running, cached, queued)
 
 
 def _round(loop: Simulation, users: int) -> _Mark:
@@ -94,7 +105,8 @@ def _round(loop: Simulation, users: int) -> _Mark:
     while len(loop.begun) < begun:
         loop.event()
         least = min(least, loop.waiting)
-    return _Mark(loop.now, loop.prefill_time, len(loop.begun), len(loop.done), least)
+    running, _, cached = loop.area
+    return _Mark(loop.now, loop.prefill_time, running, cached, len(loop.begun), len(loop.done), least)
 
 
 def _repeats(begun: list[float], users: int) -> bool:

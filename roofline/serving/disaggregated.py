@@ -31,6 +31,7 @@ from roofline.serving.served import Finished, Served
 from roofline.serving.simulation import Simulation, count_of
 from roofline.serving.steady import Steady, open_loop, saturation_of, summary
 from roofline.serving.times import Times, slots_of, times_of
+from roofline.serving.waits import ends
 from roofline.timing.intervals import Estimate
 
 Array = NDArray[np.float64]
@@ -128,7 +129,9 @@ def steady_tandem(tandem: Tandem, load: Load, values: Any) -> Steady:
     # What is left of C = L (TTFT + G T) at saturation waits (Little).
     spent = found.ttft[0] + stages.decode.tokens * found.tpot[0]
     left = np.maximum(points / rate - spent, 0.0)
-    return found._replace(ttft=found.ttft + left, samples=found.samples + left, waiting=found.waiting + left * rate)
+    more = left * rate
+    late = {name: getattr(found, name) + left for name in ("ttft", "e2e", "samples")}
+    return found._replace(**late, waiting=found.waiting + more, queued=found.queued + more)
 
 
 def _closed_rate(stages: _Stages, points: Array, most: float) -> Array:
@@ -153,11 +156,14 @@ def _others(points: Array) -> Array:
 def _whole(tandem: Tandem, stages: _Stages, rate: Array, stable: NDArray[np.bool_], seen: Any = 1.0) -> Steady:
     first, second, samples = stages.at(seen * rate)
     most = stages.saturation
-    decoding = rate * stages.decode.tokens * second.tpot[0]
-    parts = (summary(samples), second.tpot, decoding, second.waiting * tandem.decodes, first.prefilling)
-    ttft, tpot, running, waiting, share = (np.where(stable, part, np.inf) for part in parts)
-    rate = np.where(stable, rate, most)
-    return Steady(ttft, tpot, rate, running, waiting, share, most, second.slots * tandem.decodes, samples)
+    ttft, tpot, number = summary(samples), second.tpot, tandem.decodes
+    e2e = np.concatenate([ttft[:1] + stages.decode.tokens * tpot[:1], ends(stages.decode.load, samples, tpot)])
+    running = (first.running * tandem.prefills + second.running * number) / seen
+    cached = second.cached * number / seen
+    parts = (ttft, tpot, e2e, running, rate * e2e[0] - running, second.queued * number, cached, first.prefilling)
+    ttft, tpot, e2e, running, waiting, queued, cached, busy = (np.where(stable, part, np.inf) for part in parts)
+    rate, slots = np.where(stable, rate, most), second.slots * number
+    return Steady(ttft, tpot, e2e, rate, running, waiting, queued, cached, busy, most, slots, samples)
 
 
 class _Running(Simulation):
@@ -220,11 +226,12 @@ def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int 
 def _served(prefills: list[_Running], decodes: list[_Running], found: Served) -> Served:
     """A run with the shares and counts of all replicas; tokens in the KV cache are those of one replica of decode."""
     duration = max(float(found.last.max()), 1e-12)
+    running = sum(each.area[0] for each in (*prefills, *decodes))
     return found._replace(
         duration=duration,
         prefilling=float(np.mean([each.prefill_time for each in prefills])) / duration,
-        running=sum(each.area[0] for each in decodes) / duration,
-        waiting=sum(each.area[1] for each in (*prefills, *decodes)) / duration,
+        running=running / duration,
+        waiting=(float((found.last - found.arrival).sum()) - running) / duration,
         cached=float(np.mean([each.area[2] for each in decodes])) / duration,
         preemptions=sum(each.preemptions for each in decodes),
         steps=sum(each.steps for each in (*prefills, *decodes)),

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from roofline.serving.closed_loop import orbit_of
 from roofline.serving.load import Load
+from roofline.serving.prompts import seconds
 from roofline.serving.replica import Replica
 from roofline.serving.times import Times
-from roofline.serving.waits import SAMPLES, cube
+from roofline.serving.waits import QUANTILES, SAMPLES, cube, ends
 
 Array = NDArray[np.float64]
 
@@ -33,10 +34,8 @@ STABLE = 0.999
 """The largest rate over that of all slots."""
 
 
-def few_sequences(
-    replica: Replica, load: Load, times: Times, rate: Array, slots: float, quantiles: tuple[float, ...]
-) -> tuple[Array, Array]:
-    """Samples of TTFT (samples, points); TPOT, and the running, waiting, and share of time in steps with prompts."""
+def few_sequences(replica: Replica, load: Load, times: Times, rate: Array, slots: float) -> tuple[Array, Array]:
+    """Samples of TTFT and the further columns of `steady._open`."""
     output = load.outputs if load.outputs.varies else f"exponential:mean={load.outputs.mean:.0f}"
     closed = replace(load, rate=None, concurrency=1, output=output)
     users = np.arange(1, int(slots) + 1)
@@ -50,7 +49,7 @@ def few_sequences(
     chance[-1] /= 1 - used
     chance /= chance.sum(axis=0)
     spent = chance[1:] * through
-    tpot = np.array([[loop.token, *np.quantile(loop.tpot, quantiles)] for loop in loops]).T @ (
+    tpot = np.array([[loop.token, *np.quantile(loop.tpot, QUANTILES)] for loop in loops]).T @ (
         spent / spent.sum(axis=0)
     )
     found = chance[:-1].copy()
@@ -61,5 +60,8 @@ def few_sequences(
     slot = (1 / load.burstiness + times.unit - 1) / 2 / (through[-1] * (1 - used))
     samples = ttft[np.minimum(loop, users.size - 1), place]
     samples = samples + np.log(np.maximum(chance[-1] / (1 - cube()[:, 5:6]), 1.0)) * slot
-    share = np.array([each.prefilling for each in loops]) @ chance[1:]
-    return samples, np.stack([*tpot, rate * tokens * tpot[0], chance[-1] * slot * rate, share])
+    running, cached, share = np.array([(each.running, each.cached, each.prefilling) for each in loops]).T @ chance[1:]
+    # The rest of the step in which they arrive: those of a closed loop arrive at its end.
+    full = seconds(times, times.held(slots), slots)
+    samples = samples + cube()[:, 1:2] * (share * full + (1 - share) * times.at(slots))
+    return samples, np.stack([*tpot, *ends(load, samples, tpot), running, chance[-1] * slot * rate, cached, share])

@@ -93,6 +93,12 @@ class Lengths(Struct, frozen=True, dict=True):
         """The length-biased mean, E[x^2] / E[x]: that of the sequences in progress at a random moment."""
         return self.second / self.mean
 
+    @property
+    def least_of_two(self) -> float:
+        """The mean of the shorter of two."""
+        shares = (np.arange(self.sample.size)[::-1] + 0.5) / self.sample.size
+        return float(2 * (np.sort(self.sample) * shares).mean())
+
     @cached_property
     def sample(self) -> Array:
         """Quantiles of equal weight, to average functions of the length."""

@@ -115,6 +115,11 @@ class Load(Struct, frozen=True):
         return float((tokens**2).mean() / tokens.mean())
 
     @property
+    def held(self) -> float:
+        """Mean tokens in the KV cache of a sequence that decodes."""
+        return self.means[0] + self.biased_output / 2
+
+    @property
     def longest(self) -> float:
         """Tokens of the longest request: its prompt and output, at the 99.9th percentile of a distribution."""
         if self.trace is not None:

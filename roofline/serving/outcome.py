@@ -14,6 +14,7 @@ from roofline.serving.load import Load
 from roofline.serving.replica import Replica
 from roofline.serving.served import Served
 from roofline.serving.steady import Steady
+from roofline.serving.waits import P95
 from roofline.timing.intervals import Estimate
 
 Array = NDArray[np.float64]
@@ -28,9 +29,6 @@ LEAST = 0.05
 
 NEGLIGIBLE = 1e-4
 """The least fraction of requests within targets that is told from none."""
-
-P95 = NormalDist().inv_cdf(0.95)
-"""The standard normal distribution's 95th percentile."""
 
 
 class Latency(Struct, frozen=True):
@@ -47,8 +45,9 @@ class Outcome(Struct, frozen=True):
 
     `ttft`, `tpot` and `e2e` are seconds. `requests_per_second`, `output_tokens_per_second` and
     `total_tokens_per_second` are of the replica; `saturated_at` is its largest sustainable rate in requests/s (None:
-    not computed), and `stable` whether the load is below it. `running`, `waiting` and `kv_use` are means over time,
-    `prefill_share` the share of time in steps with prompts.
+    not computed), and `stable` whether the load is below it. `running` (in prefill or decode), `waiting` (`queued`: for
+    others to end, in a steady state) and `kv_use` are means over time, `prefill_share` the share of time in steps with
+    prompts.
     """
 
     ttft: Latency
@@ -65,6 +64,7 @@ class Outcome(Struct, frozen=True):
     devices: int
     stable: bool = True
     saturated_at: float | None = None
+    queued: float = 0.0
     goodput: float | None = None
 
     @property
@@ -142,28 +142,28 @@ def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, tar
     prompt, output = load.means
     rate, running = float(found.rate[index]), float(found.running[index])
     stable = bool(np.isfinite(found.ttft[0, index]))
-    held = prompt + load.biased_output / 2
-    spread = spreads(replica, running / replica.copies if stable else 1.0, held, prompt)
-    ttft, tpot = (found.ttft[:, index], found.tpot[:, index]) if stable else (np.full(4, math.nan),) * 2
-    steps = max(output - 1, 0.0)
+    spread = spreads(replica, running / replica.copies if stable else 1.0, load.held, prompt)
+    latencies = (found.ttft, found.tpot, found.e2e)
+    ttft, tpot, e2e = (each[:, index] if stable else np.full(4, math.nan) for each in latencies)
     goodput = None
     if stable and any(map(math.isfinite, targets)):
         goodput = rate * _met(found.samples[:, index], tpot, targets)
     return Outcome(
         ttft=_latency(ttft, spread[0]),
         tpot=_latency(tpot, spread[1]),
-        e2e=_latency(ttft + steps * tpot, spread[1]),
+        e2e=_latency(e2e, spread[1]),
         requests_per_second=rate,
         output_tokens_per_second=rate * output,
         total_tokens_per_second=rate * (output + prompt * (1 - load.hits)),
         running=running if stable else math.nan,
         waiting=float(found.waiting[index]) if stable else math.nan,
-        kv_use=min(running * held / replica.kv_tokens / replica.copies, 1.0) if stable else 1.0,
+        kv_use=min(float(found.cached[index]) / replica.kv_tokens / replica.copies, 1.0) if stable else 1.0,
         prefill_share=float(found.prefilling[index]) if stable else math.nan,
         preemptions=0.0,
         devices=replica.devices,
         stable=stable,
         saturated_at=found.saturation,
+        queued=float(found.queued[index]) if stable else math.nan,
         goodput=goodput,
     )
 

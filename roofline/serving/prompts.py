@@ -11,8 +11,14 @@ from roofline.serving.times import NOTHING, Times
 
 Array = NDArray[np.float64]
 
-STATES, BLOCK = 80, 16
+STATES, BLOCK = 96, 16
 """Numbers of waiting tokens that are told apart, and points at once."""
+
+COARSE = 4
+"""States of a step's room below which their number is whole."""
+
+ROUNDS, MOST_OF = 3, (0.0, 0.25, 0.5, 0.75, 0.9, 0.97)
+"""Rounds that find what the other data-parallel ranks take, and quantiles between which the most of them is taken."""
 
 LAGGED = 3
 """Rounds that find in what steps prompts arrived that are scheduled ahead."""
@@ -22,11 +28,14 @@ FULL = 0.97
 
 
 class Prompts(NamedTuple):
-    """The stationary distribution of the tokens that wait at the start of a step, at each point.
+    """The stationary distribution of the tokens that wait at the start of a step on a data-parallel rank.
 
     `length` are the seconds of a step in each state (states, points), `share` the states' probabilities, `unit` the
     tokens that a state stands for, `room` those that a step takes, `mean` the time from one decode token to the next,
-    `waiting` the mean prompts waiting, and `cycle` the time from one step without prompts to the next.
+    `waiting` the mean prompts waiting on all ranks, `cycle` the time from one step without prompts to the next, `busy`
+    the share of time in steps with prompts, `still` the seconds of a step without, `none` the probability that
+    the other ranks have none, `dispersion` the variance over the mean of the prompts that begin to decode in a step,
+    and `late` the seconds by which a sequence is later than others, since it begins where prompts wait.
     """
 
     length: Array
@@ -36,6 +45,27 @@ class Prompts(NamedTuple):
     mean: Array
     waiting: Array
     cycle: Array
+    busy: Array
+    still: Array
+    none: Array
+    dispersion: Array
+    late: Array
+
+    def seconds(self, tokens: Array) -> Array:
+        """Seconds of a step with some waiting tokens (samples, points)."""
+        place = np.minimum(np.where(tokens > 0, np.maximum(tokens / self.unit, 1.0), 0.0), STATES - 1.0)
+        low, point = np.minimum(place.astype(int), STATES - 2), np.arange(self.unit.size)
+        one = self.length[low, point]
+        return np.asarray(one + (place - low) * (self.length[low + 1, point] - one))
+
+    def without(self, at: Array, decoding: Array, biased: bool) -> Array:
+        """Seconds of a step without prompts of this rank, of samples (samples, 1), by its length where `biased`.
+
+        Without prompts of others it takes time only while some sequence decodes, `decoding` of the time.
+        """
+        others = (self.length[0] - self.none * self.still) / np.maximum(1 - self.none, NOTHING)
+        alone = self.none * (self.still / self.length[0] if biased else 1.0)
+        return np.where(at < alone - 1e-9, decoding * self.still, others)
 
 
 def prompts_at(times: Times, rate: Array, number: Array) -> Prompts:
@@ -48,7 +78,7 @@ def prompts_at(times: Times, rate: Array, number: Array) -> Prompts:
 
 
 def seconds(times: Times, tokens: Any, number: Any) -> Array:
-    """Seconds of a step of n sequences with some tokens of prompts, or none."""
+    """Seconds of a step of n sequences with some tokens of prompts of all ranks, or none."""
     decode = times.at(number)
     found: Array = np.where(tokens > 0, times.added(number, tokens) + (0.0 if times.alone else decode), decode)
     return found
@@ -58,23 +88,26 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     """The chain of waiting tokens: what a step leaves, and a compound Poisson number of those that arrive in it."""
     states = np.arange(float(STATES))
     room = np.maximum(times.held(number), 1.0)
-    lengths = times.lengths
-    full = seconds(times, room, number)
+    lengths, ranks = times.lengths, times.ranks
+    full, decode = seconds(times, room, number), times.at(number)
     # Beyond the room the chain has no stationary distribution.
     rate = np.minimum(rate, FULL * room / (times.mean * full))
     used = rate * times.mean * full / room
-    expected = rate * times.mean * (times.at(number) + times.base(number)) / (1 - used)
+    room = room / ranks
+    expected = rate / ranks * times.mean * (decode + times.base(number)) / (1 - used)
     expected = expected + used / (1 - used) * (times.mean * times.unit + room) / 4
     unit = (6 * expected + 2 * lengths.max()) / STATES
+    unit = np.minimum(unit, np.minimum(times.mean, room))
     if lengths.size == 1:  # a whole number of states
-        unit = np.where(unit < times.mean, times.mean / np.maximum(np.floor(times.mean / unit), 1.0), unit)
+        unit = times.mean / np.ceil(times.mean / unit - 1e-9)
+    # The same of a step's room, where that is few.
+    unit = np.where(room < COARSE * unit, room / np.ceil(room / unit - 1e-9), unit)
     tokens = states * unit[:, np.newaxis]  # (points, states)
     taken = np.minimum(tokens, np.maximum(times.taken(tokens, number[:, np.newaxis]), 1.0))
-    length = seconds(times, taken, number[:, np.newaxis])
-    if not times.steps:  # Nothing decodes, and without prompts the next request is awaited.
-        length[:, 0] = 1 / np.maximum(rate, 1e-9)
     # Fourier transforms of the prompts' tokens, each split between the two states next to it.
-    place = lengths / unit[:, np.newaxis]
+    place = np.maximum(lengths / unit[:, np.newaxis], 1.0)  # a prompt, however short, takes a step
+    whole = (times.mean / unit - 1) / np.maximum(place.mean(axis=1) - 1, NOTHING)
+    place = 1 + (place - 1) * np.minimum(whole, 1.0)[:, np.newaxis]
     phase = -2j * np.pi * np.arange(STATES + 1) / (2 * STATES)
     turn = np.exp(phase[:, np.newaxis] * np.arange(2 * STATES))
     one = _split(place) @ turn.T  # (points, frequencies)
@@ -83,36 +116,120 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     part = (left - np.floor(left))[..., np.newaxis]
     begin = turn.T[np.floor(left).astype(int)]
     begin = begin * (1 - part + part * turn[:, 1])
-    share = _stationary(times, begin, one, rate[:, np.newaxis] * length)
-    mean = np.maximum((share * length).sum(axis=1), times.at(number) * share[:, 0])
-    cycle = mean / np.maximum(share[:, 0], 1e-9)
-    waiting = (share * tokens).sum(axis=1) / times.mean
-    return Prompts(length.T, share.T, unit, room, cycle if times.alone else mean, waiting, cycle)
+    # With nothing to decode the next request is awaited.
+    still: Array = decode if times.steps else 1 / np.maximum(rate, 1e-9)
+    share, each = np.zeros_like(tokens), (rate / ranks)[:, np.newaxis]
+    share[:, 0] = 1.0
+    for _ in range(ROUNDS if ranks > 1 else 0):
+        share = _solved(_rows(begin * _arriving(one, each * _length(times, taken, number, share, still))))
+    length = _length(times, taken, number, share, still)
+    share, free, rows, plain = _stationary(times, begin, one, each * length)
+    none = share[:, 0] ** ranks
+    mean = np.maximum((share * length).sum(axis=1), still * none)
+    cycle = mean / np.maximum(none, 1e-9)
+    waiting = ranks * (share * tokens).sum(axis=1) / times.mean
+    busy = 1 - none * still / mean
+    others = share[:, 0] ** (ranks - 1)
+    late = np.zeros(rate.size)
+    if times.steps:
+        # Of a prompt of which some is left none ends, of many waiting ones in proportion to what is taken.
+        ended = taken * np.where(taken < tokens, np.maximum(1 - times.mean / np.maximum(tokens, 1.0), 0.0), 1.0)
+        late = _late(free, plain, ended, length, others if times.alone else None)
+    # Those that arrive while prompts are computed delay others, and so on: a branching process.
+    further = np.clip(rate * np.minimum(times.slope(number), times.full(number)), 0.0, 0.95)
+    dispersion = times.unit / (1 - further) ** 2 + rate * (cycle if times.alone else mean)
+    if times.alone and ranks == 1 and times.steps:
+        dispersion = np.maximum(_dispersion(rows, taken / times.mean) - (times.unit - 1), 1.0)
+    token = cycle if times.alone else mean
+    return Prompts(length.T, share.T, unit, room, token, waiting, cycle, busy, still, others, dispersion, late)
 
 
-def _stationary(times: Times, begin: Any, one: Any, arriving: Array) -> Array:
-    """The probabilities of states (points, states) from the transforms of what a step leaves and of a prompt.
+def _late(share: Array, rows: Array, prompts: Array, length: Array, others: Array | None) -> Array:
+    """The seconds that the steps after that of a prompt take more than the mean ones: all of them together.
+
+    The solution of Poisson's equation. Where prompts go first, it is the seconds between steps without prompts of any
+    rank, which the others have none of with some probability.
+    """
+    usual = (share * length).sum(axis=1, keepdims=True)
+    if others is not None:
+        idle = np.zeros_like(share)
+        idle[:, 0] = others
+        usual = idle * usual / np.maximum((share * idle).sum(axis=1, keepdims=True), 1e-9)
+    more = length - usual
+    system = np.eye(STATES) - rows + share[:, np.newaxis]
+    later = np.linalg.solve(system, more[..., np.newaxis])[..., 0] - more
+    weight = share * prompts
+    return np.asarray((weight * later).sum(axis=1) / np.maximum(weight.sum(axis=1), NOTHING))
+
+
+def _dispersion(rows: Array, prompts: Array) -> Array:
+    """Variance over the mean of the prompts computed from one step without to the next, by moments of first passage."""
+    later, some, first = rows[:, 1:, 1:], prompts[:, 1:, np.newaxis], rows[:, :1, 1:]
+    system = np.eye(STATES - 1) - later
+    mean = np.linalg.solve(system, some)
+    square = np.linalg.solve(system, some * (some + 2 * later @ mean))
+    mean, square = ((first @ each)[:, 0, 0] for each in (mean, square))
+    return np.asarray(square / mean - mean)
+
+
+def _length(times: Times, taken: Array, number: Array, share: Array, still: Array) -> Array:
+    """Seconds of a step in which a rank takes some tokens (points, states), and the others as their states have it.
+
+    Ranks are alike and independent: with the distribution of the tokens taken, that of the most of the others is its
+    power.
+    """
+    number = number[:, np.newaxis]
+    if times.ranks == 1:
+        length = seconds(times, taken, number)
+        length[:, 0] = still
+        return length
+    below, others = np.cumsum(share, axis=1), times.ranks - 1
+    spent = np.cumsum(share * taken, axis=1) / np.maximum(below, 1e-15)  # the mean of those that take at most so many
+    none = below[:, :1] ** others
+
+    def step(most: Array, rest: Array) -> Array:
+        mean = (taken + most + (others - 1) * rest) / times.ranks
+        return np.maximum(times.step(number, np.maximum(np.maximum(taken, most), 1.0), mean), NOTHING)
+
+    length = none * np.where(taken > 0, step(np.zeros_like(none), np.zeros_like(none)), still[:, np.newaxis])
+    for low, high in zip(MOST_OF, (*MOST_OF[1:], 1.0), strict=True):
+        # The most that the others take, between two quantiles where one of them has prompts.
+        share_of = none + (1 - none) * (low + high) / 2
+        at = np.minimum((below**others < share_of - 1e-12).sum(axis=1), taken.shape[1] - 1)[:, np.newaxis]
+        most, rest = (np.take_along_axis(each, at, axis=1) for each in (taken, spent))
+        length += (1 - none) * (high - low) * step(most, rest)
+    return length
+
+
+def _stationary(times: Times, begin: Any, one: Any, arriving: Array) -> tuple[Array, ...]:
+    """Twice the probabilities of states, and of transitions, by the transforms of what a step leaves and of a prompt.
 
     With steps that are scheduled ahead, those that come to a step arrived in the one before the last, with prompts with
-    some probability that depends on the state: found in a few rounds.
+    some probability that depends on the state: found in a few rounds. The second of both are those of steps that are
+    not scheduled ahead: what every other step leaves and begets.
     """
+    arrive = _arriving(one, arriving)
+    if not times.steps and times.ranks == 1:
+        arrive[:, 0] = one
+    rows = _rows(begin * arrive)
+    share = _solved(rows)
     if not times.lag or not times.alone or not times.steps:
-        arrive = np.exp(arriving[..., np.newaxis] * (one - 1)[:, np.newaxis])
-        if not times.steps:
-            arrive[:, 0] = one
-        return _solved(_rows(begin * arrive))
-    least = arriving[:, :1]
-    none = _rows(begin * np.exp(least * (one - 1))[:, np.newaxis])
-    most = least + arriving[:, 1:2]
-    after = np.full(arriving.shape, 0.5)[..., np.newaxis]
+        return share, share, rows, rows
+    free, plain = share, rows
+    none = _rows(begin * arrive[:, :1])
+    after = np.broadcast_to(1 - share[:, :1], share.shape)[..., np.newaxis]
     for _ in range(LAGGED):
-        some = _rows(begin * np.exp(most * (one - 1))[:, np.newaxis])
-        rows = (1 - after) * none + after * some
+        with_prompts = share[:, np.newaxis, 1:] / np.maximum(1 - share[:, :1, np.newaxis], NOTHING)
+        rows = (1 - after) * none + after * _rows(begin * (with_prompts @ arrive[:, 1:]))
         share = _solved(rows)
         joint = (share[:, 1:, np.newaxis] * rows[:, 1:]).sum(axis=1)
         after = np.clip(joint / np.maximum(share, 1e-15), 0.0, 1.0)[..., np.newaxis]
-        most = (share * arriving)[:, 1:].sum(axis=1, keepdims=True) / np.maximum(1 - share[:, :1], NOTHING)
-    return share
+    return share, free, rows, plain
+
+
+def _arriving(one: Any, arriving: Array) -> Any:
+    """The transform of the tokens of a Poisson number of prompts."""
+    return np.exp(arriving[..., np.newaxis] * (one - 1)[:, np.newaxis])
 
 
 def _rows(transform: Any) -> Array:

@@ -9,8 +9,9 @@ L, so that the tokens waiting at the start of a step are a Markov chain
     w' = max(w - r(n), 0) + tokens of Poisson(L X(n, min(w, r(n)))) prompts
 
 (`roofline.serving.prompts`; a prompt longer than r takes several steps), whose stationary distribution gives the mean
-step T(n). Where prompts go first and steps are scheduled ahead, those that come to a step arrived in the one before the
-last. Of data-parallel ranks, the step is that of the one with the most tokens.
+step T(n). Steps that are scheduled ahead take those that arrived in the one before the last. Data-parallel ranks are
+alike and independent: each has its own chain, and the step is that of the one with the most tokens, the others' by
+their stationary distribution.
 
 Sequences. A request takes G steps. In steps as the unit of time a sequence stays G, whatever the steps take; the number
 n that runs changes by batches of mean B, at level n upwards as often as downwards (level crossing; Brill 2008):
@@ -18,10 +19,13 @@ n that runs changes by batches of mean B, at level n upwards as often as downwar
     P(n + 1) min(n + 1, c) / G = L / B  sum over k <= n of P(k) T(k) Pr(batch > n - k)
 
 with c slots: the sequences that the engine runs at most, or that fit in the KV cache (with few of them:
-`roofline.serving.few`); a step begins no more prompts than find room in it. TPOT is the mean of T over the sequences,
-and what the prompts that wait when a sequence begins delay its first steps. Those beyond c wait for a slot,
-E[(n - c)+] / L on average (Little). The largest stable rate is the largest n / (G T), of the n <= c whose successors'
-prompts, n / G a step, find room.
+`roofline.serving.few`); a step begins no more prompts than find room in it. Batches have the variance of the prompts
+that begin in a step, times 2 E[min] / E of two outputs: 1 for exponential ones, as here, and 2 for equal ones. TPOT is
+the mean of T over the sequences, and what the prompts that wait when a sequence begins delay its steps, by Poisson's
+equation of the chain. Those beyond c wait for a slot, E[(n - c)+] / L on average (Little). The largest stable rate is
+the largest n / (G T), of the n <= c whose successors' prompts, n / G a step, find room.
+
+E2E latency is TTFT and a request's own steps; running are the requests in prefill or decode, all others wait (Little).
 
 TTFT. A request arrives in a step with probability proportional to its length, waits for its rest, for steps that are
 scheduled ahead, and for those that the tokens ahead and its own fill, with few, some and many sequences.
@@ -33,7 +37,6 @@ Closed loops are followed step by step for a few rounds (`roofline.serving.close
 from __future__ import annotations
 
 import math
-from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -46,7 +49,7 @@ from roofline.serving.load import Arrivals, Load
 from roofline.serving.prompts import Prompts, prompts_at, seconds
 from roofline.serving.replica import Replica
 from roofline.serving.times import NOTHING, Times, slots_of, times_of
-from roofline.serving.waits import SAMPLES, cube, waits_of
+from roofline.serving.waits import P95, QUANTILES, SAMPLES, cube, ends, waits_of
 
 Array = NDArray[np.float64]
 
@@ -65,8 +68,6 @@ NODES, WEIGHTS = (-math.sqrt(3), 0.0, math.sqrt(3)), (1 / 6, 5 / 6, 1.0)
 ITERATIONS = 40
 """Rounds that find the running sequences of an open loop."""
 
-QUANTILES = (0.5, 0.95, 0.99)
-
 CHECKED, NEGLIGIBLE = 16, 1e-20
 """Numbers of sequences between two looks at their probabilities, and what is negligible of the largest."""
 
@@ -74,20 +75,28 @@ CHECKED, NEGLIGIBLE = 16, 1e-20
 class Steady(NamedTuple):
     """Seconds and rates of each point; infinite where queues grow without bound.
 
-    `ttft` and `tpot` have the mean and the QUANTILES along the first axis. `rate` is requests/s, `saturation` the
-    largest stable one, `slots` the sequences that run at most, `samples` the TTFT of SAMPLES requests (samples,
-    points).
+    `ttft`, `tpot` and `e2e` have the mean and the QUANTILES along the first axis. `rate` is requests/s, `saturation`
+    the largest stable one, `slots` the sequences that run at most, `samples` the TTFT of SAMPLES requests (samples,
+    points). Of the requests inside, `running` are in prefill or decode, and `waiting` are not; `queued` of these wait
+    for others to end. `cached` are tokens in the KV cache, `prefilling` is the share of time in steps with prompts.
     """
 
     ttft: Array
     tpot: Array
+    e2e: Array
     rate: Array
     running: Array
     waiting: Array
+    queued: Array
+    cached: Array
     prefilling: Array
     saturation: float
     slots: float
     samples: Array
+
+
+EXTENSIVE = ("rate", "running", "waiting", "queued", "cached", "saturation", "slots")
+"""What copies add up."""
 
 
 def saturation_of(replica: Replica, load: Load, times: Times, slots: float) -> float:
@@ -127,8 +136,7 @@ def steady(replica: Replica, load: Load, values: Any) -> Steady:
     one = found(replica, load, times, points, slots)
     if copies == 1:
         return one
-    whole = {name: getattr(one, name) * copies for name in ("rate", "running", "waiting", "saturation", "slots")}
-    return one._replace(**whole)
+    return one._replace(**{name: getattr(one, name) * copies for name in EXTENSIVE})
 
 
 def _front(replica: Replica, load: Load, rate: Array, step: Array, busy: Array) -> Array:
@@ -148,23 +156,17 @@ def front_seconds(replica: Replica, load: Load) -> float:
     return replica.scheduler.request + replica.scheduler.prompt_token * load.means[0]
 
 
-def _prefilling(prompts: Prompts) -> Array:
-    """The share of time in steps with prompts."""
-    spent = prompts.share * prompts.length
-    found: Array = 1 - spent[0] / np.maximum(spent.sum(axis=0), 1e-12)
-    return found
-
-
 def summary(samples: Array) -> Array:
     """Mean and QUANTILES of samples (samples, points)."""
     return np.concatenate([samples.mean(axis=0)[np.newaxis], np.quantile(samples, QUANTILES, axis=0)])
 
 
-def _tpot(times: Times, rate: Array, number: Array, step: Array, deviation: Array) -> Array:
+def _tpot(times: Times, prompts: Prompts, rate: Array, step: Array, deviation: Array) -> Array:
     """Mean and percentiles of TPOT, whose deviation is that of sequences and of the prompts in a request's steps."""
-    own = np.sqrt(rate * step * times.unit / max(times.steps, 1.0)) * times.slope(number)
+    each = np.maximum(prompts.mean - prompts.still, 0.0) / np.maximum(rate * prompts.mean, NOTHING)
+    own = np.sqrt(prompts.dispersion * rate * step / max(times.steps, 1.0)) * each
     spread = np.hypot(own, deviation)
-    return np.stack([step, *(step + z * spread for z in (0.0, 1.645, 2.326))])
+    return np.stack([step, *(step + z * spread for z in (0.0, P95, 2.326))])
 
 
 def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: float) -> Steady:
@@ -181,21 +183,27 @@ def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: fl
     shares = (np.arange(SAMPLES) + 0.5) / SAMPLES
     samples = np.array([np.quantile(each.ttft, shares) for each in found])
     tpot = np.array([[each.token, *np.quantile(each.tpot, QUANTILES)] for each in found])
+    e2e = np.array([np.quantile(each.e2e, QUANTILES) for each in found])
+    if load.outputs.varies:  # a few rounds have less of the long ones
+        e2e = ends(load, samples.T, tpot.T).T
     tokens = times.steps * replica.steps.accepted
     rate = users / (samples.mean(axis=1) + tokens * tpot[:, 0])
     saturation = max(saturation_of(replica, load, times, slots), float(rate.max()))
-    waiting = np.maximum(users - slots, [each.waiting for each in found])
-    kept = np.column_stack([samples, tpot, [each.prefilling for each in found]])
+    queued = np.maximum(users - slots, [each.queued for each in found])
+    kept = np.column_stack([samples, tpot, e2e, [each.prefilling for each in found]])
     inside = np.clip(points, 1, most)
     kept = np.array([np.interp(inside, users, column) for column in kept.T])
+    counts = np.array([rate, [each.running for each in found], queued, [each.cached for each in found]])
     # Less than one request of each of several copies.
-    rate, waiting = (np.interp(points.clip(max=most), [0, *users], [0, *column]) for column in (rate, waiting))
-    more = points - inside.clip(max=points)
+    rate, running, queued, cached = (np.interp(points.clip(max=most), [0, *users], [0, *each]) for each in counts)
+    queued = queued + points - inside.clip(max=points)
+    samples, tpot, e2e = kept[:SAMPLES], kept[SAMPLES : SAMPLES + 4], kept[SAMPLES + 4 : -1]
     # C = L (TTFT + G T).
-    left = np.maximum(points / rate - tokens * kept[SAMPLES] - kept[:SAMPLES].mean(axis=0), 0.0)
-    samples, waiting = kept[:SAMPLES] + left, waiting + more
+    left = np.maximum(points / rate - tokens * tpot[0] - samples.mean(axis=0), 0.0)
+    e2e = np.stack([points / rate, *(e2e + left)])
+    samples, waiting = samples + left, points - running
     return Steady(
-        summary(samples), kept[SAMPLES:-1], rate, points - waiting, waiting, kept[-1], saturation, slots, samples
+        summary(samples), tpot, e2e, rate, running, waiting, queued, cached, kept[-1], saturation, slots, samples
     )
 
 
@@ -219,18 +227,21 @@ def open_loop(replica: Replica, load: Load, times: Times, points: Array, slots: 
     place = np.log(rate / (saturation - rate))
     solved = _open
     if slots < FEW and times.steps and not times.received:
-        solved = partial(few_sequences, quantiles=QUANTILES)
+        solved = few_sequences
     if rate.size <= RATES:
         samples, columns = solved(replica, load, times, rate, slots)
     else:
         knots = np.linspace(place.min(), place.max(), RATES)
         samples, columns = solved(replica, load, times, saturation / (1 + np.exp(-knots)), slots)
         samples, columns = (np.array([np.interp(place, knots, row) for row in rows]) for rows in (samples, columns))
-    ttft = summary(samples)
-    ttft, columns = np.where(stable, ttft, np.inf), np.where(stable, columns, np.inf)
-    *tpot, running, waiting, prefilling = columns
+    ttft = np.where(stable, summary(samples), np.inf)
+    columns = np.where(stable, columns, np.inf)
+    tpot, late, (running, queued, cached, prefilling) = columns[:4], columns[4:7], columns[7:]
+    # Little's law.
+    e2e = np.stack([ttft[0] + times.steps * replica.steps.accepted * tpot[0], *late])
     rate = np.minimum(points, saturation)
-    return Steady(ttft, np.array(tpot), rate, running, waiting, prefilling, saturation, slots, samples)
+    waiting = rate * e2e[0] - np.where(stable, running, 0.0)
+    return Steady(ttft, tpot, e2e, rate, running, waiting, queued, cached, prefilling, saturation, slots, samples)
 
 
 class _Points(NamedTuple):
@@ -264,7 +275,7 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
         level = _level(times, points, slots, load, stable)
         busy = -np.expm1(-level.running)
         parts = [waits_of(times, rate, *node, busy) for node in zip(nodes, chains, strict=True)]
-        more = _late(times, rate, number, prompts, parts[len(parts) // 2][1]) / prompts.mean
+        more = np.maximum(prompts.late / prompts.mean, -0.5)
         number, width = np.sqrt(number * np.maximum(level.running, 1.0)), level.width
     chosen = np.searchsorted(WEIGHTS, cube()[:, 7])
     samples = np.choose(chosen[:, np.newaxis], [waits for waits, _ in parts])
@@ -273,28 +284,11 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
     # No more decode than there are slots (Little).
     late = more * prompts.mean / max(times.steps, 1.0)
     step = np.minimum(level.step + late, slots / np.maximum(rate * times.steps, NOTHING))
-    tpot = _tpot(times, rate, number, step, level.deviation) / replica.steps.accepted
-    running = rate * times.steps * step
-    return samples, np.stack([*tpot, running, level.full * level.slot * rate, _prefilling(prompts)])
-
-
-def _late(times: Times, rate: Array, number: Array, prompts: Prompts, behind: Array) -> Array:
-    """Seconds by which a sequence is late, since it begins where others wait.
-
-    Their prompts, and those that arrive meanwhile, delay its first steps: together as long as they take, or with full
-    steps until no more than usual wait.
-    """
-    base, slope = times.base(number), times.slope(number)
-    usual = np.maximum(rate * prompts.mean, prompts.waiting)
-    further = slope + base * np.exp(-rate * prompts.mean)
-    added = base * (np.exp(-usual) - np.exp(-behind)) + slope * (behind - usual)
-    late = np.maximum(added, 0.0) / np.maximum(1 - rate * further, 0.05)
-    if times.alone:
-        return np.asarray(late)
-    full = seconds(times, prompts.room, number)
-    some = times.mean / prompts.room
-    steps = np.maximum(behind - usual, 0.0) * some / np.maximum(1 - rate * some * full, 0.05)
-    return np.asarray(np.where(some > 0.5, np.minimum(late, steps * np.maximum(full - prompts.mean, 0.0)), late))
+    tpot = _tpot(times, prompts, rate, step, level.deviation) / replica.steps.accepted
+    decoding = rate * times.steps * step
+    queued, cached = level.full * level.slot * rate, decoding * load.held
+    running = np.minimum(decoding + rate * parts[len(parts) // 2][1], slots)
+    return samples, np.stack([*tpot, *ends(load, samples, tpot), running, queued, cached, prompts.busy])
 
 
 class _Level(NamedTuple):
@@ -326,7 +320,10 @@ def _level(times: Times, points: _Points, slots: float, load: Load, stable: floa
     running, width = _moments(weight * timed, counts)
     seen, deviation = _moments(weight * counts, timed)
     full = weight[-1] / weight.sum(axis=0)
-    return _Level(running, width, seen, deviation / math.sqrt(2), full, ratio / rate / (1 - ratio))
+    # The mean of a request over its steps: with T = a + b n, numbers of sequences are correlated over G T / a steps.
+    back = np.clip(step[0] / seen, 0.05, 1.0)
+    deviation = deviation * np.sqrt(2 * (back - 1 + np.exp(-back))) / back
+    return _Level(running, width, seen, deviation, full, ratio / rate / (1 - ratio))
 
 
 def _moments(weight: Array, values: Array) -> tuple[Array, Array]:
@@ -359,12 +356,12 @@ def _weights(times: Times, points: _Points, load: Load, grid: Array, step: Array
     Batches are geometric, P(batch > j) = g^j, with the index of dispersion of a branching process: requests that arrive
     while prompts are computed begin to decode together, those prompts delay others, and so on.
     """
-    rate, number, prompts = points.rate, points.number, points.prompts
+    rate, prompts = points.rate, points.prompts
     room = np.maximum(times.held(grid), 1.0)[:, np.newaxis]
     begun = step if times.alone else np.minimum(step, room / times.mean / np.maximum(rate, 1e-12))
-    further = np.clip(rate * np.minimum(times.slope(number), times.full(number)), 0.0, 0.95)
-    cycle = prompts.cycle if times.alone else prompts.mean
-    spread = (times.unit / (1 - further) ** 2 - 1 + rate * cycle) / load.burstiness
+    # Half of it is left where services are exponential, as here, all where they are equal, and E[min] / E otherwise.
+    both = load.outputs.least_of_two / load.outputs.mean
+    spread = 2 * both * (prompts.dispersion - 1) / load.burstiness
     g = np.clip(spread / (2 + spread), 0.0, 0.99)
     upward = rate * (1 - g) * steps / grid[:, np.newaxis]
     weight = np.zeros((grid.size + 1, rate.size))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -34,9 +36,6 @@ SPILL = 0.97
 PLACES, PACKED = 12, 48
 """Sequences at which whole prompts are packed, and prompts that are."""
 
-WAITING = 8
-"""Prompts a data-parallel rank that wait at most where the ranks that have some are tabulated."""
-
 DEALT = 128
 """Prompts dealt to data-parallel ranks at random that give the most of a rank."""
 
@@ -53,8 +52,9 @@ class Times(Struct, frozen=True, dict=True):
     `decode` is s(n). `added` are the seconds that tokens of prompts of all ranks (columns) add to a step of n sequences
     (rows; prompts that go first: those of a step of their own), and `room` the tokens that such a step takes of
     prompts. `lengths` are tokens of prompts of equal weight, `steps` is G, `lag` the steps that are scheduled ahead.
-    `received`: prompts take no time, since their KV cache comes from other devices. `side` is the part of the
-    data-parallel ranks (columns: waiting tokens) that have prompts.
+    `received`: prompts take no time, since their KV cache comes from other devices. `step` gives the
+    seconds of a step of n sequences, with the tokens of prompts of the data-parallel rank with the most, and of all on
+    average. Of a longer prompt alone a step takes `cut` tokens, where prompts that fit are taken whole.
     """
 
     decode: Array
@@ -64,9 +64,10 @@ class Times(Struct, frozen=True, dict=True):
     steps: float
     alone: bool
     ranks: int
-    lag: int = 0
+    lag: int
+    step: Callable[[Any, Any, Any], Array]
     received: bool = False
-    side: Table | None = None
+    cut: float = math.inf
 
     @cached_property
     def mean(self) -> float:
@@ -89,10 +90,10 @@ class Times(Struct, frozen=True, dict=True):
         return found
 
     def taken(self, tokens: Any, number: Any) -> Array:
-        """Those of some waiting tokens that a step beside n sequences takes."""
-        room = self.held(number)
-        if self.side is not None:
-            room = room * self.side(0.0, tokens)
+        """Those of some tokens that wait on a data-parallel rank that a step beside n sequences of all takes."""
+        room = self.held(number) / self.ranks
+        if self.cut < self.lengths.max():
+            room = np.where(tokens > self.lengths.max(), room, np.minimum(room, self.cut))
         return np.asarray(np.minimum(tokens, room))
 
     def slope(self, number: Any) -> Array:
@@ -120,10 +121,11 @@ class Times(Struct, frozen=True, dict=True):
         rows = self._rows
         found = {}
         for prompts in (1.0, 2.0):
-            room = self.taken(prompts * self.mean, rows)
-            full = self.added(rows, room)
-            steps = np.floor(prompts * self.mean / room * (1 - 1e-9))
-            found[prompts] = steps * full + self.added(rows, prompts * self.mean - steps * room)
+            ranks = min(prompts, self.ranks)
+            each = prompts * self.mean / ranks
+            room = self.taken(each, rows)
+            steps = np.floor(each / room * (1 - 1e-9))
+            found[prompts] = steps * self.added(rows, ranks * room) + self.added(rows, ranks * (each - steps * room))
         room = self.held(rows)
         found[0.0] = self.added(rows, room) * self.mean / room
         return found
@@ -151,7 +153,7 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     alone = replica.scheduler.order == PREFILL_FIRST
     prompt, output = load.means
     lengths = np.maximum(_lengths(load) * (1 - load.hits), 1.0)
-    cached, context = load.hits * prompt, prompt + load.biased_output / 2
+    cached, context = load.hits * prompt, load.held
     number = np.arange(1.0, count + 1)
     busiest = number if ranks == 1 else number / ranks + UNEVEN
     decode = steps.seconds(np.maximum(busiest, 1.0), context)
@@ -166,34 +168,36 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
             generated,
             False,
             ranks,
+            replica.scheduler.lag,
+            lambda n, *_: np.interp(n, number, decode),
             received=True,
-            lag=replica.scheduler.lag,
         )
     room = ranks * _room(replica, lengths, number / ranks)
     columns = np.unique(np.append(geometric(16, max(room[0], 64.0), TOKENS), min(lengths.mean(), room[0])))
     rows = geometric(1, max(count, 2), SIZES)
-    beside = (rows / ranks)[:, np.newaxis] * (0.0 if alone else 1.0)
     # A prompt that takes several steps has half of the others' tokens before it on average.
-    before = cached + np.maximum(lengths.mean() - np.interp(rows, number, room)[:, np.newaxis] / ranks, 0.0) / 2
-    most, side = columns, None
+    late = np.maximum(lengths.mean() - np.interp(rows, number, room) / ranks, 0.0) / 2
+    most = columns
     if ranks > 1:
-        # More wait than a step takes where prompts take several: until all ranks have some.
-        longest = max(columns[-1], WAITING * ranks * lengths.mean())
-        wait = np.union1d(columns, np.geomspace(columns[-1], longest, PLACES))
-        part, busy = _dealt(wait, lengths, ranks, load.outputs.varies)
-        most = np.maximum(columns * np.interp(columns, wait, part), np.minimum(columns, lengths.mean()))
+        part = _dealt(columns, lengths, ranks, load.outputs.varies)
+        most = np.maximum(columns * part, np.minimum(columns, lengths.mean()))
         most = np.minimum(most, np.maximum(np.interp(rows, number, room)[:, np.newaxis] / ranks, 1.0))
-        side = Table(np.arange(2.0), np.append(wait, UNLIMITED), np.tile(np.append(busy, busy[-1]), (2, 1)))
-    prompts = np.maximum(most / np.minimum((lengths**2).mean() / lengths.mean(), replica.budget), 1.0)
-    mean = (
-        None if ranks == 1 else (0.0 if alone else rows[:, np.newaxis] * steps.decode_tokens / ranks) + columns / ranks
-    )
+    longest = np.minimum((lengths**2).mean() / lengths.mean(), replica.budget)
+
+    def step(beside: Any, most: Any, mean: Any) -> Array:
+        """Seconds of a step of some sequences with some tokens of prompts on one rank, and on average."""
+        beside = np.asarray(beside) / ranks * (0.0 if alone else 1.0)
+        tokens = None if ranks == 1 else beside * steps.decode_tokens + mean
+        before = np.interp(beside, rows / ranks, cached + late)
+        return steps.seconds(beside, context, most, before, np.maximum(most / longest, 1.0), tokens)
+
     still = 0.0 if alone else np.interp(rows, number, decode)[:, np.newaxis]
-    added = np.maximum(steps.seconds(beside, context, most, before, prompts, mean) - still, NOTHING)
+    added = np.maximum(step(rows[:, np.newaxis], most, columns / ranks) - still, NOTHING)
     added = np.maximum.accumulate(added, axis=1)
+    cut = float(replica.budget) if replica.scheduler.whole else math.inf
     # No tokens add nothing, but the first of them what a step with prompts takes in addition.
     table = Table(rows, np.append(0.0, columns), np.concatenate([added[:, :1], added], axis=1))
-    return Times(decode, table, room, lengths, generated, alone, ranks, replica.scheduler.lag, side=side)
+    return Times(decode, table, room, lengths, generated, alone, ranks, replica.scheduler.lag, step, cut=cut)
 
 
 def _room(replica: Replica, lengths: Array, number: Array) -> Array:
@@ -213,21 +217,21 @@ def _packed(budget: float, left: float, prompts: list[float]) -> float:
     """Tokens of whole prompts in a step: the first, those that fit beside it, and what the step before left of one."""
     if left <= 0:
         return 0.0
-    steps, rest, place = 0, 0.0, 0
-    while place < len(prompts) or rest:
-        room = left - min(rest, budget)
-        rest -= min(rest, budget)
-        some = False
+    rest, place, steps = 0.0, 0, list[float]()
+    while place < len(prompts):
+        first = min(rest, budget)
+        room, rest, some = left - first, rest - first, False
         while room > 0 and place < len(prompts) and not (some and prompts[place] > room):
             taken = min(prompts[place], budget)
             rest += prompts[place] - taken
             room, place, some = room - taken, place + 1, True
-        steps += 1
-    return sum(prompts) / steps
+        steps.append(left - room)
+    # Those between the first and the last, which are not as full.
+    return sum(steps[1:-1]) / (len(steps) - 2) if len(steps) > 2 else sum(prompts)
 
 
-def _dealt(tokens: Array, lengths: Array, ranks: int, varied: bool) -> tuple[Array, Array]:
-    """Of some tokens of prompts: the part that the data-parallel rank with the most has, and that of ranks with any.
+def _dealt(tokens: Array, lengths: Array, ranks: int, varied: bool) -> Array:
+    """The part that the data-parallel rank with the most has of some tokens of prompts.
 
     They come to the ranks with the fewest requests: one after the other where all outputs have one length, and where
     they vary between that and at random, as sequences end: in the event simulation the rank with the most has the mean
@@ -235,7 +239,7 @@ def _dealt(tokens: Array, lengths: Array, ranks: int, varied: bool) -> tuple[Arr
     """
     random = np.random.default_rng(0)
     count = np.unique(np.round(np.geomspace(1, max(tokens[-1] / lengths.mean(), 2.0), 16)))
-    sums = np.zeros((3, tokens.size))
+    sums = np.zeros((2, tokens.size))
     for number in count.astype(int):
         each = random.choice(lengths, (DEALT, number))
         rank = np.tile(np.arange(number) % ranks, (DEALT, 1))
@@ -244,11 +248,11 @@ def _dealt(tokens: Array, lengths: Array, ranks: int, varied: bool) -> tuple[Arr
         on_rank = np.stack([(each * (rank == place)).sum(axis=1) for place in range(ranks)])
         # Few tokens are of few prompts: the mean over those with about as many.
         near = np.digitize(each.sum(axis=1), np.sqrt(tokens[1:] * tokens[:-1]))
-        parts = (np.ones(DEALT), on_rank.max(axis=0) / on_rank.sum(axis=0), (on_rank > 0).mean(axis=0))
+        parts = (np.ones(DEALT), on_rank.max(axis=0) / on_rank.sum(axis=0))
         sums += [np.bincount(near, part, tokens.size) for part in parts]
     some = sums[0] > 0
-    part, busy = (np.interp(tokens, tokens[some], each[some] / sums[0, some]) for each in sums[1:])
-    return part, busy
+    found: Array = np.interp(tokens, tokens[some], sums[1, some] / sums[0, some])
+    return found
 
 
 def _lengths(load: Load) -> Array:

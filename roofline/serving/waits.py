@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.serving.prompts import BLOCK, Prompts, seconds
+from roofline.serving.load import Load
+from roofline.serving.prompts import BLOCK, Prompts
 from roofline.serving.times import Times
 
 Array = NDArray[np.float64]
 
-SAMPLES = 256
-"""Requests that sample the distribution of TTFT."""
+QUANTILES, P95 = (0.5, 0.95, 0.99), NormalDist().inv_cdf(0.95)
+
+SAMPLES, COORDINATES = 512, 14
+"""Requests that sample the distribution of TTFT, and what is random of each."""
 
 
 @cache
 def cube() -> Array:
-    """Evenly spread points of the unit cube, one a sample: Roberts's sequence, of x^11 = x + 1."""
-    root = 2.0
-    for _ in range(50):
-        root = (1 + root) ** (1 / 11)
-    points: Array = (0.5 + np.arange(1, SAMPLES + 1)[:, np.newaxis] / root ** np.arange(1.0, 11)) % 1
+    """Points of the unit cube, one a sample, with evenly spread coordinates in random order (a Latin hypercube)."""
+    places = np.tile(np.arange(SAMPLES), (COORDINATES, 1))
+    points: Array = (np.random.default_rng(0).permuted(places, axis=1).T + 0.5) / SAMPLES
     return points
+
+
+def ends(load: Load, samples: Array, tpot: Array) -> Array:
+    """QUANTILES of E2E latency (quantiles, points): of samples of TTFT, and normal TPOT by mean and p95."""
+    from scipy.special import ndtri
+
+    tokens = np.maximum(load.outputs.inverse(cube()[:, 10:11]) - 1, 0.0)
+    each = tpot[0] + (tpot[2] - tpot[0]) / P95 * ndtri(cube()[:, 11:12])
+    return np.asarray(np.quantile(samples + tokens * each, QUANTILES, axis=0))
 
 
 def _inverse(share: Array, at: Array) -> NDArray[np.intp]:
@@ -48,47 +59,45 @@ def _poisson(mean: Array, at: Array) -> Array:
 
 
 def waits_of(times: Times, rate: Array, number: Array, prompts: Prompts, busy: Array) -> tuple[Array, Array]:
-    """Samples of TTFT without front end and slots, (samples, points), and the prompts that wait behind on average.
+    """Samples of TTFT without front end and slots, (samples, points), and the mean seconds of prefill.
 
     `busy` is the probability that some sequence decodes. A request waits for the end of the step in which it arrives,
     and those scheduled ahead, which take tokens before it; what its own last step has left is for those that follow.
     """
-    blocks, behind = [], []
-    mean = times.mean
+    blocks, prefill = [], []
+    mean, ranks, decoding = times.mean, times.ranks, busy * (times.steps > 0)
     for begin in range(0, rate.size, BLOCK):
         part = slice(begin, begin + BLOCK)
-        length, room, many, come = prompts.length[:, part], prompts.room[part], number[part], rate[part]
-        state = _inverse(prompts.share[:, part] * length, cube()[:, :1])
+        some = Prompts(*(each[..., part] for each in prompts))
+        length, room, many, come = some.length, some.room, number[part], rate[part] / ranks
+        state = _inverse(some.share * length, cube()[:, :1])
         step = length[state, np.arange(state.shape[1])]
         place = cube()[:, 1:2]
-        still = 1.0 if times.steps else 0.0
-        step = np.where(state > 0, step, still * busy[part] * step)
+        step = np.where(state > 0, step, some.without(cube()[:, 12:13], decoding[part], biased=True))
         before = mean * _poisson(come * step * place, cube()[:, 2:3])
         after = mean * _poisson(come * step * (1 - place), cube()[:, 3:4])
-        waiting = state * prompts.unit[part]
+        waiting = state * some.unit
         ahead = waiting - times.taken(waiting, many) + before
         wait = (1 - place) * step
         lagged = np.zeros_like(wait)
         for _ in range(times.lag):
             # Those of the step before the arrival, which are scheduled now.
-            state = _inverse(prompts.share[:, part], cube()[:, 8:9])
+            state = _inverse(some.share, cube()[:, 8:9])
             step = length[state, np.arange(state.shape[1])]
             step = step * (times.steps > 0)
             left = ahead - before + mean * _poisson(come * step, cube()[:, 9:10])
-            taken = times.taken(left, many)
-            lagged = lagged + seconds(times, taken, many) * np.where(left > 0, 1.0, still * busy[part])
-            ahead = left - taken + before
+            idle = some.without(cube()[:, 13:14], decoding[part], biased=False)
+            lagged = lagged + np.where(left > 0, some.seconds(left), idle)
+            ahead = left - times.taken(left, many) + before
         own = times.lengths[np.floor(cube()[:, 4:5] * times.lengths.size).astype(int)]
-        # Of those ahead, each data-parallel rank has its part.
-        rank, on_rank = room / times.ranks, own + ahead / times.ranks
-        full = np.ceil(on_rank / rank - 1e-9) - 1
+        full = np.ceil((own + ahead) / room - 1e-9) - 1
         taken = np.maximum(times.taken(ahead + own + after, many), 1.0)
-        each = seconds(times, taken, many)
+        each = some.seconds(ahead + own + after)
         after = after + full * come * mean * each
-        rest = np.maximum(ahead + own + after - full * taken, on_rank - full * rank)
-        taken = np.maximum(times.taken(rest, many), 1.0)
-        last = seconds(times, taken, many)
+        rest = np.maximum(ahead + own + after - full * taken, own + ahead - full * room)
+        last = some.seconds(rest)
         mine = lagged + full * each + last
         blocks.append(wait + (lagged if times.received else mine))
-        behind.append((np.maximum(rest - taken, 0.0) / mean + come * (lagged + last)).mean(axis=0))
-    return np.concatenate(blocks, axis=1), np.concatenate(behind)
+        prefill.append((np.minimum(full, own / room) * each + last).mean(axis=0))
+    spent = np.concatenate(prefill) * (not times.received)
+    return np.concatenate(blocks, axis=1), spent

@@ -92,7 +92,7 @@ def missed(outcome: Outcome, load: Load, targets: Targets, statistic: str = "p95
 
     Without a target of TTFT, no request of a closed loop may wait for a slot.
     """
-    waits = load.arrivals is Arrivals.CLOSED and targets.ttft is None and outcome.waiting >= 1
+    waits = load.arrivals is Arrivals.CLOSED and targets.ttft is None and outcome.queued >= 1
     if not outcome.stable or waits:
         return ("saturation",)
     at = targets.at if targets.at in READINGS else "mid"

@@ -1,7 +1,8 @@
 """Steady states against event simulations over random settings, by class of setting.
 
 `python -m tests.roofline.serving.agreement [SETTINGS] [SEED]` prints, for each class, how many settings have a mean
-TPOT within 5% and a p95 of TTFT within 15% of the simulation.
+TPOT within 5% and a p95 of TTFT within 15% of the mean of two simulations, and how many of these of each other: close
+to saturation, queues of runs as long as these differ by more.
 """
 
 from __future__ import annotations
@@ -112,26 +113,32 @@ def random_setting(random: np.random.Generator) -> Setting:
     return Setting(replica, load, share, tuple(each for each, held in classes.items() if held))
 
 
-def compared(setting: Setting, seed: int = 1, requests: int = 5000) -> tuple[float, float]:
-    """Mean TPOT over tokens and p95 of TTFT, steady over simulated; start and end of the run are left out.
+def simulated(replica: Replica, load: Load, running: float, seed: int = 1, requests: int = 5000) -> np.ndarray:
+    """Mean TPOT over tokens and p95 of TTFT of a run; its start and end are left out.
 
     The run is of twenty times those in flight: with fewer an open loop has not come to its steady state.
     """
-    replica, load = setting.replica, setting.load
-    quick = steady(replica, load, load.rate or load.concurrency)
-    run = simulate(replica, load, max(requests, int(20 * (load.concurrency or quick.running[0]))), seed)
+    run = simulate(replica, load, max(requests, int(20 * running)), seed)
     sent = run.arrival / run.arrival.max()
     kept = (sent >= 0.2) & (sent < 0.9)
     ttft, spent = (run.first - run.arrival)[kept], (run.last - run.first)[kept]
-    tpot = spent.sum() / (run.output[kept] - 1).sum()
-    return float(quick.tpot[0, 0] / tpot), float(quick.ttft[2, 0] / np.quantile(ttft, 0.95))
+    return np.array([spent.sum() / (run.output[kept] - 1).sum(), np.quantile(ttft, 0.95)])
 
 
-def ratios(settings: int = 200, seed: int = 7) -> tuple[list[Setting], np.ndarray]:
-    """Random settings, and the ratios of TPOT and TTFT of each."""
+def compared(setting: Setting, runs: int) -> np.ndarray:
+    """Mean TPOT and p95 of TTFT: steady over the mean of some runs, and one run over another."""
+    replica, load = setting.replica, setting.load
+    quick = steady(replica, load, load.rate or load.concurrency)
+    found = [simulated(replica, load, float(quick.running[0]), seed) for seed in range(1, runs + 1)]
+    return np.stack([np.array([quick.tpot[0, 0], quick.ttft[2, 0]]) / np.mean(found, axis=0), found[0] / found[-1]])
+
+
+def ratios(settings: int = 200, seed: int = 7, runs: int = 2) -> tuple[list[Setting], np.ndarray, np.ndarray]:
+    """Random settings, and for each the ratios of TPOT and TTFT of the steady state, and of another run."""
     random = np.random.default_rng(seed)
     drawn = [random_setting(random) for _ in range(settings)]
-    return drawn, np.array([compared(each) for each in drawn])
+    found = np.array([compared(each, runs) for each in drawn])
+    return drawn, found[:, 0], found[:, 1]
 
 
 def within(drawn: list[Setting], found: np.ndarray, *classes: str) -> tuple[int, float, float, float]:
@@ -143,13 +150,15 @@ def within(drawn: list[Setting], found: np.ndarray, *classes: str) -> tuple[int,
 
 def main(settings: int = 200, seed: int = 7) -> None:
     """Write the table of classes."""
-    drawn, found = ratios(settings, seed)
+    drawn, *found = ratios(settings, seed)
     names = sorted({name for each in drawn for name in each.classes})
     pairs = product(("open", "closed"), ("equal outputs", "varied outputs"), ("plain", "data-parallel", "small budget"))
-    sys.stdout.write(f"{'class':40}{'settings':>9}{'TPOT':>7}{'TTFT':>7}{'both':>7}\n")
+    head = f"{'TPOT':>7}{'TTFT':>7}{'both':>7}"
+    sys.stdout.write(f"{'class':40}{'settings':>9}{head}   again{head}\n")
     for classes in [(), *((name,) for name in names), *pairs, ("open", "plain", "light"), ("closed", "plain")]:
-        count, *parts = within(drawn, found, *classes)
-        sys.stdout.write(f"{', '.join(classes) or 'all':40}{count:9}{''.join(f'{part:7.0%}' for part in parts)}\n")
+        (count, *parts), (_, *again) = (within(drawn, each, *classes) for each in found)
+        shares = "        ".join("".join(f"{part:7.0%}" for part in each) for each in (parts, again))
+        sys.stdout.write(f"{', '.join(classes) or 'all':40}{count:9}{shares}\n")
 
 
 if __name__ == "__main__":
