@@ -15,7 +15,11 @@ HARDWARE, MODELS = list_hardware(), list_models()
         ("b200", HARDWARE, "; did you mean 'b200-sxm'?"),
         ("MI300", HARDWARE, "; did you mean 'mi300a' or 'mi300x'?"),
         ("4090", HARDWARE, "; did you mean 'rtx-4090'?"),
-        ("llama31", MODELS, "; did you mean 'llama-3.1-405b', 'llama-3.1-70b' or 'llama-3.1-8b'?"),
+        (
+            "llama31",
+            MODELS,
+            "; did you mean 'llama-3.1-405b', 'llama-3.1-70b', 'llama-3.1-8b' or 'llama-3.1-nemotron-ultra-253b'?",
+        ),
         ("lama-3.1-8b", MODELS, "; did you mean 'llama-3.1-8b'?"),
         ("zzz", ["one", "two"], "; known: one, two"),
         ("zzz", MODELS, ""),
