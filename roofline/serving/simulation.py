@@ -188,6 +188,8 @@ class Simulation:
     def _due(self) -> int:
         """The step from which prompts do not wait for others; with data-parallel ranks, whether some wait or not."""
         first = self._next()[0]
+        if not self.gather:
+            return first
         if self.data == 1:
             return max(first, self.admitted) + self.gather
         return self.admitted - 1 + self.gather * max(-(-(first - self.admitted + 1) // self.gather), 1)
@@ -301,7 +303,7 @@ class Simulation:
             return
         if self.reserved < 1:
             number = min(number, max(int(free / grown), 1))
-        if self.waiting and (later := self._due() if self.gather else self._next()[0]) > self.step:
+        if self.waiting and (later := self._due()) > self.step:
             number = min(number, later - self.step)
         context, seconds_of = self._mean_context(), self._single.decode_of(max(self.decoding))
         sooner = min(self.coming[0][0], self.horizon) if self.coming else self.horizon

@@ -259,7 +259,11 @@ class _Points(NamedTuple):
 
 
 def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float) -> tuple[Array, Array]:
-    """Samples of TTFT (samples, points); TPOT, and the running, waiting, and share of time in steps with prompts."""
+    """Samples of TTFT (samples, points), and columns by point.
+
+    These are mean and QUANTILES of TPOT, QUANTILES of E2E latency, the running and queued requests, the tokens in the
+    KV cache, and the share of time in steps with prompts.
+    """
     number, stable = np.ones(rate.size), _stable(times, slots)
     for _ in range(ITERATIONS):
         number = np.clip(np.sqrt(number * rate * times.steps * _mean_step(times, rate, number)), 1.0, slots)

@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mask_of
 from roofline.graph.layers.basic import (
+    SIGMOID_FLOPS,
+    SOFTMAX_FLOPS,
     STATE_FORMAT,
     Formats,
     activation,
@@ -24,9 +26,7 @@ from roofline.graph.tensor import Role, Tensor
 from roofline.specs.model import Norm
 from roofline.specs.sublayers import Attention
 
-SOFTMAX_FLOPS = 5  # maximum, subtract, exponential, sum, divide
 ROPE_FLOPS = 3  # times cosine, times sine, add
-SIGMOID_FLOPS = 4  # negate, exponential, add, divide
 
 
 def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:

@@ -23,6 +23,8 @@ NORM_FLOPS = {
     "rmsnorm": 4,  # square, sum, times 1/rms, times weight
     "layernorm": 7,  # sum, subtract mean, square, sum, times 1/deviation, times weight, plus bias
 }
+SOFTMAX_FLOPS = 5  # maximum, subtract, exponential, sum, divide
+SIGMOID_FLOPS = 4  # negate, exponential, add, divide
 STATE_FORMAT = FORMATS["fp32"]
 """Recurrent states are fp32, as in the reference implementations of Mamba, RWKV and Gated DeltaNet."""
 

@@ -10,7 +10,18 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, Pool
-from roofline.graph.layers.basic import Formats, activation, add, collective, elementwise, linear, token_shift, vectors
+from roofline.graph.layers.basic import (
+    SIGMOID_FLOPS,
+    SOFTMAX_FLOPS,
+    Formats,
+    activation,
+    add,
+    collective,
+    elementwise,
+    linear,
+    token_shift,
+    vectors,
+)
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective, Parallelism, bus_factor, imbalance
 from roofline.graph.size import ZERO, Dim, Size, as_size, product
@@ -24,8 +35,6 @@ ACTIVATION_FLOPS = {
     "silu": 4,  # negate, exponential, add, divide
     "gelu": 8,  # tanh form: three multiplications for the cubic, add, scale, tanh, add, multiply
 }
-SOFTMAX_FLOPS = 5  # of the router: maximum, subtract, exponential, sum, divide
-SIGMOID_FLOPS = 4  # negate, exponential, add, divide
 
 
 def mlp(spec: Mlp, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
