@@ -33,7 +33,7 @@ from roofline.timing.kernels import (
     kernel_regimes,
     kernel_times,
 )
-from roofline.timing.kernels.common import FORMATS
+from roofline.timing.kernels.common import FORMATS, NO_HOST
 from roofline.timing.levels import Level, crossing_spread
 
 Basis = Literal["calibrated", "version", "family", "engine", "pooled", "unmeasured", "bound"]
@@ -241,6 +241,12 @@ class Calibration(Struct, frozen=True, eq=False):
         convert = not hardware.supports(FORMATS[stored].arithmetic)
         return (self.find(op, computed) or match) if convert else match
 
+    def with_host(self, match: Match, format: str) -> Match:
+        """The constants with the host time of the nearest benchmark without CUDA graphs, for rows of such a one."""
+        fits = (match.fit, *(link.fits.get((match.fit.op, format)) for link in self.chain))
+        near = next((fit for fit in fits if fit is not None and fit.parameters.get("host", 0.0) > NO_HOST), match.fit)
+        return replace(match, fit=with_host_of(match.fit, near))
+
     def expected(
         self, op: str, columns: Columns, hardware: Hardware, resident: Mask = False, alone: Mask = False
     ) -> Expected:
@@ -251,8 +257,11 @@ class Calibration(Struct, frozen=True, eq=False):
         range. None is below the bound; without constants all are the bound, and so is `basis`. `resident` and `alone`:
         see `kernels.kernel_time`.
         """
-        match = self.find_for(op, kernel(op).format(columns), hardware)
+        format = kernel(op).format(columns)
+        match = self.find_for(op, format, hardware)
         if match is not None:
+            if np.any(np.asarray(alone) & (column(columns, "graph", 1.0) == 0.0)):
+                match = self.with_host(match, format)
             return match.expected(columns, hardware, resident, alone)
         bound = kernel_bound(op, columns, hardware, resident)
         return Expected(bound, bound, bound, np.zeros(bound.shape, dtype=bool), "bound", "no measurements")
@@ -301,6 +310,12 @@ def for_other_engine(fit: Fit) -> Fit:
     if own.isdisjoint(fit.parameters):
         return fit
     return replace(fit, parameters={key: value for key, value in fit.parameters.items() if key not in own})
+
+
+def with_host_of(fit: Fit, other: Fit) -> Fit:
+    """The fit with the host time of another one."""
+    host = {one.name for one in kernel(other.op).parameters(other.format) if one.host} & other.parameters.keys()
+    return replace(fit, parameters={**fit.parameters, **{name: other.parameters[name] for name in host}})
 
 
 def on_units(fit: Fit, unit_peaks: Mapping[str, float]) -> Fit:

@@ -48,7 +48,7 @@ def fit(
             chosen = sample(rows, points or SAMPLE, seed, everything=points is not None)
             start = _start(op, format, prior, fits)
             try:
-                found = fit_rows(op, format, [(chosen, hardware)], start, seed, hosted=_is_hosted(chosen, format))
+                found = fit_rows(op, format, [(chosen, hardware)], start, seed, hosted=is_ungraphed(chosen))
             except UnsupportedError:
                 continue
             fits[op, format] = replace(found, rows=len(chosen) if points else len(rows))
@@ -56,11 +56,6 @@ def fit(
         raise RooflineError(f"{parts[0].where}: has no rows to fit for {hardware.name}")
     origin = source or describe(parts)
     return Calibration(hardware.name, "calibrated", fits, origin, tuple(prior.chain) if prior else ())
-
-
-def _is_hosted(part: Measurements, format: str) -> bool:
-    """Whether all rows are of benchmarks without CUDA graphs."""
-    return all(is_ungraphed(rows, found, format) for found, rows in by_origin(part).items())
 
 
 def fitted(path: Path, hardware: str, points: int | None) -> tuple[str, list[str]]:

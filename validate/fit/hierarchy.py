@@ -134,7 +134,7 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
     if not rows:
         return []
     hardware = {name: load_hardware(name) for name, _ in rows}
-    hosted = {place: is_ungraphed(part, place[1], format) for place, part in rows.items()}
+    hosted = {place: is_ungraphed(part) for place, part in rows.items()}
     graphed = [place for place in rows if not hosted[place]]
     fitted = partial(_fitted, op, format, rows, hardware, seed, table=table)
     root = _general(fitted(graphed or list(rows), default_start(op, format), hosted=not graphed))
@@ -320,7 +320,7 @@ def fit_elsewhere(
         places = newest(places)
     hardware = {name: load_hardware(name) for name, _ in places}
     rows = {place: sample(table[place], LEAF_ROWS, seed) for place in places}
-    hosted = is_ungraphed(rows[places[0]], places[0][1], key[1])
+    hosted = is_ungraphed(rows[places[0]])
     wide = Start(_begun(start), PRIOR_WIDTH["none"], informed=True)
     return _general(_fitted(*key, rows, hardware, seed, places, wide, hosted=hosted, free=False))
 

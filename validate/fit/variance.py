@@ -16,7 +16,7 @@ import numpy as np
 
 from roofline.specs.hardware import load_hardware
 from roofline.specs.version import Version, closest
-from roofline.timing.calibration import RELATIVES, TO_P90, Fit, Match, for_other_engine
+from roofline.timing.calibration import RELATIVES, TO_P90, Fit, Match, for_other_engine, with_host_of
 from roofline.timing.chains import families
 from roofline.timing.kernels import Array
 from roofline.timing.levels import LEVELS, Level
@@ -77,13 +77,14 @@ def _of_table(key: Key, table: Table, found: Mapping[Key, Sequence[Node]], seed:
         rows = sample(table[place], SAMPLE, seed)
         for level, fits in _across(key, place, own, leaves).items():
             for fit in fits:
-                crossed.append(_crossing(key, place, level, for_other_engine(fit) if level == "engine" else fit, rows))
+                known = for_other_engine(fit) if level == "engine" else fit
+                crossed.append(_crossing(key, place, level, with_host_of(known, fitted), rows))
         engine, family = place[1].engine, families(load_hardware(place[0]))[0]
         if (engine, family) not in elsewhere:
             start = together.get(engine, fitted)
             elsewhere[engine, family] = fit_elsewhere(key, table, engine, start, outside(key[0], place[0]))
         if (pooled := elsewhere[engine, family]) is not None:
-            crossed.append(_crossing(key, place, "pooled", pooled, rows))
+            crossed.append(_crossing(key, place, "pooled", with_host_of(pooled, fitted), rows))
     return crossed
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+import numpy as np
+
 from roofline.timing.chains import ENGINES
 from roofline.validate.tables.rows import Measurements
 
@@ -24,16 +26,6 @@ NONE = Origin("", "")
 
 _SOFTWARE = re.compile(r"(\S+) v?(\d\S*)")
 
-UNGRAPHED: tuple[tuple[str, str, str], ...] = (
-    ("vllm", "gemm", "fp8_block"),
-    ("vllm", "mla_prefill", ""),
-    ("vllm", "mla_decode", ""),
-)
-"""Engine, op and format (all where empty) of public rows without CUDA graphs: host time hides that of short kernels.
-
-Block-scaled GEMMs of one shape take 10 us in the tables of SGLang and TensorRT-LLM and 160 in vLLM's, whatever m.
-"""
-
 
 def origin(software: object) -> Origin:
     """The engine and version in the text of a column `software`, such as 'vLLM 0.24.0'."""
@@ -49,8 +41,6 @@ def by_origin(part: Measurements) -> dict[Origin, Measurements]:
     return {found: part.rows((names == found).to_numpy()) for found in dict.fromkeys(names)}
 
 
-def is_ungraphed(part: Measurements, found: Origin, format: str) -> bool:
-    """Whether the rows of one origin and format were timed without CUDA graphs."""
-    if not part.alone.all():
-        return False
-    return any(part.op == op and found.engine == engine and other in ("", format) for engine, op, other in UNGRAPHED)
+def is_ungraphed(part: Measurements) -> bool:
+    """Whether the rows were timed without CUDA graphs."""
+    return bool(part.alone.all() and np.all(np.asarray(part.columns.get("graph", 1.0)) == 0.0))

@@ -11,7 +11,8 @@ Rows with an extent of zero, of kernels that did not run, are left out and count
 
 `bare` 1 marks times without the kernels that quantize activations, sort tokens or write the KV cache (tables of tuned
 kernels); a fit accepts rows of one value. `causal` 0 is unmasked attention, `keys_only` 1 decode over a cache without
-values, `ungrouped` 1 decode by a kernel without grouped heads.
+values, `ungrouped` 1 decode by a kernel without grouped heads, `eager` 1 GEMMs whose activations PyTorch operators
+quantize one by one, `graph` 0 kernels that a benchmark launches anew each time, not in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from roofline.timing.kernels import KERNELS, Columns, kernel
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY
 from roofline.validate.tables.frames import read_frame
+from roofline.validate.tables.kernel_benchmarks import timed_beside
 from roofline.validate.tables.mla_heads import heads_of_rank
 
 if TYPE_CHECKING:
@@ -61,21 +63,7 @@ MLA_RANKS = {"latent": 512, "rope": 64}
 WITHOUT_KV_WRITE = ("vLLM 0.22.0",)
 """Software whose public tables time attention without the kernel that writes the KV cache."""
 
-KEYS_ONLY = re.compile(r"TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc1?\d)\b", re.IGNORECASE)
-"""Software whose public tables time decode over a cache of keys alone, whose pages stand for the values, too.
-
-Their collector made the cache of MLA, `SELFKONLY`, up to 1.3.0rc10, and that of serving from 1.3.0rc20 on
-(ai-dynamo/aiconfigurator, issue 1379 and pull request 1356): kernels beat the memory's datasheet up to 1.7 times.
-"""
-
-UNGROUPED = re.compile(r"TensorRT-LLM v?1\.3\.0", re.IGNORECASE), ("b200-sxm", "gb200", "b300-sxm", "gb300")
-"""Software and GPUs whose KEYS_ONLY tables time the kernel without grouped heads, whatever the group.
-
-There the cache without values has no other kernel: the time on B200 grows with the query heads, where 1.2 runs the
-grouped kernel, and is that of 1.2 within 2% where the group is too large for it.
-"""
-
-OPTIONAL = {"bare": 0.0, "causal": 1.0, "keys_only": 0.0, "ungrouped": 0.0}
+OPTIONAL = {"bare": 0.0, "causal": 1.0, "keys_only": 0.0, "ungrouped": 0.0, "eager": 0.0, "graph": 1.0}
 """Optional columns of the formulas, with their defaults."""
 
 UNGATED = frozenset({(2688, 1856, 6, 128)})
@@ -261,12 +249,7 @@ def _named(frame: pd.DataFrame, op: str) -> pd.DataFrame:
         columns["dtype"] = frame["dtype"].replace(DTYPES)
     if op in ("attention_prefill", "attention_decode") and "software" in frame and "bare" not in frame:
         columns["bare"] = frame["software"].isin(WITHOUT_KV_WRITE).astype(np.float64)
-    if op == "attention_decode" and "software" in frame and "keys_only" not in frame:
-        found = {name: KEYS_ONLY.match(str(name)) is not None for name in frame["software"].unique()}
-        columns["keys_only"] = frame["software"].map(found).astype(np.float64)
-        (software, gpus), names = UNGROUPED, frame["software"].astype(str)
-        ungrouped = names.str.match(software) & frame["hardware"].isin(gpus)
-        columns["ungrouped"] = columns["keys_only"] * ungrouped
+    columns |= timed_beside(frame.assign(**columns), op)
     if op == "moe" and {"dtype", "kernel", "ep"} <= set(frame):
         dtypes, kernels = frame["dtype"], frame["kernel"].fillna("").astype(str)
         fast = (dtypes == "nvfp4") & kernels.str.endswith("_min_latency")

@@ -321,9 +321,10 @@ def kernel_time(
 ) -> Array:
     """Seconds of each row, never below `kernel_bound`, from columns (arrays or scalars; one `dtype`) and constants.
 
-    `resident` marks rows of benchmarks that replay a few buffers, `alone` those that replay a graph of one kernel; all
-    others are kernels of a served model's step. Raises UnknownNameError for an unknown op or an absent column,
-    UnsupportedError where the hardware does not compute in the format.
+    `resident` marks rows of benchmarks that replay a few buffers, `alone` those that replay a graph of one kernel, or
+    launch it anew each time (column `graph` 0); all others are kernels of a served model's step. Raises
+    UnknownNameError for an unknown op or an absent column, UnsupportedError where the hardware does not compute in the
+    format.
     """
     return kernel_times(op, columns, hardware, parameters, resident, alone)[1]
 
@@ -344,11 +345,14 @@ def kernel_times(
         parameters, graph = {**parameters, "launch": launch}, parameters["launch"] - launch
     bound = chosen.bound(columns, hardware, resident)
     time = graph * np.asarray(alone)
-    if "host" in parameters and not np.all(alone):
-        without = {name: value for name, value in parameters.items() if not name.startswith("host")}
-        served = chosen.time(columns, hardware, without, resident)
-        hosted = chosen.time(columns, hardware, parameters, resident) if np.any(alone) else served
-        time = time + np.where(alone, hosted, served)
-    else:
-        time = time + chosen.time(columns, hardware, parameters, resident)
+    hosts = frozenset(name for name in parameters if name.startswith("host"))
+    launched = np.asarray(alone) & (column(columns, "graph", 1.0) == 0.0)
+    for rows, without in (
+        (launched, frozenset[str]()),
+        (np.asarray(alone) & ~launched, hosts & {"host"}),  # gaps between the kernels of a GEMM stay
+        (~np.asarray(alone), hosts),
+    ):
+        if np.any(rows):
+            known = {name: value for name, value in parameters.items() if name not in without}
+            time = np.where(rows, time + chosen.time(columns, hardware, known, resident), time)
     return bound, np.maximum(time, bound)

@@ -11,6 +11,7 @@ A kernel divides C into tiles of b_m x b_n, and may split k into s parts (split-
     throttling     T_S (1 + d T_S / (T_S + 500 us))                                  long GEMMs lower the clock
     kernel         x  = (T_S^p + T_M^p)^(1/p)
     time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantizing kernel
+                       [+ padding]                       a benchmark's block-scaled rows, where m is no multiple of 4
 
 k' is k / s rounded up to 64. Matrix units multiply whole tiles of b_m rows, but for a smaller m only as many rows as
 take no longer than streaming the weights; hardware without matrix units multiplies m rows. CPU libraries multiply a few
@@ -20,6 +21,12 @@ model is that of CUTLASS's documentation ("Efficient GEMM in CUDA") and of Strea
 fitted (`roofline.validate.fit.constants`). A benchmark that replays its buffers keeps B in the L2 cache: the memory
 term then counts the misses only. A convolution is an implicit GEMM, whose windows of A overlap: the memory term counts
 each element of its input once.
+
+Where `eager` is 1, a benchmark quantizes activations in PyTorch operators, one kernel each, where engines run one
+kernel or compile them into one (vLLM before 0.15; vllm-project/vllm, pull request 32806):
+
+    quantizing     kernels x 1.3 us + bytes m k / rate      rate = min(0.8 bandwidth, 12 S clock bytes), intermediates
+                                                            in the L2 at 2.4 bandwidth; replaces row m + ...
 
 A weight-only kernel (`roofline.specs.weight_only`) reads packed weights and converts each tile of them, in c seconds a
 weight for all units, before the matrix units multiply it, at up to i FMAs a clock and unit where its instructions limit
@@ -108,6 +115,21 @@ CHUNK = 2048
 REPLAYED_COPIES = {"nvfp4": 1.0}
 """Copies of the weights that the public benchmark cycles through; 6 for other formats."""
 
+EAGER: Mapping[str, tuple[float, float]] = {"fp8": (5.0, 27.0), "fp8_block": (14.0, 37.0)}
+"""Kernels, and bytes an element, of eager quantization (vLLM's QuantFP8.forward_native).
+
+With one scale: its reciprocal; to FP32 (2 + 4 bytes), product (4 + 4), clamp (4 + 4), to FP8 (4 + 1). By blocks:
+absolute values (2 + 2), maxima, quotient (2 + 4), clamp (4 + 4), to FP8 (4 + 1), and ten of small tensors; the maxima
+take as long as 14 bytes (H100, vLLM 0.14; as do those of H200 and GB200, which were looked at afterwards).
+"""
+
+EAGER_LAUNCH, EAGER_MEMORY, EAGER_CLOCK, EAGER_L2 = 1.3e-6, 0.8, 12.0, 2.4
+"""Seconds of a small elementwise kernel in a graph, fraction of the memory bandwidth that a large one reaches, bytes
+a clock and multiprocessor, and bandwidth in the L2 over the memory's (FP8 GEMMs of vLLM 0.14 on H100, H200 and L40S)."""
+
+BLOCK = 128.0
+"""Elements with one scale of a row of block-scaled activations; rows of a single block need no other layout."""
+
 INSTRUCTION_ROWS = 16.0
 """Least rows of a matrix-unit instruction."""
 
@@ -139,6 +161,7 @@ _QUANTIZING = (
     Parameter("quantize_row", Unit.SECONDS, 0.01e-9, 40e-9, 3e-9, "quantizing kernel: time a row of activations"),
     Parameter("quantize_efficiency", Unit.RATIO, 0.05, 1.0, 0.4, "quantizing kernel: fraction of bandwidth"),
 )
+_BLOCKS = (Parameter("padding", Unit.SECONDS, 1e-9, 30e-6, 1e-9, "kernels that pad m to a multiple of 4", start=1e-6),)
 _HOST = (
     host_parameter(500e-6, 60e-6),
     Parameter("host_few_rows", Unit.RATIO, 0.3, 2.0, 1.0, "factor on it where m < 32", start=1.0, host=True),
@@ -169,7 +192,7 @@ def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
         return ggml.PARAMETERS
     if not numbers(dtype).quantizes:
         return (*_COMMON, *_PLAIN)
-    return (*_COMMON, *_QUANTIZING, *_HOST)
+    return (*_COMMON, *_QUANTIZING, *(_BLOCKS if dtype == "fp8_block" else ()), *_HOST)
 
 
 def gemm_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
@@ -191,8 +214,9 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
     m, n, k = (np.atleast_1d(size).reshape(-1) for size in (m, n, k))
     warm = np.broadcast_to(resident, shape).reshape(-1)
     bare, chosen = is_bare(columns), weight_only_kernel(columns)
+    eager = np.broadcast_to(column(columns, "eager", 0.0) > 0, shape).reshape(-1)
     parts = [
-        _time(m[part], n[part], k[part], dtype, form, hardware, parameters, warm[part], bare)
+        _time(m[part], n[part], k[part], dtype, form, hardware, parameters, warm[part], bare, eager[part])
         if chosen is None
         else _weight_only_time(m[part], n[part], k[part], form, hardware, parameters, chosen)
         for part in (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
@@ -210,6 +234,7 @@ def _time(
     parameters: Mapping[str, float],
     resident: NDArray[np.bool_],
     bare: bool,
+    eager: Mask = False,
 ) -> Array:
     bandwidth = hardware.memory_bandwidth
     on_units = _throttled(_units_time(m, n, k, form, hardware, parameters, odd=resident), parameters)
@@ -226,11 +251,23 @@ def _time(
     quantizing = parameters.get("quantize_row", 0.0) * m + (2.0 + form.input_bytes) * m * k / (
         parameters["quantize_efficiency"] * bandwidth
     )
-    time = parameters["launch"] + kernel + quantizing
+    if np.any(eager):
+        quantizing = np.where(eager, eager_quantization(m * k, dtype, hardware), quantizing)
+    padded = resident & (m % 4 != 0) & (m > 1) & (k > BLOCK)
+    time: Array = parameters["launch"] + kernel + quantizing + parameters.get("padding", 0.0) * padded
     if not np.any(resident):
         return time
     gaps = np.where(resident, parameters.get("host_gap", 0.0), 0.0)
     return benchmarked(time + gaps, parameters, resident, _host_growth(m, parameters))
+
+
+def eager_quantization(elements: Array, dtype: str, hardware: Hardware) -> Array:
+    """Seconds to quantize activations of so many elements in PyTorch operators; see the module's formula."""
+    kernels, bytes = EAGER[dtype]
+    on_units, memory = EAGER_CLOCK * unit_clocks(hardware), hardware.memory_bandwidth
+    inside = resident_share(8.0 * elements, l2_bytes(hardware), 8.0)  # two FP32 tensors at a time
+    slow, fast = min(EAGER_MEMORY * memory, on_units), min(EAGER_L2 * memory, on_units)
+    return np.asarray(kernels * EAGER_LAUNCH + bytes * elements * ((1.0 - inside) / slow + inside / fast))
 
 
 def weight_only_kernel(columns: Columns) -> WeightOnlyKernel | None:

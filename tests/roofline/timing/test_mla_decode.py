@@ -55,11 +55,12 @@ def test_unsplit_sequences_take_as_long_as_one_unit_needs() -> None:
 
 def test_host_time_is_that_of_benchmarks_without_graphs() -> None:
     constants = {**DEFAULTS, "host": 150e-6}
-    hosted, warm, served = (
-        float(kernel_time("mla_decode", rows(1, 4096.0, 64), H200, constants, resident, alone))
-        for resident, alone in ((True, True), (True, False), (False, False))
+    hosted, graphed, warm, served = (
+        float(kernel_time("mla_decode", rows(1, 4096.0, 64, graph=graph), H200, constants, resident, alone))
+        for graph, resident, alone in ((0.0, True, True), (1.0, True, True), (0.0, True, False), (0.0, False, False))
     )
     assert hosted == pytest.approx(150e-6, rel=0.01)
+    assert graphed < 50e-6
     assert warm < 50e-6
     assert served < 50e-6
 
