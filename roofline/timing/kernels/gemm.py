@@ -124,8 +124,8 @@ take as long as 14 bytes (H100, vLLM 0.14; as do those of H200 and GB200, which 
 """
 
 EAGER_LAUNCH, EAGER_MEMORY, EAGER_CLOCK, EAGER_L2 = 1.3e-6, 0.8, 12.0, 2.4
-"""Seconds of a small elementwise kernel in a graph, fraction of the memory bandwidth that a large one reaches, bytes
-a clock and multiprocessor, and bandwidth in the L2 over the memory's (FP8 GEMMs of vLLM 0.14 on H100, H200 and L40S)."""
+"""Seconds of a small elementwise kernel in a graph; fraction of the memory bandwidth that a large one reaches; bytes a
+clock and multiprocessor; bandwidth in the L2 over the memory's (FP8 GEMMs of vLLM 0.14 on H100, H200, L40S)."""
 
 BLOCK = 128.0
 """Elements with one scale of a row of block-scaled activations; rows of a single block need no other layout."""
