@@ -10,8 +10,10 @@ import pytest
 from roofline.core.errors import SpecError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel_bound
+from roofline.timing.kernels.moe import OPTIONS
 from roofline.validate.score.accuracy import load
-from roofline.validate.tables.rows import gated, only_hardware, read_measurements
+from roofline.validate.tables.experts import gated
+from roofline.validate.tables.rows import only_hardware, read_measurements
 from roofline.validate.tables.weight_only import as_computed
 
 
@@ -186,6 +188,32 @@ def test_kernels_for_expert_ranks_have_constants_of_their_own(tmp_path: Path) ->
     (tmp_path / "rows.csv").write_text("\n".join(lines))
     (part,) = read_measurements(tmp_path / "rows.csv")
     assert part.frame["dtype"].tolist() == ["fp8_block_ep", "fp8_block", "fp8_block"]
+
+
+@pytest.mark.parametrize(
+    ("software", "kernel", "hardware", "found"),
+    [
+        ("vLLM 0.14.0", "vllm_fused_moe", "h100-sxm", (1, 0, 0, 0)),
+        ("vLLM 0.22.0", "vllm_fused_moe", "h100-sxm", (0, 0, 0, 0)),
+        ("TensorRT-LLM 1.3.0rc10", "moe_torch_flow_cutlass", "h100-sxm", (1, 0, 0, 0)),
+        ("TensorRT-LLM 1.3.0rc10", "moe_torch_flow_cutlass", "rtx-pro-6000-server", (0, 0, 0, 0)),
+        ("SGLang 0.5.9", "sglang_fused_moe_triton", "h100-sxm", (1, 1, 0, 0)),
+        ("SGLang 0.5.9", "sglang_marlin_moe", "h100-sxm", (1, 1, 0, 1)),
+        ("SGLang 0.5.9", "sglang_flashinfer_cutedsl_moe", "b200-sxm", (1, 0, 0, 0)),
+        ("SGLang 0.5.10", "sglang_fused_moe_triton", "b200-sxm", (0, 1, 0, 0)),
+        ("SGLang 0.5.10", "sglang_marlin_moe", "h100-sxm", (0, 1, 1, 0)),
+        ("SGLang 0.5.14", "sglang_fused_moe_triton", "h100-sxm", (0, 1, 1, 0)),
+        ("SGLang 0.5.14", "sglang_marlin_moe", "h100-sxm", (0, 0, 0, 0)),
+    ],
+)
+def test_what_benchmarks_of_several_devices_compute_is_known_of_their_tables(
+    tmp_path: Path, software: str, kernel: str, hardware: str, found: tuple[int, ...]
+) -> None:
+    sizes = {"tokens": 8, "hidden": 2048, "intermediate": 768, "top_k": 8, "experts": 128, "tp": 1, "ep": 8}
+    frame = pd.DataFrame([{**sizes, "op": "moe", "dtype": "bf16", "routing": "power_law_1.2", "latency_us": 50}])
+    frame = frame.assign(software=software, kernel=kernel, hardware=hardware)
+    (part,) = read_measurements(write(tmp_path, frame))
+    assert tuple(part.frame[list(OPTIONS)].iloc[0]) == found
 
 
 def test_the_cache_column(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ Rows with an extent of zero, of kernels that did not run, are left out and count
 `bare` 1 marks times without the kernels that quantize activations, sort tokens or write the KV cache (tables of tuned
 kernels); a fit accepts rows of one value. `causal` 0 is unmasked attention, `keys_only` 1 decode over a cache without
 values, `ungrouped` 1 decode by a kernel without grouped heads, `eager` 1 GEMMs whose activations PyTorch operators
-quantize one by one, `graph` 0 kernels that a benchmark launches anew each time, not in a CUDA graph.
+quantize one by one, `graph` 0 kernels that a benchmark launches anew each time, not in a CUDA graph. What benchmarks of
+experts do on several devices is in `consecutive`, `arriving`, `clamped` and `rerouted` (`roofline.timing.kernels.moe`).
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -32,7 +32,8 @@ from roofline.core.documents import finite_number
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.timing.kernels import KERNELS, Columns, kernel
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
-from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY
+from roofline.timing.kernels.moe import OPTIONS
+from roofline.validate.tables import experts
 from roofline.validate.tables.frames import read_frame
 from roofline.validate.tables.kernel_benchmarks import timed_beside
 from roofline.validate.tables.mla_heads import heads_of_rank
@@ -63,14 +64,13 @@ MLA_RANKS = {"latent": 512, "rope": 64}
 WITHOUT_KV_WRITE = ("vLLM 0.22.0",)
 """Software whose public tables time attention without the kernel that writes the KV cache."""
 
-OPTIONAL = {"bare": 0.0, "causal": 1.0, "keys_only": 0.0, "ungrouped": 0.0, "eager": 0.0, "graph": 1.0}
+OPTIONAL = {
+    "bare": 0.0,
+    "causal": 1.0,
+    "graph": 1.0,
+    **dict.fromkeys(("keys_only", "ungrouped", "eager", *OPTIONS), 0.0),
+}
 """Optional columns of the formulas, with their defaults."""
-
-UNGATED = frozenset({(2688, 1856, 6, 128)})
-"""Expert shapes (hidden, intermediate, top_k, experts) of models whose experts have two matrices, not three."""
-
-THREE_MATRICES = re.compile(r"(SGLang|TensorRT-LLM|vLLM 0\.(1?\d|2[0-3])(\.|$))", re.IGNORECASE)
-"""Software whose public tables time three matrices for the experts of UNGATED shapes."""
 
 CACHES = ("cold", "warm")
 
@@ -165,31 +165,13 @@ def shape_columns(op: str, frame: pd.DataFrame) -> Columns:
             values = frame[name].unique()
             columns[name] = str(values[0]) if len(values) == 1 else frame[name].to_numpy(dtype=object)
     if op == "moe":
-        columns["gated"] = gated(frame)
+        columns["gated"] = experts.gated(frame)
     if "key_heads" in frame:
         columns["key_heads"] = frame["key_heads"].fillna(frame["heads"]).to_numpy(dtype=np.float64)
     for name, usual in OPTIONAL.items():
         if name in frame:
             columns[name] = frame[name].fillna(usual).to_numpy(dtype=np.float64)
     return columns
-
-
-def gated(frame: pd.DataFrame) -> NDArray[np.float64]:
-    """1 for experts of three matrices, 0 for two: the column `gated`, else inferred from kernel name and shape.
-
-    Models with 22 of 512 experts a token have two matrices. Public tables time three for them, too (they take 1.2 to
-    1.5 times as long as two would), but for vLLM's from 0.24 and kernels named `_nongated`.
-    """
-    if "gated" in frame:
-        return frame["gated"].to_numpy(dtype=np.float64)
-    shapes = frame[["hidden", "intermediate", "top_k", "experts"]].to_numpy()
-    ungated = np.array([tuple(shape) in UNGATED or tuple(shape[2:]) == (22, 512) for shape in shapes.tolist()], bool)
-    if "software" in frame:
-        three = {name: THREE_MATRICES.match(str(name)) is not None for name in frame["software"].unique()}
-        ungated &= ~frame["software"].map(three).to_numpy(dtype=bool)
-    if "kernel" in frame:
-        ungated |= frame["kernel"].astype(str).str.endswith("_nongated").to_numpy()
-    return np.where(ungated, 0.0, 1.0)
 
 
 def shape_names(op: str) -> tuple[str, ...]:
@@ -250,11 +232,8 @@ def _named(frame: pd.DataFrame, op: str) -> pd.DataFrame:
     if op in ("attention_prefill", "attention_decode") and "software" in frame and "bare" not in frame:
         columns["bare"] = frame["software"].isin(WITHOUT_KV_WRITE).astype(np.float64)
     columns |= timed_beside(frame.assign(**columns), op)
-    if op == "moe" and {"dtype", "kernel", "ep"} <= set(frame):
-        dtypes, kernels = frame["dtype"], frame["kernel"].fillna("").astype(str)
-        fast = (dtypes == "nvfp4") & kernels.str.endswith("_min_latency")
-        ranks = (dtypes == "fp8_block") & (frame["ep"] > 1) & kernels.str.contains("_flashinfer_cutlass_", regex=False)
-        columns["dtype"] = dtypes.mask(fast, MIN_LATENCY).mask(ranks, EXPERT_PARALLEL)
+    if op == "moe":
+        columns |= experts.named(frame)
     if op == "mla_decode":
         columns |= {name: rank for name, rank in MLA_RANKS.items() if name not in frame or frame[name].isna().all()}
     if op in ("mla_prefill", "mla_decode") and "heads" in frame:

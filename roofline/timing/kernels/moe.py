@@ -17,8 +17,11 @@ g tokens top_k, with g = `whole_batch`.
 `uniform` routing draws experts at random (1 - e^-n of them are reached), as in a served model. The others are those
 of public benchmarks, which time the busiest of `ep` devices: under `balanced` tokens take turns, so the first device
 has the most; under `power_law_a` the loads of experts are drawn from a density falling as x^-a, from 1 to 0.8 tokens,
-or from 0.01 to 2 where there are fewer pairs than experts. Some of them compute a fraction `remote` of the pairs that
-the tokens here have with experts elsewhere; a served model computes none.
+or from 0.01 to 2 where there are fewer pairs than experts. The pairs that rounding leaves go to the emptiest expert of
+each device in turn, or (`consecutive` 1) to the emptiest of all, those of one device after the other: with few tokens
+the busiest device has some pairs, or all. Some benchmarks take only the tokens with an expert on the device (`arriving`
+1), which are then the tokens of the launch and of P'. Their pairs with experts elsewhere are computed with the first
+expert here (`clamped`, in P), or they choose anew among the experts here (`rerouted`); others compute none of them.
 """
 
 from __future__ import annotations
@@ -57,6 +60,9 @@ TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
 FEW = 4.0
 """Tokens beyond which the launch takes its whole time, as a scale: three more than one save half as much."""
 
+OPTIONS = ("consecutive", "arriving", "clamped", "rerouted")
+"""Columns of benchmarks of several devices, 0 by default and 1 where it is so (see above)."""
+
 PARTS = 16
 """Number of equal parts of a device's experts, sorted by load."""
 
@@ -79,9 +85,6 @@ PARAMETERS = (
     Parameter("permute_efficiency", Unit.RATIO, 0.02, 1.0, 0.5, "token permutation: fraction of memory bandwidth"),
     Parameter("whole_batch", Unit.RATIO, 0.001, 1.0, 0.1, "fraction of it done for other devices' pairs, too"),
     Parameter("unaligned", Unit.RATIO, 0.001, 2.0, 0.1, "slowdown of units where the width is no multiple of 16"),
-    Parameter(
-        "remote", Unit.RATIO, 1e-3, 1.0, 1e-3, "fraction of pairs elsewhere that a benchmark computes, too", start=0.1
-    ),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's weights"),
     Parameter("few_tokens", Unit.RATIO, 1e-3, 0.9, 1e-3, "fraction of the launch that one token saves", start=0.2),
     Parameter("expert", Unit.SECONDS, 1e-12, 1e-6, 1e-12, "sorting tokens: time an expert", start=10e-9),
@@ -102,73 +105,130 @@ def routing_exponent(routing: str) -> float | None:
 class Loads(NamedTuple):
     """Tokens of an expert that is reached, and the fraction of experts that is, both (parts, rows) of one device.
 
-    `remote` are pairs with experts of other devices, of tokens that have one here; known of benchmarks only.
+    `arriving` are the tokens that have an expert here; known of benchmarks only.
     """
 
     tokens: Array
     reached: Array
-    remote: Array | float = 0.0
+    arriving: Array | float = np.inf
 
 
-def expert_loads(tokens: Array, top_k: Array, experts: Array, ep: Array, routing: str) -> Loads:
-    """The loads of the busiest of `ep` devices."""
+def expert_loads(tokens: Array, top_k: Array, experts: Array, ep: Array, routing: str, *options: Array) -> Loads:
+    """The loads of the busiest of `ep` devices; `options` are `consecutive` and `rerouted`, both 0 by default."""
     if routing == "uniform":
         mean = tokens * top_k / experts
         reached = -np.expm1(-mean)
         return Loads(np.maximum(mean / reached, 1.0)[None], reached[None])
-    rows = np.stack([tokens, top_k, experts, ep]).astype(np.int64)
+    rows = np.stack(aligned(tokens, top_k, experts, ep, *(options or (np.zeros(1),) * 2))).astype(np.int64)
     return _benchmarked(rows.tobytes(), routing_exponent(routing))
 
 
 @lru_cache(maxsize=512)
 def _benchmarked(rows: bytes, exponent: float | None) -> Loads:
-    """The loads of rows (tokens, top_k, experts, ep) of a benchmark; `exponent` None is balanced routing."""
-    found = [_device(*row, exponent) for row in np.frombuffer(rows, dtype=np.int64).reshape(4, -1).T.tolist()]
-    tokens, reached, remote = (np.array(column).T for column in zip(*found, strict=True))
-    return Loads(tokens, reached, remote)
+    """The loads of rows, as the arguments of `_device`, of a benchmark; `exponent` None is balanced routing."""
+    found = [_device(*row, exponent) for row in np.frombuffer(rows, dtype=np.int64).reshape(6, -1).T.tolist()]
+    loads, reached, arriving = (np.array(column).T for column in zip(*found, strict=True))
+    return Loads(loads, reached, arriving)
 
 
 @lru_cache(maxsize=65536)
-def _device(tokens: int, top_k: int, experts: int, ep: int, exponent: float | None) -> tuple[Array, Array, float]:
+def _device(
+    tokens: int, top_k: int, experts: int, ep: int, consecutive: int, rerouted: int, exponent: float | None
+) -> tuple[Array, Array, float]:
     """The loads of one device in a benchmark."""
     experts = min(experts, MOST)
     local = max(1, experts // ep)
     shape = tokens, top_k, experts, local
-    counts = _dealt(*shape) if exponent is None else _drawn(*shape, exponent)
+    counts, arriving = _dealt(*shape) if exponent is None else _drawn(*shape, exponent, consecutive)
+    if rerouted and ep > 1:
+        return _device(max(1, round(arriving)), top_k, local, 1, consecutive, 0, exponent)
     each = PARTS * ceil(local / PARTS)
     parts = counts[:, np.arange(each) * local // each].reshape(len(counts), PARTS, -1)
     reached = np.mean(parts > 0, axis=(0, 2))
     loads = np.maximum(np.mean(parts, axis=(0, 2)) / np.maximum(reached, 1e-9), 1.0)
-    here = counts.sum(axis=1)
-    some = 1.0 if exponent is None else 1.0 - np.prod(1.0 - counts / tokens, axis=1)
-    touching = np.minimum(here, tokens * some)
-    return loads, reached, float(np.mean(np.maximum(touching * top_k - here, 0.0)))
+    return loads, reached, arriving
 
 
-def _dealt(tokens: int, top_k: int, experts: int, local: int) -> Array:
-    """Tokens of the first device's experts where tokens take turns: one goes to every `stride`th expert; (1, local)."""
+def _dealt(tokens: int, top_k: int, experts: int, local: int) -> tuple[Array, float]:
+    """Tokens of the first device's experts where tokens take turns, (1, local), and how many tokens these are.
+
+    A token goes to every `stride`th expert.
+    """
     stride = ceil(experts / top_k)
     turn = np.arange(local, dtype=np.float64)[None] % stride
     if tokens >= stride:
-        return np.asarray(tokens // stride + (turn < tokens % stride), dtype=np.float64)
-    first, last = np.ceil(turn * tokens / stride), np.ceil((turn + 1.0) * tokens / stride)
-    return np.asarray(np.minimum(last - first, 1.0))
+        counts = np.asarray(tokens // stride + (turn < tokens % stride), dtype=np.float64)
+    else:
+        first, last = np.ceil(turn * tokens / stride), np.ceil((turn + 1.0) * tokens / stride)
+        counts = np.minimum(last - first, 1.0)
+    return counts, min(float(counts.sum()), tokens)
 
 
-def _drawn(tokens: int, top_k: int, experts: int, local: int, exponent: float) -> Array:
-    """Tokens of the busiest device's experts, most first, drawn from a power law DRAWS times; (DRAWS, local)."""
+def _drawn(tokens: int, top_k: int, experts: int, local: int, exponent: float, consecutive: int) -> tuple[Array, float]:
+    """Tokens of the busiest device's experts, most first, drawn from a power law DRAWS times, (DRAWS, local).
+
+    Rounding leaves some pairs, full experts others: devices take turns to get one for their emptiest expert, or
+    (`consecutive`) the emptiest experts of all do, those of the last devices first. Also how many tokens these are.
+    """
     low, high = (1.0, 0.8 * tokens) if tokens * top_k > experts else (0.01, 2.0)
     power = 1.0 - exponent
     drawn = (low**power + _UNIFORM[:, :experts] * (high**power - low**power)) ** (1.0 / power)
-    share = drawn / drawn.sum(axis=1, keepdims=True) * tokens * top_k
-    counts = np.minimum(np.round(share), tokens)
-    for row, most in zip(counts, np.argsort(-share, axis=1), strict=True):  # rounding loses some, a full expert others
-        while (left := tokens * top_k - row.sum()) >= 1 and (free := most[row[most] < tokens]).size:
-            row[free[: int(left)]] += max(1.0, left // len(free))
-            np.minimum(row, tokens, out=row)
-    devices = counts[:, : experts // local * local].reshape(DRAWS, -1, local)
-    busiest = devices[np.arange(DRAWS), devices.sum(axis=2).argmax(axis=1)]
-    return -np.sort(-busiest, axis=1)
+    share = np.round(drawn / drawn.sum(axis=1, keepdims=True) * tokens * top_k)
+    devices = max(1, experts // local)
+    deal = _emptiest if consecutive else _in_turn
+    counts = np.array([deal(row, tokens, tokens * top_k, devices) for row in share])
+    places = np.arange(devices * local).reshape(-1, local)
+    busiest = places[counts[:, places].sum(axis=2).argmax(axis=1)]
+    arriving = float(np.mean([_arriving(*drawn, tokens) for drawn in zip(counts, busiest, strict=True)]))
+    return -np.sort(-np.take_along_axis(counts, busiest, axis=1), axis=1), arriving
+
+
+def _emptiest(counts: Array, most: int, pairs: int, _devices: int) -> Array:
+    """The experts' tokens, of at most so many each, with the pairs that are left."""
+    over, counts = np.maximum(counts - most, 0.0).sum(), np.minimum(counts, most)
+    order = np.argsort(-counts, kind="stable")[::-1]
+    room = np.minimum(np.cumsum(most - counts[order]), over)
+    counts[order] += np.diff(room, prepend=0.0)
+    left = int(pairs - counts.sum())
+    order = np.argsort(-counts, kind="stable")[::-1]
+    if left > 0:
+        counts[order[counts[order] < most][:left]] += 1.0
+    else:
+        filled = counts[order[:-left]] > 0
+        counts[order[:-left][filled]] -= 1.0
+        counts[counts.argmax()] -= (~filled).sum()
+    return counts
+
+
+def _in_turn(counts: Array, most: int, pairs: int, devices: int) -> Array:
+    """The experts' tokens, of at most so many each, with the pairs that are left dealt to devices in turn."""
+    counts = np.minimum(counts, most)
+    rows = counts[: len(counts) // devices * devices].reshape(devices, -1)
+    left = pairs - counts.sum()
+    shares = np.floor((abs(left) + devices - 1 - np.arange(devices)) / devices)[:, None]
+    sign = 1.0 if left > 0 else -1.0
+    ordered = np.sort(sign * rows, axis=1)
+    filled = ordered * np.arange(1, ordered.shape[1] + 1) - np.cumsum(ordered, axis=1)  # to lift all before to this one
+    many = np.maximum((filled <= shares).sum(axis=1, keepdims=True), 1)
+    level = (np.take_along_axis(np.cumsum(ordered, axis=1), many - 1, axis=1) + shares) / many
+    whole = np.floor(level)
+    lifted = np.maximum(ordered, whole)
+    more = shares - (lifted - ordered).sum(axis=1, keepdims=True)
+    lifted[np.arange(lifted.shape[1]) < more] += 1.0
+    return np.asarray(np.clip(sign * lifted, 0.0, most).reshape(-1))
+
+
+def _arriving(counts: Array, here: NDArray[np.int64], tokens: int) -> float:
+    """Tokens with one of the experts `here`: each takes the next ones of a circle of tokens, the fullest first."""
+    order = np.argsort(-counts, kind="stable")
+    begin = np.empty(len(counts))
+    begin[order] = (np.cumsum(counts[order]) - counts[order]) % tokens
+    begin, end = begin[here], begin[here] + counts[here]
+    begin, end = np.append(begin, np.zeros(len(end))), np.append(np.minimum(end, tokens), end - tokens)
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], end[order]
+    before = np.append(0.0, np.maximum.accumulate(end)[:-1])
+    return float(np.maximum(end - np.maximum(begin, before), 0.0).sum())
 
 
 def _sizes(columns: Columns) -> tuple[Array, ...]:
@@ -200,20 +260,22 @@ def moe_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
     routing_column = np.asarray(columns.get("routing", "balanced"), dtype=object)
     routings = np.broadcast_to(routing_column, sizes[0].shape).reshape(-1)
     flat = [np.atleast_1d(size).reshape(-1) for size in sizes]
-    touched = np.broadcast_to(column(columns, "touched", np.nan), sizes[0].shape).reshape(-1)
+    optional = (("touched", np.nan), *((name, 0.0) for name in OPTIONS))
+    options = [np.broadcast_to(column(columns, *one), sizes[0].shape).reshape(-1) for one in optional]
     warm = np.broadcast_to(resident, sizes[0].shape).reshape(-1)
     bare = is_bare(columns)
     seconds: Array = np.empty(flat[0].shape)
     for routing in set(routings.tolist()):
         rows = routings == routing
         chosen = [size[rows] for size in flat]
-        seconds[rows] = _time(chosen, touched[rows], str(routing), form, hardware, parameters, warm[rows], bare)
+        own = [option[rows] for option in options]
+        seconds[rows] = _time(chosen, own, str(routing), form, hardware, parameters, warm[rows], bare)
     return seconds.reshape(np.shape(sizes[0]))
 
 
 def _time(
     sizes: list[Array],
-    touched: Array,
+    options: list[Array],
     routing: str,
     form: Numbers,
     hardware: Hardware,
@@ -224,8 +286,11 @@ def _time(
     bandwidth = hardware.memory_bandwidth
     tokens, hidden, width, top_k, experts, tp, ep, gated = sizes
     width, local = width / tp, np.maximum(experts / ep, 1.0)
-    loads, reached, remote = expert_loads(tokens, top_k, experts, ep, routing)
-    remote = np.where(resident, parameters.get("remote", 0.0) * remote, 0.0)
+    touched, consecutive, arriving, clamped, rerouted = options
+    loads, reached, arrived = expert_loads(tokens, top_k, experts, ep, routing, consecutive, rerouted)
+    tokens = np.where(arriving > 0, np.minimum(arrived, tokens), tokens)
+    here = (loads * reached).mean(axis=0) * local
+    remote = np.where(clamped > 0, np.maximum(tokens * top_k - here, 0.0), 0.0)
     given = np.isfinite(touched)
     if given.any():
         counted = np.clip(np.where(given, touched / local, 1.0), 1e-9, 1.0)

@@ -1,4 +1,4 @@
-"""Loads of experts: the routing of public benchmarks, the busiest device, and pairs with experts elsewhere."""
+"""Loads of experts: the routing of public benchmarks, the busiest device, and the tokens that arrive there."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.timing.calibration import Calibration, Fit
 from roofline.timing.kernels import Array, kernel_time
-from roofline.timing.kernels.moe import PARAMETERS, Loads, expert_loads
+from roofline.timing.kernels.moe import PARAMETERS, Loads, _arriving, _emptiest, _in_turn, expert_loads
 
 H100 = load_hardware("h100-sxm")
 DEFAULTS = {parameter.name: parameter.default for parameter in PARAMETERS}
 ROUTINGS = ("balanced", "power_law_1.01", "power_law_1.2")
 
 
-def loads(tokens: int, top_k: int, experts: int, ep: int, routing: str) -> Loads:
-    return expert_loads(*(np.array([float(size)]) for size in (tokens, top_k, experts, ep)), routing)
+def loads(
+    tokens: int, top_k: int, experts: int, ep: int, routing: str, consecutive: int = 0, rerouted: int = 0
+) -> Loads:
+    sizes = [np.array([float(size)]) for size in (tokens, top_k, experts, ep, consecutive, rerouted)]
+    return expert_loads(*sizes[:4], routing, *sizes[4:])
 
 
 def pairs(found: Loads, experts: int) -> float:
@@ -34,7 +37,7 @@ def test_one_device_computes_every_pair(tokens: int, top_k: int, experts: int, r
     found = loads(tokens, top_k, experts, 1, routing)
     assert pairs(found, experts) == pytest.approx(tokens * top_k, rel=0.02, abs=1)
     assert float(found.tokens.max()) <= tokens
-    assert float(np.max(found.remote)) == pytest.approx(0, abs=tokens * top_k * 0.02 + 1)
+    assert float(np.max(found.arriving)) == pytest.approx(tokens)
 
 
 @given(st.integers(1, 300), st.sampled_from((1, 2, 8)), st.sampled_from((8, 64, 256)), st.sampled_from((1, 2, 8)))
@@ -56,20 +59,63 @@ def test_the_busiest_device_has_more_than_its_share(routing: str) -> None:
     assert shares[-1] > 3
 
 
-def test_remote_pairs_are_those_of_tokens_with_an_expert_here() -> None:
-    """Of 320 tokens with 8 of 256 experts, a tenth meets the first of 64 devices, each with one of its experts."""
-    assert loads(320, 8, 256, 64, "balanced").remote == pytest.approx(40 * 7)
+@pytest.mark.parametrize("routing", ["power_law_1.01", "power_law_1.2"])
+def test_of_few_pairs_the_busiest_device_has_as_many_as_others_or_all(routing: str) -> None:
+    """One token with 8 of 128 experts, on 16 devices: the two kinds of public tables differ by the weights of eight."""
+    assert pairs(loads(1, 8, 128, 16, routing), 8) < 3
+    assert pairs(loads(1, 8, 128, 16, routing, consecutive=1), 8) > 5
 
 
-def seconds(resident: bool, **constants: float) -> Array:
-    columns: dict[str, Any] = {"tokens": 4096.0, "hidden": 7168.0, "intermediate": 2048.0, "top_k": 8.0}
+@given(
+    st.lists(st.integers(0, 60), min_size=8, max_size=8).map(lambda counts: np.array(counts, dtype=float)),
+    st.sampled_from((1, 2, 4)),
+    st.integers(20, 50),
+)
+def test_pairs_that_rounding_leaves_are_dealt_to_devices_in_turn(counts: np.ndarray, devices: int, most: int) -> None:
+    target = 4 * most
+    found, dealt = _in_turn(counts, most, target, devices), np.minimum(counts, most).reshape(devices, -1)
+    for turn in range(int(abs(target - dealt.sum()))):
+        own = dealt[turn % devices]
+        if dealt.sum() < target:
+            own[own.argmin()] += 1
+        else:
+            own[own.argmax()] -= 1
+    if (dealt >= 0).all() and (dealt <= most).all():  # otherwise a full device's turn is the next one's
+        np.testing.assert_array_equal(np.sort(found.reshape(devices, -1)), np.sort(dealt))
+
+
+def test_pairs_that_rounding_leaves_go_to_the_emptiest_experts_the_last_ones_first() -> None:
+    assert _emptiest(np.array([2.0, 1, 0, 0, 0, 0]), 9, 5, 2).tolist() == [2, 1, 0, 0, 1, 1]
+    assert _emptiest(np.array([12.0, 1, 0, 0]), 9, 12, 2).tolist() == [8, 1, 0, 3]  # nine tokens, twelve for the first
+
+
+def test_tokens_that_arrive_have_one_of_the_experts_here() -> None:
+    """Experts take tokens in turn, the fullest first: a table of all tokens and their choices has the same."""
+    generator = np.random.default_rng(0)
+    for tokens, top_k, experts in ((7, 2, 8), (40, 4, 16), (5, 3, 32)):
+        drawn = np.bincount(generator.integers(0, experts, tokens * top_k), minlength=experts)
+        counts = _in_turn(drawn.astype(np.float64), tokens, tokens * top_k, 1)
+        chosen = np.repeat(np.argsort(-counts, kind="stable"), np.sort(counts)[::-1].astype(int))
+        here = np.arange(experts // 4)
+        arriving = np.isin(chosen.reshape(top_k, tokens), here).any(axis=0).sum()
+        assert _arriving(counts, here, tokens) == arriving
+
+
+def test_rerouted_tokens_are_those_of_one_device() -> None:
+    """Of 320 tokens with 8 of 256 experts, a tenth meets the first of 16 devices, each with one of its experts."""
+    own, less = loads(320, 8, 256, 16, "balanced", rerouted=1), loads(160, 8, 16, 1, "balanced")
+    assert own.arriving == 160
+    np.testing.assert_array_equal(own.tokens, less.tokens)
+
+
+def seconds(**options: float) -> Array:
+    columns: dict[str, Any] = {"tokens": 4096.0, "hidden": 7168.0, "intermediate": 2048.0, "top_k": 8.0, **options}
     columns |= {"dtype": "bf16", "experts": 256.0, "ep": 64.0, "routing": "balanced"}
-    return kernel_time("moe", columns, H100, {**DEFAULTS, **constants}, resident)
+    return kernel_time("moe", columns, H100, {**DEFAULTS, "whole_batch": 0.5})
 
 
-def test_remote_pairs_take_time_in_benchmarks_only() -> None:
-    assert seconds(True, remote=1.0) > 3 * seconds(True, remote=1e-3)
-    assert seconds(False, remote=1.0) == seconds(False, remote=1e-3)
+def test_benchmarks_take_the_tokens_with_an_expert_here_or_compute_their_pairs_elsewhere() -> None:
+    assert seconds(arriving=1.0) < seconds() < seconds(arriving=1.0, clamped=1.0)
 
 
 def test_impossible_sizes_are_computed() -> None:

@@ -1,0 +1,88 @@
+"""What the public tables of experts time: matrices, kernels, and the pairs of tokens and experts on one device.
+
+Their collector (ai-dynamo/aiconfigurator) cuts the work of a device out of that of all. How it did so changed with the
+collector, not the engine: SGLang's BF16 experts of two versions take the same time within 1% where a device has all.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY
+from roofline.timing.kernels.moe import OPTIONS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNGATED = frozenset({(2688, 1856, 6, 128)})
+"""Expert shapes (hidden, intermediate, top_k, experts) of models whose experts have two matrices, not three."""
+
+THREE_MATRICES = re.compile(r"(SGLang|TensorRT-LLM|vLLM 0\.(1?\d|2[0-3])(\.|$))", re.IGNORECASE)
+"""Software whose public tables time three matrices for the experts of UNGATED shapes."""
+
+CONSECUTIVE = re.compile(
+    r"SGLang 0\.([0-4]\.|5\.\d\b)|TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc1?\d)\b|vLLM 0\.1?[0-6]\.", re.IGNORECASE
+)
+"""Software whose tables are from before pull request 876 (2026-04-19), which deals pairs to devices in turn.
+
+With one token and 16 devices their power laws take up to e times as long as balanced routing, later ones as long.
+"""
+
+LATE_TENSORRT_LLM = ("rtx-pro-6000-server",)
+"""GPUs whose tables of TensorRT-LLM are from after it, by the same ratio."""
+
+SGLANG_UNTIL_0_5_9 = re.compile(r"SGLang 0\.([0-4]\.|5\.\d\b)", re.IGNORECASE)
+
+EARLY_SGLANG_0_5_10 = ("b200-sxm", "rtx-pro-6000-server")
+"""GPUs whose tables of SGLang 0.5.10 are as those of 0.5.9.
+
+Since pull request 753 (2026-04-14) its Triton experts get the tokens of one device, with pairs elsewhere masked; Marlin
+ones chose anew among the experts of the device. Later both are clamped to the first expert, whose pairs make them up to
+four times as long. From 0.5.14 other kernels than Triton's are those of whole layers.
+"""
+
+SGLANG_0_5_10_TO_13 = re.compile(r"SGLang 0\.5\.1[0-3]\b", re.IGNORECASE)
+
+
+def named(frame: pd.DataFrame) -> dict[str, Any]:
+    """The columns of rows of experts that public tables leave out, or name otherwise."""
+    columns: dict[str, Any] = {}
+    if not {"dtype", "kernel", "ep"} <= set(frame):
+        return columns
+    dtypes, kernels = frame["dtype"], frame["kernel"].fillna("").astype(str)
+    fast = (dtypes == "nvfp4") & kernels.str.endswith("_min_latency")
+    ranks = (dtypes == "fp8_block") & (frame["ep"] > 1) & kernels.str.contains("_flashinfer_cutlass_", regex=False)
+    columns["dtype"] = dtypes.mask(fast, MIN_LATENCY).mask(ranks, EXPERT_PARALLEL)
+    if "software" in frame and not set(OPTIONS) & set(frame):
+        names, gpus = frame["software"].fillna("").astype(str), frame["hardware"]
+        late = names.str.startswith("TensorRT-LLM") & gpus.isin(LATE_TENSORRT_LLM)
+        columns["consecutive"] = (names.str.match(CONSECUTIVE) & ~late).astype(np.float64)
+        old, middle = names.str.match(SGLANG_UNTIL_0_5_9), names.str.match(SGLANG_0_5_10_TO_13)
+        early = old | (middle & gpus.isin(EARLY_SGLANG_0_5_10))
+        triton = names.str.startswith("SGLang") & kernels.str.contains("triton", regex=False)
+        marlin = (old | middle) & kernels.str.contains("marlin", regex=False)
+        found = {"arriving": triton | marlin, "clamped": (triton | marlin) & ~early, "rerouted": marlin & early}
+        columns |= {name: mask.astype(np.float64) for name, mask in found.items()}
+    return columns
+
+
+def gated(frame: pd.DataFrame) -> NDArray[np.float64]:
+    """1 for experts of three matrices, 0 for two: the column `gated`, else inferred from kernel name and shape.
+
+    Models with 22 of 512 experts a token have two matrices. Public tables time three for them, too (they take 1.2 to
+    1.5 times as long as two would), but for vLLM's from 0.24 and kernels named `_nongated`.
+    """
+    if "gated" in frame:
+        return frame["gated"].to_numpy(dtype=np.float64)
+    shapes = frame[["hidden", "intermediate", "top_k", "experts"]].to_numpy()
+    ungated = np.array([tuple(shape) in UNGATED or tuple(shape[2:]) == (22, 512) for shape in shapes.tolist()], bool)
+    if "software" in frame:
+        three = {name: THREE_MATRICES.match(str(name)) is not None for name in frame["software"].unique()}
+        ungated &= ~frame["software"].map(three).to_numpy(dtype=bool)
+    if "kernel" in frame:
+        ungated |= frame["kernel"].astype(str).str.endswith("_nongated").to_numpy()
+    return np.where(ungated, 0.0, 1.0)
