@@ -278,13 +278,19 @@ def attention_bound(columns: Columns, hardware: Hardware, resident: Mask = False
 
 
 def prefill_time(
-    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
+    columns: Columns,
+    hardware: Hardware,
+    parameters: Mapping[str, float],
+    resident: Mask = False,
+    *,
+    softmax_in_products: float = 0.0,
 ) -> Array:
     """Seconds for columns `dtype, kv_dtype, batch, q_len, kv_len, heads, kv_heads, head_dim, window`.
 
     Attention is causal unless `causal` is 0; `kv_bytes` overrides the bytes of a cache element; `uneven` is 1 where
-    `head_dim` is a mean over keys and values. See the module for the formula. Raises UnknownNameError for an absent
-    column.
+    `head_dim` is a mean over keys and values. `softmax_in_products` are clocks of one score's softmax that
+    `compute_efficiency` holds, fitted with `EXPONENTIALS`; hardware with more of them saves a part. See the module for
+    the formula. Raises UnknownNameError for an absent column.
     """
     shape = _shape(columns, hardware)
     tiling = TILINGS[int(parameters["tiling"])]
@@ -297,7 +303,8 @@ def prefill_time(
     tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
     blocks, longest_keys = _tile_keys(shape, positions, tiles, tiling)
     rate = parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic) / count
-    clocks = parameters.get("softmax", 0.0) * EXPONENTIALS / (hardware.exponentials or EXPONENTIALS)
+    longer = EXPONENTIALS / (hardware.exponentials or EXPONENTIALS)
+    clocks = parameters.get("softmax", 0.0) * longer - softmax_in_products * (1.0 - longer)
     one_score = 4.0 * shape.dim / rate + clocks * count / unit_clocks(hardware)
     per_key = rows * one_score * slowdown(shape.dim, columns, parameters)
     independent = shape.batch * shape.heads / group

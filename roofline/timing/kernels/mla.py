@@ -106,9 +106,8 @@ def prefill_time(
     """
     absorbed = {**columns, "kv_heads": 1.0, "head_dim": LATENT_DIMS}
     chosen = absorbed if parameters.get("absorbed", 0.0) > 0 else _expanded(columns)
-    if hardware.exponentials:
-        parameters = {**parameters, "softmax": SOFTMAX * (1.0 - hardware.exponentials / attention.EXPONENTIALS)}
-    return benchmarked(attention.prefill_time(chosen, hardware, parameters, resident), parameters, resident)
+    time = attention.prefill_time(chosen, hardware, parameters, resident, softmax_in_products=SOFTMAX)
+    return benchmarked(time, parameters, resident)
 
 
 def prefill_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
