@@ -166,6 +166,12 @@ class Hardware(Struct, frozen=True):
         return next((self.vector[name] for name in ("fp32", "bf16", "fp16") if name in self.vector), None)
 
     @property
+    def memory_class(self) -> str:
+        """What tells the chips of one family apart: `hbm`, `gddr` or `lpddr`; "" for other kinds of memory."""
+        kind = (self.memory_kind or "").lower()
+        return next((name for name in ("hbm", "gddr", "lpddr") if kind.startswith(name)), "")
+
+    @property
     def node_devices(self) -> int:
         """Devices per node: those the link joins, or a whole server if the cards also communicate over the host."""
         scopes = {link.scope: link for link in self.interconnects}

@@ -94,9 +94,8 @@ def families(hardware: Hardware) -> tuple[str, ...]:
 
     Members with HBM, GDDR and LPDDR are different chips: `blackwell-gddr` before `blackwell`.
     """
-    memory = (hardware.memory_kind or "").upper()
-    kind = next((name for name in ("gddr", "lpddr") if memory.startswith(name.upper())), "")
-    return (f"{hardware.family}-{kind}", hardware.family) if kind else (hardware.family,)
+    own = hardware.memory_class not in ("", "hbm")
+    return (f"{hardware.family}-{hardware.memory_class}", hardware.family) if own else (hardware.family,)
 
 
 def instructions(hardware: Hardware) -> str:

@@ -174,7 +174,7 @@ def has_tensor_memory(hardware: Hardware) -> bool:
 
     GeForce, RTX PRO and GB10 have the `mma` of Ada, and such kernels (CUTLASS, functionality.md: SM100 and SM120).
     """
-    return hardware.family == "blackwell" and (hardware.memory_kind or "").upper().startswith("HBM")
+    return hardware.family == "blackwell" and hardware.memory_class == "hbm"
 
 
 def unit_clocks(hardware: Hardware) -> float:
