@@ -20,14 +20,16 @@ SEARCH_PATH = "ROOFLINE_SPECS"
 
 def spec_files(package: str) -> dict[str, Path]:
     """Every spec by name: the bundled ones of `package` (hwspecs or modelspecs), overridden by `ROOFLINE_SPECS`."""
-    found = {
-        Path(str(entry)).stem: Path(str(entry))
-        for entry in (files("roofline") / package).iterdir()
-        if entry.name.endswith(".yaml")
-    }
-    for path in reversed(list(_extra_files(package))):
-        found[path.stem] = path
-    return dict(sorted(found.items()))
+    folder = bundled_folder(package)
+    found = _listed(File(folder, modified(folder)))
+    extra = {path.stem: path for path in reversed(list(_extra_files(package)))}
+    return dict(sorted((found | extra).items())) if extra else dict(found)
+
+
+@lru_cache(maxsize=4)
+def _listed(folder: File) -> dict[str, Path]:
+    """The specs of a folder as it was at a time."""
+    return {path.stem: path for path in sorted(folder.path.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def _extra_roots() -> Iterator[Path]:
