@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +12,8 @@ from roofline.serving.times import NOTHING, Times
 
 Array = NDArray[np.float64]
 
-STATES, BLOCK = 96, 16
-"""Numbers of waiting tokens that are told apart, and points at once."""
+STATES, BLOCK = 96, 4
+"""Numbers of waiting tokens that are told apart, and points at once, whose transforms stay in the cache of a core."""
 
 COARSE = 4
 """States of a step's room below which their number is whole."""
@@ -108,14 +109,13 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     place = np.maximum(lengths / unit[:, np.newaxis], 1.0)  # a prompt, however short, takes a step
     whole = (times.mean / unit - 1) / np.maximum(place.mean(axis=1) - 1, NOTHING)
     place = 1 + (place - 1) * np.minimum(whole, 1.0)[:, np.newaxis]
-    phase = -2j * np.pi * np.arange(STATES + 1) / (2 * STATES)
-    turn = np.exp(phase[:, np.newaxis] * np.arange(2 * STATES))
-    one = _split(place) @ turn.T  # (points, frequencies)
+    one = _split(place) @ _turns()  # (points, frequencies)
     left = (tokens - taken) / unit[:, np.newaxis]
     left = np.where((left > 1e-9) & (left < 1), 1.0, left)  # what is left, however little, takes a step
-    part = (left - np.floor(left))[..., np.newaxis]
-    begin = turn.T[np.floor(left).astype(int)]
-    begin = begin * (1 - part + part * turn[:, 1])
+    begin = np.ones((*left.shape, STATES + 1), complex)
+    some = left > 0
+    whole, part = np.floor(left[some]), np.mod(left[some], 1.0)[:, np.newaxis]
+    begin[some] = _turns()[whole.astype(int)] * (1 - part + part * _turns()[1])
     # With nothing to decode the next request is awaited.
     still: Array = decode if times.steps else 1 / np.maximum(rate, 1e-9)
     share, each = np.zeros_like(tokens), (rate / ranks)[:, np.newaxis]
@@ -142,6 +142,13 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
         dispersion = np.maximum(_dispersion(rows, taken / times.mean) - (times.unit - 1), 1.0)
     token = cycle if times.alone else mean
     return Prompts(length.T, share.T, unit, room, token, waiting, cycle, busy, still, others, dispersion, late)
+
+
+@cache
+def _turns() -> Any:
+    """The transform of each state, and of as many beyond them (states, frequencies)."""
+    phase = -2j * np.pi * np.arange(STATES + 1) / (2 * STATES)
+    return np.exp(np.arange(2 * STATES)[:, np.newaxis] * phase)
 
 
 def _late(share: Array, rows: Array, prompts: Array, length: Array, others: Array | None) -> Array:
@@ -228,8 +235,10 @@ def _stationary(times: Times, begin: Any, one: Any, arriving: Array) -> tuple[Ar
 
 
 def _arriving(one: Any, arriving: Array) -> Any:
-    """The transform of the tokens of a Poisson number of prompts."""
-    return np.exp(arriving[..., np.newaxis] * (one - 1)[:, np.newaxis])
+    """The transform of the tokens of a Poisson number of prompts; full steps, of the last states, have the same."""
+    differ = int((arriving != arriving[:, -1:]).any(axis=0).sum())
+    found = np.exp(arriving[:, : differ + 1, np.newaxis] * (one - 1)[:, np.newaxis])
+    return found[:, np.minimum(np.arange(arriving.shape[1]), differ)]
 
 
 def _rows(transform: Any) -> Array:

@@ -40,7 +40,7 @@ def ends(load: Load, samples: Array, tpot: Array) -> Array:
 def _inverse(share: Array, at: Array) -> NDArray[np.intp]:
     """The state of each sample (samples, 1) by the inverse of the distribution over the first axis."""
     steps = np.cumsum(share, axis=0)
-    found: NDArray[np.intp] = (steps[np.newaxis] < at[:, :, np.newaxis] * steps[-1]).sum(axis=1)
+    found = np.stack([np.searchsorted(each, at[:, 0] * each[-1]) for each in steps.T], axis=1)
     least: NDArray[np.intp] = np.minimum(found, share.shape[0] - 1)
     return least
 
