@@ -124,7 +124,7 @@ class Deployment(Struct, frozen=True, dict=True):
 
 
 TRIED_REPLICAS = 8
-"""Numbers of replicas whose load is evaluated at once, from the fewest that the bounds allow."""
+"""Numbers of replicas that are tried one after the other, from the fewest that the bounds allow."""
 
 
 def deployed(candidate: Candidate, at: At, price: float | None, replicas: int | None = None) -> Deployment | None:
@@ -140,8 +140,7 @@ def deployed(candidate: Candidate, at: At, price: float | None, replicas: int | 
 
     def first_met(counts: Iterable[int]) -> tuple[int, Outcome] | None:
         """The first of some numbers of replicas that meet the targets."""
-        shares = [service.share(count) for count in counts]
-        found = zip(counts, outcomes_at(replica, load, shares), strict=True)
+        found = ((count, outcomes_at(replica, load, [service.share(count)])[0]) for count in counts)
         return next((entry for entry in found if not missed(entry[1], load, targets, service.quantile)), None)
 
     fewest = replicas or replicas_for(service.amount, most)
@@ -152,8 +151,6 @@ def deployed(candidate: Candidate, at: At, price: float | None, replicas: int | 
         found = first_met([replicas_for(service.amount, limit)]) if limit else None
     if found is None:
         return None
-    if service.rate is None:  # the tables of a closed loop reach to its most requests in flight
-        found = found[0], outcomes_at(replica, load, [service.share(found[0])])[0]
     return Deployment(candidate, at, *found, price)
 
 

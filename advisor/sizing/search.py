@@ -30,7 +30,7 @@ from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import prefetch_expected
 from roofline.specs.model import Model
-from roofline.whatif.solve.load import LEAST, outcomes_at
+from roofline.whatif.solve.load import LEAST, outcomes_at, saturated_at
 
 Progress = Callable[[int, int], None]
 """Called with the configurations done and their total."""
@@ -246,9 +246,7 @@ class Search:
             replica = self.fitting[index].replica
             rate = 1.0
             if service.rate is not None:
-                (light,) = outcomes_at(replica, load, [1e-6])
-                assert light.saturated_at is not None
-                rate = LEAST * light.saturated_at
+                rate = LEAST * saturated_at(replica, load)
             (outcome,) = outcomes_at(replica, load, [rate])
         except RooflineError as error:
             self.refused = error

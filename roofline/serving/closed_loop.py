@@ -9,6 +9,7 @@ length-biased outputs of which a uniform part is left. Lengths are quantiles of 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +67,7 @@ class _Mark(NamedTuple):
     least: int
 
 
+@lru_cache(maxsize=256)
 def orbit_of(replica: Replica, load: Load, slots: float, users: int) -> Orbit:
     """The orbit of a loop of `users` requests in flight, of which `slots` run at most."""
     varied, constant = load.outputs.varies, not (load.outputs.varies or load.prompts.varies)

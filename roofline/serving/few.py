@@ -14,11 +14,14 @@ of one length stay together, and those of an open one do not: loops have exponen
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.serving.closed_loop import orbit_of
+from roofline.serving.lengths import Lengths, parse_lengths
 from roofline.serving.load import Load
 from roofline.serving.prompts import seconds
 from roofline.serving.replica import Replica
@@ -34,9 +37,15 @@ STABLE = 0.999
 """The largest rate over that of all slots."""
 
 
+@cache
+def _exponential(mean: int) -> Lengths:
+    """The same object each time, by which orbits are found again."""
+    return parse_lengths(f"exponential:mean={mean}")
+
+
 def few_sequences(replica: Replica, load: Load, times: Times, rate: Array, slots: float) -> tuple[Array, Array]:
     """Samples of TTFT and the further columns of `steady._open`."""
-    output = load.outputs if load.outputs.varies else f"exponential:mean={load.outputs.mean:.0f}"
+    output = load.outputs if load.outputs.varies else _exponential(round(load.outputs.mean))
     closed = replace(load, rate=None, concurrency=1, output=output)
     users = np.arange(1, int(slots) + 1)
     loops = [orbit_of(replica, closed, slots, int(number)) for number in users]

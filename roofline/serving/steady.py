@@ -99,6 +99,16 @@ EXTENSIVE = ("rate", "running", "waiting", "queued", "cached", "saturation", "sl
 """What copies add up."""
 
 
+def largest_rate(replica: Replica, load: Load) -> float:
+    """The largest stable rate of an open loop in requests/s, of all copies."""
+    slots = slots_of(replica, load)
+    return replica.copies * saturation_of(replica, load, _times(replica, load, slots), slots)
+
+
+def _times(replica: Replica, load: Load, slots: float) -> Times:
+    return times_of(replica, load, max(2, math.ceil(slots)))
+
+
 def saturation_of(replica: Replica, load: Load, times: Times, slots: float) -> float:
     """The largest stable rate: of the steps, with some number of sequences, and of the front end."""
     each = front_seconds(replica, load)
@@ -131,7 +141,7 @@ def steady(replica: Replica, load: Load, values: Any) -> Steady:
     copies = replica.copies
     points = np.atleast_1d(np.asarray(values, float)) / copies
     slots = slots_of(replica, load)
-    times = times_of(replica, load, max(2, math.ceil(slots)))
+    times = _times(replica, load, slots)
     found = _closed if load.arrivals is Arrivals.CLOSED else open_loop
     one = found(replica, load, times, points, slots)
     if copies == 1:

@@ -59,26 +59,28 @@ class Curve:
     """Linear interpolation of one plain number."""
 
     def __init__(self, places: Array, values: Array) -> None:
-        self._places, self._values = places.tolist(), values.tolist()
+        self._places: list[float] = places.tolist()
+        self._values: list[float] = values.tolist()
 
     def __call__(self, place: float) -> float:
         """The value at a place; that of the nearest end outside."""
         places, values = self._places, self._values
         if place <= places[0]:
-            return float(values[0])
+            return values[0]
         right = bisect_left(places, place)
         if right >= len(places):
-            return float(values[-1])
+            return values[-1]
         share = (place - places[right - 1]) / (places[right] - places[right - 1])
-        return float(values[right - 1] + share * (values[right] - values[right - 1]))
+        return values[right - 1] + share * (values[right] - values[right - 1])
 
 
 class Grid:
     """Linear interpolation on a `Table` of two plain numbers."""
 
     def __init__(self, table: Table) -> None:
-        self._rows, self._columns = table.rows.tolist(), table.columns.tolist()
-        self._seconds = table.seconds.tolist()
+        self._rows: list[float] = table.rows.tolist()
+        self._columns: list[float] = table.columns.tolist()
+        self._seconds: list[list[float]] = table.seconds.tolist()
 
     def __call__(self, row: float, column: float) -> float:
         """Seconds at a row and a column."""
@@ -90,7 +92,7 @@ class Grid:
         low, high = self._seconds[i], self._seconds[i + 1]
         first = low[j] + v * (low[j + 1] - low[j])
         second = high[j] + v * (high[j + 1] - high[j])
-        return max(float(first + u * (second - first)), 0.0)
+        return max(first + u * (second - first), 0.0)
 
 
 def busiest(tokens: Array, ranks: int, chosen: int) -> Array:

@@ -17,7 +17,7 @@ from roofline.serving.load import Arrivals, Load
 from roofline.serving.outcome import NO_TARGETS, Outcome, steady_outcomes
 from roofline.serving.pools import Pools, Tandem, tandem_of
 from roofline.serving.replica import Replica, replica_of
-from roofline.serving.steady import steady
+from roofline.serving.steady import largest_rate, steady
 from roofline.whatif.request import Request
 from roofline.whatif.solve.targets import Targets
 
@@ -119,6 +119,15 @@ def outcomes_at(deployment: Deployment, load: Load, values: Any) -> tuple[Outcom
     return steady_outcomes(deployment, load, steady(deployment, load, values))
 
 
+def saturated_at(deployment: Deployment, load: Load) -> float:
+    """The largest sustainable rate of a deployment in requests/s, of a load with a rate."""
+    if isinstance(deployment, Replica):
+        return largest_rate(deployment, load)
+    (outcome,) = outcomes_at(deployment, load, [1e-6])
+    assert outcome.saturated_at is not None
+    return outcome.saturated_at
+
+
 def largest(
     deployment: Deployment, load: Load, targets: Targets, statistic: str = "p95"
 ) -> tuple[float, Outcome | None, Outcome]:
@@ -130,8 +139,7 @@ def largest(
     if whole:
         values = np.unique(np.geomspace(1, MAX_USERS, POINTS).round())
     else:
-        most = outcomes_at(deployment, load, [1e-6])[0].saturated_at
-        assert most is not None
+        most = saturated_at(deployment, load)
         values = np.geomspace(LEAST * most, 1.01 * most, POINTS)
     value, best, neighbour, parts = 0.0, None, None, PARTS if whole else 1
     for _ in range(ROUNDS):
