@@ -24,6 +24,7 @@ from roofline.timing.evaluation import KernelGroup
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.common import numbers
 from roofline.timing.kernels.elementwise import PASSES
+from roofline.timing.kernels.mla import RESCHEDULES
 from roofline.timing.kernels.shapes import KernelShape
 from roofline.timing.launches import Kernel
 
@@ -76,6 +77,8 @@ def _group(
         texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
     if op == "attention_decode" and engine["split_kv"] != 1:
         texts["split_kv"] = engine["split_kv"]
+    if op == "mla_decode" and not shapes[0].by_token and RESCHEDULES.match(engine.label):
+        texts["scheduled"] = 1.0
     factor = engine["collective"] if op == "collective" else 1.0
     indices = np.array([index for index, _ in members])
     conversion = engine["kv_conversion"] if op in ATTENTION and members[0][1].upcasts_cache else 0.0

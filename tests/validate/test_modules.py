@@ -47,3 +47,39 @@ def test_projections_are_subtracted(tmp_path: Path) -> None:
 def test_modules_without_few_keys_give_no_rows() -> None:
     frame = modules()
     assert mla_decode_rows(Measurements("mla_decode_module", frame[frame["kv_len"] > 3], "rows")) is None
+
+
+def layers() -> pd.DataFrame:
+    """Attention layers on a host that takes 160 us: other kernels take 100 us, attention 0.1 us a key."""
+    rows = [
+        {
+            "hardware": "h100-sxm", "op": "mla_decode", "dtype": "bf16", "kv_dtype": "bf16", "batch": 1, "q_len": 1,
+            "kv_len": keys, "heads": heads, "latency_us": max(160.0, 100.0 + 0.1 * keys), "software": "vLLM 0.14.0",
+        }
+        for heads in (64, 128)
+        for keys in (4, 64, 1024, 2048, 4096, 8192)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_layers_without_graphs_are_compared_where_the_host_does_not_hide_them(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    frame = layers()
+    late = (frame["heads"] == 64) & (frame["kv_len"] == 2048)
+    frame.loc[late, "latency_us"] = 900.0  # no other row of more keys takes as long: it cannot be the fewest
+    frame.to_csv(path, index=False)
+    (part,) = read_measurements(path)
+    found = mla_decode_rows(part)
+    assert found is not None
+    assert not found.alone.any()
+    times = found.frame.set_index(["heads", "less_kv", "kv_len"])["latency_us"].to_dict()
+    assert times == pytest.approx({(64, 4096, 8192): 414.6, (128, 2048, 4096): 209.8, (128, 2048, 8192): 619.4})
+
+
+def test_kernels_beside_layers_stay_as_they_are() -> None:
+    kernels = layers().assign(software="SGLang 0.5.10")
+    both = Measurements("mla_decode", pd.concat([kernels, layers()], ignore_index=True), "rows")
+    found = mla_decode_rows(both)
+    assert found is not None
+    assert found.alone.sum() == len(kernels)
+    assert len(found) == len(kernels) + 4

@@ -58,7 +58,7 @@ def load(folder: Path) -> Data:
     """The measurements of a folder by hardware and op; of whole modules only MLA decode."""
     gathered: dict[str, list[Measurements]] = {}
     for part in read_measurements(folder):
-        kernels = mla_decode_rows(part) if part.op == "mla_decode_module" else part
+        kernels = mla_decode_rows(part)
         if kernels is not None and kernels.op not in MODULES:
             for name, rows in kernels.by_hardware().items():
                 gathered.setdefault(name, []).append(rows)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from roofline.timing.kernels.mla import RESCHEDULES
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -51,14 +53,13 @@ class Ungraphed(NamedTuple):
 UNGRAPHED = (
     Ungraphed("gemm", "fp8_block", 40.0),
     Ungraphed("mla_prefill", "", 0.0),
-    Ungraphed("mla_decode", "", 0.0),
 )
 """Block-scaled GEMMs of one shape take 5 to 15 us in the tables of SGLang and TensorRT-LLM, and 50 to 300 in vLLM's,
 whatever m; but for those of 0.14 on Hopper, with graphs and eager quantization: 21."""
 
 
 def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
-    """The columns `keys_only`, `ungrouped`, `eager` and `graph` of the rows of one op, where they lack them."""
+    """The columns `keys_only`, `ungrouped`, `eager`, `scheduled` and `graph` of rows of one op, where they lack them."""
     if "software" not in frame:
         return {}
     found: dict[str, pd.Series[float]] = {}
@@ -70,6 +71,8 @@ def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
         )
     if op == "gemm" and "dtype" in frame:
         found["eager"] = _matches(software, EAGER[0]) * frame["dtype"].isin(EAGER[1])
+    if op == "mla_decode":
+        found["scheduled"] = _matches(software, RESCHEDULES)
     if op in {kind.op for kind in UNGRAPHED} and "dtype" in frame:
         found["graph"] = 1.0 - _ungraphed(frame, op)
     return {name: column for name, column in found.items() if name not in frame}

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roofline import Scenario, analyze, load_hardware, load_model
+from roofline import Hardware, Scenario, analyze, load_hardware, load_model
+from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import Speculation
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time
-from roofline.timing.kernels.mla import PARAMETERS, PREFILL
+from roofline.timing.kernels.mla import LAUNCH, PARAMETERS, PREFILL
 
+EIGHT = Settings(parallel=Parallelism(tensor=8))
 H200, H800 = load_hardware("h200-sxm"), load_hardware("h800-sxm")
 DEFAULTS = {parameter.name: parameter.default for parameter in PARAMETERS}
 
@@ -53,16 +55,43 @@ def test_unsplit_sequences_take_as_long_as_one_unit_needs() -> None:
     assert one > 20 * float(kernel_time("mla_decode", rows(1, 65536.0, 64), H200, DEFAULTS))
 
 
-def test_host_time_is_that_of_benchmarks_without_graphs() -> None:
-    constants = {**DEFAULTS, "host": 150e-6}
-    hosted, graphed, warm, served = (
-        float(kernel_time("mla_decode", rows(1, 4096.0, 64, graph=graph), H200, constants, resident, alone))
-        for graph, resident, alone in ((0.0, True, True), (1.0, True, True), (0.0, True, False), (0.0, False, False))
-    )
-    assert hosted == pytest.approx(150e-6, rel=0.01)
-    assert graphed < 50e-6
-    assert warm < 50e-6
-    assert served < 50e-6
+def test_differences_of_a_benchmark_have_no_launch() -> None:
+    """Kernels that both times have cancel: tiles' starts, and the launch, for which LAUNCH stands."""
+    constants = {**DEFAULTS, "launch": 70e-6, "tile_prologue": 10e-6, "split": 0.0}
+    seconds = [float(kernel_time("mla_decode", rows(8, keys, 64), H200, constants)) for keys in (3.0, 4096.0)]
+    difference = float(kernel_time("mla_decode", rows(8, 4096.0, 64, less_kv=3.0), H200, constants))
+    assert difference == pytest.approx(LAUNCH + seconds[1] - seconds[0])
+    bound = float(kernel_bound("mla_decode", rows(8, 4096.0, 64, less_kv=4095.0), H200))
+    assert bound == pytest.approx(float(kernel_bound("mla_decode", rows(8, 1.0, 64), H200)))
+
+
+def test_flashmla_is_planned_in_every_layer_before_one_version() -> None:
+    """TensorRT-LLM 1.2.0rc5 takes 12.4 us more than 1.3.0rc10 for a short sequence, 7.1 with 128 heads, 65 for 1024."""
+
+    def plan(batch: float, keys: float, heads: float, hardware: Hardware = H200) -> float:
+        shape = rows(batch, keys, heads)
+        planned = kernel_time("mla_decode", {**shape, "scheduled": 1.0}, hardware, DEFAULTS)
+        return 1e6 * float(planned - kernel_time("mla_decode", shape, hardware, DEFAULTS))
+
+    assert plan(1, 64.0, 64) == pytest.approx(12.4, abs=0.5)
+    assert plan(1, 64.0, 128) == pytest.approx(7.1, abs=0.5)
+    assert plan(1024, 64.0, 64) == pytest.approx(65, abs=2)
+    assert plan(1, 65536.0, 64) == pytest.approx(20.2, abs=0.5)
+    assert plan(1, 64.0, 64, load_hardware("b200-sxm")) == 0
+
+
+def test_engines_plan_by_their_version() -> None:
+    def step(version: str, model: str) -> float:
+        found = analyze(
+            Scenario(load_model(model), H200, prompt=1024, generate=2, settings=EIGHT, engine=f"tensorrt-llm@{version}")
+        )
+        assert found.expected is not None
+        assert found.expected.tpot is not None
+        return float(found.expected.tpot.mid)
+
+    older, newer = (step(version, "deepseek-v3") for version in ("1.3.0rc7", "1.3.0rc8"))
+    assert 61 * 12e-6 < older - newer < 61 * 20e-6
+    assert step("1.3.0rc7", "deepseek-v3.2") == pytest.approx(step("1.3.0rc8", "deepseek-v3.2"), rel=1e-3)
 
 
 def test_prefill_over_latents_multiplies_more() -> None:
