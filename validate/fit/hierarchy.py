@@ -103,7 +103,7 @@ def load(folders: Iterable[Path]) -> Data:
     gathered: dict[Key, dict[Place, list[Measurements]]] = {}
     left_out: list[str] = []
     for part in (part for folder in folders for part in read_measurements(folder)):
-        kernels = mla_decode_rows(part) if part.op == "mla_decode_module" else part
+        kernels = mla_decode_rows(part)
         if kernels is None or kernels.op in MODULES:
             continue
         if (fallback := np.asarray(kernels.columns.get("ungrouped", 0.0)) > 0).any():
