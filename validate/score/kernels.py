@@ -23,6 +23,7 @@ from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.validate.tables.implausible import believable
+from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.origin import NONE, Origin, by_origin
 from roofline.validate.tables.rows import MODULES, Measurements, read_measurements
 from roofline.validate.tables.weight_only import as_computed
@@ -131,6 +132,7 @@ def score(
 ) -> list[Group]:
     """The errors by the keys in `by`; other keys read `all`.
 
+    MLA modules and layers count as their kernels (`roofline.validate.tables.mla_modules`).
     Without `hardware`, each row is scored on the accelerator that it names; without `calibration` with the constants of
     the engine and version in its column `software`. Raises RooflineError for an unknown accelerator, or where no row
     has a model.
@@ -140,7 +142,7 @@ def score(
             raise UnknownNameError("grouping", key, KEYS)
     scored = [
         found
-        for part in parts
+        for part in filter(None, map(mla_decode_rows, parts))
         for whole, chosen in _by_hardware(part, hardware)
         for origin, rows in by_origin(whole).items()
         for found in predict(rows, chosen, calibration or _calibration(chosen, origin), origin)

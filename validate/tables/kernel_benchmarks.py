@@ -59,11 +59,11 @@ whatever m; but for those of 0.14 on Hopper, with graphs and eager quantization:
 
 
 def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
-    """The columns `keys_only`, `ungrouped`, `eager`, `scheduled` and `graph` of rows of one op, where they lack them."""
+    """The columns of rows of one op that say what they time, where they lack them."""
     if "software" not in frame:
         return {}
     found: dict[str, pd.Series[float]] = {}
-    software = frame["software"].astype(str)
+    software = frame["software"].astype(object).where(frame["software"].notna(), "").astype(str)
     if op == "attention_decode":
         found["keys_only"] = _matches(software, KEYS_ONLY)
         found["ungrouped"] = (
@@ -74,7 +74,7 @@ def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
     if op == "mla_decode":
         found["scheduled"] = _matches(software, RESCHEDULES)
     if op in {kind.op for kind in UNGRAPHED} and "dtype" in frame:
-        found["graph"] = 1.0 - _ungraphed(frame, op)
+        found["graph"] = 1.0 - _ungraphed(frame, software, op)
     return {name: column for name, column in found.items() if name not in frame}
 
 
@@ -83,13 +83,13 @@ def _matches(software: pd.Series[str], pattern: re.Pattern[str]) -> pd.Series[fl
     return software.map({name: pattern.match(name) is not None for name in software.unique()}).astype(np.float64)
 
 
-def _ungraphed(frame: pd.DataFrame, op: str) -> pd.Series[Any]:
+def _ungraphed(frame: pd.DataFrame, software: pd.Series[str], op: str) -> pd.Series[Any]:
     """1 for the rows of tables without CUDA graphs, else 0."""
     formats = frame["dtype"].astype(str)
-    tables = frame["latency_us"].groupby([frame["hardware"].astype(str), frame["software"].astype(str), formats])
+    tables = frame["latency_us"].groupby([frame["hardware"].astype(str), software, formats])
     short, chosen = tables.transform("quantile", 0.05), np.zeros(len(frame), dtype=bool)
     for kind in UNGRAPHED:
         if kind.op == op:
             of_format = (formats == kind.format) | (not kind.format)
             chosen |= (of_format & (short >= kind.shortest)).to_numpy()
-    return _matches(frame["software"].astype(str), VLLM) * chosen
+    return _matches(software, VLLM) * chosen

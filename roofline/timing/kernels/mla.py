@@ -31,8 +31,10 @@ goes through P parts of the multiprocessors and the sequences, and longer where 
 
 which is the time that 1.2.0rc5 takes beyond 1.3.0rc10 in public tables, on H100 and H200, with caches in 16 and 8 bits.
 
-In sparse attention (DSA, DeepSeek-V3.2) every token attends to its own keys, picked by an indexer. Each token of a
-prompt is then a sequence: `batch` is the number of tokens, `keys` the mean number of their keys.
+In sparse attention (DSA, DeepSeek-V3.2) every token attends to its own keys, picked by an indexer (`by_token`). Each
+token of a prompt is then a sequence: `batch` is the number of tokens, `keys` the mean number of their keys. Tiles start
+while others end, so that the prologue counts once (the published times of FlashMLA's sparse prefill, which the tests
+have: 8 to 60% too long otherwise, 36% at most so).
 """
 
 from __future__ import annotations
@@ -94,7 +96,6 @@ PARAMETERS = (
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter("rows", Unit.CHOICE, 0, 1, 1, "query heads of a tile", start=1),
     Parameter("split", Unit.CHOICE, 0, 3, 1, "parts of keys: 0 one, 1 any, 2 four, 3 of at least 512 keys", start=1),
-    host_parameter(1e-3, 150e-6),
 )
 
 
@@ -179,7 +180,7 @@ def mla_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
         time = time + scheduled * _plan(columns, hardware)
     less = column(columns, "less_kv", 0.0)
     if not np.any(less > 0):
-        return benchmarked(parameters["launch"] + time, parameters, resident)
+        return np.asarray(parameters["launch"] + time)
     fewer = _kernel_time({**columns, "kv_len": np.maximum(less, 1.0)}, hardware, parameters, resident)
     return np.where(less > 0, LAUNCH + time - fewer, parameters["launch"] + time)
 
@@ -203,10 +204,12 @@ def _kernel_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, 
     multiply = 2.0 * rows * (2.0 * latent + rope) * count
     multiply = multiply / (parameters["compute_efficiency"] * hardware.matrix_peak(arithmetic))
     per_key = np.maximum(multiply, (latent + rope) * width / parameters["unit_bandwidth"])
-    one = KEY_BLOCK * ceil_div(keys, KEY_BLOCK * splits) * per_key + parameters["tile_prologue"]
+    one = KEY_BLOCK * ceil_div(keys, KEY_BLOCK * splits) * per_key
+    sparse = column(columns, "by_token", 0.0) > 0
+    one = one + np.where(sparse, 0.0, parameters["tile_prologue"])
     partial = 8.0 * splits * batch * queries * heads * latent / bandwidth
     allowed = _allowed(splits, keys, int(parameters.get("split", 1.0)))
-    parts = rounds(waves, parameters["wave_quantization"]) * one
+    parts = rounds(waves, parameters["wave_quantization"]) * one + np.where(sparse, parameters["tile_prologue"], 0.0)
     on_units = best_split(parts, partial, allowed, splits, parameters)
     moved = from_memory(batch * keys * (latent + rope) * width, resident, hardware, parameters)
     over_memory = moved / (parameters["memory_efficiency"] * bandwidth)
