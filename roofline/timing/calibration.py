@@ -33,7 +33,7 @@ from roofline.timing.kernels import (
     kernel_regimes,
     kernel_times,
 )
-from roofline.timing.kernels.common import FORMATS, NO_HOST
+from roofline.timing.kernels.common import FORMATS, NO_HOST, TRITON
 from roofline.timing.levels import Level, crossing_spread
 
 Basis = Literal["calibrated", "version", "family", "engine", "pooled", "unmeasured", "bound"]
@@ -49,6 +49,7 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "fp8_static": ("fp8", "bf16"),
     "fp8_block": ("fp8",),
     "fp8_block_ep": ("fp8_block", "fp8"),
+    **{own: (name,) for name, own in TRITON.items()},
     "mxfp4": ("nvfp4",),
     "nvfp4": ("fp8",),
     "nvfp4_min_latency": ("nvfp4",),

@@ -18,11 +18,12 @@ from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
+from roofline.specs.version import Version
 from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.timing.calibration import Calibration, Fit, Match, Residuals
 from roofline.timing.kernels import kernel
-from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, numbers
+from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, TRITON, numbers
 from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.shapes import KernelShape, kernel_shape, of_ggml, weight_format
@@ -286,10 +287,20 @@ def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -
         return {shape.op: calibration.find(shape.op, "any") or _default_pass(shape.op)}
     found = {}
     for op in ATTENTION if shape.op == "attention" else (shape.op,):
-        match = calibration.find_for(op, _measured_format(op, shape, hardware), hardware)
+        format = _measured_format(op, shape, hardware)
+        match = _called_by_name(op, format, calibration) or calibration.find_for(op, format, hardware)
         if match is not None and _computes(shape, hardware) and not _on_vector_units(shape, match):
             found[op] = match
     return found
+
+
+def _called_by_name(op: str, format: str, calibration: Calibration) -> Match | None:
+    """The constants of Triton's experts for versions of vLLM that run these on any GPU, where tables name them."""
+    version = calibration.version
+    if op != "moe" or format not in TRITON or calibration.engine != "vllm" or not version:
+        return None
+    found = calibration.find(op, TRITON[format]) if Version(version) < Version("0.15") and format != "int4_wo" else None
+    return found if found is not None and found.fit.format == TRITON[format] else None
 
 
 def _measured_format(op: str, shape: KernelShape, hardware: Hardware) -> str:

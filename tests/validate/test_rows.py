@@ -216,6 +216,26 @@ def test_what_benchmarks_of_several_devices_compute_is_known_of_their_tables(
     assert tuple(part.frame[list(OPTIONS)].iloc[0]) == found
 
 
+@pytest.mark.parametrize(
+    ("hardware", "dtype", "kernel", "found"),
+    [
+        ("h100-sxm", "bf16", "vllm_fused_moe", "bf16"),
+        ("b200-sxm", "bf16", "vllm_fused_moe", "bf16_triton"),
+        ("b200-sxm", "bf16", "vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts", "bf16"),
+        ("h100-sxm", "fp8", "vllm_fused_moe", "fp8_triton"),
+        ("l40s", "fp8", "vllm_fused_moe", "fp8"),
+        ("l40s", "int4_wo", "vllm_marlin_int4_moe", "int4_wo_triton"),
+    ],
+)
+def test_triton_experts_that_benchmarks_call_by_name_have_constants_of_their_own(
+    tmp_path: Path, hardware: str, dtype: str, kernel: str, found: str
+) -> None:
+    sizes = {"tokens": 8, "hidden": 2048, "intermediate": 768, "top_k": 8, "experts": 128, "tp": 1, "ep": 1}
+    frame = pd.DataFrame([{**sizes, "op": "moe", "routing": "balanced", "latency_us": 50, "software": "vLLM 0.22.0"}])
+    (part,) = read_measurements(write(tmp_path, frame.assign(hardware=hardware, dtype=dtype, kernel=kernel)))
+    assert part.frame["dtype"].tolist() == [found]
+
+
 def test_the_cache_column(tmp_path: Path) -> None:
     """Rows that say nothing are those of public benchmarks: replayed buffers, one kernel a graph."""
     lines = ["hardware,op,dtype,m,n,k,latency_us,cache"]

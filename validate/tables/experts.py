@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY
+from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, TRITON
 from roofline.timing.kernels.moe import OPTIONS
 
 if TYPE_CHECKING:
@@ -23,6 +23,17 @@ UNGATED = frozenset({(2688, 1856, 6, 128)})
 
 THREE_MATRICES = re.compile(r"(SGLang|TensorRT-LLM|vLLM 0\.(1?\d|2[0-3])(\.|$))", re.IGNORECASE)
 """Software whose public tables time three matrices for the experts of UNGATED shapes."""
+
+BLACKWELL, HOPPER = ("b200-sxm", "gb200", "b300-sxm", "gb300"), ("h100-sxm", "h200-sxm")
+
+BY_NAME = {
+    "bf16": ("vllm_fused_moe", (*BLACKWELL, "rtx-pro-6000-server")),
+    "fp8": ("vllm_fused_moe", (*BLACKWELL, "rtx-pro-6000-server", *HOPPER)),
+    "fp8_block": ("vllm_fused_moe", BLACKWELL),
+    "int4_wo": ("vllm_marlin_int4_moe", ()),
+}
+"""Kernels of public tables that call Triton's by name, and the GPUs where vLLM runs others (its tables of 0.24 name
+them); none for all. INT4 experts are those of Triton, too, whatever their name: on L40S Marlin takes half as long."""
 
 CONSECUTIVE = re.compile(
     r"SGLang 0\.([0-4]\.|5\.\d\b)|TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc1?\d)\b|vLLM 0\.1?[0-6]\.", re.IGNORECASE
@@ -57,12 +68,15 @@ def named(frame: pd.DataFrame) -> dict[str, Any]:
     fast = (dtypes == "nvfp4") & kernels.str.endswith("_min_latency")
     ranks = (dtypes == "fp8_block") & (frame["ep"] > 1) & kernels.str.contains("_flashinfer_cutlass_", regex=False)
     columns["dtype"] = dtypes.mask(fast, MIN_LATENCY).mask(ranks, EXPERT_PARALLEL)
+    for name, (called, gpus) in BY_NAME.items():
+        others = frame["hardware"].isin(gpus) if gpus else True
+        columns["dtype"] = columns["dtype"].mask((dtypes == name) & (kernels == called) & others, TRITON[name])
     if "software" in frame and not set(OPTIONS) & set(frame):
-        names, gpus = frame["software"].fillna("").astype(str), frame["hardware"]
-        late = names.str.startswith("TensorRT-LLM") & gpus.isin(LATE_TENSORRT_LLM)
+        names, devices = frame["software"].fillna("").astype(str), frame["hardware"]
+        late = names.str.startswith("TensorRT-LLM") & devices.isin(LATE_TENSORRT_LLM)
         columns["consecutive"] = (names.str.match(CONSECUTIVE) & ~late).astype(np.float64)
         old, middle = names.str.match(SGLANG_UNTIL_0_5_9), names.str.match(SGLANG_0_5_10_TO_13)
-        early = old | (middle & gpus.isin(EARLY_SGLANG_0_5_10))
+        early = old | (middle & devices.isin(EARLY_SGLANG_0_5_10))
         triton = names.str.startswith("SGLang") & kernels.str.contains("triton", regex=False)
         marlin = (old | middle) & kernels.str.contains("marlin", regex=False)
         found = {"arriving": triton | marlin, "clamped": (triton | marlin) & ~early, "rerouted": marlin & early}

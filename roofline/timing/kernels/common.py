@@ -49,7 +49,11 @@ EXPERT_PARALLEL = "fp8_block_ep"
 """Block-scaled experts in the kernel that vLLM has for expert ranks on Hopper (CUTLASS), beside Triton's for the others
 (all rows of vLLM 0.24 there, and `select_fp8_moe_backend` in its fused_moe/oracle/fp8.py)."""
 
-FORMATS: Mapping[str, Numbers] = {
+TRITON = {name: f"{name}_triton" for name in ("bf16", "fp8", "fp8_block", "int4_wo")}
+"""Experts in Triton's kernels on GPUs where vLLM runs others since 0.15: its public tables up to 0.23 call these by
+name (`fused_experts` in the collector), whatever a served engine runs (vllm-project/vllm, pull request 32414)."""
+
+_FORMATS: Mapping[str, Numbers] = {
     "fp32": Numbers("fp32", 4),
     "tf32": Numbers("tf32", 4),
     "bf16": Numbers("bf16", 2),
@@ -75,6 +79,8 @@ FORMATS: Mapping[str, Numbers] = {
         if name.startswith(("q", "iq"))
     },
 }
+
+FORMATS: Mapping[str, Numbers] = {**_FORMATS, **{own: _FORMATS[name] for name, own in TRITON.items()}}
 """By the names of measurement files. Weight-only formats multiply in the arithmetic of the activations.
 
 Those of `ggml_` are the kernels of llama.cpp on CPUs (`roofline.timing.kernels.ggml`).

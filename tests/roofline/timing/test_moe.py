@@ -154,3 +154,14 @@ def test_expert_ranks_run_the_kernel_that_an_engine_has_for_them(
     phase = analyze(scenario, lambda *_: chain).prefill
     kernels = [found for run in phase.passes for found in phase.timed(run).kernels if "moe" in found.matches]
     assert {found.matches["moe"].fit.format for found in kernels} == {format}
+
+
+@pytest.mark.parametrize(("version", "format"), [("0.14.0", "bf16_triton"), ("0.22.0", "bf16")])
+def test_kernels_that_benchmarks_call_by_name_are_those_of_versions_that_run_them(version: str, format: str) -> None:
+    """Up to vLLM 0.14 Triton's experts on Blackwell; later versions run FlashInfer's, whatever their tables time."""
+    gpu = load_hardware("b200-sxm")
+    fits = {("moe", one): Fit("moe", one, DEFAULTS, version="0.24.0") for one in ("bf16", "bf16_triton")}
+    measured = Calibration("b200-sxm", "calibrated", fits, engine="vllm", version=version)
+    phase = analyze(Scenario(load_model("qwen3-30b-a3b"), gpu), lambda *_: measured).prefill
+    kernels = [found for run in phase.passes for found in phase.timed(run).kernels if "moe" in found.matches]
+    assert {found.matches["moe"].fit.format for found in kernels} == {format}
