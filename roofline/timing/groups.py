@@ -77,10 +77,10 @@ def _group(
         texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
     if op == "attention_decode" and engine["split_kv"] != 1:
         texts["split_kv"] = engine["split_kv"]
-    if op == "mla_decode":
-        texts["by_token" if shapes[0].by_token else "scheduled"] = float(
-            shapes[0].by_token or RESCHEDULES.match(engine.label) is not None
-        )
+    if op == "mla_decode" and shapes[0].by_token:
+        texts["by_token"] = 1.0
+    elif op == "mla_decode" and RESCHEDULES.match(engine.label):
+        texts["scheduled"] = 1.0
     factor = engine["collective"] if op == "collective" else 1.0
     indices = np.array([index for index, _ in members])
     conversion = engine["kv_conversion"] if op in ATTENTION and members[0][1].upcasts_cache else 0.0
