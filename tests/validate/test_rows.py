@@ -236,6 +236,16 @@ def test_triton_experts_that_benchmarks_call_by_name_have_constants_of_their_own
     assert part.frame["dtype"].tolist() == [found]
 
 
+def test_block_scaled_experts_that_have_one_scale_are_those_of_fp8(tmp_path: Path) -> None:
+    sizes = {"tokens": 8, "hidden": 2048, "top_k": 8, "experts": 128, "ep": 1, "hardware": "h100-sxm", "latency_us": 50}
+    frame = pd.DataFrame(
+        {"tp": [1, 8, 1, 8], "software": ["SGLang 0.5.9", "SGLang 0.5.10", "SGLang 0.5.10", "vLLM 0.24"]}
+    )
+    frame = frame.assign(op="moe", dtype="fp8_block", intermediate=768, routing="balanced", kernel="triton", **sizes)
+    (part,) = read_measurements(write(tmp_path, frame))
+    assert part.frame["dtype"].tolist() == ["fp8", "fp8", "fp8_block", "fp8_block"]
+
+
 def test_the_cache_column(tmp_path: Path) -> None:
     """Rows that say nothing are those of public benchmarks: replayed buffers, one kernel a graph."""
     lines = ["hardware,op,dtype,m,n,k,latency_us,cache"]

@@ -56,13 +56,18 @@ ones chose anew among the experts of the device. Later both are clamped to the f
 four times as long. From 0.5.14 other kernels than Triton's are those of whole layers.
 """
 
+SCALED = 128
+"""Weights in each direction with one scale: SGLang's FP8 experts of other widths, and all those of tables up to 0.5.9
+(pull request 876), have one scale in all. Both versions take the same time for such widths within 1%, 0.5.10 up to 1.3
+times as long for others."""
+
 SGLANG_0_5_10_TO_13 = re.compile(r"SGLang 0\.5\.1[0-3]\b", re.IGNORECASE)
 
 
 def named(frame: pd.DataFrame) -> dict[str, Any]:
     """The columns of rows of experts that public tables leave out, or name otherwise."""
     columns: dict[str, Any] = {}
-    if not {"dtype", "kernel", "ep"} <= set(frame):
+    if not {"dtype", "kernel", "hidden", "intermediate", "tp", "ep"} <= set(frame):
         return columns
     dtypes, kernels = frame["dtype"], frame["kernel"].fillna("").astype(str)
     fast = (dtypes == "nvfp4") & kernels.str.endswith("_min_latency")
@@ -75,11 +80,14 @@ def named(frame: pd.DataFrame) -> dict[str, Any]:
         names, devices = frame["software"].fillna("").astype(str), frame["hardware"]
         late = names.str.startswith("TensorRT-LLM") & devices.isin(LATE_TENSORRT_LLM)
         columns["consecutive"] = (names.str.match(CONSECUTIVE) & ~late).astype(np.float64)
+        sglang = names.str.startswith("SGLang")
         old, middle = names.str.match(SGLANG_UNTIL_0_5_9), names.str.match(SGLANG_0_5_10_TO_13)
         early = old | (middle & devices.isin(EARLY_SGLANG_0_5_10))
-        triton = names.str.startswith("SGLang") & kernels.str.contains("triton", regex=False)
+        triton = sglang & kernels.str.contains("triton", regex=False)
         marlin = (old | middle) & kernels.str.contains("marlin", regex=False)
         found = {"arriving": triton | marlin, "clamped": (triton | marlin) & ~early, "rerouted": marlin & early}
+        blocks = ((frame["intermediate"] / frame["tp"]) % SCALED == 0) & (frame["hidden"] % SCALED == 0) & ~old
+        columns["dtype"] = columns["dtype"].mask(sglang & (dtypes == "fp8_block") & ~blocks, "fp8")
         columns |= {name: mask.astype(np.float64) for name, mask in found.items()}
     return columns
 
