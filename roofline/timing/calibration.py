@@ -244,7 +244,7 @@ class Calibration(Struct, frozen=True, eq=False):
 
     def with_host(self, match: Match, format: str) -> Match:
         """The constants with the host time of the nearest benchmark without CUDA graphs, for rows of such a one."""
-        fits = (match.fit, *(link.fits.get((match.fit.op, format)) for link in self.chain))
+        fits = (link.fits.get((match.fit.op, format)) for link in self.chain)
         near = next((fit for fit in fits if fit is not None and fit.parameters.get("host", 0.0) > NO_HOST), match.fit)
         return replace(match, fit=with_host_of(match.fit, near))
 
@@ -314,7 +314,9 @@ def for_other_engine(fit: Fit) -> Fit:
 
 
 def with_host_of(fit: Fit, other: Fit) -> Fit:
-    """The fit with the host time of another one."""
+    """The fit with the host time of another one, where it has none."""
+    if fit.parameters.get("host", 0.0) > NO_HOST:
+        return fit
     host = {one.name for one in kernel(other.op).parameters(other.format) if one.host} & other.parameters.keys()
     return replace(fit, parameters={**fit.parameters, **{name: other.parameters[name] for name in host}})
 
