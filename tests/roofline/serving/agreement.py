@@ -125,19 +125,21 @@ def simulated(replica: Replica, load: Load, running: float, seed: int = 1, reque
     return np.array([spent.sum() / (run.output[kept] - 1).sum(), np.quantile(ttft, 0.95)])
 
 
-def compared(setting: Setting, runs: int) -> np.ndarray:
+def compared(setting: Setting, runs: int, requests: int) -> np.ndarray:
     """Mean TPOT and p95 of TTFT: steady over the mean of some runs, and one run over another."""
     replica, load = setting.replica, setting.load
     quick = steady(replica, load, load.rate or load.concurrency)
-    found = [simulated(replica, load, float(quick.running[0]), seed) for seed in range(1, runs + 1)]
+    found = [simulated(replica, load, float(quick.running[0]), seed, requests) for seed in range(1, runs + 1)]
     return np.stack([np.array([quick.tpot[0, 0], quick.ttft[2, 0]]) / np.mean(found, axis=0), found[0] / found[-1]])
 
 
-def ratios(settings: int = 200, seed: int = 7, runs: int = 2) -> tuple[list[Setting], np.ndarray, np.ndarray]:
+def ratios(
+    settings: int = 200, seed: int = 7, runs: int = 2, requests: int = 5000
+) -> tuple[list[Setting], np.ndarray, np.ndarray]:
     """Random settings, and for each the ratios of TPOT and TTFT of the steady state, and of another run."""
     random = np.random.default_rng(seed)
     drawn = [random_setting(random) for _ in range(settings)]
-    found = np.array([compared(each, runs) for each in drawn])
+    found = np.array([compared(each, runs, requests) for each in drawn])
     return drawn, found[:, 0], found[:, 1]
 
 

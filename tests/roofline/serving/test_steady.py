@@ -15,8 +15,8 @@ from roofline.serving.steady import steady
 from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
 from tests.roofline.serving.agreement import DEPLOYMENTS, PROMPTS, ratios, steps, within
 
-SETTINGS = 100
-"""Random settings that the two are compared over."""
+SETTINGS, REQUESTS = 100, 3000
+"""Random settings that the two are compared over, and the least requests of a run."""
 
 LEAST = {
     (): (0.82, 0.88, 0.78),
@@ -37,7 +37,7 @@ def replica(place: int, kv_tokens: int = 10**6, **policy) -> Replica:
 
 
 def test_steady_states_agree_with_simulations_of_random_settings() -> None:
-    drawn, found, _ = ratios(SETTINGS, runs=1)
+    drawn, found, _ = ratios(SETTINGS, runs=1, requests=REQUESTS)
     for classes, least in LEAST.items():
         assert (np.array(within(drawn, found, *classes)[1:]) >= least).all(), classes
 
@@ -133,7 +133,8 @@ def test_outcomes_are_those_of_the_simulation(place, order, output, arrivals) ->
     if load.rate:
         load = replace(load, rate=load.rate * steady(found, load, [1e-3]).saturation)
     quick = steady_outcomes(found, load, steady(found, load, load.rate or load.concurrency))[0]
-    run = outcome_of(found, load, simulate(found, load, 20_000))
+    # A loop takes a hundred rounds to forget its beginning.
+    run = outcome_of(found, load, simulate(found, load, max(8_000, 100 * (load.concurrency or 0))))
     for name in ("running", "kv_use"):
         assert getattr(quick, name) == pytest.approx(getattr(run, name), rel=0.07), name
     # A run begins with more: all of a closed loop wait.
