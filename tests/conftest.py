@@ -10,6 +10,7 @@ os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 # Each process that a test starts would compile all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,6 +48,13 @@ LONG += (
     "test_plan",
 )
 """Modules with tests of many seconds: they begin, so that short ones fill the end of every worker."""
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported and collected out of each later garbage collection."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
