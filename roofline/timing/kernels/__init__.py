@@ -344,8 +344,11 @@ def kernel_times(
         launch = chosen.launch_in_step(parameters)
         parameters, graph = {**parameters, "launch": launch}, parameters["launch"] - launch
     bound = chosen.bound(columns, hardware, resident)
-    time = graph * np.asarray(alone)
     hosts = frozenset(name for name in parameters if name.startswith("host"))
+    if not np.any(alone):
+        served = {name: value for name, value in parameters.items() if name not in hosts} if hosts else parameters
+        return bound, np.maximum(chosen.time(columns, hardware, served, resident), bound)
+    time = graph * np.asarray(alone)
     launched = np.asarray(alone) & (column(columns, "graph", 1.0) == 0.0)
     for rows, without in (
         (launched, frozenset[str]()),
