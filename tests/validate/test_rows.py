@@ -246,6 +246,13 @@ def test_block_scaled_experts_that_have_one_scale_are_those_of_fp8(tmp_path: Pat
     assert part.frame["dtype"].tolist() == ["fp8", "fp8", "fp8_block", "fp8_block"]
 
 
+def test_experts_of_no_named_software_or_kernel_are_plain_ones(tmp_path: Path) -> None:
+    sizes = {"tokens": 8, "hidden": 2048, "intermediate": 768, "top_k": 8, "experts": 128, "tp": 1, "ep": 2}
+    frame = pd.DataFrame([{**sizes, "dtype": "fp8_block", "hardware": "h100-sxm", "latency_us": 50, "op": "moe"}])
+    (part,) = read_measurements(write(tmp_path, frame.assign(routing="balanced", software=None, kernel=None)))
+    assert part.frame["dtype"].tolist() == ["fp8_block"]
+
+
 def test_the_cache_column(tmp_path: Path) -> None:
     """Rows that say nothing are those of public benchmarks: replayed buffers, one kernel a graph."""
     lines = ["hardware,op,dtype,m,n,k,latency_us,cache"]

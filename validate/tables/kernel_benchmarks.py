@@ -63,7 +63,7 @@ def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
     if "software" not in frame:
         return {}
     found: dict[str, pd.Series[float]] = {}
-    software = frame["software"].astype(object).where(frame["software"].notna(), "").astype(str)
+    software = frame["software"].fillna("").astype(str)
     if op == "attention_decode":
         found["keys_only"] = _matches(software, KEYS_ONLY)
         found["ungrouped"] = (

@@ -263,8 +263,9 @@ def _plain(frame: pd.DataFrame, where: str) -> pd.DataFrame:
     for name in map(str, frame):
         column = frame[name]
         if name in WORDS:
-            columns[name] = column.astype(object).map(_word, na_action="ignore")
-            _refuse(columns[name].isna() & ~_absent(column), f"{quote(name)} is no text", where)
+            words = column.astype(object).map(_word, na_action="ignore")
+            _refuse(words.isna() & ~_absent(column), f"{quote(name)} is no text", where)
+            columns[name] = words.astype(object) if words.isna().all() else words  # else a column of numbers
         elif name in NUMBERS:
             columns[name] = numbers_of(column)
             _refuse(columns[name].isna() & ~_absent(column), f"{quote(name)} is no finite number", where)
