@@ -23,7 +23,7 @@ from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.timing.calibration import Calibration, Fit, Match, Residuals
 from roofline.timing.kernels import kernel
-from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, TRITON, numbers
+from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, TRITON, has_tensor_memory, numbers
 from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.shapes import KernelShape, kernel_shape, of_ggml, weight_format
@@ -288,18 +288,25 @@ def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -
     found = {}
     for op in ATTENTION if shape.op == "attention" else (shape.op,):
         format = _measured_format(op, shape, hardware)
-        match = _called_by_name(op, format, calibration) or calibration.find_for(op, format, hardware)
+        match = _of_old_versions(op, format, hardware, calibration) or calibration.find_for(op, format, hardware)
         if match is not None and _computes(shape, hardware) and not _on_vector_units(shape, match):
             found[op] = match
     return found
 
 
-def _called_by_name(op: str, format: str, calibration: Calibration) -> Match | None:
-    """The constants of Triton's experts for versions of vLLM that run these on any GPU, where tables name them."""
-    version = calibration.version
-    if op != "moe" or format not in TRITON or calibration.engine != "vllm" or not version:
+def _of_old_versions(op: str, format: str, hardware: Hardware, calibration: Calibration) -> Match | None:
+    """The constants of a kernel in Triton that later versions of the engine have replaced, where it was measured.
+
+    vLLM before 0.15 runs Triton's experts on any GPU; TensorRT-LLM before 1.3.0rc6 quantizes activations of
+    block-scaled GEMMs in Triton on Blackwell with HBM (NVIDIA/TensorRT-LLM, pull request 11607).
+    """
+    if format not in TRITON or not calibration.version:
         return None
-    found = calibration.find(op, TRITON[format]) if Version(version) < Version("0.15") and format != "int4_wo" else None
+    experts = (op, calibration.engine) == ("moe", "vllm") and format != "int4_wo"
+    blocks = (op, format, calibration.engine) == ("gemm", "fp8_block", "tensorrt-llm") and has_tensor_memory(hardware)
+    if not (experts or blocks) or Version(calibration.version) >= Version("0.15" if experts else "1.3.0rc6"):
+        return None
+    found = calibration.find(op, TRITON[format])
     return found if found is not None and found.fit.format == TRITON[format] else None
 
 

@@ -12,7 +12,16 @@ from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel, kernel_bound, kernel_time
 from roofline.validate.fit.hierarchy import Data, Node, fit_all, fit_table, load
 from roofline.validate.fit.variance import Crossing, component, components, crossings, render
-from roofline.validate.score.held_out import Split, bundled, known_engine, markdown, newest, score, splits
+from roofline.validate.score.held_out import (
+    Split,
+    bundled,
+    known_engine,
+    markdown,
+    newest,
+    score,
+    shared_kernels,
+    splits,
+)
 from roofline.validate.tables.implausible import believable
 from roofline.validate.tables.origin import NONE, Origin, by_origin, origin
 from roofline.validate.tables.rows import Measurements, read_measurements, shape_columns
@@ -91,6 +100,29 @@ def test_versions_engines_and_devices_are_held_out_whole(data: Data, found: dict
     assert [one.place[0] for one in known] == ["h100-sxm"]
     assert [one.split.kind for one in newest(data, known)] == ["newest"]
     assert "A version held out" in markdown(held)
+
+
+def test_versions_of_shared_kernels_are_predicted_from_the_others(tmp_path: Path) -> None:
+    """cuBLAS of three engines, one of them published twice, another 30% slower: the interval is that of versions."""
+    versions = {"vLLM 0.24.0": 1.0, "vLLM 0.22.0": 1.0, "SGLang 0.5.9": 1.02, "TensorRT-LLM 1.0.0": 1.3}
+    same = rows("h100-sxm", "any", 0.8, count=200).assign(dtype="bf16")
+    parts = [same.assign(software=name, latency_us=same["latency_us"] * slower) for name, slower in versions.items()]
+    pd.concat(parts).to_csv(tmp_path / "shared.csv", index=False)
+    key = "gemm", "bf16"
+    data = load([tmp_path])
+    nodes, every = fit_table(key, data.tables[key]), data.tables[key]["h100-sxm", NONE]
+    held = shared_kernels(key, "h100-sxm", every, nodes)
+    assert {(one.split.kind, one.place[1].engine) for one in held} == {
+        ("version", "sglang"),
+        ("version", "tensorrt-llm"),
+        ("engine", "sglang"),
+        ("engine", "tensorrt-llm"),
+        ("engine", "vllm"),
+    }
+    slow = next(one.scored for one in held if one.place[1].engine == "tensorrt-llm")
+    assert np.median(slow.measured / slow.mid) == pytest.approx(1.3, rel=0.05)
+    fit = next(node.fit for node in nodes if node.place == "h100-sxm")
+    assert fit.residuals["all"].high > 1.25
 
 
 def test_the_bundled_constants_are_nodes_to_score(data: Data) -> None:

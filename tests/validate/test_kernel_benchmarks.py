@@ -41,6 +41,24 @@ def test_tables_without_graphs_show_by_their_short_kernels(
     assert is_ungraphed(gemms(tmp_path, [software], dtype, *latencies)) is ungraphed
 
 
+@pytest.mark.parametrize(
+    ("software", "hardware", "format"),
+    [
+        ("TensorRT-LLM 1.2.0rc5", "b200-sxm", "fp8_block_triton"),
+        ("TensorRT-LLM 1.3.0rc10", "b200-sxm", "fp8_block"),
+        ("TensorRT-LLM 1.2.0rc5", "h200-sxm", "fp8_block"),
+        ("SGLang 0.5.9", "b200-sxm", "fp8_block"),
+    ],
+)
+def test_kernels_that_a_version_replaced_are_formats_of_their_own(
+    software: str, hardware: str, format: str, tmp_path: Path
+) -> None:
+    part = gemms(tmp_path, [software], "fp8_block", 20.0, 21.0)
+    part.frame.assign(hardware=hardware, dtype="fp8_block").to_csv(tmp_path / "moved.csv", index=False)
+    (moved,) = read_measurements(tmp_path / "moved.csv")
+    assert set(moved.frame["dtype"]) == {format}
+
+
 def test_a_file_may_say_so_itself(tmp_path: Path) -> None:
     part = gemms(tmp_path, ["vLLM 0.24.0"], "fp8_block", 60.0, 70.0)
     part.frame.assign(graph=1.0, eager=1.0).to_csv(tmp_path / "said.csv", index=False)

@@ -9,8 +9,9 @@ it, with a prior around the constants of its parent (`roofline.validate.fit.cons
           engine, device    one version on one device
 
 So a node with few rows stays near its parent, one with many follows its rows; the devices of a family share the
-choices of a version, such as its tiles. Kernels that engines share (`SHARED`: the
-rows of all engines agree within noise) have one node a device, below one for all. Constants of the kernel mean the same
+choices of a version, such as its tiles. Kernels that engines share (`SHARED`: the rows of all engines agree within
+noise) have one node a device, below one for all; each version counts the same, and the residuals are those of versions
+that a fit did not see. Constants of the kernel mean the same
 in every table: the host time of tables without CUDA graphs has parameters of its own, and such a node takes what it
 cannot tell (`launch`) from tables of the same device with graphs. What a library lacks on some devices (`local`
 parameters) is known of their family only.
@@ -31,14 +32,15 @@ from msgspec.structs import replace
 from roofline.core.parameters import Unit
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.version import Version
-from roofline.timing.calibration import Fit
+from roofline.timing.calibration import Fit, Residuals
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import families, link_of
 from roofline.timing.kernels import kernel, kernel_regimes
+from roofline.timing.kernels.common import TRITON
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.validate.fit.calibrate import sample
 from roofline.validate.fit.constants import PRIOR_WIDTH, default_start, fit_rows, log_errors, ranges, summarise
-from roofline.validate.fit.search import Start
+from roofline.validate.fit.search import Start, search
 from roofline.validate.tables.implausible import believable
 from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.origin import NONE, Origin, by_origin, is_ungraphed
@@ -58,6 +60,9 @@ SGLang's all-reduce is that of vLLM: on every device their times are equal.
 LEAF_ROWS = 300
 """Most rows of one version on one device; more do not improve a dozen constants."""
 
+SHARED_ROWS = 1500
+"""Most rows of each version of a kernel that engines share, so that none outweighs the others."""
+
 POOLED_ROWS = 1000
 """Most rows of a node above, in equal parts from those below."""
 
@@ -72,6 +77,9 @@ FREE_CHOICE = 200
 
 WIDTH = 0.5
 """Width of the prior around the constants of the parent, in factors of e."""
+
+BLOCK_SCALED = ("gemm", "fp8_block"), ("gemm", TRITON["fp8_block"])
+"""Block-scaled GEMMs, with the engine's kernel that quantizes activations and with that of Triton."""
 
 Key = tuple[str, str]
 """Op and format."""
@@ -118,10 +126,12 @@ def load(folders: Iterable[Path]) -> Data:
                 for format, table in rows.formats().items():
                     if as_computed(table, load_hardware(name)) is not table:
                         continue  # constants of a format are those of its own arithmetic
-                    where = NONE if (kernels.op, format) in SHARED else origin
-                    gathered.setdefault((kernels.op, format), {}).setdefault((name, where), []).append(table)
+                    if shared := (kernels.op, format) in SHARED:
+                        table = sample(table, SHARED_ROWS, 0)
+                    where = name, NONE if shared else origin
+                    gathered.setdefault((kernels.op, format), {}).setdefault(where, []).append(table)
     tables = {
-        key: {place: next(iter(by_op(parts).values())) for place, parts in sorted(places.items())}
+        key: {place: joined(parts) for place, parts in sorted(places.items())}
         for key, places in sorted(gathered.items())
     }
     return Data(tables, tuple(left_out))
@@ -185,7 +195,9 @@ def _fitted(
         unseen = len(every) >= UNSEEN * len(rows[name, origin])
         part = rows[name, origin], device
         found = _evident(fit_rows(op, format, [part], start, seed, free, hosted, folds=not unseen, least=LEAST_ROWS))
-        if unseen:
+        if (op, format) in SHARED and len(by_origin(every)) > 1:
+            found = replace(found, residuals=_between_versions(every, device, found, seed), ranges=ranges(op, [every]))
+        elif unseen:
             errors = -log_errors(every, device, found.parameters)
             residuals = summarise(op, errors, kernel_regimes(op, every.columns))
             found = replace(found, residuals=residuals, ranges=ranges(op, [every]))
@@ -199,6 +211,32 @@ def _fitted(
     return replace(
         found, residuals=summarise(op, errors, regimes), version=versions.pop() if len(versions) == 1 else ""
     )
+
+
+def _between_versions(every: Measurements, device: Hardware, fit: Fit, seed: int) -> Mapping[str, Residuals]:
+    """The residuals of each version's rows of a shared kernel, with constants fitted to the others."""
+    parts, errors, regimes = by_origin(every), [], []
+    for one, part in parts.items():
+        rest = joined(rows for other, rows in parts.items() if other != one)
+        start = Start(fit.parameters, WIDTH, informed=True)
+        constants = search(fit.op, fit.format, [(sample(rest, LEAF_ROWS, seed), device)], start, free=False)
+        errors.append(-log_errors(part, device, constants))
+        regimes.append(kernel_regimes(fit.op, part.columns))
+    return summarise(fit.op, np.concatenate(errors), np.concatenate(regimes))
+
+
+def joined(parts: Iterable[Measurements]) -> Measurements:
+    """Measurements of one op together."""
+    (found,) = by_op(list(parts)).values()
+    return found
+
+
+def fit_shared_kernel(key: Key, rows: Measurements, device: Hardware, start: Fit, seed: int = 0) -> Fit:
+    """The constants of a kernel that engines share on one device, from those of its family or of all devices."""
+    place, found = (device.name, NONE), sample(rows, LEAF_ROWS, seed)
+    prior = Start(_begun(start), WIDTH, informed=True)
+    one = {place: found}, {device.name: device}
+    return _fitted(*key, *one, seed, [place], prior, hosted=False, leaf=True, free=False, table={place: rows})
 
 
 def _evident(fit: Fit) -> Fit:
@@ -292,16 +330,17 @@ def _split_gaps(versions: dict[str, dict[Key, Fit]]) -> None:
     FP8, which have a quantizing kernel, too; the rest is a gap of the benchmark.
     """
     for version, fits in versions.items():
-        plain, blocks = of_version(versions, version).get(("gemm", "fp8")), fits.get(("gemm", "fp8_block"))
-        if blocks is None:
+        key = next((key for key in BLOCK_SCALED if key in fits), None)
+        if key is None:
             continue
+        blocks, plain = fits[key], of_version(versions, version).get(("gemm", "fp8"))
         if plain is None:
             plain = of_version(versions, version, other=True).get(("gemm", "fp8"))
         gap = 0.0 if plain is None else blocks.parameters["launch"] - plain.parameters["launch"]
         if gap > 0:
             known = blocks.parameters
             moved = {**known, "launch": known["launch"] - gap, "host_gap": known["host_gap"] + gap}
-            fits["gemm", "fp8_block"] = replace(blocks, parameters=moved)
+            fits[key] = replace(blocks, parameters=moved)
 
 
 def fit_elsewhere(

@@ -46,13 +46,15 @@ from roofline.validate.fit.hierarchy import (
     Place,
     fit_all,
     fit_elsewhere,
+    fit_shared_kernel,
+    joined,
     load,
     outside,
     shelved,
 )
 from roofline.validate.main import run_command
 from roofline.validate.score.kernels import Scored, error_statistics, predict
-from roofline.validate.tables.origin import NONE, Origin
+from roofline.validate.tables.origin import NONE, Origin, by_origin
 from roofline.validate.tables.rows import Measurements
 
 
@@ -194,6 +196,34 @@ def _seen(node: Node, table: Iterable[Place]) -> set[Place]:
     }
 
 
+def shared_kernels(key: Key, name: str, rows: Measurements, nodes: Sequence[Node]) -> list[HeldOut]:
+    """The predictions for each version and engine in the rows of a kernel that engines share on one device.
+
+    The device's constants are fitted to the rows of the others, which over PCIe are of the same machine. Two of L40S's
+    tables were published under two versions: neither counts.
+    """
+    device, parts = load_hardware(name), by_origin(rows)
+    found: list[HeldOut] = []
+    above = {node.place: node.fit for node in nodes if node.place != name}
+    start = next(above[place] for place in (*families(device), link_of(device), "pooled") if place in above)
+    for split in (
+        *(Split("version", name, one) for one in parts),
+        *(Split("engine", name, Origin(engine, "")) for engine in dict.fromkeys(one.engine for one in parts)),
+    ):
+        held = [part for one, part in parts.items() if split.held((name, one))]
+        rest = [part for one, part in parts.items() if not split.held((name, one))]
+        copied = any(sorted(one.seconds) == sorted(other.seconds) for one in held for other in rest)
+        if not rest or copied or not split.origin.engine:
+            continue
+        fit = fit_shared_kernel(key, joined(rest), device, start)
+        calibration = Calibration(name, "calibrated", {key: fit})
+        for one, part in parts.items():
+            if split.held((name, one)):
+                scored = predict(sample(part, LEAF_ROWS, 0), device, calibration)
+                found += (HeldOut(split, (name, one), rows) for rows in scored)
+    return found
+
+
 def newest(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
     """Of the versions held out (`known_engine`), the newest of each engine: what a release is after these tables."""
     last = {engine: max(versions, key=Version) for engine, versions in _versions(data).items()}
@@ -285,10 +315,17 @@ def report(folders: Sequence[Path], shipped: bool = False) -> str:
     else:
         with ProcessPoolExecutor(mp_context=fork) as pool:
             found = fit_all(data, pool.map)
+    shared = [
+        (key, name, rows, found[key])
+        for key in SHARED
+        for (name, _), rows in data.tables.get(key, {}).items()
+        if len(by_origin(rows)) > 1
+    ]
     every, workers, data = list(splits(data)), os.cpu_count() or 1, sampled(data)
     with ProcessPoolExecutor(workers, mp_context=fork) as pool:
+        common = [one for share in pool.map(shared_kernels, *zip(*shared, strict=True)) for one in share]
         shares = pool.map(partial(_listed, data, found), [every[first::workers] for first in range(workers)])
-        held = list(known_engine(data, (one for share in shares for one in share)))
+        held = [*known_engine(data, (one for share in shares for one in share)), *common]
     return markdown([*held, *newest(data, held)])
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from roofline.timing.kernels.common import TRITON
 from roofline.timing.kernels.mla import RESCHEDULES
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ EAGER = re.compile(r"vLLM v?0\.(\d|1[0-4])(\.|$)", re.IGNORECASE), ("fp8", "fp8_
 """Software and formats of GEMMs whose activations are quantized in PyTorch operators, which a served model compiles.
 
 vLLM compiles `QuantFP8.forward_native` outside of models, too, since 0.15 (vllm-project/vllm, pull request 32806).
+"""
+
+TRITON_QUANTIZED = re.compile(r"TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc[0-5]\b)", re.IGNORECASE), UNGROUPED[1]
+"""Software and GPUs whose block-scaled GEMMs have their activations quantized in Triton, 20 ns a row.
+
+NVIDIA/TensorRT-LLM, pull requests 11478 (16% of the time of DeepSeek-V3 Lite on B200) and 11607 (2026-02-24), which
+replaced it.
 """
 
 VLLM = re.compile(r"vLLM\b", re.IGNORECASE)
@@ -76,6 +84,16 @@ def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
     if op in {kind.op for kind in UNGRAPHED} and "dtype" in frame:
         found["graph"] = 1.0 - _ungraphed(frame, software, op)
     return {name: column for name, column in found.items() if name not in frame}
+
+
+def gemm_formats(frame: pd.DataFrame) -> pd.Series[str]:
+    """The formats of GEMMs by the kernel that quantizes their activations."""
+    dtypes, block = frame["dtype"], "fp8_block"
+    if "software" not in frame:
+        return dtypes
+    software = frame["software"].fillna("").astype(str)
+    old = (_matches(software, TRITON_QUANTIZED[0]) > 0) & frame["hardware"].isin(TRITON_QUANTIZED[1])
+    return dtypes.mask((dtypes == block) & old, TRITON[block])
 
 
 def _matches(software: pd.Series[str], pattern: re.Pattern[str]) -> pd.Series[float]:

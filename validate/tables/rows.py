@@ -35,7 +35,7 @@ from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.timing.kernels.moe import OPTIONS
 from roofline.validate.tables import experts
 from roofline.validate.tables.frames import read_frame
-from roofline.validate.tables.kernel_benchmarks import timed_beside
+from roofline.validate.tables.kernel_benchmarks import gemm_formats, timed_beside
 from roofline.validate.tables.mla_heads import heads_of_rank
 
 if TYPE_CHECKING:
@@ -232,6 +232,8 @@ def _named(frame: pd.DataFrame, op: str) -> pd.DataFrame:
     if op in ("attention_prefill", "attention_decode") and "software" in frame and "bare" not in frame:
         columns["bare"] = frame["software"].isin(WITHOUT_KV_WRITE).astype(np.float64)
     columns |= timed_beside(frame.assign(**columns), op)
+    if op == "gemm" and "dtype" in frame:
+        columns["dtype"] = gemm_formats(frame.assign(**columns))
     if op == "moe":
         columns |= experts.named(frame)
     if op == "mla_decode":

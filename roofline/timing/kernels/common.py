@@ -195,7 +195,7 @@ def l2_bytes(hardware: Hardware) -> float:
     return hardware.l2 or 0.0
 
 
-def smooth_maximum(first: Array, second: Array, sharpness: float) -> Array:
+def smooth_maximum(first: Array, second: Array, sharpness: Array | float) -> Array:
     """`(first^p + second^p)^(1/p)`: the maximum where one dominates, 2^(1/p) times it where they are equal.
 
     Compute and memory overlap imperfectly within a kernel; p = 1 is no overlap.

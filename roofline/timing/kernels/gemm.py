@@ -9,7 +9,7 @@ A kernel divides C into tiles of b_m x b_n, and may split k into s parts (split-
     units          T_S = min over (b_m, b_n, s) of w T1 + T2                              libraries pick a good tile
     memory         T_M = (passes B + A + C) / (e_B bandwidth)               passes = min(ceil(m / v), 1 + packing)
     throttling     T_S (1 + d T_S / (T_S + 500 us))                                  long GEMMs lower the clock
-    kernel         x  = (T_S^p + T_M^p)^(1/p)
+    kernel         x  = (T_S^p + T_M^p)^(1/p)              16-bit formats: p sqrt(1 + max(T_S, T_M) / overlap) for p
     time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantizing kernel
                        [+ padding]                       a benchmark's block-scaled rows, where m is no multiple of 4
 
@@ -180,6 +180,7 @@ _HOST = (
 """Host time of benchmarks without CUDA graphs, which hides the time of short kernels; predictions do not use it."""
 
 _PLAIN = (
+    Parameter("overlap", Unit.SECONDS, 1e-6, 1.0, 1.0, "duration from which sharpness grows", start=20e-6),
     Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.1, "slowdown of long GEMMs by power limits"),
     Parameter("packing", Unit.RATIO, 1e-6, 8.0, 1e-6, "passes over weights that packing adds", start=1.0, kind="cpu"),
     Parameter("vector_rows", Unit.CHOICE, 1, 4, 1, "rows of one pass without packing", start=2, kind="cpu"),
@@ -245,7 +246,7 @@ def _time(
         cache = parameters["l2_share"] * l2_bytes(hardware)
         missing = missing * (1.0 - resident * resident_share(footprint, cache, 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
-    kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
+    kernel = overlapped(on_units, over_memory, parameters)
     if bare or not form.quantizes:
         return parameters["launch"] + kernel
     quantizing = parameters.get("quantize_row", 0.0) * m + (2.0 + form.input_bytes) * m * k / (
@@ -259,6 +260,19 @@ def _time(
         return time
     gaps = np.where(resident, parameters.get("host_gap", 0.0), 0.0)
     return benchmarked(time + gaps, parameters, resident, _host_growth(m, parameters))
+
+
+def sharpness(longer: Array | float, parameters: Mapping[str, float]) -> Array | float:
+    """The exponent of a kernel whose longer part takes so many seconds.
+
+    The first loads and the last tiles overlap with nothing, whatever the length of a GEMM.
+    """
+    return parameters["sharpness"] * np.sqrt(1.0 + longer / parameters.get("overlap", np.inf))
+
+
+def overlapped(on_units: Array, over_memory: Array, parameters: Mapping[str, float]) -> Array:
+    """The seconds of units and memory together; see the module's formula."""
+    return smooth_maximum(on_units, over_memory, sharpness(np.maximum(on_units, over_memory), parameters))
 
 
 def eager_quantization(elements: Array, dtype: str, hardware: Hardware) -> Array:
@@ -292,7 +306,11 @@ def _weight_only_time(
         m <= chosen.vector_rows, converting + 2.0 * m * n * k / (hardware.vector_peak or np.inf), np.inf
     )
     on_units = np.minimum(on_vectors, _throttled(_units_time(m, n, k, form, hardware, parameters, chosen), parameters))
-    kernel = smooth_maximum(on_units, over_memory, chosen.sharpness or parameters["sharpness"])
+    kernel = (
+        smooth_maximum(on_units, over_memory, chosen.sharpness)
+        if chosen.sharpness
+        else overlapped(on_units, over_memory, parameters)
+    )
     beside = (chosen.input_traffic * k + chosen.output_traffic * n) * m / bandwidth
     launching = parameters["launch"] + chosen.launch
     time: Array = launching + beside + kernel

@@ -19,7 +19,7 @@ from roofline.timing.kernels.attention import cached, launch_alone, slowdown
 from roofline.timing.kernels.common import column, is_bare, numbers, storage, text, units
 from roofline.timing.kernels.common import units as threads
 from roofline.timing.kernels.elementwise import PASSES, cycle_rate, elements, pages
-from roofline.timing.kernels.gemm import weight_only_kernel, weight_passes
+from roofline.timing.kernels.gemm import sharpness, weight_only_kernel, weight_passes
 
 
 class Term(NamedTuple):
@@ -137,7 +137,7 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         count = shown(float(threads(hardware)))
         waiting = _evaluated("barriers", "barriers = barrier x threads", f"{shown(constants['barrier'])} * {count}")
         return [waiting, units, memory, _sum("t = barriers + units + memory", waiting, units, memory)]
-    both = _smooth(units.value, memory.value, constants["sharpness"])
+    both = _smooth(units.value, memory.value, float(sharpness(max(units.value, memory.value), constants)))
     found = [_launch(constants), units, memory, both]
     if is_bare(columns) or not form.quantizes:
         return [*found, _sum("t = launch + x", found[0], both)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from roofline import load_hardware
+from roofline import analyze, load_hardware, load_model
+from roofline.scenario.scenario import Scenario
+from roofline.timing.calibration import Calibration, Fit
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel, kernel_time
 from roofline.timing.kernels.gemm import eager_quantization
@@ -61,3 +63,39 @@ def test_rows_without_graphs_have_a_benchmarks_host_time() -> None:
     )
     assert graphed < 25e-6
     assert 50e-6 < launched < 120e-6
+
+
+@pytest.mark.parametrize(("k", "ratio"), [(1024.0, 1.3), (262144.0, 1.03)])
+def test_long_kernels_overlap_better(k: float, ratio: float) -> None:
+    """BF16 on H100, where units and memory take as long: 1.57 of either at 4 us, 1.34 at 24, 1.06 at 250 (public
+    timings of cuBLAS). Here with an overlap of 50 us."""
+    constants = {one.name: one.default for one in kernel("gemm").parameters("bf16")}
+    constants |= {"launch": 1e-9, "tile_prologue": 1e-9, "sharpness": 1.4, "overlap": 50e-6, "throttling": 1e-9}
+    columns = {"dtype": "bf16", "m": 8192.0, "n": 132.0, "k": k}
+
+    def time(**changed: float) -> float:
+        return float(kernel_time("gemm", columns, H100, {**constants, **changed}))
+
+    over_memory = time(compute_efficiency=1e6, tile_bandwidth=1e18)
+    on_units = constants["compute_efficiency"] * time(memory_efficiency=1e6) / over_memory
+    balanced = {"compute_efficiency": on_units, "tile_bandwidth": 1e18}
+    assert time(**balanced) / over_memory == pytest.approx(ratio, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "version", "format"),
+    [
+        ("b200-sxm", "1.2.0rc5", "fp8_block_triton"),
+        ("gb200", "1.0", "fp8_block_triton"),
+        ("b200-sxm", "1.3.0rc10", "fp8_block"),
+        ("h200-sxm", "1.2.0rc5", "fp8_block"),
+    ],
+)
+def test_old_versions_of_tensorrt_llm_quantize_in_triton(hardware: str, version: str, format: str) -> None:
+    device = load_hardware(hardware)
+    constants = {one.name: one.default for one in kernel("gemm").parameters("fp8_block")}
+    fits = {("gemm", one): Fit("gemm", one, constants) for one in ("fp8_block", "fp8_block_triton")}
+    measured = Calibration(hardware, "calibrated", fits, engine="tensorrt-llm", version=version)
+    phase = analyze(Scenario(load_model("deepseek-v3"), device), lambda *_: measured).prefill
+    kernels = [found for run in phase.passes for found in phase.timed(run).kernels if "gemm" in found.matches]
+    assert {found.matches["gemm"].fit.format for found in kernels} == {format}
