@@ -115,6 +115,13 @@ def sample(part: Measurements, count: int, seed: int, everything: bool = False) 
     return part.rows(np.sort(np.concatenate([main, others])))
 
 
+def drawn(part: Measurements, count: int, seed: int, evenly: bool = True) -> Measurements:
+    """At most `count` rows, whatever their shapes: with `evenly` half of them spread over the regimes."""
+    generator, every = np.random.default_rng(seed), np.arange(len(part))
+    chosen = _spread(part, every, count, generator) if evenly else generator.permutation(every)[:count]
+    return part.rows(np.sort(chosen))
+
+
 def _spread(
     part: Measurements, positions: NDArray[np.int64], count: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:

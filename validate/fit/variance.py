@@ -20,7 +20,7 @@ from roofline.timing.calibration import RELATIVES, TO_P90, Fit, Match, for_other
 from roofline.timing.chains import families
 from roofline.timing.kernels import Array
 from roofline.timing.levels import LEVELS, Level
-from roofline.validate.fit.calibrate import sample
+from roofline.validate.fit.calibrate import drawn
 from roofline.validate.fit.hierarchy import Data, Key, Node, Place, Table, fit_elsewhere, outside
 from roofline.validate.tables.rows import Measurements
 
@@ -74,7 +74,7 @@ def _of_table(key: Key, table: Table, found: Mapping[Key, Sequence[Node]], seed:
     elsewhere: dict[tuple[str, str], Fit | None] = {}
     crossed = []
     for place, fitted in own.items():
-        rows = sample(table[place], SAMPLE, seed)
+        rows = drawn(table[place], SAMPLE, seed, evenly=False)
         for level, fits in _across(key, place, own, leaves).items():
             for fit in fits:
                 known = for_other_engine(fit) if level == "engine" else fit

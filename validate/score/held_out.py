@@ -36,7 +36,7 @@ from roofline.timing.calibration_files import of_version, parse_document
 from roofline.timing.chains import ENGINES, FOLDER, LINKS, calibration_links, chained, families, link_of
 from roofline.timing.levels import FILE as LEVELS
 from roofline.timing.pcie_collectives import on_host
-from roofline.validate.fit.calibrate import sample
+from roofline.validate.fit.calibrate import drawn
 from roofline.validate.fit.hierarchy import (
     LEAF_ROWS,
     SHARED,
@@ -219,7 +219,7 @@ def shared_kernels(key: Key, name: str, rows: Measurements, nodes: Sequence[Node
         calibration = Calibration(name, "calibrated", {key: fit})
         for one, part in parts.items():
             if split.held((name, one)):
-                scored = predict(sample(part, LEAF_ROWS, 0), device, calibration)
+                scored = predict(drawn(part, LEAF_ROWS, 0, evenly=False), device, calibration)
                 found += (HeldOut(split, (name, one), rows) for rows in scored)
     return found
 
@@ -296,9 +296,9 @@ def _figures(chosen: Sequence[Scored]) -> str:
 
 
 def sampled(data: Data) -> Data:
-    """At most LEAF_ROWS rows of each place: those that a fit without another place has, and that are scored."""
+    """At most LEAF_ROWS rows of each place, drawn uniformly: those that are scored."""
     tables = {
-        key: {place: sample(part, LEAF_ROWS, 0) for place, part in table.items()} for key, table in data.tables.items()
+        key: {place: drawn(part, LEAF_ROWS, 0, evenly=False) for place, part in table.items()} for key, table in data.tables.items()
     }
     return Data(tables, data.left_out)
 
