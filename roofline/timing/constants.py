@@ -26,6 +26,7 @@ from roofline.timing.kernels import kernel
 from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, TRITON, has_tensor_memory, numbers
 from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.timing.kernels.elementwise import PASSES
+from roofline.timing.kernels.moe import TILES_BEFORE
 from roofline.timing.kernels.shapes import KernelShape, kernel_shape, of_ggml, weight_format
 from roofline.timing.levels import crossing_spread
 from roofline.timing.pcie_collectives import on_host
@@ -124,6 +125,8 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
     if shape is None:
         return Constants(None, {}, {}, upcasts)
     shape, matches = _nearest(ops, shape, choices)
+    if any(match.fit.format in TRITON.values() for match in matches.values()):
+        shape = replace(shape, texts={**shape.texts, "tiles": TILES_BEFORE})
     others = _others(shape, calibration)
     if by_expert:
         matches, others = (

@@ -236,6 +236,14 @@ def test_triton_experts_that_benchmarks_call_by_name_have_constants_of_their_own
     assert part.frame["dtype"].tolist() == [found]
 
 
+def test_default_tiles_of_triton_experts_are_known_by_version(tmp_path: Path) -> None:
+    sizes = {"tokens": 8, "hidden": 2048, "intermediate": 768, "top_k": 8, "experts": 128, "tp": 1, "ep": 1}
+    frame = pd.DataFrame({"software": ["vLLM 0.9.2", "vLLM 0.16.0", "vLLM 0.17.1", "vLLM 0.22.0"], "latency_us": 50})
+    frame = frame.assign(op="moe", routing="balanced", dtype="fp8", kernel="vllm_fused_moe", hardware="b200-sxm")
+    (part,) = read_measurements(write(tmp_path, frame.assign(**sizes)))
+    assert part.columns["tiles"].tolist() == [1.0, 1.0, 2.0, 2.0]
+
+
 def test_block_scaled_experts_that_have_one_scale_are_those_of_fp8(tmp_path: Path) -> None:
     sizes = {"tokens": 8, "hidden": 2048, "top_k": 8, "experts": 128, "ep": 1, "hardware": "h100-sxm", "latency_us": 50}
     frame = pd.DataFrame(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, TRITON
-from roofline.timing.kernels.moe import OPTIONS
+from roofline.timing.kernels.moe import OPTIONS, TILES_BEFORE, TILES_SINCE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +35,11 @@ BY_NAME = {
 """Kernels of public tables that call Triton's by name, and the GPUs where vLLM runs others (its tables of 0.24 name
 them); none for all. INT4 experts are those of Triton, too, whatever their name: on L40S Marlin takes half as long."""
 
+OLD_TILES = re.compile(r"vLLM 0\.(\d|1[0-6])(\.|$)", re.IGNORECASE)
+"""Versions of vLLM with smaller default tiles of Triton's experts (before pull request 34846)."""
+
 CONSECUTIVE = re.compile(
-    r"SGLang 0\.([0-4]\.|5\.\d\b)|TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc1?\d)\b|vLLM 0\.1?[0-6]\.", re.IGNORECASE
+    r"SGLang 0\.([0-4]\.|5\.\d\b)|TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc1?\d)\b|vLLM 0\.(\d|1[0-6])\.", re.IGNORECASE
 )
 """Software whose tables are from before pull request 876 (2026-04-19), which deals pairs to devices in turn.
 
@@ -90,6 +93,15 @@ def named(frame: pd.DataFrame) -> dict[str, Any]:
         columns["dtype"] = columns["dtype"].mask(sglang & (dtypes == "fp8_block") & ~blocks, "fp8")
         columns |= {name: mask.astype(np.float64) for name, mask in found.items()}
     return columns
+
+
+def tiles(frame: pd.DataFrame) -> NDArray[np.float64]:
+    """The default tiles of Triton's experts, by the version of vLLM; only of those with constants of their own."""
+    if "software" not in frame:
+        return np.zeros(len(frame))
+    old = frame["software"].fillna("").astype(str).str.match(OLD_TILES).to_numpy()
+    known = frame["dtype"].isin([name for name in TRITON.values() if name != TRITON["int4_wo"]]).to_numpy()
+    return np.where(known, np.where(old, TILES_BEFORE, TILES_SINCE), 0.0)
 
 
 def gated(frame: pd.DataFrame) -> NDArray[np.float64]:

@@ -165,7 +165,7 @@ def shape_columns(op: str, frame: pd.DataFrame) -> Columns:
             values = frame[name].unique()
             columns[name] = str(values[0]) if len(values) == 1 else frame[name].to_numpy(dtype=object)
     if op == "moe":
-        columns["gated"] = experts.gated(frame)
+        columns |= {"gated": experts.gated(frame), "tiles": experts.tiles(frame)}
     if "key_heads" in frame:
         columns["key_heads"] = frame["key_heads"].fillna(frame["heads"]).to_numpy(dtype=np.float64)
     for name, usual in OPTIONAL.items():

@@ -22,6 +22,9 @@ each device in turn, or (`consecutive` 1) to the emptiest of all, those of one d
 the busiest device has some pairs, or all. Some benchmarks take only the tokens with an expert on the device (`arriving`
 1), which are then the tokens of the launch and of P'. Their pairs with experts elsewhere are computed with the first
 expert here (`clamped`, in P), or they choose anew among the experts here (`rerouted`); others compute none of them.
+
+Tiles are the best ones, or (`tiles`) those that vLLM's Triton kernels have by default; tuned ones exist for 3 to 15% of
+public rows. Depths of less than FETCHED bytes read as much.
 """
 
 from __future__ import annotations
@@ -51,11 +54,18 @@ from roofline.timing.kernels.common import (
     rounds,
     smooth_maximum,
     storage,
+    text,
     units,
 )
 
 TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
 """Tiles of grouped GEMMs: tokens of one expert, columns."""
+
+TILES_BEFORE, TILES_SINCE = 1.0, 2.0
+"""Values of the column `tiles`: those of vLLM before and since pull request 34846 (0.17); 0 for the best of TILES."""
+
+FETCHED = 64.0
+"""Bytes that an L2 of NVIDIA fetches at least by default (cudaLimitMaxL2FetchGranularity)."""
 
 FEW = 4.0
 """Tokens beyond which the launch takes its whole time, as a scale: three more than one save half as much."""
@@ -260,7 +270,7 @@ def moe_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
     routing_column = np.asarray(columns.get("routing", "balanced"), dtype=object)
     routings = np.broadcast_to(routing_column, sizes[0].shape).reshape(-1)
     flat = [np.atleast_1d(size).reshape(-1) for size in sizes]
-    optional = (("touched", np.nan), *((name, 0.0) for name in OPTIONS))
+    optional = (("touched", np.nan), ("tiles", 0.0), *((name, 0.0) for name in OPTIONS))
     options = [np.broadcast_to(column(columns, *one), sizes[0].shape).reshape(-1) for one in optional]
     warm = np.broadcast_to(resident, sizes[0].shape).reshape(-1)
     bare = is_bare(columns)
@@ -269,13 +279,15 @@ def moe_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
         rows = routings == routing
         chosen = [size[rows] for size in flat]
         own = [option[rows] for option in options]
-        seconds[rows] = _time(chosen, own, str(routing), form, hardware, parameters, warm[rows], bare)
+        blocks = _tiles(own[1], chosen[0], chosen[4] / chosen[6], text(columns, "dtype"), form.bytes)
+        seconds[rows] = _time(chosen, own, blocks, str(routing), form, hardware, parameters, warm[rows], bare)
     return seconds.reshape(np.shape(sizes[0]))
 
 
 def _time(
     sizes: list[Array],
     options: list[Array],
+    blocks: tuple[Array, Array, Array],
     routing: str,
     form: Numbers,
     hardware: Hardware,
@@ -286,7 +298,7 @@ def _time(
     bandwidth = hardware.memory_bandwidth
     tokens, hidden, width, top_k, experts, tp, ep, gated = sizes
     width, local = width / tp, np.maximum(experts / ep, 1.0)
-    touched, consecutive, arriving, clamped, rerouted = options
+    touched, _, consecutive, arriving, clamped, rerouted = options
     loads, reached, arrived = expert_loads(tokens, top_k, experts, ep, routing, consecutive, rerouted)
     tokens = np.where(arriving > 0, np.minimum(arrived, tokens), tokens)
     here = (loads * reached).mean(axis=0) * local
@@ -299,7 +311,7 @@ def _time(
     up = (hidden, (1.0 + gated) * width)
     down = (width, hidden)
     peak = hardware.matrix_peak(form.arithmetic)
-    on_units = _units_time(loads, reached, local, remote, (up, down), form.bytes, peak, hardware, parameters)
+    on_units = _units_time(loads, reached, local, remote, blocks, (up, down), peak, hardware, parameters)
     on_units = on_units * (1.0 + parameters["unaligned"] * (width % 16 != 0))
     weights = reached.mean(axis=0) * local * (2.0 + gated) * hidden * width * form.bytes
     pairs = (loads * reached).mean(axis=0) * local + remote
@@ -320,23 +332,43 @@ def _time(
     return time
 
 
+def _tiles(kind: Array, tokens: Array, local: Array, format: str, size: float) -> tuple[Array, Array, Array]:
+    """Rows and columns of tiles, (tiles, rows), and the bytes that an element of an operand takes to read.
+
+    vLLM's are those of `get_default_config` in its fused_moe.py.
+    """
+    best = np.asarray(TILES, dtype=np.float64).T[:, :, None]
+    if not kind.any():
+        return best[0], best[1], np.asarray(size)
+    before, few, small = kind == TILES_BEFORE, tokens <= local, tokens <= 64
+    if format.startswith("fp8_block"):
+        rows, columns, depth = np.where(before | ~small, 64.0, 16.0), np.full(kind.shape, 128.0), np.asarray(128.0)
+    else:
+        since = np.array((16.0, 32.0, 64.0, 128.0))[np.searchsorted((32, 96, 512), tokens)]
+        rows = np.where(before, np.where(few, 16.0, 64.0), since)
+        columns = np.where(before, np.where(few, 32.0, 64.0), np.where(small, 64.0, 128.0))
+        depth = np.where(before & ~few, 32.0, 64.0)
+    read = np.where(kind > 0, np.maximum(size, FETCHED / depth), size)
+    return np.where(kind > 0, rows, best[0]), np.where(kind > 0, columns, best[1]), read
+
+
 def _units_time(
     loads: Array,
     reached: Array,
     local: Array,
     remote: Array,
+    blocks: tuple[Array, Array, Array],
     gemms: tuple[tuple[Array, Array], ...],
-    width: float,
     peak: float,
     hardware: Hardware,
     parameters: Mapping[str, float],
 ) -> Array:
     """Seconds on the multiprocessors for both GEMMs, with the best tile."""
     count, whole = units(hardware), parameters["wave_quantization"]
-    rows, columns = np.asarray(TILES, dtype=np.float64).T[:, :, None]
+    rows, columns, read = blocks
     row_tiles = (reached * ceil_div(loads, rows[:, None])).mean(axis=1) * local + remote / rows
     multiply = 2.0 * rows * columns * count / (parameters["compute_efficiency"] * peak)
-    one_step = np.maximum(multiply, (rows + columns) * width / parameters["tile_bandwidth"])
+    one_step = np.maximum(multiply, (rows + columns) * read / parameters["tile_bandwidth"])
     total = np.zeros(row_tiles.shape)
     for depth, extent in gemms:
         waves = row_tiles * ceil_div(extent, columns) / count
