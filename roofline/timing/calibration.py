@@ -47,6 +47,7 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "moe int8_wo": ("bf16", "int4_wo"),  # gpt-fast's on A100 (Mixtral 8x7B) take as long as 16-bit ones, not as INT4
     "fp8": ("bf16/fp8", "fp8_block", "bf16"),
     "fp8_static": ("fp8", "bf16"),
+    "fp8_untuned": ("fp8",),
     "fp8_block": ("fp8",),
     "fp8_block_ep": ("fp8_block", "fp8"),
     **{own: (name,) for name, own in TRITON.items()},

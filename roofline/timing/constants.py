@@ -256,12 +256,8 @@ def _without(what: str, match: Match) -> str:
     return f"no kernel for {what} was measured: constants of {match.fit.format}, {match.source}"
 
 
-SECOND_KERNELS: Mapping[str, str] = {"fp8": "fp8_block", "nvfp4": MIN_LATENCY}
-"""Formats of experts with a second kernel, and the format of its constants: engines run the faster one.
-
-FP8 weights with one scale are block-scaled weights with equal scales: the public FP8 rows on Hopper are of one kernel
-(FlashInfer, from ModelOpt checkpoints) that takes three times as long as the engine's kernel for block scales.
-"""
+SECOND_KERNELS: Mapping[str, str] = {"nvfp4": MIN_LATENCY}
+"""Formats of experts with a second kernel, and the format of its constants: engines run the faster one."""
 
 
 def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:

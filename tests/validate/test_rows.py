@@ -223,6 +223,8 @@ def test_what_benchmarks_of_several_devices_compute_is_known_of_their_tables(
         ("b200-sxm", "bf16", "vllm_fused_moe", "bf16_triton"),
         ("b200-sxm", "bf16", "vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts", "bf16"),
         ("h100-sxm", "fp8", "vllm_fused_moe", "fp8_triton"),
+        ("h200-sxm", "fp8", "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts", "fp8_untuned"),
+        ("b200-sxm", "fp8", "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts", "fp8"),
         ("l40s", "fp8", "vllm_fused_moe", "fp8"),
         ("l40s", "int4_wo", "vllm_marlin_int4_moe", "int4_wo_triton"),
     ],

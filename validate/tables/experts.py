@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, TRITON
+from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, TRITON, UNTUNED
 from roofline.timing.kernels.moe import OPTIONS, TILES_BEFORE, TILES_SINCE
 
 if TYPE_CHECKING:
@@ -74,8 +74,10 @@ def named(frame: pd.DataFrame) -> dict[str, Any]:
         return columns
     dtypes, kernels = frame["dtype"], frame["kernel"].fillna("").astype(str)
     fast = (dtypes == "nvfp4") & kernels.str.endswith("_min_latency")
-    ranks = (dtypes == "fp8_block") & (frame["ep"] > 1) & kernels.str.contains("_flashinfer_cutlass_", regex=False)
-    columns["dtype"] = dtypes.mask(fast, MIN_LATENCY).mask(ranks, EXPERT_PARALLEL)
+    cutlass = kernels.str.contains("_flashinfer_cutlass_", regex=False)
+    ranks = (dtypes == "fp8_block") & (frame["ep"] > 1) & cutlass
+    untuned = (dtypes == "fp8") & frame["hardware"].isin(HOPPER) & cutlass
+    columns["dtype"] = dtypes.mask(fast, MIN_LATENCY).mask(ranks, EXPERT_PARALLEL).mask(untuned, UNTUNED)
     for name, (called, gpus) in BY_NAME.items():
         others = frame["hardware"].isin(gpus) if gpus else True
         columns["dtype"] = columns["dtype"].mask((dtypes == name) & (kernels == called) & others, TRITON[name])

@@ -49,6 +49,11 @@ EXPERT_PARALLEL = "fp8_block_ep"
 """Block-scaled experts in the kernel that vLLM has for expert ranks on Hopper (CUTLASS), beside Triton's for the others
 (all rows of vLLM 0.24 there, and `select_fp8_moe_backend` in its fused_moe/oracle/fp8.py)."""
 
+UNTUNED = "fp8_untuned"
+"""FP8 experts in CUTLASS's kernels on Hopper with the tactic that FlashInfer falls back to: vLLM's tables from 0.24 run
+the layer without the autotuning of a served engine's start (vllm-project/vllm, pull request 27904), and read weights
+at an eighth of the memory's bandwidth."""
+
 TRITON = {name: f"{name}_triton" for name in ("bf16", "fp8", "fp8_block", "int4_wo")}
 """Experts in Triton's kernels on GPUs where vLLM runs others since 0.15: its public tables up to 0.23 call these by
 name (`fused_experts` in the collector), whatever a served engine runs (vllm-project/vllm, pull request 32414)."""
@@ -62,6 +67,7 @@ _FORMATS: Mapping[str, Numbers] = {
     "fp8_static": Numbers("fp8", 1, quantizes=True),
     "int8": Numbers("int8", 1, quantizes=True),
     "fp8_block": Numbers("fp8", 1 + 4 / 128**2, quantizes=True),
+    UNTUNED: Numbers("fp8", 1, quantizes=True),
     EXPERT_PARALLEL: Numbers("fp8", 1 + 4 / 128**2, quantizes=True),
     "nvfp4": Numbers("fp4", 0.5 + 1 / 16, quantizes=True),
     MIN_LATENCY: Numbers("fp4", 0.5 + 1 / 16, quantizes=True),
