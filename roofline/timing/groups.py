@@ -24,7 +24,7 @@ from roofline.timing.evaluation import KernelGroup
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.common import numbers
 from roofline.timing.kernels.elementwise import PASSES
-from roofline.timing.kernels.mla import RESCHEDULES
+from roofline.timing.kernels.mla import FOUR_PARTS, RESCHEDULES
 from roofline.timing.kernels.shapes import KernelShape
 from roofline.timing.launches import Kernel
 
@@ -81,6 +81,8 @@ def _group(
         texts["by_token"] = 1.0
     elif op == "mla_decode" and RESCHEDULES.match(engine.label):
         texts["scheduled"] = 1.0
+    elif op == "mla_decode" and FOUR_PARTS.match(engine.label):
+        texts["four"] = 1.0
     factor = engine["collective"] if op == "collective" else 1.0
     indices = np.array([index for index, _ in members])
     conversion = engine["kv_conversion"] if op in ATTENTION and members[0][1].upcasts_cache else 0.0

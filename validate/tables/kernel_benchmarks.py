@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from roofline.timing.kernels.common import TRITON
-from roofline.timing.kernels.mla import RESCHEDULES
+from roofline.timing.kernels.mla import FOUR_PARTS, RESCHEDULES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +81,7 @@ def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
         found["eager"] = _matches(software, EAGER[0]) * frame["dtype"].isin(EAGER[1])
     if op == "mla_decode":
         found["scheduled"] = _matches(software, RESCHEDULES)
+        found["four"] = _matches(software, FOUR_PARTS)
     if op in {kind.op for kind in UNGRAPHED} and "dtype" in frame:
         found["graph"] = 1.0 - _ungraphed(frame, software, op)
     return {name: column for name, column in found.items() if name not in frame}

@@ -64,7 +64,7 @@ def _of_modules(part: Measurements) -> Measurements | None:
 
 
 def _of_layers(part: Measurements) -> Measurements | None:
-    table = [name for name in ("hardware", "dtype", "kv_dtype", "kernel", "software") if name in part.frame]
+    table = [name for name in ("hardware", "dtype", "kv_dtype", "kernel", "software", "four") if name in part.frame]
     layer = [*table, "batch", "q_len", "heads"]
     frame = part.frame.sort_values("kv_len")
     host = frame[frame["kv_len"] <= ONE_BLOCK].groupby(table)["latency_us"].median().rename("host")

@@ -191,7 +191,7 @@ KERNELS: Mapping[str, Kernel] = {
             "mla_decode",
             mla.mla_time,
             mla.mla_bound,
-            _always(mla.PARAMETERS),
+            mla.parameters_of,
             Regimes(
                 _product("batch", "kv_len"),
                 (16384, 262144),

@@ -5,20 +5,37 @@ Prefill is that of other attention over keys and values that are expanded to all
 heads.
 
 A latent has d_c + d_r elements (512 and 64 of DeepSeek); scores use all of it, the weighted sum its first d_c. Tiles
-have R rows of query heads (`rows`: 16 or 64), full or not. The keys of a sequence are split in s parts that are
-combined afterwards (`split`): TensorRT-LLM's kernels for Ampere and Ada, and for Blackwell with GDDR, never do so;
-vLLM's in Triton makes four parts (num_kv_splits in its triton_mla.py of 0.14), later the power of two that leaves at
-least 512 keys each (vllm-project/vllm, pull request 46832); the others choose. S is the number of multiprocessors, L
-the keys rounded up to blocks of 64, b the bytes of a latent's element:
+have R rows of query heads, full or not, and m multiprocessors share the reading of the latents of one. The keys of a
+sequence are split in s parts that are combined afterwards. S is the number of multiprocessors, L the keys rounded up to
+blocks of 64, b the bytes of a latent's element:
 
     tiles      U   = batch ceil(q_len heads / R)
-    one key    T_k = max(2 R (2 d_c + d_r) / (e_F peak / S), (d_c + d_r) b / unit_bandwidth)
+    one key    T_k = max(2 R (2 d_c + d_r) S / rate, (d_c + d_r) b / (m unit_bandwidth))
     units      T_S = min over s of  w(U s) (T_k L / s + tile_prologue) + combine log2(s) / 3
                                     + 8 s batch q_len heads d_c / bw
-    memory     T_M = batch keys (d_c + d_r) b / (e_B bw)
+    memory     T_M = r batch keys (d_c + d_r) b (1 / (e_B bw) + 1 / (S conversion))
+                                    + batch q_len heads (b_q (d_c + d_r) + 2 d_c) / bw
     time       t   = launch + (T_S^p + T_M^p)^(1/p)
 
 with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), as in other decode attention (`roofline.timing.kernels.attention`).
+Queries are read and results written in 16 bits (b_q = 2); for products in 8 bits queries are converted before, which
+reads, writes and reads them again (b_q = 4). Some libraries convert latents of 8 bits for products in 16, on the
+multiprocessors (`conversion`): SGLang's and vLLM 0.14's on Hopper take as long on H100 as on H200.
+
+Hopper and Blackwell with HBM have kernels of their own, which all engines run: FlashMLA's and FlashAttention-3's with
+R = 64, and those of trtllm-gen. These have tiles of 16 heads for up to 32, and for more where so many tiles are on the
+multiprocessors at once with at most 1024 keys each, otherwise of 64, and m = 2 with 128 heads
+(selectMlaGenerationKernel in fmhaKernels.h of NVIDIA/TensorRT-LLM and of FlashInfer). There the rate is e_F peak, and s
+any.
+
+NVIDIA's other GPUs multiply `mma_rate` FLOP in a clock of a multiprocessor, whatever their peak: 200 in Triton's
+kernels and 600 to 1000 in TensorRT-LLM's, on A100, L40S and RTX PRO 6000. `rows` and `split` say which kernel.
+TensorRT-LLM's never splits the keys. SGLang's in Triton makes up to eight parts, vLLM's four, and since 0.20 the next
+power of two of keys / 512, up to two a multiprocessor (vllm-project/vllm, pull request 33529). Triton's blocks start
+with those of the first heads of all sequences: tiles of other heads that start later read the latents again,
+
+    rereads    r   = min(max(U / S, 1), ceil(q_len heads / R)),     R = 16
+
 vLLM's public benchmarks time whole modules, projections included: the time of one less that of the same with
 fewer keys (`less_kv`) is that of the formula less that of the formula with so many. Latents of a benchmark that stay in
 the L2 are read at `l2_speedup` times the memory bandwidth.
@@ -41,7 +58,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -57,17 +73,25 @@ from roofline.timing.kernels.common import (
     benchmarked,
     ceil_div,
     column,
+    has_tensor_memory,
     host_parameter,
+    numbers,
     rounds,
     smooth_maximum,
+    text,
+    unit_clocks,
     units,
 )
 
-FOUR, LEAST_KEYS = 4.0, 512.0
-"""Parts of the keys in vLLM's Triton kernel of 0.14, and the least keys of one in its successor."""
+FOUR, EIGHT, PART_KEYS, PARTS = 4.0, 8.0, 512.0, 2.0
+"""Parts of the keys in Triton's kernels: of vLLM's `FOUR_PARTS`, the most of SGLang (its default of
+`--triton-attention-num-kv-splits`), and of vLLM since: the keys of one, and the most on a multiprocessor."""
 
 ROWS = (16.0, 64.0)
 """Query heads of a tile: of Triton's kernel; of FlashMLA's, and of a warp group in FlashAttention-3 and FlashInfer."""
+
+GEN_STEP, GEN_KEYS = 256.0, 1024.0
+"""Keys of a step of trtllm-gen's kernels, and the most of one multiprocessor with tiles of 16 query heads for any."""
 
 LAUNCH = 5e-6
 """Seconds of launch, before any data, and of a difference of two times, which has none (other decode attention takes 4
@@ -76,6 +100,9 @@ to 6 us in a step)."""
 RESCHEDULES = re.compile(r"TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc[0-7])\b", re.IGNORECASE)
 """Engine and version that plan FlashMLA's work in every layer; see the module."""
 
+FOUR_PARTS = re.compile(r"vLLM v?0\.(\d|1\d)(\.|$)", re.IGNORECASE)
+"""vLLM's versions whose Triton kernel has `FOUR` parts of the keys: before pull request 33529, of April 2026."""
+
 PLAN, PLAN_PART, PLAN_SEQUENCE, PLAN_WORK = 1.7e-6, 80e-9, 45e-9, 60e-9
 """Seconds of FlashMLA's plan: in all, a part of the multiprocessors, a sequence, and a part with keys.
 
@@ -83,10 +110,15 @@ From the short and the long contexts of TensorRT-LLM's BF16 tables on H100; on t
 1% of 1.2.0rc5's time.
 """
 
+CONVERSION = Parameter(
+    "conversion", Unit.BANDWIDTH, 1e9, 1e13, 1e13, "cached latents that a multiprocessor converts", 300e9, local=True
+)
+
 PARAMETERS = (
     Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, LAUNCH, "launch of the kernel"),
     Parameter("compute_efficiency", Unit.RATIO, 0.02, 1.0, 0.6, "matrix unit's achievable fraction of its peak"),
-    Parameter("memory_efficiency", Unit.RATIO, 0.03, 1.0, 0.85, "achievable fraction of memory bandwidth"),
+    Parameter("mma_rate", Unit.RATIO, 20, 4096, 400, "FLOP in a clock of a multiprocessor of other GPUs", start=400),
+    Parameter("memory_efficiency", Unit.RATIO, 0.6, 1.0, 0.85, "achievable fraction of memory bandwidth"),
     Parameter("unit_bandwidth", Unit.BANDWIDTH, 2e9, 1500e9, 60e9, "latents into one multiprocessor"),
     Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 20e-6, 2e-6, "start and end of one work item"),
     Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "combining eight splits (three doublings)"),
@@ -94,9 +126,15 @@ PARAMETERS = (
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's latents"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
-    Parameter("rows", Unit.CHOICE, 0, 1, 1, "query heads of a tile", start=1),
-    Parameter("split", Unit.CHOICE, 0, 3, 1, "parts of keys: 0 one, 1 any, 2 four, 3 of at least 512 keys", start=1),
+    Parameter("rows", Unit.CHOICE, 0, 1, 1, "query heads of other GPUs' tiles: 0 16 (Triton), 1 64", start=1),
+    Parameter("split", Unit.CHOICE, 0, 3, 1, "their parts of the keys: 0 one, 1 any, 2 vLLM's, 3 up to 8", start=1),
+    CONVERSION,
 )
+
+
+def parameters_of(format: str) -> tuple[Parameter, ...]:
+    """The parameters of decode: those of a cache in another format, such as bf16/fp8, have `CONVERSION`."""
+    return PARAMETERS if "/" in format else PARAMETERS[:-1]
 
 
 PREFILL = (
@@ -158,16 +196,41 @@ def mla_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> A
     return np.where(resident, compute, np.maximum(compute, memory))
 
 
-def _allowed(splits: Array, keys: Array, rule: int) -> Any:
-    """Whether the keys may be in so many parts, by the choice `split`."""
+def _has_own(hardware: Hardware) -> bool:
+    """Whether there are kernels for the matrix instructions of such GPUs: FlashMLA's and trtllm-gen's."""
+    return hardware.family == "hopper" or has_tensor_memory(hardware)
+
+
+def _tiles(columns: Columns, hardware: Hardware, parameters: Mapping[str, float]) -> tuple[Array, Array]:
+    """Query heads of a tile, and the multiprocessors that share the reading of its latents."""
+    few, many = ROWS
+    if hardware.family == "hopper":
+        return np.asarray(many), np.asarray(1.0)
+    if not has_tensor_memory(hardware):
+        return np.asarray(ROWS[int(parameters.get("rows", 1.0))]), np.asarray(1.0)
+    batch, queries, keys, heads, *_ = _sizes(columns)
+    tiles = batch * queries * ceil_div(heads, few)
+    splits = np.minimum(ceil_div(keys, GEN_STEP), np.maximum(np.floor(units(hardware) / tiles), 1.0))
+    small = (heads <= 2 * few) | ((tiles <= units(hardware)) & (keys <= splits * GEN_KEYS))
+    small = small & (column(columns, "by_token", 0.0) == 0)
+    return np.where(small, few, many), np.where(small | (heads < 2 * many), 1.0, 2.0)
+
+
+def _splits(columns: Columns, keys: Array, hardware: Hardware, rule: int) -> Array:
+    """The numbers of parts that the keys may be in, by the choice `split`, along the first axis."""
+    every = SPLITS.reshape(-1, *(1 for _ in keys.shape))
+    if _has_own(hardware):
+        return every
     match rule:
         case 0:
-            return splits == 1
+            return every[:1]
         case 2:
-            return splits == FOUR
+            parts = 2.0 ** np.ceil(np.log2(np.maximum(np.floor(keys / PART_KEYS), 1.0)))
+            parts = np.minimum(parts, PARTS * units(hardware))
+            return np.where(column(columns, "four", 0.0) > 0, FOUR, parts)[None]
         case 3:
-            return splits == np.clip(2.0 ** np.floor(np.log2(np.maximum(keys / LEAST_KEYS, 1.0))), 1.0, splits.max())
-    return splits > 0
+            return every[every.ravel() <= EIGHT]
+    return every
 
 
 def mla_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
@@ -198,19 +261,31 @@ def _kernel_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, 
     batch, queries, keys, heads, latent, rope = _sizes(columns)
     width, arithmetic = cached(columns, hardware)
     count, bandwidth = units(hardware), hardware.memory_bandwidth
-    splits = SPLITS.reshape(-1, *(1 for _ in batch.shape))
-    rows = ROWS[int(parameters.get("rows", 1.0))]
-    waves = batch * ceil_div(queries * heads, rows) * splits / count
-    multiply = 2.0 * rows * (2.0 * latent + rope) * count
-    multiply = multiply / (parameters["compute_efficiency"] * hardware.matrix_peak(arithmetic))
-    per_key = np.maximum(multiply, (latent + rope) * width / parameters["unit_bandwidth"])
+    splits = _splits(columns, keys, hardware, int(parameters.get("split", 1.0)))
+    rows, sharing = _tiles(columns, hardware, parameters)
+    tiles = ceil_div(queries * heads, rows)
+    multiply = 2.0 * rows * (2.0 * latent + rope) * count / _rate(arithmetic, hardware, parameters)
+    per_key = np.maximum(multiply, (latent + rope) * width / (sharing * parameters["unit_bandwidth"]))
     one = KEY_BLOCK * ceil_div(keys, KEY_BLOCK * splits) * per_key
     sparse = column(columns, "by_token", 0.0) > 0
     one = one + np.where(sparse, 0.0, parameters["tile_prologue"])
     partial = 8.0 * splits * batch * queries * heads * latent / bandwidth
-    allowed = _allowed(splits, keys, int(parameters.get("split", 1.0)))
-    parts = rounds(waves, parameters["wave_quantization"]) * one + np.where(sparse, parameters["tile_prologue"], 0.0)
-    on_units = best_split(parts, partial, allowed, splits, parameters)
+    waves = rounds(batch * tiles * splits / count, parameters["wave_quantization"])
+    parts = waves * one + np.where(sparse, parameters["tile_prologue"], 0.0)
+    on_units = best_split(parts, partial, np.asarray(True), splits, parameters)
     moved = from_memory(batch * keys * (latent + rope) * width, resident, hardware, parameters)
-    over_memory = moved / (parameters["memory_efficiency"] * bandwidth)
-    return smooth_maximum(on_units, over_memory, parameters["sharpness"])
+    if not _has_own(hardware) and int(parameters.get("rows", 1.0)) == 0:
+        moved = moved * np.clip(batch * tiles / count, 1.0, tiles)
+    conversion = parameters.get("conversion", CONVERSION.default) * count
+    query = 2.0 if arithmetic == numbers(text(columns, "dtype")).arithmetic else 4.0
+    activations = batch * queries * heads * (query * (latent + rope) + 2.0 * latent)
+    rate = 1.0 / (parameters["memory_efficiency"] * bandwidth) + 1.0 / conversion
+    return smooth_maximum(on_units, moved * rate + activations / bandwidth, parameters["sharpness"])
+
+
+def _rate(arithmetic: str, hardware: Hardware, parameters: Mapping[str, float]) -> float:
+    """FLOP/s of the products of all multiprocessors."""
+    peak = hardware.matrix_peak(arithmetic)
+    if hardware.vendor != "NVIDIA" or _has_own(hardware):
+        return parameters["compute_efficiency"] * peak
+    return min(peak, parameters.get("mma_rate", 400.0) * unit_clocks(hardware))

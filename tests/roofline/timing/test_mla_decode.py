@@ -18,6 +18,8 @@ from roofline.timing.kernels.mla import LAUNCH, PARAMETERS, PREFILL
 
 EIGHT = Settings(parallel=Parallelism(tensor=8))
 H200, H800 = load_hardware("h200-sxm"), load_hardware("h800-sxm")
+B200, A100, L40S = load_hardware("b200-sxm"), load_hardware("a100-sxm-80gb"), load_hardware("l40s")
+TRITON = {"rows": 0.0, "split": 2.0, "mma_rate": 200.0, "sharpness": 20.0, "wave_quantization": 0.01}
 DEFAULTS = {parameter.name: parameter.default for parameter in PARAMETERS}
 
 
@@ -44,25 +46,41 @@ def test_tiles_have_64_heads() -> None:
     assert float(kernel_time("mla_decode", drafts, H200, constants)) == pytest.approx(one, rel=0.01)
 
 
+def test_tiles_on_blackwell_are_those_of_trtllm_gen() -> None:
+    """Public tables of all engines on B200: 32 heads take 1.5 times as long as 16, 64 or 128."""
+    constants = {**DEFAULTS, "unit_bandwidth": 70e9, "compute_efficiency": 1.0, "memory_efficiency": 1.0}
+    constants |= {"sharpness": 1.5, "launch": 1e-6}
+
+    def time(batch: float, keys: float, heads: float) -> float:
+        return float(kernel_time("mla_decode", rows(batch, keys, heads), B200, constants))
+
+    one, two, half, whole = (time(64, 65536.0, heads) for heads in (16, 32, 64, 128))
+    assert two / one == pytest.approx(1.5, rel=0.1)
+    assert half / one == pytest.approx(1.0, rel=0.1)
+    assert whole / one == pytest.approx(1.0, rel=0.15)
+    # Of few short sequences, 128 heads have eight tiles of 16, as 8 sequences with 16 heads.
+    assert time(1, 2048.0, 128) == pytest.approx(time(8, 2048.0, 16), rel=0.1)
+
+
 def test_unsplit_sequences_take_as_long_as_one_unit_needs() -> None:
     constants = {**DEFAULTS, "split": 0.0, "sharpness": 20.0}
     one, two, many = (
-        float(kernel_time("mla_decode", rows(batch, keys, 64), H200, constants)) - constants["launch"]
-        for batch, keys in ((1, 65536.0), (1, 131072.0), (100, 65536.0))
+        float(kernel_time("mla_decode", rows(batch, keys, 64), L40S, constants)) - constants["launch"]
+        for batch, keys in ((1, 65536.0), (1, 131072.0), (20, 65536.0))
     )
     assert two == pytest.approx(2 * one, rel=0.01)
     assert many == pytest.approx(one, rel=0.01)
-    assert one > 20 * float(kernel_time("mla_decode", rows(1, 65536.0, 64), H200, DEFAULTS))
+    assert one > 20 * float(kernel_time("mla_decode", rows(1, 65536.0, 64), L40S, {**constants, "split": 1.0}))
 
 
 def test_differences_of_a_benchmark_have_no_launch() -> None:
     """Kernels that both times have cancel: tiles' starts, and the launch, for which LAUNCH stands."""
     constants = {**DEFAULTS, "launch": 70e-6, "tile_prologue": 10e-6, "split": 0.0}
-    seconds = [float(kernel_time("mla_decode", rows(8, keys, 64), H200, constants)) for keys in (3.0, 4096.0)]
-    difference = float(kernel_time("mla_decode", rows(8, 4096.0, 64, less_kv=3.0), H200, constants))
+    seconds = [float(kernel_time("mla_decode", rows(8, keys, 64), L40S, constants)) for keys in (3.0, 4096.0)]
+    difference = float(kernel_time("mla_decode", rows(8, 4096.0, 64, less_kv=3.0), L40S, constants))
     assert difference == pytest.approx(LAUNCH + seconds[1] - seconds[0])
-    bound = float(kernel_bound("mla_decode", rows(8, 4096.0, 64, less_kv=4095.0), H200))
-    assert bound == pytest.approx(float(kernel_bound("mla_decode", rows(8, 1.0, 64), H200)))
+    bound = float(kernel_bound("mla_decode", rows(8, 4096.0, 64, less_kv=4095.0), L40S))
+    assert bound == pytest.approx(float(kernel_bound("mla_decode", rows(8, 1.0, 64), L40S)))
 
 
 def test_flashmla_is_planned_in_every_layer_before_one_version() -> None:
@@ -103,14 +121,61 @@ def test_prefill_over_latents_multiplies_more() -> None:
     assert absorbed / expanded == pytest.approx((2 * 512 + 64) / (2 * 128 + 64), rel=0.03)
 
 
-def test_four_parts_of_one_sequence_leave_units_idle() -> None:
-    constants = {**DEFAULTS, "sharpness": 20.0}
-    one, eight, split = (
-        float(kernel_time("mla_decode", rows(batch, 65536.0, 16), H200, {**constants, "split": rule}))
-        for batch, rule in ((1, 2.0), (8, 2.0), (1, 1.0))
+@pytest.mark.parametrize(
+    ("device", "batch", "keys", "heads", "nanoseconds"),
+    [
+        (L40S, 1, 32768, 16, 18.5),  # four parts, each on a multiprocessor
+        (L40S, 16, 32768, 16, 1.5),  # the memory
+        (L40S, 32, 65536, 128, 5.7),  # products
+        (L40S, 256, 8192, 128, 12.6),  # each tile of heads reads the latents again
+        (L40S, 128, 16384, 64, 6.4),
+        (L40S, 128, 32768, 32, 3.2),
+        (A100, 1, 32768, 32, 28.0),
+        (A100, 256, 8192, 128, 8.9),
+    ],
+)
+def test_vllms_triton_kernel_before_one_version(
+    device: Hardware, batch: float, keys: float, heads: float, nanoseconds: float
+) -> None:
+    """Nanoseconds a key in vLLM 0.14's public tables, with one set of constants for Ampere and Ada."""
+    constants = {**DEFAULTS, **TRITON, "sharpness": 2.5, "memory_efficiency": 0.9}
+    seconds = float(kernel_time("mla_decode", rows(batch, float(keys), heads, four=1.0), device, constants))
+    assert 1e9 * seconds / (batch * keys) == pytest.approx(nanoseconds, rel=0.25)
+
+
+def test_later_triton_kernels_split_long_sequences() -> None:
+    constants = {**DEFAULTS, **TRITON}
+    older, newer = (
+        float(kernel_time("mla_decode", rows(1, 65536.0, 16, four=four), L40S, constants)) for four in (1.0, 0.0)
     )
-    assert eight == pytest.approx(one, rel=0.05)
-    assert split < one / 4
+    assert newer < older / 4
+    short = rows(1, 500.0, 16)
+    unsplit = kernel_time("mla_decode", short, L40S, {**constants, "split": 0.0})
+    assert float(kernel_time("mla_decode", short, L40S, constants)) == pytest.approx(float(unsplit))
+
+
+def test_vllm_splits_by_its_version() -> None:
+    def step(version: str, device: str) -> float:
+        scenario = Scenario(
+            load_model("deepseek-v2-lite"), load_hardware(device), prompt=32768, generate=2, engine=f"vllm@{version}"
+        )
+        found = analyze(scenario).expected
+        assert found is not None
+        assert found.tpot is not None
+        return float(found.tpot.mid)
+
+    assert step("0.19", "a100-sxm-80gb") > 1.3 * step("0.20", "a100-sxm-80gb")
+    assert step("0.19", "h200-sxm") == pytest.approx(step("0.20", "h200-sxm"), rel=0.05)
+
+
+def test_converted_latents_take_the_multiprocessors() -> None:
+    """SGLang's FP8 caches on Hopper take as long on H100 as on H200."""
+    constants = {**DEFAULTS, "unit_bandwidth": 1e12, "conversion": 2.6e9, "sharpness": 20.0}
+    times = [
+        float(kernel_time("mla_decode", rows(132, 65536.0, 16, kv_dtype="fp8"), load_hardware(name), constants))
+        for name in ("h100-sxm", "h200-sxm")
+    ]
+    assert times[0] == pytest.approx(times[1], rel=0.05)
 
 
 def test_a_cache_in_eight_bits_is_half_the_bytes() -> None:
