@@ -125,7 +125,7 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
     if shape is None:
         return Constants(None, {}, {}, upcasts)
     shape, matches = _nearest(ops, shape, choices)
-    if any(match.fit.format in TRITON.values() for match in matches.values()):
+    if "moe" in matches and matches["moe"].fit.format in TRITON.values():
         shape = replace(shape, texts={**shape.texts, "tiles": TILES_BEFORE})
     others = _others(shape, calibration)
     if by_expert:

@@ -298,7 +298,8 @@ def _figures(chosen: Sequence[Scored]) -> str:
 def sampled(data: Data) -> Data:
     """At most LEAF_ROWS rows of each place, drawn uniformly: those that are scored."""
     tables = {
-        key: {place: drawn(part, LEAF_ROWS, 0, evenly=False) for place, part in table.items()} for key, table in data.tables.items()
+        key: {place: drawn(part, LEAF_ROWS, 0, evenly=False) for place, part in table.items()}
+        for key, table in data.tables.items()
     }
     return Data(tables, data.left_out)
 
