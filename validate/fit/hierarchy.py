@@ -36,8 +36,8 @@ from roofline.timing.calibration import Fit, Residuals
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import families, link_of
 from roofline.timing.kernels import kernel, kernel_regimes
-from roofline.timing.kernels.common import TRITON
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
+from roofline.timing.kernels.common import TRITON
 from roofline.validate.fit.calibrate import drawn
 from roofline.validate.fit.constants import PRIOR_WIDTH, default_start, fit_rows, log_errors, ranges, summarise
 from roofline.validate.fit.search import Start, search
