@@ -115,11 +115,9 @@ def sample(part: Measurements, count: int, seed: int, everything: bool = False) 
     return part.rows(np.sort(np.concatenate([main, others])))
 
 
-def drawn(part: Measurements, count: int, seed: int, evenly: bool = True) -> Measurements:
-    """At most `count` rows, whatever their shapes: with `evenly` half of them spread over the regimes."""
-    generator, every = np.random.default_rng(seed), np.arange(len(part))
-    chosen = _spread(part, every, count, generator) if evenly else generator.permutation(every)[:count]
-    return part.rows(np.sort(chosen))
+def drawn(part: Measurements, count: int, seed: int) -> Measurements:
+    """At most `count` rows, drawn uniformly."""
+    return part.rows(np.sort(np.random.default_rng(seed).permutation(len(part))[:count]))
 
 
 def _spread(

@@ -38,7 +38,7 @@ from roofline.timing.chains import families, link_of
 from roofline.timing.kernels import kernel, kernel_regimes
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.timing.kernels.common import TRITON
-from roofline.validate.fit.calibrate import drawn
+from roofline.validate.fit.calibrate import drawn, sample
 from roofline.validate.fit.constants import PRIOR_WIDTH, default_start, fit_rows, log_errors, ranges, summarise
 from roofline.validate.fit.search import Start, search
 from roofline.validate.tables.implausible import believable
@@ -127,7 +127,7 @@ def load(folders: Iterable[Path]) -> Data:
                     if as_computed(table, load_hardware(name)) is not table:
                         continue  # constants of a format are those of its own arithmetic
                     if shared := (kernels.op, format) in SHARED:
-                        table = drawn(table, SHARED_ROWS, 0, evenly=False)
+                        table = drawn(table, SHARED_ROWS, 0)
                     where = name, NONE if shared else origin
                     gathered.setdefault((kernels.op, format), {}).setdefault(where, []).append(table)
     tables = {
@@ -140,7 +140,7 @@ def load(folders: Iterable[Path]) -> Data:
 def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
     """The nodes of one op and format."""
     op, format = key
-    rows = {place: drawn(part, LEAF_ROWS, seed) for place, part in table.items() if len(part) >= LEAST_ROWS}
+    rows = {place: sample(part, LEAF_ROWS, seed) for place, part in table.items() if len(part) >= LEAST_ROWS}
     if not rows:
         return []
     hardware = {name: load_hardware(name) for name, _ in rows}
@@ -203,7 +203,7 @@ def _fitted(
             found = replace(found, residuals=residuals, ranges=ranges(op, [every]))
         return replace(found, version=origin.version)
     share = max(24, POOLED_ROWS // len(places))
-    parts = [(drawn(rows[place], share, seed), hardware[place[0]]) for place in places]
+    parts = [(sample(rows[place], share, seed), hardware[place[0]]) for place in places]
     found = _evident(fit_rows(op, format, parts, start, seed, free, hosted, folds=False, least=LEAST_ROWS))
     errors = np.concatenate([-log_errors(part, device, found.parameters) for part, device in parts])
     regimes = np.concatenate([kernel_regimes(op, part.columns) for part, _ in parts])
@@ -219,7 +219,7 @@ def _between_versions(every: Measurements, device: Hardware, fit: Fit, seed: int
     for one, part in parts.items():
         rest = joined(rows for other, rows in parts.items() if other != one)
         start = Start(fit.parameters, WIDTH, informed=True)
-        constants = search(fit.op, fit.format, [(drawn(rest, LEAF_ROWS, seed), device)], start, free=False)
+        constants = search(fit.op, fit.format, [(sample(rest, LEAF_ROWS, seed), device)], start, free=False)
         errors.append(-log_errors(part, device, constants))
         regimes.append(kernel_regimes(fit.op, part.columns))
     return summarise(fit.op, np.concatenate(errors), np.concatenate(regimes))
@@ -233,7 +233,7 @@ def joined(parts: Iterable[Measurements]) -> Measurements:
 
 def fit_shared_kernel(key: Key, rows: Measurements, device: Hardware, start: Fit, seed: int = 0) -> Fit:
     """The constants of a kernel that engines share on one device, from those of its family or of all devices."""
-    place, found = (device.name, NONE), drawn(rows, LEAF_ROWS, seed)
+    place, found = (device.name, NONE), sample(rows, LEAF_ROWS, seed)
     prior = Start(_begun(start), WIDTH, informed=True)
     one = {place: found}, {device.name: device}
     return _fitted(*key, *one, seed, [place], prior, hosted=False, leaf=True, free=False, table={place: rows})
@@ -358,7 +358,7 @@ def fit_elsewhere(
     if engine:
         places = newest(places)
     hardware = {name: load_hardware(name) for name, _ in places}
-    rows = {place: drawn(table[place], LEAF_ROWS, seed) for place in places}
+    rows = {place: sample(table[place], LEAF_ROWS, seed) for place in places}
     hosted = is_ungraphed(rows[places[0]])
     wide = Start(_begun(start), PRIOR_WIDTH["none"], informed=True)
     return _general(_fitted(*key, rows, hardware, seed, places, wide, hosted=hosted, free=False))

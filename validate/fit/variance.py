@@ -74,7 +74,7 @@ def _of_table(key: Key, table: Table, found: Mapping[Key, Sequence[Node]], seed:
     elsewhere: dict[tuple[str, str], Fit | None] = {}
     crossed = []
     for place, fitted in own.items():
-        rows = drawn(table[place], SAMPLE, seed, evenly=False)
+        rows = drawn(table[place], SAMPLE, seed)
         for level, fits in _across(key, place, own, leaves).items():
             for fit in fits:
                 known = for_other_engine(fit) if level == "engine" else fit

@@ -219,7 +219,7 @@ def shared_kernels(key: Key, name: str, rows: Measurements, nodes: Sequence[Node
         calibration = Calibration(name, "calibrated", {key: fit})
         for one, part in parts.items():
             if split.held((name, one)):
-                scored = predict(drawn(part, LEAF_ROWS, 0, evenly=False), device, calibration)
+                scored = predict(drawn(part, LEAF_ROWS, 0), device, calibration)
                 found += (HeldOut(split, (name, one), rows) for rows in scored)
     return found
 
@@ -298,8 +298,7 @@ def _figures(chosen: Sequence[Scored]) -> str:
 def sampled(data: Data) -> Data:
     """At most LEAF_ROWS rows of each place, drawn uniformly: those that are scored."""
     tables = {
-        key: {place: drawn(part, LEAF_ROWS, 0, evenly=False) for place, part in table.items()}
-        for key, table in data.tables.items()
+        key: {place: drawn(part, LEAF_ROWS, 0) for place, part in table.items()} for key, table in data.tables.items()
     }
     return Data(tables, data.left_out)
 
