@@ -29,7 +29,7 @@ public rows. Depths of less than FETCHED bytes read as much.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
@@ -249,12 +249,18 @@ def _sizes(columns: Columns) -> tuple[Array, ...]:
 
 
 def moe_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds with balanced routing: FLOPs, or the weights of the experts reached."""
-    form = storage(columns)
-    tokens, hidden, width, top_k, experts, tp, ep, gated = _sizes(columns)
+    """The bound in seconds: FLOPs, or the weights of the experts that one token reaches, or a benchmark's tokens."""
+    form, sizes = storage(columns), _sizes(columns)
+    tokens, hidden, width, top_k, experts, tp, ep, gated = sizes
     matrices, pairs = 2.0 + gated, tokens * top_k / ep
     compute = 2.0 * pairs * hidden * (width / tp) * matrices / hardware.matrix_peak(form.arithmetic)
     reached = np.minimum(np.maximum(experts / ep, 1.0), np.maximum(pairs / np.maximum(tokens, 1.0), 1.0))
+    known: Array = np.zeros(np.size(tokens))
+    for routing, rows, own, options in _by_routing(columns, sizes):
+        if routing != "uniform":
+            loads = expert_loads(own[0], own[3], own[4], own[6], routing, options[2], options[-1])
+            known[rows] = loads.reached.mean(axis=0) * np.maximum(own[4] / own[6], 1.0)
+    reached = np.maximum(reached, known.reshape(np.shape(tokens)))
     weights = reached * matrices * hidden * (width / tp) * form.bytes
     return np.where(resident, compute, np.maximum(compute, weights / hardware.memory_bandwidth))
 
@@ -265,23 +271,27 @@ def moe_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
     `routing` may differ by row. `gated` is 1 for experts of three matrices (the default), 0 for two. `touched`
     overrides the number of experts reached. See `storage` for unmeasured formats.
     """
-    form = storage(columns)
-    sizes = _sizes(columns)
-    routing_column = np.asarray(columns.get("routing", "balanced"), dtype=object)
-    routings = np.broadcast_to(routing_column, sizes[0].shape).reshape(-1)
-    flat = [np.atleast_1d(size).reshape(-1) for size in sizes]
-    optional = (("touched", np.nan), ("tiles", 0.0), *((name, 0.0) for name in OPTIONS))
-    options = [np.broadcast_to(column(columns, *one), sizes[0].shape).reshape(-1) for one in optional]
+    form, sizes, bare = storage(columns), _sizes(columns), is_bare(columns)
     warm = np.broadcast_to(resident, sizes[0].shape).reshape(-1)
-    bare = is_bare(columns)
-    seconds: Array = np.empty(flat[0].shape)
+    seconds: Array = np.empty(np.size(sizes[0]))
+    for routing, rows, own, options in _by_routing(columns, sizes):
+        blocks = _tiles(options[1], own[0], own[4] / own[6], text(columns, "dtype"), form.bytes)
+        seconds[rows] = _time(own, options, blocks, routing, form, hardware, parameters, warm[rows], bare)
+    return seconds.reshape(np.shape(sizes[0]))
+
+
+def _by_routing(
+    columns: Columns, sizes: tuple[Array, ...]
+) -> Iterator[tuple[str, NDArray[np.bool_], list[Array], list[Array]]]:
+    """Each routing with its rows, and their sizes, and `touched`, `tiles` and OPTIONS."""
+    shape = sizes[0].shape
+    routings = np.broadcast_to(np.asarray(columns.get("routing", "balanced"), dtype=object), shape).reshape(-1)
+    optional = (("touched", np.nan), ("tiles", 0.0), *((name, 0.0) for name in OPTIONS))
+    options = [np.broadcast_to(column(columns, *one), shape).reshape(-1) for one in optional]
+    flat = [np.atleast_1d(size).reshape(-1) for size in sizes]
     for routing in set(routings.tolist()):
         rows = routings == routing
-        chosen = [size[rows] for size in flat]
-        own = [option[rows] for option in options]
-        blocks = _tiles(own[1], chosen[0], chosen[4] / chosen[6], text(columns, "dtype"), form.bytes)
-        seconds[rows] = _time(chosen, own, blocks, str(routing), form, hardware, parameters, warm[rows], bare)
-    return seconds.reshape(np.shape(sizes[0]))
+        yield str(routing), rows, [size[rows] for size in flat], [option[rows] for option in options]
 
 
 def _time(

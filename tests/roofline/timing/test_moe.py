@@ -13,7 +13,7 @@ from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.timing.calibration import Calibration, Fit
-from roofline.timing.kernels import Array, kernel_time
+from roofline.timing.kernels import Array, kernel_bound, kernel_time
 from roofline.timing.kernels.moe import PARAMETERS, Loads, _arriving, _emptiest, _in_turn, expert_loads
 
 H100 = load_hardware("h100-sxm")
@@ -127,6 +127,16 @@ def test_older_tiles_of_triton_take_longer_for_many_tokens(tokens: float, before
     old, new, best = (float(kernel_time("moe", {**columns, "tiles": kind}, H100, slow)) for kind in (1.0, 2.0, 0.0))
     assert old / new > before
     assert best <= new
+
+
+def test_a_benchmark_reads_the_experts_that_its_tokens_reach() -> None:
+    """160 tokens with 8 of 384 experts reach all of them, in turn: public rows of a kernel that took a fifth failed."""
+    columns = {"dtype": "bf16", "tokens": 160.0, "hidden": 7168.0, "intermediate": 2048.0, "top_k": 8.0}
+    one, every = (
+        kernel_bound("moe", {**columns, "experts": 384.0, "routing": routing}, H100)
+        for routing in ("uniform", "balanced")
+    )
+    assert every / one == pytest.approx(384 / 8)
 
 
 def test_impossible_sizes_are_computed() -> None:
