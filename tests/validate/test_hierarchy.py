@@ -11,6 +11,7 @@ import pytest
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel, kernel_bound, kernel_time
 from roofline.validate.fit.hierarchy import Data, Node, fit_all, fit_table, load
+from roofline.validate.fit.search import DIFFERENCED
 from roofline.validate.fit.variance import Crossing, component, components, crossings, render
 from roofline.validate.score.held_out import (
     Split,
@@ -246,3 +247,24 @@ def test_formats_that_hardware_converts_have_no_constants_of_their_own(tmp_path:
     plain = rows("h100-sxm", "SGLang 0.5.9", 0.8)
     pd.concat([plain, plain.assign(dtype="nvfp4")]).to_csv(tmp_path / "rows.csv", index=False)
     assert set(load([tmp_path]).tables) == {("gemm", "fp8")}
+
+
+def test_differences_of_times_take_launch_and_prologue_from_another_engine() -> None:
+    def decode(software: str, less_kv: float) -> Measurements:
+        sizes = pd.MultiIndex.from_product(
+            [[1.0, 4.0, 16.0, 64.0], [1024.0, 4096.0, 16384.0], [16.0, 128.0]], names=["batch", "kv_len", "heads"]
+        )
+        frame = sizes.to_frame(index=False).assign(hardware="h200-sxm", op="mla_decode", dtype="bf16", kv_dtype="bf16")
+        frame = frame.assign(q_len=1.0, latent=512.0, rope=64.0, software=software, less_kv=less_kv, cache="warm")
+        truth = {one.name: one.default for one in kernel("mla_decode").parameters("bf16")} | {"tile_prologue": 7e-6}
+        seconds = kernel_time("mla_decode", shape_columns("mla_decode", frame), load_hardware("h200-sxm"), truth, True)
+        return Measurements("mla_decode", frame.assign(latency_us=seconds * 1e6), "test")
+
+    table = {
+        ("h200-sxm", Origin("sglang", "0.5.9")): decode("SGLang 0.5.9", 0.0),
+        ("h200-sxm", Origin("vllm", "0.24.0")): decode("vLLM 0.24.0", 3.0),
+    }
+    nodes = fit_table(("mla_decode", "bf16"), table)
+    one, other = (next(node.fit.parameters for node in nodes if (node.place, node.origin) == place) for place in table)
+    assert [other[name] for name in DIFFERENCED] == [one[name] for name in DIFFERENCED]
+    assert one["tile_prologue"] > 4e-6  # from 2e-6 before data

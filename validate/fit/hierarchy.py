@@ -13,8 +13,8 @@ choices of a version, such as its tiles. Kernels that engines share (`SHARED`: t
 noise) have one node a device, below one for all; each version counts the same, and the residuals are those of versions
 that a fit did not see. Constants of the kernel mean the same
 in every table: the host time of tables without CUDA graphs has parameters of its own, and such a node takes what it
-cannot tell (`launch`) from tables of the same device with graphs. What a library lacks on some devices (`local`
-parameters) is known of their family only.
+cannot tell (`launch`) from tables of the same device with graphs. So do differences of two times (`DIFFERENCED`) from
+another engine. What a library lacks on some devices (`local` parameters) is known of their family only.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.timing.kernels.common import TRITON
 from roofline.validate.fit.calibrate import drawn, sample
 from roofline.validate.fit.constants import PRIOR_WIDTH, default_start, fit_rows, log_errors, ranges, summarise
-from roofline.validate.fit.search import Start, search
+from roofline.validate.fit.search import DIFFERENCED, Start, are_differences, search
 from roofline.validate.tables.implausible import believable
 from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.origin import NONE, Origin, by_origin, is_ungraphed
@@ -150,8 +150,10 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
     root = _general(fitted(graphed or list(rows), default_start(op, format), hosted=not graphed))
     nodes = [Node("pooled", NONE, root)]
     leaves: dict[Place, Fit] = {}
+    less = {place: are_differences(part, hardware[place[0]]) for place, part in rows.items()}
     tops = dict.fromkeys(_top(op, place) for place in sorted(rows, key=lambda place: hosted[place]))
-    for name, engine in tops:
+    told = {_top(op, place) for place in rows if less[place]}  # in part by other engines
+    for name, engine in sorted(tops, key=lambda top: top in told):
         own = [place for place in rows if _top(op, place) == (name, engine)]
         top = root
         if name != "pooled" or engine:
@@ -161,10 +163,13 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
         for places in _by_family(own, hardware):
             parent = top
             if len(places) > 1:
-                parent = fitted(places, Start(_begun(top), WIDTH, informed=True), hosted=hosted[places[0]])
-                nodes.append(Node(families(hardware[places[0][0]])[0], places[0][1], parent))
+                family = families(hardware[places[0][0]])[0]
+                begun = _of_others(_begun(top), family, nodes) if all(less[place] for place in places) else _begun(top)
+                parent = fitted(places, Start(begun, WIDTH, informed=True), hosted=hosted[places[0]])
+                nodes.append(Node(family, places[0][1], parent))
             for place in places:
-                start = Start(_with_graphs(place, parent, leaves, hosted), WIDTH, informed=True)
+                begun = _with_graphs(place, parent, leaves, hosted)
+                start = Start(_of_others(begun, place[0], nodes) if less[place] else begun, WIDTH, informed=True)
                 free = len(places) == 1 and len(rows[place]) >= FREE_CHOICE
                 leaves[place] = fitted([place], start, hosted=hosted[place], leaf=True, free=free)
                 nodes.append(Node(*place, leaves[place]))
@@ -299,6 +304,16 @@ def _with_graphs(
         return begun
     own = {one.name for one in kernel(parent.op).parameters(parent.format) if one.host or one.unit is Unit.CHOICE}
     return {**begun, **{key: value for key, value in others[-1].parameters.items() if key not in own}}
+
+
+def _of_others(begun: Mapping[str, float], name: str, nodes: Sequence[Node]) -> Mapping[str, float]:
+    """The start of a fit to differences: what these do not tell is that of another engine on the same devices.
+
+    Of several the shortest: others may time conversions of the cache beside the kernel.
+    """
+    others = [node.fit.parameters for node in nodes if node.place == name]
+    known = min(others, key=lambda one: sum(one[key] for key in DIFFERENCED), default=begun)
+    return {**begun, **{key: known[key] for key in DIFFERENCED}}
 
 
 def fit_all(data: Data, run: Callable[..., Iterable[list[Node]]] = map) -> dict[Key, list[Node]]:

@@ -22,6 +22,7 @@ from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Array, Columns, kernel, kernel_time
 from roofline.timing.kernels.attention import TILINGS
+from roofline.timing.kernels.mla import has_own_kernels
 from roofline.validate.tables.rows import Measurements, by_op
 
 ERROR_SCALE = 0.05
@@ -44,6 +45,9 @@ CHOICE_MARGIN = 1.02
 
 HIDDEN = ("launch", "odd_rows", "l2_share")
 """Constants that the host time of a benchmark without CUDA graphs hides: they stay as they start."""
+
+DIFFERENCED = ("launch", "tile_prologue")
+"""Constants that the difference of two times of a kernel does not tell: they stay as they start."""
 
 Parts = Sequence[tuple[Measurements, Hardware]]
 """Tables of one op and format, each with its hardware."""
@@ -114,7 +118,8 @@ def search(op: str, format: str, parts: Parts, start: Start, free: bool, hosted:
     parameters = fitted_parameters(op, format, parts, hosted)
     problem = Problem(op, parameters, by_accelerator(parts), len(parts), start)
     screen = problem._replace(rows=by_accelerator(_fewer(parts))) if free else problem
-    fixed = {name: start.parameters[name] for name in HIDDEN if hosted and name in start.parameters}
+    hidden = HIDDEN if hosted else DIFFERENCED if all(are_differences(*part) for part in parts) else ()
+    fixed = {name: start.parameters[name] for name in hidden if name in start.parameters}
     choices = [one for one in parameters if one.unit is Unit.CHOICE]
     begun = fixed | {one.name: float(int(start.parameters[one.name])) for one in choices}
     initial = _starts(op, format, parameters, start)
@@ -125,6 +130,11 @@ def search(op: str, format: str, parts: Parts, start: Start, free: bool, hosted:
     else:
         best = problem.minimise(begun, start.parameters, STEPS)
     return {one.name: best.constants.get(one.name, one.default) for one in kernel(op).parameters(format)}
+
+
+def are_differences(part: Measurements, hardware: Hardware) -> bool:
+    """Whether rows are differences of two times of kernels that have as many parts for many keys as for few."""
+    return has_own_kernels(hardware) and bool(np.all(np.asarray(part.columns.get("less_kv", 0.0)) > 0.0))
 
 
 def _starts(op: str, format: str, parameters: Sequence[Parameter], start: Start) -> Iterator[Mapping[str, float]]:

@@ -196,7 +196,7 @@ def mla_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> A
     return np.where(resident, compute, np.maximum(compute, memory))
 
 
-def _has_own(hardware: Hardware) -> bool:
+def has_own_kernels(hardware: Hardware) -> bool:
     """Whether there are kernels for the matrix instructions of such GPUs: FlashMLA's and trtllm-gen's."""
     return hardware.family == "hopper" or has_tensor_memory(hardware)
 
@@ -219,7 +219,7 @@ def _tiles(columns: Columns, hardware: Hardware, parameters: Mapping[str, float]
 def _splits(columns: Columns, keys: Array, hardware: Hardware, rule: int) -> Array:
     """The numbers of parts that the keys may be in, by the choice `split`, along the first axis."""
     every = SPLITS.reshape(-1, *(1 for _ in keys.shape))
-    if _has_own(hardware):
+    if has_own_kernels(hardware):
         return every
     match rule:
         case 0:
@@ -274,7 +274,7 @@ def _kernel_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, 
     parts = waves * one + np.where(sparse, parameters["tile_prologue"], 0.0)
     on_units = best_split(parts, partial, np.asarray(True), splits, parameters)
     moved = from_memory(batch * keys * (latent + rope) * width, resident, hardware, parameters)
-    if not _has_own(hardware) and int(parameters.get("rows", 1.0)) == 0:
+    if not has_own_kernels(hardware) and int(parameters.get("rows", 1.0)) == 0:
         moved = moved * np.clip(batch * tiles / count, 1.0, tiles)
     conversion = parameters.get("conversion", CONVERSION.default) * count
     query = 2.0 if arithmetic == numbers(text(columns, "dtype")).arithmetic else 4.0
@@ -286,6 +286,6 @@ def _kernel_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, 
 def _rate(arithmetic: str, hardware: Hardware, parameters: Mapping[str, float]) -> float:
     """FLOP/s of the products of all multiprocessors."""
     peak = hardware.matrix_peak(arithmetic)
-    if hardware.vendor != "NVIDIA" or _has_own(hardware):
+    if hardware.vendor != "NVIDIA" or has_own_kernels(hardware):
         return parameters["compute_efficiency"] * peak
     return min(peak, parameters.get("mma_rate", 400.0) * unit_clocks(hardware))
