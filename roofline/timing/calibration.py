@@ -278,6 +278,13 @@ def _of_engine(calibration: Calibration, engine: str) -> Calibration:
     return replace(first, parents=tuple(rest))
 
 
+ONE_LIBRARY = (("moe", "int4_wo"),)
+"""Kernels that engines have of one library, each in its version: Marlin, which SGLang took over from vLLM.
+
+Another engine on the same GPU is nearer than the same one on other GPUs.
+"""
+
+
 @lru_cache(maxsize=4096)
 def _find(calibration: Calibration, op: str, format: str) -> Match | None:
     best: tuple[tuple[float, bool], Calibration, Fit, tuple[Level, ...]] | None = None
@@ -289,7 +296,7 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
             crossed: tuple[Level, ...] = (*link.crossed, *(FORMAT,) * steps)
             # The kind's components decide: those of a format are of few places. Fits of files are read at first use.
             # Of constants as far away, an engine's own come before another's, a relative's before those of all devices.
-            far = crossing_spread(op, "", crossed), "engine" in crossed
+            far = crossing_spread(op, format if (op, format) in ONE_LIBRARY else "", crossed), "engine" in crossed
             if (best is None or far < best[0]) and (fit := link.fits.get((op, candidate))) is not None:
                 best = far, link, fit, crossed
     if best is None:

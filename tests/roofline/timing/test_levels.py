@@ -235,3 +235,11 @@ def test_constants_of_all_devices_are_of_another_version_too() -> None:
     match = found(Shelf({"sglang/h100-sxm": {"0.5.9": older}, "sglang/pooled": {"": newest}})).find("moe", "bf16")
     assert match is not None
     assert (match.basis, match.calibration, match.fit.version) == ("version", "h100-sxm", "0.5.9")
+
+
+@pytest.mark.parametrize(("format", "near"), [("int4_wo", "sglang"), ("bf16", "vllm")])
+def test_kernels_of_one_library_are_those_of_another_engine_on_the_gpu(format: str, near: str) -> None:
+    """No INT4 experts of vLLM were measured on A100: SGLang's Marlin there, not vLLM's on other GPUs."""
+    match = load_calibration(load_hardware("a100-sxm-80gb"), engine="vllm").find("moe", format)
+    assert match is not None
+    assert (match.calibration, match.engine) == ("a100-sxm-80gb", near)
