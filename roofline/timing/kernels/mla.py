@@ -29,10 +29,11 @@ multiprocessors at once with at most 1024 keys each, otherwise of 64, and m = 2 
 any.
 
 NVIDIA's other GPUs multiply `mma_rate` FLOP in a clock of a multiprocessor, whatever their peak: 200 in Triton's
-kernels and 600 to 1000 in TensorRT-LLM's, on A100, L40S and RTX PRO 6000. `rows` and `split` say which kernel.
-TensorRT-LLM's never splits the keys. SGLang's in Triton makes up to eight parts, vLLM's four, and since 0.20 the next
-power of two of keys / 512, up to two a multiprocessor (vllm-project/vllm, pull request 33529). Triton's blocks start
-with those of the first heads of all sequences: tiles of other heads that start later read the latents again,
+kernels and 600 to 1000 in TensorRT-LLM's, on A100, L40S and RTX PRO 6000; other vendors' GPUs no more than that, nor
+than e_F peak. `rows` and `split` say which kernel. TensorRT-LLM's never splits the keys. SGLang's in Triton makes up to
+eight parts, vLLM's four, and since 0.20 the next power of two of keys / 512, up to two a multiprocessor
+(vllm-project/vllm, pull request 33529). Triton's blocks start with those of the first heads of all sequences: tiles of
+other heads that start later read the latents again,
 
     rereads    r   = min(max(U / S, 1), ceil(q_len heads / R)),     R = 16
 
@@ -117,7 +118,7 @@ CONVERSION = Parameter(
 PARAMETERS = (
     Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, LAUNCH, "launch of the kernel"),
     Parameter("compute_efficiency", Unit.RATIO, 0.02, 1.0, 0.6, "matrix unit's achievable fraction of its peak"),
-    Parameter("mma_rate", Unit.RATIO, 20, 4096, 400, "FLOP in a clock of a multiprocessor of other GPUs", start=400),
+    Parameter("mma_rate", Unit.RATIO, 20, 4096, 4096, "FLOP in a clock of a multiprocessor of other GPUs", start=400),
     Parameter("memory_efficiency", Unit.RATIO, 0.6, 1.0, 0.85, "achievable fraction of memory bandwidth"),
     Parameter("unit_bandwidth", Unit.BANDWIDTH, 2e9, 1500e9, 60e9, "latents into one multiprocessor"),
     Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 20e-6, 2e-6, "start and end of one work item"),
@@ -286,6 +287,8 @@ def _kernel_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, 
 def _rate(arithmetic: str, hardware: Hardware, parameters: Mapping[str, float]) -> float:
     """FLOP/s of the products of all multiprocessors."""
     peak = hardware.matrix_peak(arithmetic)
-    if hardware.vendor != "NVIDIA" or has_own_kernels(hardware):
+    if has_own_kernels(hardware) or hardware.kind != "gpu":
         return parameters["compute_efficiency"] * peak
-    return min(peak, parameters.get("mma_rate", 400.0) * unit_clocks(hardware))
+    if hardware.vendor != "NVIDIA":
+        peak *= parameters["compute_efficiency"]
+    return min(peak, parameters["mma_rate"] * unit_clocks(hardware))

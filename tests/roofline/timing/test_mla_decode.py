@@ -143,6 +143,18 @@ def test_vllms_triton_kernel_before_one_version(
     assert 1e9 * seconds / (batch * keys) == pytest.approx(nanoseconds, rel=0.25)
 
 
+def test_tritons_products_take_clocks_on_gpus_of_other_vendors() -> None:
+    """But no less than the fraction of the peak, which AMD's own kernels have."""
+    device, columns = load_hardware("arc-pro-b60"), rows(200, 8192.0, 16)
+    constants = {**DEFAULTS, **TRITON, "compute_efficiency": 1.0}
+    slow, fast, own = (
+        float(kernel_time("mla_decode", columns, device, {**constants, **one}))
+        for one in ({"mma_rate": 50.0}, {"mma_rate": 100.0}, {"mma_rate": 4096.0, "compute_efficiency": 0.02})
+    )
+    assert slow == pytest.approx(2 * fast, rel=0.05)
+    assert own == pytest.approx(200 * 16 * 8192 * 2 * 1088 / (0.02 * device.matrix_peak("bf16")), rel=0.05)
+
+
 def test_later_triton_kernels_split_long_sequences() -> None:
     constants = {**DEFAULTS, **TRITON}
     older, newer = (
