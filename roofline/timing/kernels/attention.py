@@ -10,7 +10,9 @@ b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m;
     units      T_S = max(sum T_i / S * ((1 - q) + q ceil(U/S) / (U/S)), longest T_i)
     memory     T_M = (Q + O + K + V) / (e_B bw)
     KV write   T_W = (K + V of new tokens, read and written) / (e_B bw)        appending to the cache
-    time       t   = launch + (T_S^p + T_M^p)^(1/p) + T_W + token batch q_len
+    time       t   = launch + (T_S^p + T_M^p)^(1/p) + T_W + token batch q_len          in both phases with
+                                                            p sqrt(1 + max(T_S, T_M) / overlap) for p: long kernels
+                                                            overlap loads and products better
 
 Single queries of a group fill one tile in FlashAttention's kernels, which pack no others, and one each in TensorRT-
 LLM's and SGLang's of Blackwell (`pack_single`). The exponential of a score and what else each one takes beside its 4 d
@@ -52,6 +54,7 @@ from msgspec import Struct
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.common import (
+    OVERLAP,
     Array,
     Columns,
     Mask,
@@ -62,9 +65,9 @@ from roofline.timing.kernels.common import (
     is_bare,
     l2_bytes,
     numbers,
+    overlapped,
     resident_share,
     rounds,
-    smooth_maximum,
     text,
     unit_clocks,
     units,
@@ -162,6 +165,7 @@ PREFILL = (
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.85, "achievable fraction of memory bandwidth"),
     Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 30e-6, 1.5e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 1.8, "exponent of the smooth maximum of units and memory"),
+    OVERLAP,
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.8, "fraction of the kernel that runs in whole waves"),
     Parameter("token", Unit.SECONDS, 0.001e-9, 20e-9, 1e-9, "preparing and writing the KV of one token"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's operands"),
@@ -181,6 +185,7 @@ DECODE = (
     Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 10e-6, 2e-6, "start and end of one work item"),
     Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "combining eight splits (three doublings)"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.0, "exponent of the smooth maximum of units and memory"),
+    OVERLAP,
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.5, "fraction of the kernel that runs in whole waves"),
     Parameter("sequence", Unit.SECONDS, 0.01e-9, 40e-9, 5e-9, "scheduling and writing the KV of one sequence"),
     Parameter("regroup", Unit.SECONDS, 0.001e-6, 15e-6, 1e-6, "rearranging the heads of a group where batch > 1"),
@@ -319,7 +324,7 @@ def prefill_time(
         held = resident * resident_share(traffic, parameters["l2_share"] * l2_bytes(hardware), 4.0)
         slowness = 1.0 - held + held / parameters["l2_speedup"]
     bandwidth = parameters["memory_efficiency"] * hardware.memory_bandwidth
-    kernel = smooth_maximum(on_units, slowness * traffic / bandwidth, parameters["sharpness"])
+    kernel = overlapped(on_units, slowness * traffic / bandwidth, parameters)
     if is_bare(columns):
         return np.asarray(launch_alone(parameters) + kernel)
     writing = slowness * shape.kv_write_traffic / bandwidth
@@ -381,7 +386,7 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
     missing = from_memory(shape.kv_traffic, resident, hardware, parameters) * (1.0 + alone * shape.keys_only)
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
-    kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"]) * slowdown(shape.dim, columns, parameters)
+    kernel = overlapped(on_units, over_memory, parameters) * slowdown(shape.dim, columns, parameters)
     if np.any(splitting <= 0):
         filling = 2.0 * shape.dim * shape.kv_bytes * keys[0] * count / (UNIT_FILL * unit_clocks(hardware))
         kernel = np.where(splitting > 0, kernel, np.maximum(kernel, rounds(work / count, whole) * filling))

@@ -212,6 +212,23 @@ def smooth_maximum(first: Array, second: Array, sharpness: Array | float) -> Arr
     return larger * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
 
 
+OVERLAP = Parameter("overlap", Unit.SECONDS, 1e-6, 1.0, 1.0, "duration from which sharpness grows", start=20e-6)
+"""Of attention, and of GEMMs and MLA decode on 16-bit operands; others gain nothing."""
+
+
+def sharpness(longer: Array | float, parameters: Mapping[str, float]) -> Array | float:
+    """The exponent of a kernel whose longer part takes so many seconds.
+
+    The first loads and the last tiles overlap with nothing, whatever the length of a kernel.
+    """
+    return parameters["sharpness"] * np.sqrt(1.0 + longer / parameters.get("overlap", np.inf))
+
+
+def overlapped(on_units: Array, over_memory: Array, parameters: Mapping[str, float]) -> Array:
+    """The seconds of units and memory together: a smooth maximum that long kernels come nearer to."""
+    return smooth_maximum(on_units, over_memory, sharpness(np.maximum(on_units, over_memory), parameters))
+
+
 def rounds(waves: Array, quantization: float) -> Array:
     """Effective waves: whole waves for the fraction `quantization` of a kernel, else balanced; at least one."""
     return (1.0 - quantization) * np.maximum(1.0, waves) + quantization * np.ceil(waves)

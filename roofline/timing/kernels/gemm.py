@@ -57,6 +57,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, WeightOnlyKernel
 from roofline.timing.kernels import ggml
 from roofline.timing.kernels.common import (
+    OVERLAP,
     Array,
     Columns,
     Mask,
@@ -69,6 +70,7 @@ from roofline.timing.kernels.common import (
     is_bare,
     l2_bytes,
     numbers,
+    overlapped,
     resident_share,
     rounds,
     smooth_maximum,
@@ -180,7 +182,7 @@ _HOST = (
 """Host time of benchmarks without CUDA graphs, which hides the time of short kernels; predictions do not use it."""
 
 _PLAIN = (
-    Parameter("overlap", Unit.SECONDS, 1e-6, 1.0, 1.0, "duration from which sharpness grows", start=20e-6),
+    OVERLAP,
     Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.1, "slowdown of long GEMMs by power limits"),
     Parameter("packing", Unit.RATIO, 1e-6, 8.0, 1e-6, "passes over weights that packing adds", start=1.0, kind="cpu"),
     Parameter("vector_rows", Unit.CHOICE, 1, 4, 1, "rows of one pass without packing", start=2, kind="cpu"),
@@ -260,19 +262,6 @@ def _time(
         return time
     gaps = np.where(resident, parameters.get("host_gap", 0.0), 0.0)
     return benchmarked(time + gaps, parameters, resident, _host_growth(m, parameters))
-
-
-def sharpness(longer: Array | float, parameters: Mapping[str, float]) -> Array | float:
-    """The exponent of a kernel whose longer part takes so many seconds.
-
-    The first loads and the last tiles overlap with nothing, whatever the length of a GEMM.
-    """
-    return parameters["sharpness"] * np.sqrt(1.0 + longer / parameters.get("overlap", np.inf))
-
-
-def overlapped(on_units: Array, over_memory: Array, parameters: Mapping[str, float]) -> Array:
-    """The seconds of units and memory together; see the module's formula."""
-    return smooth_maximum(on_units, over_memory, sharpness(np.maximum(on_units, over_memory), parameters))
 
 
 def eager_quantization(elements: Array, dtype: str, hardware: Hardware) -> Array:

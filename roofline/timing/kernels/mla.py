@@ -15,7 +15,7 @@ blocks of 64, b the bytes of a latent's element:
                                     + 8 s batch q_len heads d_c / bw
     memory     T_M = r batch keys (d_c + d_r) b (1 / (e_B bw) + 1 / (S conversion))
                                     + batch q_len heads (b_q (d_c + d_r) + 2 d_c) / bw
-    time       t   = launch + (T_S^p + T_M^p)^(1/p)
+    time       t   = launch + (T_S^p + T_M^p)^(1/p)                  with p sqrt(1 + max(T_S, T_M) / overlap) for p
 
 with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), as in other decode attention (`roofline.timing.kernels.attention`).
 Queries are read and results written in 16 bits (b_q = 2); for products in 8 bits queries are converted before, which
@@ -67,6 +67,7 @@ from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import attention
 from roofline.timing.kernels.attention import KEY_BLOCK, SPLITS, best_split, cached, from_memory
 from roofline.timing.kernels.common import (
+    OVERLAP,
     Array,
     Columns,
     Mask,
@@ -77,8 +78,8 @@ from roofline.timing.kernels.common import (
     has_tensor_memory,
     host_parameter,
     numbers,
+    overlapped,
     rounds,
-    smooth_maximum,
     text,
     unit_clocks,
     units,
@@ -129,13 +130,12 @@ PARAMETERS = (
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter("rows", Unit.CHOICE, 0, 1, 1, "query heads of other GPUs' tiles: 0 16 (Triton), 1 64", start=1),
     Parameter("split", Unit.CHOICE, 0, 3, 1, "their parts of the keys: 0 one, 1 any, 2 vLLM's, 3 up to 8", start=1),
-    CONVERSION,
 )
 
 
 def parameters_of(format: str) -> tuple[Parameter, ...]:
-    """The parameters of decode: those of a cache in another format, such as bf16/fp8, have `CONVERSION`."""
-    return PARAMETERS if "/" in format else PARAMETERS[:-1]
+    """The parameters of decode: with a cache in another format, such as bf16/fp8, `CONVERSION`, otherwise `OVERLAP`."""
+    return (*PARAMETERS, CONVERSION if "/" in format else OVERLAP)
 
 
 PREFILL = (
@@ -281,7 +281,7 @@ def _kernel_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, 
     query = 2.0 if arithmetic == numbers(text(columns, "dtype")).arithmetic else 4.0
     activations = batch * queries * heads * (query * (latent + rope) + 2.0 * latent)
     rate = 1.0 / (parameters["memory_efficiency"] * bandwidth) + 1.0 / conversion
-    return smooth_maximum(on_units, moved * rate + activations / bandwidth, parameters["sharpness"])
+    return overlapped(on_units, moved * rate + activations / bandwidth, parameters)
 
 
 def _rate(arithmetic: str, hardware: Hardware, parameters: Mapping[str, float]) -> float:

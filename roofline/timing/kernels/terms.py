@@ -16,10 +16,10 @@ import numpy as np
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Columns, at_clock, gated_delta_rule, kernel, top_k
 from roofline.timing.kernels.attention import cached, launch_alone, slowdown
-from roofline.timing.kernels.common import column, is_bare, numbers, storage, text, units
+from roofline.timing.kernels.common import column, is_bare, numbers, sharpness, storage, text, units
 from roofline.timing.kernels.common import units as threads
 from roofline.timing.kernels.elementwise import PASSES, cycle_rate, elements, pages
-from roofline.timing.kernels.gemm import sharpness, weight_only_kernel, weight_passes
+from roofline.timing.kernels.gemm import weight_only_kernel, weight_passes
 
 
 class Term(NamedTuple):
@@ -98,6 +98,11 @@ def _smooth(units: float, memory: float, sharpness: float) -> Term:
     return _evaluated("x", "x = larger * ((units/larger)^p + (memory/larger)^p)^(1/p)", text)
 
 
+def _overlapped(units: Term, memory: Term, constants: Constants) -> Term:
+    exponent = float(sharpness(max(units.value, memory.value), constants))
+    return _smooth(units.value, memory.value, exponent)
+
+
 def _launch(constants: Constants) -> Term:
     return Term("launch", "launch", shown(constants["launch"]), constants["launch"])
 
@@ -137,7 +142,7 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         count = shown(float(threads(hardware)))
         waiting = _evaluated("barriers", "barriers = barrier x threads", f"{shown(constants['barrier'])} * {count}")
         return [waiting, units, memory, _sum("t = barriers + units + memory", waiting, units, memory)]
-    both = _smooth(units.value, memory.value, float(sharpness(max(units.value, memory.value), constants)))
+    both = _overlapped(units, memory, constants)
     found = [_launch(constants), units, memory, both]
     if is_bare(columns) or not form.quantizes:
         return [*found, _sum("t = launch + x", found[0], both)]
@@ -186,7 +191,7 @@ def _prefill(columns: Columns, hardware: Hardware, constants: Constants, time: A
     formula = "units = max(all tiles / units, longest tile)"
     units = _given("units", formula, time(launch=0.0, token=0.0, memory_efficiency=_REMOVED))
     memory = _evaluated("memory", "memory = (K + V + Q + O) / (e_B bandwidth)", f"({cache} + {own}) / {rate}")
-    both = _smooth(units.value, memory.value, constants["sharpness"])
+    both = _overlapped(units, memory, constants)
     if is_bare(columns):
         launch = _given("launch", "launch without that of the KV write", launch_alone(constants))
         return [launch, units, memory, both, _sum("t = launch + x", launch, both)]
@@ -212,7 +217,7 @@ def _decode(columns: Columns, hardware: Hardware, constants: Constants, time: An
     memory = _evaluated(
         "memory", "memory = (K + V) / (e_B bandwidth) + (Q + O) / bandwidth", f"{cache} / {rate} + {own} / {bandwidth}"
     )
-    both = _smooth(units.value, memory.value, constants["sharpness"])
+    both = _overlapped(units, memory, constants)
     grouped = shape.heads > shape.kv_heads and shape.batch > 1
     sequences = _evaluated(
         "sequences",
@@ -240,7 +245,7 @@ def _mla(columns: Columns, hardware: Hardware, constants: Constants, time: Any) 
     moved = f"{shown(batch)}*{shown(keys)}*({shown(latent)} + {shown(rope)})*{shown(width)}"
     rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
     memory = _evaluated("memory", "memory = batch keys (d_c + d_r) bytes / (e_B bandwidth)", f"{moved} / {rate}")
-    launch, both = _launch(constants), _smooth(units.value, memory.value, constants["sharpness"])
+    launch, both = _launch(constants), _overlapped(units, memory, constants)
     return [launch, units, memory, both, _sum("t = launch + x", launch, both)]
 
 
@@ -262,7 +267,7 @@ def _experts(constants: Constants, time: Any) -> list[Term]:
         "permutation = pairs (4 hidden + 6 width) / (e_P bandwidth) + expert x experts",
         time(launch=0.0, memory_efficiency=_REMOVED, **idle),
     )
-    both = _smooth(units.value, memory.value, constants["sharpness"])
+    both = _overlapped(units, memory, constants)
     launch = _given(
         "launch",
         "launch = that of many tokens x (1 - few_tokens 4 / (tokens + 3))",
