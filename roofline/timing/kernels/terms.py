@@ -209,7 +209,7 @@ def _decode(columns: Columns, hardware: Hardware, constants: Constants, time: An
     cache, own = _traffic(shape)
     bandwidth = shown(hardware.memory_bandwidth)
     activations = _evaluated("", "", f"{own} / {bandwidth}").value
-    alone = {"launch": 0.0, "sequence": 0.0, "memory_efficiency": _REMOVED, "sharpness": 1.0}
+    alone = {"launch": 0.0, "sequence": 0.0, "memory_efficiency": _REMOVED, "sharpness": 1.0, "overlap": _REMOVED}
     formula = "units = min over splits of waves x (keys of a split / unit bandwidth + prologue) + combining"
     slower = float(slowdown(np.asarray(shape.dim), columns, constants))
     units = _given("units", formula, max(time(**alone, regroup=0.0) / slower - activations, 0.0))
