@@ -144,7 +144,7 @@ def test_break_even_against_the_plain_scenario(document: Callable[..., dict[str,
     """The crossing of prompt lookup with two accepted tokens, where the audit found it by comparing batches."""
     plain = document("solve", "break-even", *LOOKUP, "--against", "")
     assert plain["verdict"] == "found"
-    assert 40 <= plain["value"] <= 48
+    assert 48 <= plain["value"] <= 56
     assert plain["scenarios"][1] == "roofline analyze llama-3.1-8b --hw h100-sxm"
     for same in ("none", "--with none"):
         assert document("solve", "break-even", *LOOKUP, "--against", same) == plain

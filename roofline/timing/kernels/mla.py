@@ -278,10 +278,16 @@ def _kernel_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, 
     if not has_own_kernels(hardware) and int(parameters.get("rows", 1.0)) == 0:
         moved = moved * np.clip(batch * tiles / count, 1.0, tiles)
     conversion = parameters.get("conversion", CONVERSION.default) * count
-    query = 2.0 if arithmetic == numbers(text(columns, "dtype")).arithmetic else 4.0
-    activations = batch * queries * heads * (query * (latent + rope) + 2.0 * latent)
+    activations = activation_bytes(columns, hardware)
     rate = 1.0 / (parameters["memory_efficiency"] * bandwidth) + 1.0 / conversion
     return overlapped(on_units, moved * rate + activations / bandwidth, parameters)
+
+
+def activation_bytes(columns: Columns, hardware: Hardware) -> Array:
+    """Bytes of queries read and results written; see the module."""
+    batch, queries, _, heads, latent, rope = _sizes(columns)
+    query = 2.0 if cached(columns, hardware)[1] == numbers(text(columns, "dtype")).arithmetic else 4.0
+    return batch * queries * heads * (query * (latent + rope) + 2.0 * latent)
 
 
 def _rate(arithmetic: str, hardware: Hardware, parameters: Mapping[str, float]) -> float:

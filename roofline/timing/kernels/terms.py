@@ -15,11 +15,12 @@ import numpy as np
 
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Columns, at_clock, gated_delta_rule, kernel, top_k
-from roofline.timing.kernels.attention import cached, launch_alone, slowdown
+from roofline.timing.kernels.attention import launch_alone, slowdown
 from roofline.timing.kernels.common import column, is_bare, numbers, sharpness, storage, text, units
 from roofline.timing.kernels.common import units as threads
 from roofline.timing.kernels.elementwise import PASSES, cycle_rate, elements, pages
 from roofline.timing.kernels.gemm import weight_only_kernel, weight_passes
+from roofline.timing.kernels.mla import activation_bytes
 
 
 class Term(NamedTuple):
@@ -235,16 +236,13 @@ def _decode(columns: Columns, hardware: Hardware, constants: Constants, time: An
 
 
 def _mla(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
-    units = _given(
-        "units",
-        "units = min over splits of waves x (keys x max(GEMMs, loads) + prologue) + combining",
-        time(launch=0.0, memory_efficiency=_REMOVED),
-    )
-    batch, keys, latent, rope = (_value(columns, name) for name in ("batch", "kv_len", "latent", "rope"))
-    width, _ = cached(columns, hardware)
-    moved = f"{shown(batch)}*{shown(keys)}*({shown(latent)} + {shown(rope)})*{shown(width)}"
-    rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
-    memory = _evaluated("memory", "memory = batch keys (d_c + d_r) bytes / (e_B bandwidth)", f"{moved} / {rate}")
+    alone = {"launch": 0.0, "sharpness": 1.0, "overlap": _REMOVED}
+    removed = {"memory_efficiency": _REMOVED, "conversion": _REMOVED}
+    activations = float(activation_bytes(columns, hardware).reshape(-1)[0]) / hardware.memory_bandwidth
+    formula = "units = min over splits of waves x (keys x max(GEMMs, loads) + prologue) + combining"
+    units = _given("units", formula, max(time(**alone, **removed) - activations, 0.0))
+    formula = "memory = latents (1 / (e_B bandwidth) + conversion) + (queries + results) / bandwidth"
+    memory = _given("memory", formula, time(**alone) - units.value)
     launch, both = _launch(constants), _overlapped(units, memory, constants)
     return [launch, units, memory, both, _sum("t = launch + x", launch, both)]
 
