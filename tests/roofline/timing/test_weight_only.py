@@ -136,16 +136,14 @@ def gain(hardware: Hardware, engine: str, technique: str) -> float:
     return float(plain.mid / changed.mid)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="1.19 on RTX 3090: 16-bit GEMMs of Ampere overlap better since they were refitted"
-)
+@pytest.mark.xfail(strict=True, reason="1.19 on RTX 3090 since 16-bit GEMMs overlap better")
 def test_codebooks_are_looked_up() -> None:
     """AQLM, 16-bit codes: 1.29 times as fast as FP16 on RTX 3090 Ti, 0.69 times on A100 (Vahe1994/AQLM, issue 133)."""
     assert gain(RTX_3090, "vllm", "aqlm") == pytest.approx(1.29, rel=0.05)
     assert gain(load_hardware("a100-sxm-80gb"), "vllm", "aqlm") == pytest.approx(0.69, abs=0.1)
 
 
-@pytest.mark.xfail(strict=True, reason="1.32: 16-bit GEMMs of A100 overlap better since they were refitted")
+@pytest.mark.xfail(strict=True, reason="1.32 since 16-bit GEMMs overlap better")
 def test_mixed_decomposition_loses_a_token_s_time() -> None:
     """LLM.int8(): a token takes 1.15 to 1.23 times as long (Dettmers et al. 2022, BLOOM-176B on 8 A100)."""
     eight = Settings(parallel=Parallelism(pipeline=8))
@@ -191,9 +189,7 @@ def test_basis_of_a_format_without_a_measured_kernel(scheme: str) -> None:
     assert "no kernel" in found.decode.basis.source
 
 
-@pytest.mark.xfail(
-    strict=True, reason="another engine's INT8 and the engine's own FP8 are as near: components 0.29 and 0.28"
-)
+@pytest.mark.xfail(strict=True, reason="other engines' INT8 and its own FP8 are as near: 0.29 and 0.28")
 def test_a_format_measured_with_another_engine_has_its_constants() -> None:
     """INT8 GEMMs on H100 were measured with other engines than vLLM."""
     found = analyze(Scenario(LLAMA, H100, precision=parse_precision("fp16", "W8A8"), engine="vllm"))
