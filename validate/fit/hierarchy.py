@@ -44,7 +44,7 @@ from roofline.validate.fit.search import DIFFERENCED, Start, are_differences, se
 from roofline.validate.tables.implausible import believable
 from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.origin import NONE, Origin, by_origin, is_ungraphed
-from roofline.validate.tables.rows import MODULES, Measurements, by_op, read_measurements
+from roofline.validate.tables.rows import MODULES, Measurements, joined, read_measurements
 from roofline.validate.tables.weight_only import as_computed
 
 SHARED: Mapping[tuple[str, str], str] = {
@@ -228,12 +228,6 @@ def _between_versions(every: Measurements, device: Hardware, fit: Fit, seed: int
         errors.append(-log_errors(part, device, constants))
         regimes.append(kernel_regimes(fit.op, part.columns))
     return summarise(fit.op, np.concatenate(errors), np.concatenate(regimes))
-
-
-def joined(parts: Iterable[Measurements]) -> Measurements:
-    """Measurements of one op together."""
-    (found,) = by_op(list(parts)).values()
-    return found
 
 
 def fit_shared_kernel(key: Key, rows: Measurements, device: Hardware, start: Fit, seed: int = 0) -> Fit:

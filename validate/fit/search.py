@@ -23,7 +23,7 @@ from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Array, Columns, kernel, kernel_time
 from roofline.timing.kernels.attention import TILINGS
 from roofline.timing.kernels.mla import has_own_kernels
-from roofline.validate.tables.rows import Measurements, by_op
+from roofline.validate.tables.rows import Measurements, joined
 
 ERROR_SCALE = 0.05
 """Relative errors below this count quadratically, above it linearly."""
@@ -79,9 +79,9 @@ class Rows(Struct, frozen=True):
     @classmethod
     def of(cls, parts: Sequence[Measurements], hardware: Hardware) -> Rows:
         """The rows of some tables of one op and format."""
-        (joined,) = by_op(parts).values()
+        together = joined(parts)
         weights = np.concatenate([np.full(len(part), len(part) ** -0.5) for part in parts])
-        return cls(joined.columns, hardware, joined.seconds, joined.resident, joined.alone, weights)
+        return cls(together.columns, hardware, together.seconds, together.resident, together.alone, weights)
 
     def errors(self, op: str, parameters: Mapping[str, float]) -> Array:
         """log(predicted / measured) of each row."""

@@ -47,7 +47,6 @@ from roofline.validate.fit.hierarchy import (
     fit_all,
     fit_elsewhere,
     fit_shared_kernel,
-    joined,
     load,
     outside,
     shelved,
@@ -55,7 +54,7 @@ from roofline.validate.fit.hierarchy import (
 from roofline.validate.main import run_command
 from roofline.validate.score.kernels import Scored, error_statistics, predict
 from roofline.validate.tables.origin import NONE, Origin, by_origin
-from roofline.validate.tables.rows import Measurements
+from roofline.validate.tables.rows import Measurements, joined
 
 
 class Split(NamedTuple):
@@ -210,17 +209,16 @@ def shared_kernels(key: Key, name: str, rows: Measurements, nodes: Sequence[Node
         *(Split("version", name, one) for one in parts),
         *(Split("engine", name, Origin(engine, "")) for engine in dict.fromkeys(one.engine for one in parts)),
     ):
-        held = [part for one, part in parts.items() if split.held((name, one))]
-        rest = [part for one, part in parts.items() if not split.held((name, one))]
-        copied = any(sorted(one.seconds) == sorted(other.seconds) for one in held for other in rest)
+        held = {one: part for one, part in parts.items() if split.held((name, one))}
+        rest = [part for one, part in parts.items() if one not in held]
+        copied = any(sorted(one.seconds) == sorted(other.seconds) for one in held.values() for other in rest)
         if not rest or copied or not split.origin.engine:
             continue
         fit = fit_shared_kernel(key, joined(rest), device, start)
         calibration = Calibration(name, "calibrated", {key: fit})
-        for one, part in parts.items():
-            if split.held((name, one)):
-                scored = predict(drawn(part, LEAF_ROWS, 0), device, calibration)
-                found += (HeldOut(split, (name, one), rows) for rows in scored)
+        for one, part in held.items():
+            scored = predict(drawn(part, LEAF_ROWS, 0), device, calibration)
+            found += (HeldOut(split, (name, one), each) for each in scored)
     return found
 
 

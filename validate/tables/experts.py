@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, TRITON, UNTUNED
 from roofline.timing.kernels.moe import OPTIONS, TILES_BEFORE, TILES_SINCE
+from roofline.validate.tables.kernel_benchmarks import BLACKWELL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,7 @@ UNGATED = frozenset({(2688, 1856, 6, 128)})
 THREE_MATRICES = re.compile(r"(SGLang|TensorRT-LLM|vLLM 0\.(1?\d|2[0-3])(\.|$))", re.IGNORECASE)
 """Software whose public tables time three matrices for the experts of UNGATED shapes."""
 
-BLACKWELL, HOPPER = ("b200-sxm", "gb200", "b300-sxm", "gb300"), ("h100-sxm", "h200-sxm")
+HOPPER = ("h100-sxm", "h200-sxm")
 
 BY_NAME = {
     "bf16": ("vllm_fused_moe", (*BLACKWELL, "rtx-pro-6000-server")),

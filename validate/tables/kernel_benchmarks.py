@@ -24,7 +24,10 @@ Their collector made the cache of MLA, `SELFKONLY`, up to 1.3.0rc10, and that of
 (ai-dynamo/aiconfigurator, issue 1379 and pull request 1356): kernels beat the memory's datasheet up to 1.7 times.
 """
 
-UNGROUPED = re.compile(r"TensorRT-LLM v?1\.3\.0", re.IGNORECASE), ("b200-sxm", "gb200", "b300-sxm", "gb300")
+BLACKWELL = ("b200-sxm", "gb200", "b300-sxm", "gb300")
+"""GPUs of Blackwell with HBM, by the names of public tables."""
+
+UNGROUPED = re.compile(r"TensorRT-LLM v?1\.3\.0", re.IGNORECASE), BLACKWELL
 """Software and GPUs whose KEYS_ONLY tables time the kernel without grouped heads, whatever the group.
 
 There the cache without values has no other kernel: the time on B200 grows with the query heads, where 1.2 runs the
@@ -37,7 +40,7 @@ EAGER = re.compile(r"vLLM v?0\.(\d|1[0-4])(\.|$)", re.IGNORECASE), ("fp8", "fp8_
 vLLM compiles `QuantFP8.forward_native` outside of models, too, since 0.15 (vllm-project/vllm, pull request 32806).
 """
 
-TRITON_QUANTIZED = re.compile(r"TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc[0-5]\b)", re.IGNORECASE), UNGROUPED[1]
+TRITON_QUANTIZED = re.compile(r"TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc[0-5]\b)", re.IGNORECASE), BLACKWELL
 """Software and GPUs whose block-scaled GEMMs have their activations quantized in Triton, 20 ns a row.
 
 NVIDIA/TensorRT-LLM, pull requests 11478 (16% of the time of DeepSeek-V3 Lite on B200) and 11607 (2026-02-24), which

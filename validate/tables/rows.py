@@ -19,7 +19,7 @@ experts do on several devices is in `consecutive`, `arriving`, `clamped` and `re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -370,6 +370,12 @@ def headline(part: Measurements) -> NDArray[np.bool_]:
     """The rows of the headline MAPE: n, k >= 1024 for GEMMs; head_dim 128 and full window for attention."""
     unusual = kernel(part.op).regimes.unusual
     return np.ones(len(part), dtype=bool) if unusual is None else ~unusual.among(part.columns)
+
+
+def joined(parts: Iterable[Measurements]) -> Measurements:
+    """Measurements of one op together."""
+    (found,) = by_op(list(parts)).values()
+    return found
 
 
 def by_op(parts: Sequence[Measurements]) -> Mapping[str, Measurements]:
