@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -120,6 +121,7 @@ def check_scheme(scheme: str, where: str, key: str) -> None:
         raise SpecError(where, f"{quote(key)}: {error}") from None
 
 
+@lru_cache(maxsize=256)
 def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
     """The formats of weights, activations and KV cache in a scheme; None keeps the base format.
 

@@ -28,12 +28,14 @@ from roofline.timing.kernels import (
     Columns,
     Mask,
     column,
+    in_step,
     kernel,
     kernel_bound,
     kernel_regimes,
     kernel_times,
+    served_times,
 )
-from roofline.timing.kernels.common import FORMATS, NO_HOST, TRITON
+from roofline.timing.kernels.common import FORMATS, NO_HOST, TRITON, some
 from roofline.timing.levels import Level, crossing_spread
 
 Basis = Literal["calibrated", "version", "family", "engine", "pooled", "unmeasured", "bound"]
@@ -154,7 +156,10 @@ class Match(Struct, frozen=True):
     def expected(self, columns: Columns, hardware: Hardware, resident: Mask = False, alone: Mask = False) -> Expected:
         """Expected seconds of rows of this kind and format; see `Calibration.expected`."""
         fit = self.fit
-        bound, mid = kernel_times(fit.op, columns, hardware, fit.parameters, resident, alone)
+        if some(alone):
+            bound, mid = kernel_times(fit.op, columns, hardware, fit.parameters, resident, alone)
+        else:
+            bound, mid = served_times(fit.op, columns, hardware, _in_step(fit, hardware), resident)
         inside = within(fit, columns, mid.shape)
         below, above = _factors(fit, self.widening, self.spread)
         index = inside.astype(np.intp), kernel_regimes(fit.op, columns)
@@ -178,6 +183,11 @@ class Match(Struct, frozen=True):
     def origin(self) -> str:
         """Where the constants were measured, and by whom."""
         return f"{self.place}: {self.source}"
+
+
+@lru_cache(maxsize=4096)
+def _in_step(fit: Fit, hardware: Hardware) -> Mapping[str, float]:
+    return in_step(fit.op, fit.parameters, hardware)
 
 
 FORMAT: Level = "format"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from msgspec import Struct
@@ -101,11 +101,14 @@ class KernelGroup(Struct, frozen=True):
         """The evaluation at some points, of their own queries or of `most`; None without any."""
         if not runs.any():
             return None
-        points = np.flatnonzero(runs)
-        columns = self.columns(own[:, points])
+        rows, points = self.members, cast(Any, _ALL_POINTS)
+        if not runs.all():
+            rows, points = rows[:, np.newaxis], np.flatnonzero(runs)
+            own = own[:, points]
+        columns = self.columns(own)
         if most:
             columns["q_len"] = np.full_like(columns["q_len"], most)
-        return Target(self.members[:, np.newaxis], points, Evaluation(self, columns, points.size), join=join)
+        return Target(rows, points, Evaluation(self, columns, own.shape[1]), join=join)
 
     def evaluate(self, columns: Mapping[str, Any], shape: tuple[int, ...]) -> Expected:
         """Expected times of columns that broadcast to `shape`; 0 where a GEMM has no rows (encoders in decode)."""
@@ -295,11 +298,11 @@ class Target(NamedTuple):
 
     def write(self, times: Mapping[str, Any]) -> None:
         """Write the evaluated times into arrays of all kernels and points, by their names in `Expected`."""
-        found, rows, points = self.found, self.rows, self.points
-        wins = self.join is None or self.join(found.mid, times["mid"][rows, points]) == found.mid
+        found, where = self.found, (self.rows, self.points)
+        wins = None if self.join is None else self.join(found.mid, times["mid"][where]) == found.mid
         for name in _ARRAYS:
-            own = getattr(found, name)
-            times[name][rows, points] = own if wins is True else np.where(wins, own, times[name][rows, points])
+            own, all_times = getattr(found, name), times[name]
+            all_times[where] = own if wins is None else np.where(wins, own, all_times[where])
 
 
 def conversion_time(columns: Mapping[str, Any], work: float, hardware: Hardware) -> Any:

@@ -20,7 +20,7 @@ from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import attention, collective, elementwise, gated_delta_rule, gemm, mla, moe, top_k
-from roofline.timing.kernels.common import Array, Columns, Mask, column, text, unit_clocks, units
+from roofline.timing.kernels.common import NO_HOST, Array, Columns, Mask, column, some, text, unit_clocks, units
 
 __all__ = [
     "KERNELS",
@@ -29,11 +29,13 @@ __all__ = [
     "Kernel",
     "Mask",
     "column",
+    "in_step",
     "kernel",
     "kernel_bound",
     "kernel_regimes",
     "kernel_time",
     "kernel_times",
+    "served_times",
 ]
 
 
@@ -338,24 +340,36 @@ def kernel_times(
     alone: Mask = False,
 ) -> tuple[Array, Array]:
     """`kernel_bound` and `kernel_time` of each row."""
-    chosen, columns, graph = kernel(op), _with_op(op, columns), 0.0
-    parameters = at_clock(parameters, hardware)
-    if chosen.graph_overhead:
-        launch = chosen.launch_in_step(parameters)
-        parameters, graph = {**parameters, "launch": launch}, parameters["launch"] - launch
+    served = in_step(op, parameters, hardware)
+    if not some(alone):
+        return served_times(op, columns, hardware, served, resident)
+    chosen, columns = kernel(op), _with_op(op, columns)
     bound = chosen.bound(columns, hardware, resident)
-    hosts = frozenset(name for name in parameters if name.startswith("host"))
-    if not np.any(alone):
-        served = {name: value for name, value in parameters.items() if name not in hosts} if hosts else parameters
-        return bound, np.maximum(chosen.time(columns, hardware, served, resident), bound)
-    time = graph * np.asarray(alone)
+    launch = served["launch"] if chosen.graph_overhead else parameters["launch"]
+    benchmark = {**at_clock(parameters, hardware), "launch": launch}
+    time = (parameters["launch"] - launch) * np.asarray(alone)
     launched = np.asarray(alone) & (column(columns, "graph", 1.0) == 0.0)
-    for rows, without in (
-        (launched, frozenset[str]()),
-        (np.asarray(alone) & ~launched, hosts & {"host"}),  # gaps between the kernels of a GEMM stay
-        (~np.asarray(alone), hosts),
+    for rows, known in (
+        (launched, benchmark),
+        (np.asarray(alone) & ~launched, {**benchmark, "host": NO_HOST}),  # gaps between the kernels of a GEMM stay
+        (~np.asarray(alone), served),
     ):
         if np.any(rows):
-            known = {name: value for name, value in parameters.items() if name not in without}
             time = np.where(rows, time + chosen.time(columns, hardware, known, resident), time)
     return bound, np.maximum(time, bound)
+
+
+def in_step(op: str, parameters: Mapping[str, float], hardware: Hardware) -> Mapping[str, float]:
+    """The constants of a kernel in a step of a served model: without the host and the graph of a benchmark."""
+    chosen, at = kernel(op), at_clock(parameters, hardware)
+    served = {name: value for name, value in at.items() if not name.startswith("host")}
+    return {**served, "launch": chosen.launch_in_step(at)} if chosen.graph_overhead else served
+
+
+def served_times(
+    op: str, columns: Columns, hardware: Hardware, constants: Mapping[str, float], resident: Mask = False
+) -> tuple[Array, Array]:
+    """`kernel_bound` and `kernel_time` of kernels in a step of a served model, with the constants of `in_step`."""
+    chosen, columns = kernel(op), _with_op(op, columns)
+    bound = chosen.bound(columns, hardware, resident)
+    return bound, np.maximum(chosen.time(columns, hardware, constants, resident), bound)

@@ -68,6 +68,7 @@ from roofline.timing.kernels.common import (
     overlapped,
     resident_share,
     rounds,
+    some,
     text,
     unit_clocks,
     units,
@@ -320,7 +321,7 @@ def prefill_time(
     on_units = np.maximum(on_units, longest_keys * per_key + parameters["tile_prologue"])
     traffic = shape.kv_traffic + shape.activation_traffic
     slowness = np.ones_like(traffic)
-    if np.any(resident):
+    if some(resident):
         held = resident * resident_share(traffic, parameters["l2_share"] * l2_bytes(hardware), 4.0)
         slowness = 1.0 - held + held / parameters["l2_speedup"]
     bandwidth = parameters["memory_efficiency"] * hardware.memory_bandwidth
@@ -409,7 +410,7 @@ def best_split(parts: Array, partial: Array, allowed: Array, splits: Array, para
 
 def from_memory(cache: Array, resident: Mask, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
     """Effective bytes from memory: the KV cache, less where the L2 holds part of it (`resident` rows)."""
-    if not np.any(resident):
+    if not some(resident):
         return cache
     held = resident * resident_share(cache, parameters["l2_share"] * l2_bytes(hardware), 16.0)
     missing: Array = cache * (1.0 - held + held / parameters["l2_speedup"])

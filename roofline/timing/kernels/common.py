@@ -129,6 +129,11 @@ def text(columns: Columns, name: str, default: str | None = None) -> str:
     return str(values[0])
 
 
+def some(mask: Mask) -> bool:
+    """Whether any row has the flag."""
+    return mask if isinstance(mask, bool) else bool(mask.any())
+
+
 def column(columns: Columns, name: str, default: float | None = None) -> Array:
     """A shape column as floats; raises UnknownNameError where it is absent and has no default."""
     value = columns.get(name, default)
@@ -206,9 +211,11 @@ def smooth_maximum(first: Array, second: Array, sharpness: Array | float) -> Arr
 
     Compute and memory overlap imperfectly within a kernel; p = 1 is no overlap.
     """
-    larger = np.maximum(first, second)
-    smaller = np.minimum(first, second)
-    ratio = np.divide(smaller, larger, out=np.zeros(np.broadcast(smaller, larger).shape), where=larger > 0)
+    return _smooth(np.maximum(first, second), np.minimum(first, second), sharpness)
+
+
+def _smooth(larger: Array, smaller: Array, sharpness: Array | float) -> Array:
+    ratio = np.divide(smaller, larger, out=np.zeros(larger.shape), where=larger > 0)
     return larger * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
 
 
@@ -221,12 +228,14 @@ def sharpness(longer: Array | float, parameters: Mapping[str, float]) -> Array |
 
     The first loads and the last tiles overlap with nothing, whatever the length of a kernel.
     """
-    return parameters["sharpness"] * np.sqrt(1.0 + longer / parameters.get("overlap", np.inf))
+    begun = parameters.get("overlap")
+    return parameters["sharpness"] * (1.0 if begun is None else np.sqrt(1.0 + longer / begun))
 
 
 def overlapped(on_units: Array, over_memory: Array, parameters: Mapping[str, float]) -> Array:
     """The seconds of units and memory together: a smooth maximum that long kernels come nearer to."""
-    return smooth_maximum(on_units, over_memory, sharpness(np.maximum(on_units, over_memory), parameters))
+    longer = np.maximum(on_units, over_memory)
+    return _smooth(longer, np.minimum(on_units, over_memory), sharpness(longer, parameters))
 
 
 def rounds(waves: Array, quantization: float) -> Array:
@@ -247,7 +256,7 @@ def host_parameter(high: float, start: float) -> Parameter:
 def benchmarked(time: Array, parameters: Mapping[str, float], resident: Mask, growth: Array | float = 1.0) -> Array:
     """Seconds in a benchmark (`resident` rows) that launches the kernel anew each time: no less than the host's."""
     host = parameters.get("host", NO_HOST)
-    if host <= NO_HOST or not np.any(resident):
+    if host <= NO_HOST or not some(resident):
         return time
     return np.where(resident, smooth_maximum(time, np.asarray(host * growth), 8.0), time)
 

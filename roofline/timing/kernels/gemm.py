@@ -50,7 +50,6 @@ from functools import lru_cache
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
@@ -74,6 +73,7 @@ from roofline.timing.kernels.common import (
     resident_share,
     rounds,
     smooth_maximum,
+    some,
     storage,
     text,
     unit_clocks,
@@ -215,16 +215,25 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
     m, n, k = aligned(*(column(columns, name) for name in ("m", "n", "k")))
     shape = m.shape
     m, n, k = (np.atleast_1d(size).reshape(-1) for size in (m, n, k))
-    warm = np.broadcast_to(resident, shape).reshape(-1)
+    warm = _flags(resident, shape)
     bare, chosen = is_bare(columns), weight_only_kernel(columns)
-    eager = np.broadcast_to(column(columns, "eager", 0.0) > 0, shape).reshape(-1)
+    eager = _flags("eager" in columns and column(columns, "eager") > 0, shape)
     parts = [
-        _time(m[part], n[part], k[part], dtype, form, hardware, parameters, warm[part], bare, eager[part])
+        _time(m[part], n[part], k[part], dtype, form, hardware, parameters, _of(warm, part), bare, _of(eager, part))
         if chosen is None
         else _weight_only_time(m[part], n[part], k[part], form, hardware, parameters, chosen)
         for part in (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
     ]
     return np.concatenate(parts).reshape(shape) if parts else np.zeros(shape)
+
+
+def _flags(mask: Mask, shape: tuple[int, ...]) -> Mask:
+    """One flag a row in a flat array; False where no row has it."""
+    return np.broadcast_to(mask, shape).reshape(-1) if some(mask) else False
+
+
+def _of(mask: Mask, part: slice) -> Mask:
+    return mask if isinstance(mask, bool) else mask[part]
 
 
 def _time(
@@ -235,7 +244,7 @@ def _time(
     form: Numbers,
     hardware: Hardware,
     parameters: Mapping[str, float],
-    resident: NDArray[np.bool_],
+    resident: Mask,
     bare: bool,
     eager: Mask = False,
 ) -> Array:
@@ -243,7 +252,7 @@ def _time(
     on_units = _throttled(_units_time(m, n, k, form, hardware, parameters, odd=resident), parameters)
     weights, activations = form.bytes * n * k, form.input_share * form.input_bytes * m * k + 2.0 * m * n
     missing = weights * weight_passes(m, parameters)
-    if np.any(resident):
+    if some(resident):
         footprint = REPLAYED_COPIES.get(dtype, 6.0) * weights + activations
         cache = parameters["l2_share"] * l2_bytes(hardware)
         missing = missing * (1.0 - resident * resident_share(footprint, cache, 8.0))
@@ -254,12 +263,12 @@ def _time(
     quantizing = parameters.get("quantize_row", 0.0) * m + (2.0 + form.input_bytes) * m * k / (
         parameters["quantize_efficiency"] * bandwidth
     )
-    if np.any(eager):
+    if some(eager):
         quantizing = np.where(eager, eager_quantization(m * k, dtype, hardware), quantizing)
-    padded = resident & (m % 4 != 0) & (m > 1) & (k > BLOCK)
-    time: Array = parameters["launch"] + kernel + quantizing + parameters.get("padding", 0.0) * padded
-    if not np.any(resident):
+    time: Array = parameters["launch"] + kernel + quantizing
+    if not some(resident):
         return time
+    time = time + parameters.get("padding", 0.0) * (resident & (m % 4 != 0) & (m > 1) & (k > BLOCK))
     gaps = np.where(resident, parameters.get("host_gap", 0.0), 0.0)
     return benchmarked(time + gaps, parameters, resident, _host_growth(m, parameters))
 
@@ -306,7 +315,7 @@ def _weight_only_time(
     if not chosen.library_rows:
         return time
     plain = replace(form, bytes=2.0, activation_bytes=None)
-    library = _time(m, n, k, form.arithmetic, plain, hardware, parameters, np.zeros(m.shape, dtype=bool), bare=True)
+    library = _time(m, n, k, form.arithmetic, plain, hardware, parameters, False, bare=True)
     first = parameters["launch"] + np.maximum(converting, (packed + 2.0 * n * k) / bandwidth)
     return np.where(m < chosen.library_rows, np.minimum(time, first + library), first + library)
 
@@ -372,12 +381,13 @@ def _units_time(
     tiles = ceil_div(m, rows) * ceil_div(n, columns)
     if dispatch.fixed_rows:
         tiles = np.where((rows < dispatch.fixed_rows) & (m > 64), NEVER, tiles)
-    slower = 1.0 + parameters.get("odd_rows", 0.0) * ((m % 8 != 0) & (m > 64) & odd)
     peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
     if weight_only is not None and weight_only.multiply_adds:
         peak = min(peak, 2.0 * weight_only.multiply_adds * unit_clocks(hardware))
     filled = np.minimum(rows, _padded(m, form, hardware))
-    multiply = 2.0 * filled * columns * count / peak * slower
+    multiply = 2.0 * filled * columns * count / peak
+    if some(odd):
+        multiply = multiply * (1.0 + parameters.get("odd_rows", 0.0) * ((m % 8 != 0) & (m > 64) & odd))
     if weight_only is not None:
         multiply = multiply + conversion_time(weight_only, hardware) * columns * count
     operands = rows * form.input_bytes + columns * form.bytes

@@ -53,6 +53,7 @@ from roofline.timing.kernels.common import (
     resident_share,
     rounds,
     smooth_maximum,
+    some,
     storage,
     text,
     units,
@@ -327,7 +328,7 @@ def _time(
     pairs = (loads * reached).mean(axis=0) * local + remote
     activations = 2.0 * pairs * (2.0 * hidden + (2.0 + gated) * width)
     missing = weights
-    if np.any(resident):
+    if some(resident):
         cache = parameters["l2_share"] * l2_bytes(hardware)
         missing = weights * (1.0 - resident * resident_share(weights, cache, 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
