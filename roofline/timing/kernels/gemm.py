@@ -84,18 +84,34 @@ _CLASSIC = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128), 
 _WIDE = (*_CLASSIC, (192, 128), (128, 192), (192, 192), (320, 128))
 _THIN = (*_CLASSIC, (16, 64), (16, 128), (16, 256), (32, 64), (32, 128), (32, 256))
 _SPLITS = (1, 2, 3, 4, 6, 8, 16)
+_BY_ROWS = {
+    (16, 64): (0, 16),
+    (16, 128): (0, 16),
+    (32, 64): (16, 32),
+    (32, 128): (16, 32),
+    (64, 64): (32, 64),
+    (64, 128): (32, 256),
+    (128, 128): (64, np.inf),
+    (256, 128): (256, np.inf),
+}
+"""Tiles with the m that each is for: above the first number, up to the second.
+
+vLLM's CUTLASS kernels of FP8 for Ada (csrc/quantization, scaled_mm_c2x_sm89_fp8_dispatch.cuh), without its rules by n.
+"""
 
 
 class Dispatch(Struct, frozen=True):
     """The tiles (rows, columns) and splits of k that a library chooses among.
 
-    `fixed_rows` is the least height of tiles where m > 64: fixed rules, as in CUTLASS's FP8 kernels.
+    `fixed_rows` is the least height of tiles where m > 64: fixed rules, as in CUTLASS's FP8 kernels. `batches`, where
+    given, are the m of each tile: above the first number, up to the second.
     """
 
     name: str
     tiles: tuple[tuple[int, int], ...]
     splits: tuple[int, ...] = (1,)
     fixed_rows: int = 0
+    batches: tuple[tuple[float, float], ...] = ()
 
 
 DISPATCHES = (
@@ -105,6 +121,7 @@ DISPATCHES = (
     Dispatch("thin", _THIN),
     Dispatch("fixed rows", _CLASSIC, fixed_rows=128),
     Dispatch("one tile", ((128, 128),)),
+    Dispatch("by rows", tuple(_BY_ROWS), batches=tuple(_BY_ROWS.values())),
 )
 """The values of the parameter `dispatch`; a fit tries each."""
 
@@ -152,11 +169,12 @@ _COMMON = (
     Parameter("compute_efficiency", Unit.RATIO, 0.1, 1.0, 0.85, "matrix unit's achievable fraction of its peak"),
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.85, "achievable fraction of memory bandwidth"),
     Parameter("tile_bandwidth", Unit.BANDWIDTH, 10e9, 1000e9, 200e9, "operands into one multiprocessor"),
-    Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 6e-6, 1e-6, "filling the pipeline and writing one tile"),
+    Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 12e-6, 1e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.5, "exponent of the smooth maximum of units and memory"),
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's weights"),
-    Parameter("dispatch", Unit.CHOICE, 0, 5, 1, "tiles and splits that the library chooses among"),
+    Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.001, "slowdown of long GEMMs by power limits", start=0.1),
+    Parameter("dispatch", Unit.CHOICE, 0, 6, 1, "tiles and splits that the library chooses among"),
 )
 _QUANTIZING = (
     Parameter("odd_rows", Unit.RATIO, 0.001, 1.0, 0.1, "slowdown where m > 64 is no multiple of 8"),
@@ -183,7 +201,6 @@ _HOST = (
 
 _PLAIN = (
     OVERLAP,
-    Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.1, "slowdown of long GEMMs by power limits"),
     Parameter("packing", Unit.RATIO, 1e-6, 8.0, 1e-6, "passes over weights that packing adds", start=1.0, kind="cpu"),
     Parameter("vector_rows", Unit.CHOICE, 1, 4, 1, "rows of one pass without packing", start=2, kind="cpu"),
 )
@@ -381,6 +398,9 @@ def _units_time(
     tiles = ceil_div(m, rows) * ceil_div(n, columns)
     if dispatch.fixed_rows:
         tiles = np.where((rows < dispatch.fixed_rows) & (m > 64), NEVER, tiles)
+    if dispatch.batches:
+        above, most = np.asarray(dispatch.batches).T[:, :, None]
+        tiles = np.where((m > above) & (m <= most), tiles, NEVER)
     peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
     if weight_only is not None and weight_only.multiply_adds:
         peak = min(peak, 2.0 * weight_only.multiply_adds * unit_clocks(hardware))
