@@ -239,10 +239,13 @@ def fit_shared_kernel(key: Key, rows: Measurements, device: Hardware, start: Fit
 
 
 def _evident(fit: Fit) -> Fit:
-    """The fit without local constants that stayed at their start: of shapes that no row has."""
+    """The fit without local constants where one stayed at its start: they are of shapes that no row has."""
     found, every = fit.parameters, kernel(fit.op).parameters(fit.format)
-    local = [one for one in every if one.local and isclose(found[one.name], one.start or 0.0, rel_tol=1e-3)]
-    return replace(fit, parameters={**found, **{one.name: one.default for one in local}}) if local else fit
+    local = [one for one in every if one.local]
+    stayed = any(
+        one.unit is not Unit.CHOICE and isclose(found[one.name], one.start or 0.0, rel_tol=1e-3) for one in local
+    )
+    return replace(fit, parameters={**found, **{one.name: one.default for one in local}}) if stayed else fit
 
 
 def _general(fit: Fit) -> Fit:
@@ -339,17 +342,17 @@ def _split_gaps(versions: dict[str, dict[Key, Fit]]) -> None:
     FP8, which have a quantizing kernel, too; the rest is a gap of the benchmark.
     """
     for version, fits in versions.items():
-        key = next((key for key in BLOCK_SCALED if key in fits), None)
-        if key is None:
-            continue
-        blocks, plain = fits[key], of_version(versions, version).get(("gemm", "fp8"))
+        plain = of_version(versions, version).get(("gemm", "fp8"))
         if plain is None:
             plain = of_version(versions, version, other=True).get(("gemm", "fp8"))
-        gap = 0.0 if plain is None else blocks.parameters["launch"] - plain.parameters["launch"]
-        if gap > 0:
-            known = blocks.parameters
-            moved = {**known, "launch": known["launch"] - gap, "host_gap": known["host_gap"] + gap}
-            fits[key] = replace(blocks, parameters=moved)
+        for key in BLOCK_SCALED:
+            if plain is None or key not in fits:
+                continue
+            known = fits[key].parameters
+            gap = known["launch"] - plain.parameters["launch"]
+            if gap > 0:
+                moved = {**known, "launch": known["launch"] - gap, "host_gap": known["host_gap"] + gap}
+                fits[key] = replace(fits[key], parameters=moved)
 
 
 def fit_elsewhere(

@@ -18,9 +18,10 @@ Single queries of a group fill one tile in FlashAttention's kernels, which pack 
 LLM's and SGLang's of Blackwell (`pack_single`). The exponential of a score and what else each one takes beside its 4 d
 FLOPs are not all hidden behind the products: they take `softmax` clocks of a multiprocessor, which computes 16
 exponentials in one (FlashAttention-4: on Blackwell they take as long as the products), and half of that with 32 (the
-spec's `exponentials`, Blackwell Ultra). Libraries lack kernels of some
-head dimensions d, and engines run a general one there, up to 11 times as slow: h(d) is 1 + `other_dim` where d is 192,
-the only one that was measured. Expanded heads of MLA (192 for keys, 128 for values) have kernels, and a mean d of 160.
+spec's `exponentials`, Blackwell Ultra). Libraries lack kernels of some head dimensions d, and engines run a general one
+there, up to 11 times as slow: h(d) is 1 + `other_dim` where d is 192, the only one that was measured. vLLM's general
+kernel, in Triton, has tiles of 16 rows with packed heads (`general_tile`). Expanded heads of MLA (192 for keys, 128 for
+values) have kernels, and a mean d of 160.
 
 Decode (split KV: "Flash-Decoding", Dao et al., 2023). One work item is a KV head of a sequence, with at most 64 query
 heads; its keys may be split in s parts that are combined afterwards:
@@ -38,10 +39,12 @@ rows of a tile (`regroup`). The column `split_kv` overrides that: 0 for kernels 
 Decoding, 2 for those that always may; the former were not measured, and an item of theirs takes at least as long as 64
 bytes a clock, which the L2 sends to one multiprocessor. A kernel without grouped heads (`grouped`) has an item for each
 query head, which starts and ends in `head_prologue`; TensorRT-LLM, which has both, takes it for few items, too
-(`BUSY`), and its blocks differ (`GROUPED_BLOCK`). In a benchmark that replays its buffers, the part of the KV cache in
-the L2 is read at `l2_speedup` times the memory bandwidth. Where `keys_only` is 1 a benchmark's cache holds keys, which
-stand for the values, too: the grouped kernel, which goes through both together, reads half of them from the L2, the
-other one passes over them twice. `ungrouped` 1 is a benchmark without the grouped kernel.
+(`BUSY`), and its blocks differ (`GROUPED_BLOCK`). FlashAttention-2 groups no heads under a window (`window_grouped` 0;
+seqlenq_ngroups_swapped in its flash_api.cpp). Blocks of keys start anywhere in a window, so that kernels read more keys
+than it has: `window_blocks` blocks more, up to all keys. In a benchmark that replays its buffers, the part of the KV
+cache in the L2 is read at `l2_speedup` times the memory bandwidth. Where `keys_only` is 1 a benchmark's cache holds
+keys, which stand for the values, too: the grouped kernel, which goes through both together, reads half of them from the
+L2, the other one passes over them twice. `ungrouped` 1 is a benchmark without the grouped kernel.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
@@ -91,6 +95,12 @@ KEY_BLOCK = 64.0
 
 GENERAL_DIM = 192.0
 """The head dimension for which libraries lack a kernel."""
+
+GENERAL_ROWS, GENERAL_KEYS = 16.0, 32.0
+"""Rows, heads of a group packed, and keys of the tiles of vLLM's Triton attention, which runs without another kernel.
+
+BLOCK_M and TILE_SIZE_PREFILL in vllm/attention/ops/triton_unified_attention.py.
+"""
 
 GROUP_ROWS = 64.0
 """Query heads of one KV head in a matrix-unit tile in decode."""
@@ -177,6 +187,9 @@ PREFILL = (
     ),
     Parameter("softmax", Unit.RATIO, 1e-5, 2.0, 1e-5, "clocks of a multiprocessor for one score's softmax", start=0.02),
     _OTHER_DIM,
+    Parameter(
+        "general_tile", Unit.CHOICE, 0, 1, 0, "1: such head dimensions run in tiles of 16 rows", start=0, local=True
+    ),
 )
 
 DECODE = (
@@ -195,6 +208,8 @@ DECODE = (
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter("grouped", Unit.CHOICE, 0, 2, 2, "heads of a group that share one reading of its keys", start=2),
     Parameter("head_prologue", Unit.SECONDS, 1e-9, 20e-6, 1e-9, "start and end of one head's item", start=1.5e-6),
+    Parameter("window_blocks", Unit.RATIO, 1e-3, 2.0, 1e-3, "blocks of keys read beyond a window", start=0.3),
+    Parameter("window_grouped", Unit.CHOICE, 0, 1, 1, "0: under a window each query head reads the keys", start=1),
     Parameter(
         "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "FLOPs of a group's heads, over the time at the peak", start=0.1
     ),
@@ -302,12 +317,14 @@ def prefill_time(
     tiling = TILINGS[int(parameters["tiling"])]
     count, whole = units(hardware), parameters["wave_quantization"]
     single = (shape.queries == 1) & (parameters.get("pack_single", 1.0) > 0.5)
-    group = np.where(tiling.packed | single, shape.heads / shape.kv_heads, 1.0)
+    general = (parameters.get("general_tile", 0.0) > 0.5) & _is_general(shape.dim, columns)
+    group = np.where(tiling.packed | single | general, shape.heads / shape.kv_heads, 1.0)
     filled = shape.queries * group
-    rows = tiling.rows_for(filled)
+    rows = np.where(general, np.maximum(GENERAL_ROWS, group), tiling.rows_for(filled))
+    block = np.where(general, GENERAL_KEYS, tiling.keys)
     positions = np.minimum(rows / group, shape.queries)
     tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
-    blocks, longest_keys = _tile_keys(shape, positions, tiles, tiling)
+    blocks, longest_keys = _tile_keys(shape, positions, tiles, block, tiling.cpu)
     rate = parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic) / count
     longer = EXPONENTIALS / (hardware.exponentials or EXPONENTIALS)
     clocks = parameters.get("softmax", 0.0) * longer - softmax_in_products * (1.0 - longer)
@@ -334,18 +351,21 @@ def prefill_time(
 
 def slowdown(dim: Array, columns: Columns, parameters: Mapping[str, float]) -> Array:
     """The factor h(d) of head dimensions for which a library has no kernel of its own."""
-    general = (dim == GENERAL_DIM) & (column(columns, "uneven", 0.0) == 0)
-    return np.asarray(1.0 + np.where(general, parameters.get("other_dim", 0.0), 0.0))
+    return np.asarray(1.0 + np.where(_is_general(dim, columns), parameters.get("other_dim", 0.0), 0.0))
 
 
-def _tile_keys(shape: _Shape, positions: Array, tiles: Array, tiling: Tiling) -> tuple[Array, Array]:
+def _is_general(dim: Array, columns: Columns) -> NDArray[np.bool_]:
+    return np.asarray((dim == GENERAL_DIM) & (column(columns, "uneven", 0.0) == 0))
+
+
+def _tile_keys(shape: _Shape, positions: Array, tiles: Array, block: Array, cpu: bool) -> tuple[Array, Array]:
     """Keys that all tiles of one head iterate over, and the most of any tile; whole blocks, in closed form.
 
     Tile i ends at key c + (i+1) r for r positions a tile; the sum over i is an arithmetic series. Keys of a tile are
     rounded up to blocks: by half a block on average where r or c is no multiple of it. A window caps them at w + r.
     """
-    block, cached = tiling.keys, shape.keys - shape.queries
-    skipping = (shape.causal > 0) & ~((cached > 0) & tiling.cpu)
+    cached = shape.keys - shape.queries
+    skipping = (shape.causal > 0) & ~((cached > 0) & cpu)
     rounding = np.where((positions % block == 0) & (cached % block == 0), 0.0, block / 2)
     last = np.ceil(shape.keys / block) * block
     cap = np.where(shape.window > 0, np.minimum(last, shape.window + positions + block / 2), last)
@@ -360,32 +380,28 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     shape = _shape(columns, hardware)
     count, whole, bandwidth = units(hardware), parameters["wave_quantization"], hardware.memory_bandwidth
     group = shape.heads / shape.kv_heads
-    most = GROUPED[int(parameters.get("grouped", len(GROUPED) - 1))]
-    alone, block = np.asarray(group > most), np.asarray(KEY_BLOCK)
-    if np.isfinite(most):
-        if has_tensor_memory(hardware):
-            alone = group > min(most, TENSOR_MEMORY_GROUP)
-        else:
-            parts = shape.batch * shape.kv_heads * np.maximum(1.0, np.floor(shape.keys / GROUPED_BLOCK))
-            alone = alone | (group == 1) | (BUSY * parts < count)
-        alone = alone | (column(columns, "ungrouped", 0.0) > 0)
-        block = np.where(alone, ALONE_BLOCK, GROUPED_BLOCK)
+    alone, block = _items(shape, columns, hardware, parameters)
+    prologue = np.where(alone, parameters.get("head_prologue", 0.0), parameters["tile_prologue"])
+    if parameters.get("window_grouped", 1.0) < 0.5:
+        alone = alone | _has_window(shape, columns)
+    read = _keys_read(shape, columns, block, parameters, resident)
     rows = shape.queries * np.where(alone, 1.0, group)
     work = shape.batch * np.where(alone, shape.heads, shape.kv_heads * ceil_div(rows, GROUP_ROWS))
     splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
-    keys = block * ceil_div(shape.seen, block * splits)
+    keys = block * ceil_div(read, block * splits)
     waves = work * splits / count
     per_key = 2.0 * shape.dim * shape.kv_bytes / parameters["unit_bandwidth"]
     slower = parameters.get("head_slowdown", 0.0) * count / hardware.matrix_peak(shape.arithmetic)
     per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * slower
-    one = per_key * keys + np.where(alone, parameters.get("head_prologue", 0.0), parameters["tile_prologue"])
+    one = per_key * keys + prologue
     partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
     grouped = shape.heads > shape.kv_heads
     splitting = column(columns, "split_kv", 1.0)
     may_split = (splitting > 0) & (grouped | (splitting > 1) | (parameters["split_single"] > 0.5))
     allowed = (splits == 1) | may_split
     on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
-    missing = from_memory(shape.kv_traffic, resident, hardware, parameters) * (1.0 + alone * shape.keys_only)
+    cache = shape.kv_traffic * (read / shape.seen)
+    missing = from_memory(cache, resident, hardware, parameters) * (1.0 + alone * shape.keys_only)
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
     kernel = overlapped(on_units, over_memory, parameters) * slowdown(shape.dim, columns, parameters)
     if np.any(splitting <= 0):
@@ -394,6 +410,47 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     regrouping = np.where(grouped & (shape.batch > 1), parameters["regroup"], 0.0)
     launch = launch_alone(parameters) if is_bare(columns) else parameters["launch"]
     return launch + kernel + parameters["sequence"] * shape.batch + regrouping
+
+
+def _items(
+    shape: _Shape, columns: Columns, hardware: Hardware, parameters: Mapping[str, float]
+) -> tuple[NDArray[np.bool_], Array]:
+    """Whether each query head has an item of its own, and the keys of a block."""
+    group = shape.heads / shape.kv_heads
+    most = GROUPED[int(parameters.get("grouped", len(GROUPED) - 1))]
+    alone = np.asarray(group > most)
+    if not np.isfinite(most):
+        return alone, np.asarray(KEY_BLOCK)
+    if has_tensor_memory(hardware):
+        alone = group > min(most, TENSOR_MEMORY_GROUP)
+    else:
+        parts = shape.batch * shape.kv_heads * np.maximum(1.0, np.floor(shape.keys / GROUPED_BLOCK))
+        alone = alone | (group == 1) | (BUSY * parts < units(hardware))
+    alone = alone | (column(columns, "ungrouped", 0.0) > 0)
+    return alone, np.where(alone, ALONE_BLOCK, GROUPED_BLOCK)
+
+
+def _has_window(shape: _Shape, columns: Columns) -> NDArray[np.bool_]:
+    """Whether keys are limited by a window, and not selected."""
+    return np.asarray((shape.window > 0) & (column(columns, "selected", 0.0) == 0))
+
+
+def _keys_read(shape: _Shape, columns: Columns, block: Array, parameters: Mapping[str, float], resident: Mask) -> Array:
+    """Keys that a decode kernel reads of each sequence: more than those in a window that hides keys.
+
+    The keys of a model's layer end at its window; a benchmark states them all.
+    """
+    hides = (shape.keys > shape.window) | ((shape.keys == shape.window) & ~np.asarray(resident))
+    beyond = parameters.get("window_blocks", 0.0) * block * (hides & _has_window(shape, columns))
+    most = np.where(shape.keys > shape.window, shape.keys, np.inf)
+    return np.asarray(np.minimum(most, shape.seen + beyond))
+
+
+def keys_over_seen(columns: Columns, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
+    """Keys that a decode kernel of a model's layer reads, over those that the last query sees."""
+    shape = _shape(columns, hardware)
+    _, block = _items(shape, columns, hardware, parameters)
+    return np.asarray(_keys_read(shape, columns, block, parameters, False) / shape.seen)
 
 
 def launch_alone(parameters: Mapping[str, float]) -> float:

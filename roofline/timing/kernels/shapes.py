@@ -187,6 +187,8 @@ def _attention(op: Op) -> KernelShape | None:
     if keys.role is Role.ACTIVATION and not op.mask.causal:
         texts["bare"] = 1.0  # there is no KV cache to write (U-Nets)
     window = op.mask.reach or 0
+    if window and op.mask.window is None:
+        texts["selected"] = 1.0
     if op.mask.chunk is not None:  # each chunk is a sequence of its own
         batch, queries, window = product((batch, op.mask.pieces)), op.mask.piece_queries, 0
         seen = op.mask.piece_keys

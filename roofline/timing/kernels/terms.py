@@ -15,7 +15,7 @@ import numpy as np
 
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Columns, at_clock, gated_delta_rule, kernel, top_k
-from roofline.timing.kernels.attention import launch_alone, slowdown
+from roofline.timing.kernels.attention import keys_over_seen, launch_alone, slowdown
 from roofline.timing.kernels.common import column, is_bare, numbers, sharpness, storage, text, units
 from roofline.timing.kernels.common import units as threads
 from roofline.timing.kernels.elementwise import PASSES, cycle_rate, elements, pages
@@ -207,6 +207,7 @@ def _prefill(columns: Columns, hardware: Hardware, constants: Constants, time: A
 
 def _decode(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
     shape = _attention(columns)
+    shape = shape._replace(read=shape.read * float(keys_over_seen(columns, hardware, constants).reshape(-1)[0]))
     cache, own = _traffic(shape)
     bandwidth = shown(hardware.memory_bandwidth)
     activations = _evaluated("", "", f"{own} / {bandwidth}").value

@@ -132,3 +132,48 @@ def test_grouped_kernels_take_128_keys_at_a_time() -> None:
     ]
     assert found[0] == pytest.approx(found[1], rel=0.1)
     assert found[2] > 1.05 * found[1]
+
+
+def test_under_a_window_flash_attention_2_has_an_item_for_each_query_head() -> None:
+    """Where items take all time, the eight heads of a group take eight times as long; without a window as before."""
+    shape = {**STEP, "kv_len": 128.0}
+    slow = {"tile_prologue": 2e-5, "regroup": 0.0, "sequence": 0.0, "launch": 1e-9, "wave_quantization": 0.01}
+    grouped, apart, unlimited, selected = (
+        times("attention_decode", [64.0], {**shape, **limit}, H100, window_grouped=value, **slow)[0]
+        for limit, value in (
+            ({"window": 128.0}, 1.0),
+            ({"window": 128.0}, 0.0),
+            ({}, 0.0),
+            ({"window": 128.0, "selected": 1.0}, 0.0),
+        )
+    )
+    assert apart == pytest.approx(8 * grouped, rel=0.02)
+    assert [unlimited, selected] == pytest.approx([grouped, grouped], rel=0.02)
+
+
+def test_a_window_that_hides_keys_is_read_with_the_blocks_around_it() -> None:
+    """128 keys of many: two blocks of 64 more, but no key that there is not; a model's layer ends at its window."""
+    shape = {**STEP, "batch": 8192.0, "window": 128.0}
+
+    def time(keys: float, blocks: float, resident: bool = True) -> float:
+        known = {one.name: one.default for one in kernel("attention_decode").parameters("bf16")}
+        fast = {"unit_bandwidth": 1.5e12, "tile_prologue": 1e-9, "launch": 1e-9, "sequence": 0.0, "l2_share": 0.05}
+        columns = {**shape, "kv_len": keys, "head_dim": np.array([128.0])}
+        return float(
+            kernel_time("attention_decode", columns, H100, {**known, **fast, "window_blocks": blocks}, resident)[0]
+        )
+
+    assert time(9000.0, 2.0) == pytest.approx(2 * time(9000.0, 0.0), rel=0.05)
+    assert time(192.0, 2.0) == pytest.approx(1.5 * time(192.0, 0.0), rel=0.05)
+    assert time(128.0, 2.0) == time(128.0, 0.0)
+    assert time(128.0, 2.0, resident=False) == pytest.approx(2 * time(128.0, 0.0, resident=False), rel=0.05)
+
+
+def test_the_general_kernel_of_prefill_packs_short_prompts_into_tiles_of_16_rows() -> None:
+    """16 queries of a group of 16 heads are 16 tiles, where one head's 256-row tile holds 16 of its own."""
+    shape = {**LONG, "q_len": 16.0, "kv_len": 16.0, "heads": 64.0, "kv_heads": 4.0, "batch": 4096.0}
+    known = {"tile_prologue": 1e-9, "token": 0.0, "launch": 1e-9, "tiling": 3.0, "other_dim": 9.0}
+    small, large = (times("attention_prefill", [192.0], shape, general_tile=value, **known)[0] for value in (1, 0))
+    assert large > 10 * small
+    others = [times("attention_prefill", [128.0], shape, general_tile=value, **known)[0] for value in (1, 0)]
+    assert others[0] == others[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from roofline import analyze, load_hardware, load_model
@@ -9,7 +10,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.timing.calibration import Calibration, Fit
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel, kernel_time
-from roofline.timing.kernels.gemm import eager_quantization
+from roofline.timing.kernels.gemm import DISPATCHES, eager_quantization
 
 H100 = load_hardware("h100-sxm")
 
@@ -99,3 +100,20 @@ def test_old_versions_of_tensorrt_llm_quantize_in_triton(hardware: str, version:
     phase = analyze(Scenario(load_model("deepseek-v3"), device), lambda *_: measured).prefill
     kernels = [found for run in phase.passes for found in phase.timed(run).kernels if "gemm" in found.matches]
     assert {found.matches["gemm"].fit.format for found in kernels} == {format}
+
+
+def test_tiles_by_rows_follow_the_rows_of_the_batch() -> None:
+    """As vLLM's FP8 kernels on L40S: 6.3 us up to 16 rows, 9.5 to 32, 13.3 for any of 65 to 256 (n 1,024, k 2,048)."""
+    by_rows = next(index for index, one in enumerate(DISPATCHES) if one.name == "by rows")
+    constants = {one.name: one.default for one in kernel("gemm").parameters("fp8")}
+    constants |= {"dispatch": float(by_rows), "quantize_row": 0.0, "sharpness": 20.0, "tile_bandwidth": 30e9}
+    columns = {
+        "dtype": "fp8",
+        "m": np.array([1.0, 16.0, 17.0, 32.0, 65.0, 256.0]),
+        "n": 1024.0,
+        "k": 2048.0,
+        "bare": 1.0,
+    }
+    found = kernel_time("gemm", columns, load_hardware("l40s"), constants)
+    np.testing.assert_allclose(found[::2], found[1::2], rtol=0.01)
+    assert found[0] < found[2] < found[4]
