@@ -345,9 +345,11 @@ def kernel_times(
         return served_times(op, columns, hardware, served, resident)
     chosen, columns = kernel(op), _with_op(op, columns)
     bound = chosen.bound(columns, hardware, resident)
-    launch = served["launch"] if chosen.graph_overhead else parameters["launch"]
-    benchmark = {**at_clock(parameters, hardware), "launch": launch}
-    time = (parameters["launch"] - launch) * np.asarray(alone)
+    benchmark, graph = at_clock(parameters, hardware), 0.0
+    if chosen.graph_overhead:
+        graph = parameters["launch"] - served["launch"]
+        benchmark = {**benchmark, "launch": served["launch"]}
+    time = graph * np.asarray(alone)
     launched = np.asarray(alone) & (column(columns, "graph", 1.0) == 0.0)
     for rows, known in (
         (launched, benchmark),
