@@ -20,8 +20,8 @@ FLOPs are not all hidden behind the products: they take `softmax` clocks of a mu
 exponentials in one (FlashAttention-4: on Blackwell they take as long as the products), and half of that with 32 (the
 spec's `exponentials`, Blackwell Ultra). Libraries lack kernels of some head dimensions d, and engines run a general one
 there, up to 11 times as slow: h(d) is 1 + `other_dim` where d is 192, the only one that was measured. vLLM's general
-kernel, in Triton, has tiles of 16 rows with packed heads (`general_tile`). Expanded heads of MLA (192 for keys, 128 for
-values) have kernels, and a mean d of 160.
+kernel, in Triton, has tiles of 16 rows with packed heads. Expanded heads of MLA (192 for keys, 128 for values) have
+kernels, and a mean d of 160.
 
 Decode (split KV: "Flash-Decoding", Dao et al., 2023). One work item is a KV head of a sequence, with at most 64 query
 heads; its keys may be split in s parts that are combined afterwards:
@@ -96,8 +96,9 @@ KEY_BLOCK = 64.0
 GENERAL_DIM = 192.0
 """The head dimension for which libraries lack a kernel."""
 
-GENERAL_ROWS, GENERAL_KEYS = 16.0, 32.0
-"""Rows, heads of a group packed, and keys of the tiles of vLLM's Triton attention, which runs without another kernel.
+GENERAL_SLOWDOWN, GENERAL_ROWS, GENERAL_KEYS = 0.5, 16.0, 32.0
+"""The `other_dim` from which a library has no kernel at all, and the rows, heads of a group packed, and keys of the
+tiles of vLLM's Triton attention, which runs instead.
 
 BLOCK_M and TILE_SIZE_PREFILL in vllm/attention/ops/triton_unified_attention.py.
 """
@@ -121,6 +122,9 @@ HBM all up to 16 (`TENSOR_MEMORY_GROUP`).
 TENSOR_MEMORY_GROUP = 16.0
 """The largest group of TensorRT-LLM's grouped kernel for tensor memory (trtllm-gen): larger ones take the time of the
 kernel without grouped heads in its public rows of B200."""
+
+NO_BLOCKS = 2e-3
+"""Values of `window_blocks` below this mean none; any more starts another block."""
 
 ALONE_BLOCK, GROUPED_BLOCK = 16.0, 128.0
 """Keys of a block where a library has both: of a single head's kernel, and of the grouped one, whose times are flat up
@@ -187,9 +191,6 @@ PREFILL = (
     ),
     Parameter("softmax", Unit.RATIO, 1e-5, 2.0, 1e-5, "clocks of a multiprocessor for one score's softmax", start=0.02),
     _OTHER_DIM,
-    Parameter(
-        "general_tile", Unit.CHOICE, 0, 1, 0, "1: such head dimensions run in tiles of 16 rows", start=0, local=True
-    ),
 )
 
 DECODE = (
@@ -317,7 +318,7 @@ def prefill_time(
     tiling = TILINGS[int(parameters["tiling"])]
     count, whole = units(hardware), parameters["wave_quantization"]
     single = (shape.queries == 1) & (parameters.get("pack_single", 1.0) > 0.5)
-    general = (parameters.get("general_tile", 0.0) > 0.5) & _is_general(shape.dim, columns)
+    general = (parameters.get("other_dim", 0.0) > GENERAL_SLOWDOWN) & _is_general(shape.dim, columns)
     group = np.where(tiling.packed | single | general, shape.heads / shape.kv_heads, 1.0)
     filled = shape.queries * group
     rows = np.where(general, np.maximum(GENERAL_ROWS, group), tiling.rows_for(filled))
@@ -440,8 +441,11 @@ def _keys_read(shape: _Shape, columns: Columns, block: Array, parameters: Mappin
 
     The keys of a model's layer end at its window; a benchmark states them all.
     """
+    blocks = parameters.get("window_blocks", 0.0)
+    if blocks < NO_BLOCKS:
+        return shape.seen
     hides = (shape.keys > shape.window) | ((shape.keys == shape.window) & ~np.asarray(resident))
-    beyond = parameters.get("window_blocks", 0.0) * block * (hides & _has_window(shape, columns))
+    beyond = blocks * block * (hides & _has_window(shape, columns))
     most = np.where(shape.keys > shape.window, shape.keys, np.inf)
     return np.asarray(np.minimum(most, shape.seen + beyond))
 

@@ -190,7 +190,7 @@ _HOST = (
         "host_gap",
         Unit.SECONDS,
         1e-9,
-        100e-6,
+        200e-6,
         1e-9,
         "idle time between the kernels of one GEMM",
         start=10e-6,

@@ -170,10 +170,14 @@ def test_a_window_that_hides_keys_is_read_with_the_blocks_around_it() -> None:
 
 
 def test_the_general_kernel_of_prefill_packs_short_prompts_into_tiles_of_16_rows() -> None:
-    """16 queries of a group of 16 heads are 16 tiles, where one head's 256-row tile holds 16 of its own."""
+    """Of 16 queries of a group of 16 heads, 16 tiles; one head's 256-row tile would hold 16 of its own.
+
+    A kernel of other dimensions, half as fast again, has the tiles of the others.
+    """
     shape = {**LONG, "q_len": 16.0, "kv_len": 16.0, "heads": 64.0, "kv_heads": 4.0, "batch": 4096.0}
-    known = {"tile_prologue": 1e-9, "token": 0.0, "launch": 1e-9, "tiling": 3.0, "other_dim": 9.0}
-    small, large = (times("attention_prefill", [192.0], shape, general_tile=value, **known)[0] for value in (1, 0))
-    assert large > 10 * small
-    others = [times("attention_prefill", [128.0], shape, general_tile=value, **known)[0] for value in (1, 0)]
-    assert others[0] == others[1]
+    known = {"tile_prologue": 1e-9, "token": 0.0, "launch": 1e-9, "tiling": 3.0}
+    usual, slower, general = (
+        times("attention_prefill", [192.0], shape, other_dim=value, **known)[0] for value in (0.0, 0.4, 9.0)
+    )
+    assert slower == pytest.approx(1.4 * usual, rel=0.05)
+    assert general < usual
