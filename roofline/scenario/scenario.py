@@ -98,7 +98,7 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
             "generate": _count("generate", self.generate, 1, MAX_LENGTH),
             "prefix": _count("prefix", self.prefix, 0, MAX_LENGTH),
             "images": _count("images", self.images, 0, MAX_BATCH),
-            "precision": self.precision or precision_of(self.model, self.hardware, self.engine),
+            "precision": self.precision or precision_of(self.model, self.hardware, self.profile),
         }
         if self.price is not None and not 0 <= self.price < MAX_PRICE:
             raise RooflineError(f"--price must be USD per device hour, at least 0, got {self.price}")
