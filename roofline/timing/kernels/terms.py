@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels import Columns, at_clock, gated_delta_rule, kernel, top_k
+from roofline.timing.kernels import Columns, gated_delta_rule, in_step, kernel, top_k
 from roofline.timing.kernels.attention import keys_over_seen, launch_alone, slowdown
 from roofline.timing.kernels.common import column, is_bare, numbers, sharpness, storage, text, units
 from roofline.timing.kernels.common import units as threads
@@ -45,9 +45,7 @@ def shown(value: float) -> str:
 def terms(op: str, columns: Columns, hardware: Hardware, fitted: Constants) -> list[Term]:
     """The terms of one kernel in order of explanation; the last is its time."""
     chosen = kernel(op)
-    constants = dict(at_clock(fitted, hardware))
-    if chosen.graph_overhead:
-        constants["launch"] = chosen.launch_in_step(fitted)
+    constants = in_step(op, fitted, hardware)
     if op in PASSES:
         columns = {"op": op, **columns}
 
