@@ -18,12 +18,19 @@ from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
-from roofline.specs.version import Version
 from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.timing.calibration import Calibration, Fit, Match, Residuals
 from roofline.timing.kernels import kernel
-from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, TRITON, has_tensor_memory, numbers
+from roofline.timing.kernels.common import (
+    EXPERT_PARALLEL,
+    MIN_LATENCY,
+    TRITON,
+    TRITON_EXPERTS,
+    TRITON_QUANTIZED,
+    has_tensor_memory,
+    numbers,
+)
 from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.moe import TILES_BEFORE
@@ -294,16 +301,11 @@ def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -
 
 
 def _of_old_versions(op: str, format: str, hardware: Hardware, calibration: Calibration) -> Match | None:
-    """The constants of a kernel in Triton that later versions of the engine have replaced, where it was measured.
-
-    vLLM before 0.15 runs Triton's experts on any GPU; TensorRT-LLM before 1.3.0rc6 quantizes activations of
-    block-scaled GEMMs in Triton on Blackwell with HBM (NVIDIA/TensorRT-LLM, pull request 11607).
-    """
-    if format not in TRITON or not calibration.version:
-        return None
-    experts = (op, calibration.engine) == ("moe", "vllm") and format != "int4_wo"
-    blocks = (op, format, calibration.engine) == ("gemm", "fp8_block", "tensorrt-llm") and has_tensor_memory(hardware)
-    if not (experts or blocks) or Version(calibration.version) >= Version("0.15" if experts else "1.3.0rc6"):
+    """The constants of a kernel in Triton that later versions of the engine have replaced, where it was measured."""
+    engine = calibration.engine, calibration.version
+    experts = op == "moe" and format in TRITON and format != "int4_wo" and TRITON_EXPERTS.include(*engine)
+    blocks = (op, format) == ("gemm", "fp8_block") and has_tensor_memory(hardware) and TRITON_QUANTIZED.include(*engine)
+    if not (experts or blocks):
         return None
     found = calibration.find(op, TRITON[format])
     return found if found is not None and found.fit.format == TRITON[format] else None

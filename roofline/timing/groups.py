@@ -79,9 +79,9 @@ def _group(
         texts["split_kv"] = engine["split_kv"]
     if op == "mla_decode" and shapes[0].by_token:
         texts["by_token"] = 1.0
-    elif op == "mla_decode" and RESCHEDULES.match(engine.label):
+    elif op == "mla_decode" and RESCHEDULES.include(engine.name, engine.version):
         texts["scheduled"] = 1.0
-    elif op == "mla_decode" and FOUR_PARTS.match(engine.label):
+    elif op == "mla_decode" and FOUR_PARTS.include(engine.name, engine.version):
         texts["four"] = 1.0
     factor = engine["collective"] if op == "collective" else 1.0
     indices = np.array([index for index, _ in members])

@@ -14,7 +14,7 @@ from roofline.specs.hardware_files import parse_hardware
 from roofline.timing.calibration import Calibration, Fit
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import KERNELS, kernel, kernel_bound, kernel_regimes, kernel_time
-from roofline.timing.kernels.attention import TILINGS
+from roofline.timing.kernels.attention_prefill import TILINGS
 from roofline.timing.kernels.elementwise import PASSES
 
 H100 = load_hardware("h100-sxm")

@@ -21,7 +21,7 @@ from roofline.core.errors import RooflineError
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Array, Columns, kernel, kernel_time
-from roofline.timing.kernels.attention import TILINGS
+from roofline.timing.kernels.attention_prefill import TILINGS
 from roofline.timing.kernels.mla import has_own_kernels
 from roofline.validate.tables.rows import Measurements, joined
 

@@ -6,15 +6,16 @@ collector, not the engine: SGLang's BF16 experts of two versions take the same t
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.specs.version import Releases
 from roofline.timing.kernels.common import EXPERT_PARALLEL, MIN_LATENCY, TRITON, UNTUNED
 from roofline.timing.kernels.moe import OPTIONS, TILES_BEFORE, TILES_SINCE
 from roofline.validate.tables.kernel_benchmarks import BLACKWELL
+from roofline.validate.tables.origin import ran
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 UNGATED = frozenset({(2688, 1856, 6, 128)})
 """Expert shapes (hidden, intermediate, top_k, experts) of models whose experts have two matrices, not three."""
 
-THREE_MATRICES = re.compile(r"(SGLang|TensorRT-LLM|vLLM 0\.(1?\d|2[0-3])(\.|$))", re.IGNORECASE)
+THREE_MATRICES = Releases("sglang"), Releases("tensorrt-llm"), Releases("vllm", before="0.24")
 """Software whose public tables time three matrices for the experts of UNGATED shapes."""
 
 HOPPER = ("h100-sxm", "h200-sxm")
@@ -36,12 +37,12 @@ BY_NAME = {
 """Kernels of public tables that call Triton's by name, and the GPUs where vLLM runs others (its tables of 0.24 name
 them); none for all. INT4 experts are those of Triton, too, whatever their name: on L40S Marlin takes half as long."""
 
-OLD_TILES = re.compile(r"vLLM 0\.(\d|1[0-6])(\.|$)", re.IGNORECASE)
+OLD_TILES = Releases("vllm", before="0.17")
 """Versions of vLLM with smaller default tiles of Triton's experts (before pull request 34846)."""
 
-CONSECUTIVE = re.compile(
-    r"SGLang 0\.([0-4]\.|5\.\d\b)|TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc1?\d)\b|vLLM 0\.(\d|1[0-6])\.", re.IGNORECASE
-)
+SGLANG_UNTIL_0_5_9 = Releases("sglang", before="0.5.10")
+
+CONSECUTIVE = SGLANG_UNTIL_0_5_9, Releases("tensorrt-llm", before="1.3.0rc20"), Releases("vllm", before="0.17")
 """Software whose tables are from before pull request 876 (2026-04-19), which deals pairs to devices in turn.
 
 With one token and 16 devices their power laws take up to e times as long as balanced routing, later ones as long.
@@ -49,8 +50,6 @@ With one token and 16 devices their power laws take up to e times as long as bal
 
 LATE_TENSORRT_LLM = ("rtx-pro-6000-server",)
 """GPUs whose tables of TensorRT-LLM are from after it, by the same ratio."""
-
-SGLANG_UNTIL_0_5_9 = re.compile(r"SGLang 0\.([0-4]\.|5\.\d\b)", re.IGNORECASE)
 
 EARLY_SGLANG_0_5_10 = ("b200-sxm", "rtx-pro-6000-server")
 """GPUs whose tables of SGLang 0.5.10 are as those of 0.5.9.
@@ -65,7 +64,7 @@ SCALED = 128
 (pull request 876), have one scale in all. Both versions take the same time for such widths within 1%, 0.5.10 up to 1.3
 times as long for others."""
 
-SGLANG_0_5_10_TO_13 = re.compile(r"SGLang 0\.5\.1[0-3]\b", re.IGNORECASE)
+SGLANG_0_5_10_TO_13 = Releases("sglang", before="0.5.14", since="0.5.10")
 
 
 def named(frame: pd.DataFrame) -> dict[str, Any]:
@@ -84,10 +83,10 @@ def named(frame: pd.DataFrame) -> dict[str, Any]:
         columns["dtype"] = columns["dtype"].mask((dtypes == name) & (kernels == called) & others, TRITON[name])
     if "software" in frame and not set(OPTIONS) & set(frame):
         names, devices = frame["software"].fillna("").astype(str), frame["hardware"]
-        late = names.str.startswith("TensorRT-LLM") & devices.isin(LATE_TENSORRT_LLM)
-        columns["consecutive"] = (names.str.match(CONSECUTIVE) & ~late).astype(np.float64)
-        sglang = names.str.startswith("SGLang")
-        old, middle = names.str.match(SGLANG_UNTIL_0_5_9), names.str.match(SGLANG_0_5_10_TO_13)
+        late = ran(names, Releases("tensorrt-llm")) & devices.isin(LATE_TENSORRT_LLM)
+        columns["consecutive"] = (ran(names, *CONSECUTIVE) & ~late).astype(np.float64)
+        sglang = ran(names, Releases("sglang"))
+        old, middle = ran(names, SGLANG_UNTIL_0_5_9), ran(names, SGLANG_0_5_10_TO_13)
         early = old | (middle & devices.isin(EARLY_SGLANG_0_5_10))
         triton = sglang & kernels.str.contains("triton", regex=False)
         marlin = (old | middle) & kernels.str.contains("marlin", regex=False)
@@ -102,7 +101,7 @@ def tiles(frame: pd.DataFrame) -> NDArray[np.float64]:
     """The default tiles of Triton's experts, by the version of vLLM; only of those with constants of their own."""
     if "software" not in frame:
         return np.zeros(len(frame))
-    old = frame["software"].fillna("").astype(str).str.match(OLD_TILES).to_numpy()
+    old = ran(frame["software"].fillna("").astype(str), OLD_TILES).to_numpy()
     known = frame["dtype"].isin([name for name in TRITON.values() if name != TRITON["int4_wo"]]).to_numpy()
     return np.where(known, np.where(old, TILES_BEFORE, TILES_SINCE), 0.0)
 
@@ -118,8 +117,7 @@ def gated(frame: pd.DataFrame) -> NDArray[np.float64]:
     shapes = frame[["hidden", "intermediate", "top_k", "experts"]].to_numpy()
     ungated = np.array([tuple(shape) in UNGATED or tuple(shape[2:]) == (22, 512) for shape in shapes.tolist()], bool)
     if "software" in frame:
-        three = {name: THREE_MATRICES.match(str(name)) is not None for name in frame["software"].unique()}
-        ungated &= ~frame["software"].map(three).to_numpy(dtype=bool)
+        ungated &= ~ran(frame["software"], *THREE_MATRICES).to_numpy()
     if "kernel" in frame:
         ungated |= frame["kernel"].astype(str).str.endswith("_nongated").to_numpy()
     return np.where(ungated, 0.0, 1.0)

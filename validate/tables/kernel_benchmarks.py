@@ -6,18 +6,19 @@ It becomes columns of the rows, so that the constants of a kernel mean the same 
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roofline.timing.kernels.common import TRITON
+from roofline.specs.version import Releases
+from roofline.timing.kernels.common import TRITON, TRITON_QUANTIZED
 from roofline.timing.kernels.mla import FOUR_PARTS, RESCHEDULES
+from roofline.validate.tables.origin import ran
 
 if TYPE_CHECKING:
     import pandas as pd
 
-KEYS_ONLY = re.compile(r"TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc1?\d)\b", re.IGNORECASE)
+KEYS_ONLY = Releases("tensorrt-llm", before="1.3.0rc20")
 """Software whose public tables time decode over a cache of keys alone, whose pages stand for the values, too.
 
 Their collector made the cache of MLA, `SELFKONLY`, up to 1.3.0rc10, and that of serving from 1.3.0rc20 on
@@ -27,27 +28,20 @@ Their collector made the cache of MLA, `SELFKONLY`, up to 1.3.0rc10, and that of
 BLACKWELL = ("b200-sxm", "gb200", "b300-sxm", "gb300")
 """GPUs of Blackwell with HBM, by the names of public tables."""
 
-UNGROUPED = re.compile(r"TensorRT-LLM v?1\.3\.0", re.IGNORECASE), BLACKWELL
+UNGROUPED = Releases("tensorrt-llm", since="1.3.0.dev0"), BLACKWELL
 """Software and GPUs whose KEYS_ONLY tables time the kernel without grouped heads, whatever the group.
 
 There the cache without values has no other kernel: the time on B200 grows with the query heads, where 1.2 runs the
 grouped kernel, and is that of 1.2 within 2% where the group is too large for it.
 """
 
-EAGER = re.compile(r"vLLM v?0\.(\d|1[0-4])(\.|$)", re.IGNORECASE), ("fp8", "fp8_block")
+EAGER = Releases("vllm", before="0.15"), ("fp8", "fp8_block")
 """Software and formats of GEMMs whose activations are quantized in PyTorch operators, which a served model compiles.
 
 vLLM compiles `QuantFP8.forward_native` outside of models, too, since 0.15 (vllm-project/vllm, pull request 32806).
 """
 
-TRITON_QUANTIZED = re.compile(r"TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc[0-5]\b)", re.IGNORECASE), BLACKWELL
-"""Software and GPUs whose block-scaled GEMMs have their activations quantized in Triton, 20 ns a row.
-
-NVIDIA/TensorRT-LLM, pull requests 11478 (16% of the time of DeepSeek-V3 Lite on B200) and 11607 (2026-02-24), which
-replaced it.
-"""
-
-VLLM = re.compile(r"vLLM\b", re.IGNORECASE)
+VLLM = Releases("vllm")
 
 
 class Ungraphed(NamedTuple):
@@ -96,13 +90,13 @@ def gemm_formats(frame: pd.DataFrame) -> pd.Series[str]:
     if "software" not in frame:
         return dtypes
     software = frame["software"].fillna("").astype(str)
-    old = (_matches(software, TRITON_QUANTIZED[0]) > 0) & frame["hardware"].isin(TRITON_QUANTIZED[1])
+    old = ran(software, TRITON_QUANTIZED) & frame["hardware"].isin(BLACKWELL)
     return dtypes.mask((dtypes == block) & old, TRITON[block])
 
 
-def _matches(software: pd.Series[str], pattern: re.Pattern[str]) -> pd.Series[float]:
-    """1 where the software matches a pattern, else 0."""
-    return software.map({name: pattern.match(name) is not None for name in software.unique()}).astype(np.float64)
+def _matches(software: pd.Series[str], releases: Releases) -> pd.Series[float]:
+    """1 where the software is one of the releases, else 0."""
+    return ran(software, releases).astype(np.float64)
 
 
 def _ungraphed(frame: pd.DataFrame, software: pd.Series[str], op: str) -> pd.Series[Any]:

@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from roofline.specs.version import Releases
 from roofline.timing.kernels.mla import LAUNCH
+from roofline.validate.tables.origin import ran
 from roofline.validate.tables.rows import Measurements, by_op
 
 FEWEST_KEYS = 4
@@ -49,7 +51,7 @@ def mla_decode_rows(part: Measurements) -> Measurements | None:
         return _of_modules(part)
     if part.op != "mla_decode" or "software" not in part.frame or not part.alone.all():
         return part
-    layers = part.frame["software"].astype(str).str.match("vLLM ", case=False).to_numpy()
+    layers = ran(part.frame["software"], Releases("vllm")).to_numpy()
     if not layers.any():
         return part
     found = [_of_layers(part.rows(layers)), part.rows(~layers)]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from roofline.specs.version import Releases
 from roofline.timing.chains import ENGINES
-from roofline.validate.tables.rows import Measurements
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from roofline.validate.tables.rows import Measurements
 
 
 class Origin(NamedTuple):
@@ -31,6 +36,14 @@ def origin(software: object) -> Origin:
     """The engine and version in the text of a column `software`, such as 'vLLM 0.24.0'."""
     match = _SOFTWARE.match(str(software))
     return Origin(match[1].lower(), match[2]) if match and match[1].lower() in ENGINES else NONE
+
+
+def ran(software: pd.Series[str], *releases: Releases) -> pd.Series[bool]:
+    """Whether each row's software is one of such releases."""
+    names = {name: origin(name) for name in software.unique()}
+    return software.map({name: any(one.include(*found) for one in releases) for name, found in names.items()}).astype(
+        bool
+    )
 
 
 def by_origin(part: Measurements) -> dict[Origin, Measurements]:

@@ -19,7 +19,18 @@ from numpy.typing import NDArray
 from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels import attention, collective, elementwise, gated_delta_rule, gemm, mla, moe, top_k
+from roofline.timing.kernels import (
+    attention_decode,
+    attention_prefill,
+    collective,
+    elementwise,
+    gated_delta_rule,
+    gemm,
+    mla,
+    moe,
+    top_k,
+)
+from roofline.timing.kernels.attention import attention_bound
 from roofline.timing.kernels.common import NO_HOST, Array, Columns, Mask, column, some, text, unit_clocks, units
 
 __all__ = [
@@ -153,9 +164,9 @@ KERNELS: Mapping[str, Kernel] = {
         ),
         Kernel(
             "attention_prefill",
-            attention.prefill_time,
-            attention.attention_bound,
-            _always(attention.PREFILL),
+            attention_prefill.prefill_time,
+            attention_bound,
+            _always(attention_prefill.PARAMETERS),
             Regimes(_product("q_len"), (256, 1024, 4096), ("q<=256", "q<=1024", "q<=4096", "q>4096"), ODD_HEADS),
             _ATTENTION,
             _ATTENTION_RANGE,
@@ -164,9 +175,9 @@ KERNELS: Mapping[str, Kernel] = {
         ),
         Kernel(
             "attention_decode",
-            attention.decode_time,
-            attention.attention_bound,
-            _always(attention.DECODE),
+            attention_decode.decode_time,
+            attention_bound,
+            _always(attention_decode.PARAMETERS),
             Regimes(
                 _product("batch", "kv_len"),
                 (1024, 16384, 262144),

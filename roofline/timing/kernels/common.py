@@ -14,6 +14,7 @@ from roofline.core.errors import UnknownNameError, UnsupportedError
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.formats import FORMATS as STORED
 from roofline.specs.hardware import Hardware
+from roofline.specs.version import Releases
 
 Array = NDArray[np.float64]
 Columns = Mapping[str, Array | float | str]
@@ -57,6 +58,16 @@ at an eighth of the memory's bandwidth."""
 TRITON = {name: f"{name}_triton" for name in ("bf16", "fp8", "fp8_block", "int4_wo")}
 """Experts in Triton's kernels on GPUs where vLLM runs others since 0.15: its public tables up to 0.23 call these by
 name (`fused_experts` in the collector), whatever a served engine runs (vllm-project/vllm, pull request 32414)."""
+
+TRITON_EXPERTS = Releases("vllm", before="0.15")
+"""Versions that run Triton's experts on any GPU; see `TRITON`."""
+
+TRITON_QUANTIZED = Releases("tensorrt-llm", before="1.3.0rc6")
+"""Versions that quantize activations of block-scaled GEMMs in Triton on Blackwell with HBM, 20 ns a row.
+
+NVIDIA/TensorRT-LLM, pull requests 11478 (16% of the time of DeepSeek-V3 Lite on B200) and 11607 (2026-02-24), which
+replaced it.
+"""
 
 _FORMATS: Mapping[str, Numbers] = {
     "fp32": Numbers("fp32", 4),

@@ -17,10 +17,10 @@ blocks of 64, b the bytes of a latent's element:
                                     + batch q_len heads (b_q (d_c + d_r) + 2 d_c) / bw
     time       t   = launch + (T_S^p + T_M^p)^(1/p)                  with p sqrt(1 + max(T_S, T_M) / overlap) for p
 
-with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), as in other decode attention (`roofline.timing.kernels.attention`).
-Queries are read and results written in 16 bits (b_q = 2); for products in 8 bits queries are converted before, which
-reads, writes and reads them again (b_q = 4). Some libraries convert latents of 8 bits for products in 16, on the
-multiprocessors (`conversion`): SGLang's and vLLM 0.14's on Hopper take as long on H100 as on H200.
+with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), as in `roofline.timing.kernels.attention_decode`. Queries are read
+and results written in 16 bits (b_q = 2); for products in 8 bits queries are converted before, which reads, writes and
+reads them again (b_q = 4). Some libraries convert latents of 8 bits for products in 16, on the multiprocessors
+(`conversion`): SGLang's and vLLM 0.14's on Hopper take as long on H100 as on H200.
 
 Hopper and Blackwell with HBM have kernels of their own, which all engines run: FlashMLA's and FlashAttention-3's with
 R = 64, and those of trtllm-gen. These have tiles of 16 heads for up to 32, and for more where so many tiles are on the
@@ -57,15 +57,16 @@ have: 8 to 60% too long otherwise, 36% at most so).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels import attention
-from roofline.timing.kernels.attention import KEY_BLOCK, SPLITS, best_split, cached, from_memory
+from roofline.specs.version import Releases
+from roofline.timing.kernels import attention_prefill
+from roofline.timing.kernels.attention import attention_bound, cached
+from roofline.timing.kernels.attention_decode import KEY_BLOCK, SPLITS, best_split, from_memory
 from roofline.timing.kernels.common import (
     OVERLAP,
     Array,
@@ -99,10 +100,10 @@ LAUNCH = 5e-6
 """Seconds of launch, before any data, and of a difference of two times, which has none (other decode attention takes 4
 to 6 us in a step)."""
 
-RESCHEDULES = re.compile(r"TensorRT-LLM v?(0|1\.[0-2]|1\.3\.0rc[0-7])\b", re.IGNORECASE)
-"""Engine and version that plan FlashMLA's work in every layer; see the module."""
+RESCHEDULES = Releases("tensorrt-llm", before="1.3.0rc8")
+"""Versions that plan FlashMLA's work in every layer; see the module."""
 
-FOUR_PARTS = re.compile(r"vLLM v?0\.(\d|1\d)(\.|$)", re.IGNORECASE)
+FOUR_PARTS = Releases("vllm", before="0.20")
 """vLLM's versions whose Triton kernel has `FOUR` parts of the keys: before pull request 33529, of April 2026."""
 
 PLAN, PLAN_PART, PLAN_SEQUENCE, PLAN_WORK = 1.7e-6, 80e-9, 45e-9, 60e-9
@@ -139,7 +140,9 @@ def parameters_of(format: str) -> tuple[Parameter, ...]:
 
 
 PREFILL = (
-    *(one for one in attention.PREFILL if one.name not in ("pack_single", "softmax", "other_dim")),  # heads of one size
+    *(
+        one for one in attention_prefill.PARAMETERS if one.name not in ("pack_single", "softmax", "other_dim")
+    ),  # heads of one size
     Parameter("absorbed", Unit.CHOICE, 0, 1, 0, "1: queries attend to latents, as in decode", start=0),
     host_parameter(1e-3, 150e-6),
 )
@@ -166,13 +169,13 @@ def prefill_time(
     """
     absorbed = {**columns, "kv_heads": 1.0, "head_dim": LATENT_DIMS}
     chosen = absorbed if parameters.get("absorbed", 0.0) > 0 else _expanded(columns)
-    time = attention.prefill_time(chosen, hardware, parameters, resident, softmax_in_products=SOFTMAX)
+    time = attention_prefill.prefill_time(chosen, hardware, parameters, resident, softmax_in_products=SOFTMAX)
     return benchmarked(time, parameters, resident)
 
 
 def prefill_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
     """The bound in seconds of `prefill_time`, over expanded keys and values."""
-    return attention.attention_bound(_expanded(columns), hardware, resident)
+    return attention_bound(_expanded(columns), hardware, resident)
 
 
 def _expanded(columns: Columns) -> Columns:

@@ -15,7 +15,8 @@ import numpy as np
 
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Columns, gated_delta_rule, in_step, kernel, top_k
-from roofline.timing.kernels.attention import keys_over_seen, launch_alone, slowdown
+from roofline.timing.kernels.attention import launch_alone, slowdown
+from roofline.timing.kernels.attention_decode import keys_over_seen
 from roofline.timing.kernels.common import column, is_bare, numbers, sharpness, storage, text, units
 from roofline.timing.kernels.common import units as threads
 from roofline.timing.kernels.elementwise import PASSES, cycle_rate, elements, pages

@@ -1,0 +1,216 @@
+"""Time of attention in decode: KV splits over multiprocessors ("Flash-Decoding", Dao et al., 2023).
+
+One work item is a KV head of a sequence, with at most 64 query heads; its keys may be split in s parts that are
+combined afterwards. S is the number of multiprocessors, bw the memory bandwidth; G and h(d) are those of
+`roofline.timing.kernels.attention`:
+
+    units      T_S = min over s of  w(U s) (2 d kv_bytes L / s / unit_bandwidth + tile_prologue)
+                                    + combine log2(s) / 3 + 8 s batch heads d / bw
+    memory     T_M = KV / (e_B bw) + (Q + O) / bw
+    time       t   = launch + h(d) (T_S^p + T_M^p)^(1/p) + sequence batch + [G > 1 and batch > 1] regroup
+
+with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), L the keys rounded up to blocks of 64, and p sqrt(1 + max(T_S, T_M) /
+overlap) for p, since long kernels overlap loads and products better. The products and the softmax of the query heads of
+a group are not all hidden behind the loads: a key takes 4 d G `head_slowdown` / (peak / S) longer, where the peak is
+that of the vector units without matrix units for the format. FlashAttention-2 splits the keys only where heads share a
+KV head (`split_single` 0), and rearranges Q and O so that the heads of a group fill the rows of a tile (`regroup`). The
+column `split_kv` overrides that: 0 for kernels that never split, as before Flash-Decoding, 2 for those that always
+may; the former were not measured, and an item of theirs takes at least as long as 64 bytes a clock, which the L2 sends
+to one multiprocessor. A kernel without grouped heads (`grouped`) has an item for each query head, which starts and ends
+in `head_prologue`; TensorRT-LLM, which has both, takes it for few items, too (`BUSY`), and its blocks differ
+(`GROUPED_BLOCK`). FlashAttention-2 groups no heads under a window (`window_grouped` 0; seqlenq_ngroups_swapped in its
+flash_api.cpp). Blocks of keys start anywhere in a window, so that kernels read more keys than it has: `window_blocks`
+blocks more, up to all keys. In a benchmark that replays its buffers, the part of the KV cache in the L2 is read at
+`l2_speedup` times the memory bandwidth. Where `keys_only` is 1 a benchmark's cache holds keys, which stand for the
+values, too: the grouped kernel, which goes through both together, reads half of them from the L2, the other one passes
+over them twice. `ungrouped` 1 is a benchmark without the grouped kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.core.parameters import Parameter, Unit
+from roofline.specs.hardware import Hardware
+from roofline.timing.kernels.attention import OTHER_DIM, AttentionShape, attention_shape, launch_alone, slowdown
+from roofline.timing.kernels.common import (
+    OVERLAP,
+    Array,
+    Columns,
+    Mask,
+    ceil_div,
+    column,
+    has_tensor_memory,
+    is_bare,
+    l2_bytes,
+    overlapped,
+    resident_share,
+    rounds,
+    some,
+    unit_clocks,
+    units,
+)
+
+SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.float64)[:, None]
+"""Parts that the keys of a sequence are split into in decode."""
+
+UNIT_FILL = 64.0
+"""Bytes a clock from the L2 into one multiprocessor (Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture)."""
+
+KEY_BLOCK = 64.0
+"""Keys of a block of a decode kernel."""
+
+GROUP_ROWS = 64.0
+"""Query heads of one KV head in a matrix-unit tile in decode."""
+
+GROUPED = (0.0, 32.0, np.inf)
+"""Values of the parameter `grouped`: the largest group of query heads that one item of a decode kernel serves.
+
+Kernels without grouped heads have an item for each query head, which reads the keys again, from the L2. TensorRT-LLM
+has both: its grouped kernels serve groups of 2 to 32 where they fill the device (XQA, `BUSY`), those of Blackwell with
+HBM all up to 16 (`TENSOR_MEMORY_GROUP`).
+"""
+
+TENSOR_MEMORY_GROUP = 16.0
+"""The largest group of TensorRT-LLM's grouped kernel for tensor memory (trtllm-gen): larger ones take the time of the
+kernel without grouped heads in its public rows of B200."""
+
+NO_BLOCKS = 2e-3
+"""Values of `window_blocks` below this mean none; any more starts another block."""
+
+ALONE_BLOCK, GROUPED_BLOCK = 16.0, 128.0
+"""Keys of a block where a library has both: of a single head's kernel, and of the grouped one, whose times are flat up
+to 128 keys and rise by as much for each 128 more (TensorRT-LLM 1.0 on A100)."""
+
+BUSY = 4.0
+"""TensorRT-LLM runs its grouped kernel where a quarter of the multiprocessors have a block of `GROUPED_BLOCK` keys or
+a shorter sequence (`mayHavePerfGain` in its decoderXQAImplJIT.cpp)."""
+
+
+PARAMETERS = (
+    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8.5e-6, "launch of the kernels: attention, KV write"),
+    Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.9, "achievable fraction of memory bandwidth"),
+    Parameter("unit_bandwidth", Unit.BANDWIDTH, 5e9, 1500e9, 100e9, "KV into one multiprocessor"),
+    Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 10e-6, 2e-6, "start and end of one work item"),
+    Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "combining eight splits (three doublings)"),
+    Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.0, "exponent of the smooth maximum of units and memory"),
+    OVERLAP,
+    Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.5, "fraction of the kernel that runs in whole waves"),
+    Parameter("sequence", Unit.SECONDS, 0.01e-9, 40e-9, 5e-9, "scheduling and writing the KV of one sequence"),
+    Parameter("regroup", Unit.SECONDS, 0.001e-6, 15e-6, 1e-6, "rearranging the heads of a group where batch > 1"),
+    Parameter("split_single", Unit.CHOICE, 0, 1, 1, "1: KV heads with one query head are split, too"),
+    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's KV"),
+    Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
+    Parameter("grouped", Unit.CHOICE, 0, 2, 2, "heads of a group that share one reading of its keys", start=2),
+    Parameter("head_prologue", Unit.SECONDS, 1e-9, 20e-6, 1e-9, "start and end of one head's item", start=1.5e-6),
+    Parameter("window_blocks", Unit.RATIO, 1e-3, 2.0, 1e-3, "blocks of keys read beyond a window", start=0.3),
+    Parameter("window_grouped", Unit.CHOICE, 0, 1, 1, "0: under a window each query head reads the keys", start=1),
+    Parameter(
+        "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "FLOPs of a group's heads, over the time at the peak", start=0.1
+    ),
+    OTHER_DIM,
+)
+
+
+def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
+    """Seconds of attention of one or a few new tokens a sequence to its KV cache (the module's formula)."""
+    shape = attention_shape(columns, hardware)
+    count, whole, bandwidth = units(hardware), parameters["wave_quantization"], hardware.memory_bandwidth
+    group = shape.heads / shape.kv_heads
+    alone, block = _items(shape, columns, hardware, parameters)
+    prologue = np.where(alone, parameters.get("head_prologue", 0.0), parameters["tile_prologue"])
+    if parameters.get("window_grouped", 1.0) < 0.5:
+        alone = alone | _has_window(shape, columns)
+    seen = shape.seen
+    read = _keys_read(shape, seen, columns, block, parameters, resident)
+    rows = shape.queries * np.where(alone, 1.0, group)
+    work = shape.batch * np.where(alone, shape.heads, shape.kv_heads * ceil_div(rows, GROUP_ROWS))
+    splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
+    keys = block * ceil_div(read, block * splits)
+    waves = work * splits / count
+    per_key = 2.0 * shape.dim * shape.kv_bytes / parameters["unit_bandwidth"]
+    slower = parameters.get("head_slowdown", 0.0) * count / hardware.matrix_peak(shape.arithmetic)
+    per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * slower
+    one = per_key * keys + prologue
+    partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
+    grouped = shape.heads > shape.kv_heads
+    splitting = column(columns, "split_kv", 1.0)
+    may_split = (splitting > 0) & (grouped | (splitting > 1) | (parameters["split_single"] > 0.5))
+    allowed = (splits == 1) | may_split
+    on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
+    cache = shape.kv_traffic * (read / seen)
+    missing = from_memory(cache, resident, hardware, parameters) * (1.0 + alone * shape.keys_only)
+    over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
+    kernel = overlapped(on_units, over_memory, parameters) * slowdown(shape.dim, columns, parameters)
+    if np.any(splitting <= 0):
+        filling = 2.0 * shape.dim * shape.kv_bytes * keys[0] * count / (UNIT_FILL * unit_clocks(hardware))
+        kernel = np.where(splitting > 0, kernel, np.maximum(kernel, rounds(work / count, whole) * filling))
+    regrouping = np.where(grouped & (shape.batch > 1), parameters["regroup"], 0.0)
+    launch = launch_alone(parameters) if is_bare(columns) else parameters["launch"]
+    return launch + kernel + parameters["sequence"] * shape.batch + regrouping
+
+
+def _items(
+    shape: AttentionShape, columns: Columns, hardware: Hardware, parameters: Mapping[str, float]
+) -> tuple[NDArray[np.bool_], Array]:
+    """Whether each query head has an item of its own, and the keys of a block."""
+    group = shape.heads / shape.kv_heads
+    most = GROUPED[int(parameters.get("grouped", len(GROUPED) - 1))]
+    alone = np.asarray(group > most)
+    if not np.isfinite(most):
+        return alone, np.asarray(KEY_BLOCK)
+    if has_tensor_memory(hardware):
+        alone = group > min(most, TENSOR_MEMORY_GROUP)
+    else:
+        parts = shape.batch * shape.kv_heads * np.maximum(1.0, np.floor(shape.keys / GROUPED_BLOCK))
+        alone = alone | (group == 1) | (BUSY * parts < units(hardware))
+    alone = alone | (column(columns, "ungrouped", 0.0) > 0)
+    return alone, np.where(alone, ALONE_BLOCK, GROUPED_BLOCK)
+
+
+def _has_window(shape: AttentionShape, columns: Columns) -> NDArray[np.bool_]:
+    """Whether keys are limited by a window, and not selected."""
+    return np.asarray((shape.window > 0) & (column(columns, "selected", 0.0) == 0))
+
+
+def _keys_read(
+    shape: AttentionShape, seen: Array, columns: Columns, block: Array, parameters: Mapping[str, float], resident: Mask
+) -> Array:
+    """Keys that a decode kernel reads of each sequence: those `seen`, and more at a window that hides keys.
+
+    The keys of a model's layer end at its window; a benchmark states them all.
+    """
+    blocks = parameters.get("window_blocks", 0.0)
+    if blocks < NO_BLOCKS:
+        return seen
+    hides = (shape.keys > shape.window) | ((shape.keys == shape.window) & ~np.asarray(resident))
+    beyond = blocks * block * (hides & _has_window(shape, columns))
+    most = np.where(shape.keys > shape.window, shape.keys, np.inf)
+    return np.asarray(np.minimum(most, seen + beyond))
+
+
+def keys_over_seen(columns: Columns, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
+    """Keys that a decode kernel of a model's layer reads, over those that the last query sees."""
+    shape = attention_shape(columns, hardware)
+    _, block = _items(shape, columns, hardware, parameters)
+    seen = shape.seen
+    return np.asarray(_keys_read(shape, seen, columns, block, parameters, False) / seen)
+
+
+def best_split(parts: Array, partial: Array, allowed: Array, splits: Array, parameters: Mapping[str, float]) -> Array:
+    """Seconds on the units with the fastest of the `allowed` splits: `parts`, then combining the `partial` results."""
+    combining = np.where(splits > 1, parameters["combine"] * np.log2(splits) / 3.0 + partial, 0.0)
+    fastest: Array = np.min(np.where(allowed, parts + combining, np.inf), axis=0)
+    return fastest
+
+
+def from_memory(cache: Array, resident: Mask, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
+    """Effective bytes from memory: the KV cache, less where the L2 holds part of it (`resident` rows)."""
+    if not some(resident):
+        return cache
+    held = resident * resident_share(cache, parameters["l2_share"] * l2_bytes(hardware), 16.0)
+    missing: Array = cache * (1.0 - held + held / parameters["l2_speedup"])
+    return missing

@@ -1,0 +1,189 @@
+"""Time of attention in prefill: query tiles over keys (FlashAttention: Dao, 2023).
+
+A tile of b_m queries iterates over the keys that its last query sees, in blocks of b_n; under a causal mask with c
+cached tokens, tile i ends at key c + (i+1) b_m; a window keeps the last w keys. S is the number of multiprocessors, bw
+the memory bandwidth; G and h(d) are those of `roofline.timing.kernels.attention`:
+
+    tiles      U   = batch heads ceil(q_len / b_m)              or batch kv_heads ceil(G q_len / b_m), heads packed
+    one tile   T_i = b_m kv_i h(d) (4 d / (e_F peak / S) + softmax / clock) + tile_prologue
+    units      T_S = max(sum T_i / S * ((1 - q) + q ceil(U/S) / (U/S)), longest T_i)
+    memory     T_M = (Q + O + K + V) / (e_B bw)
+    KV write   T_W = (K + V of new tokens, read and written) / (e_B bw)        appending to the cache
+    time       t   = launch + (T_S^p + T_M^p)^(1/p) + T_W + token batch q_len
+
+with p sqrt(1 + max(T_S, T_M) / overlap) for p, since long kernels overlap loads and products better.
+
+Single queries of a group fill one tile in FlashAttention's kernels, which pack no others, and one each in
+TensorRT-LLM's and SGLang's of Blackwell (`pack_single`). The exponential of a score and what else each one takes beside its 4 d
+FLOPs are not all hidden behind the products: they take `softmax` clocks of a multiprocessor, which computes 16
+exponentials in one (FlashAttention-4: on Blackwell they take as long as the products), and half of that with 32 (the
+spec's `exponentials`, Blackwell Ultra). vLLM's general kernel, in Triton, has tiles of 16 rows with packed heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from msgspec import Struct
+
+from roofline.core.parameters import Parameter, Unit
+from roofline.specs.hardware import Hardware
+from roofline.timing.kernels.attention import (
+    OTHER_DIM,
+    AttentionShape,
+    attention_shape,
+    is_general,
+    launch_alone,
+    slowdown,
+)
+from roofline.timing.kernels.common import (
+    OVERLAP,
+    Array,
+    Columns,
+    Mask,
+    ceil_div,
+    is_bare,
+    l2_bytes,
+    overlapped,
+    resident_share,
+    some,
+    unit_clocks,
+    units,
+)
+
+EXPONENTIALS = 16.0
+"""Exponentials a clock and multiprocessor of GPUs whose spec says nothing else: those of NVIDIA's up to Blackwell.
+
+CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions".
+"""
+
+GENERAL_SLOWDOWN, GENERAL_ROWS, GENERAL_KEYS = 0.5, 16.0, 32.0
+"""The `other_dim` from which a library has no kernel at all, and the rows, heads of a group packed, and keys of the
+tiles of vLLM's Triton attention, which runs instead.
+
+BLOCK_M and TILE_SIZE_PREFILL in vllm/attention/ops/triton_unified_attention.py.
+"""
+
+
+class Tiling(Struct, frozen=True):
+    """The tiles of a prefill kernel: query rows and keys; `packed`: the heads of a group fill the rows.
+
+    An `adaptive` kernel has tiles of 16 and 64 rows as well, for short prompts (FlashInfer). A `cpu` kernel has tiles
+    of 32, 64 or 256 queries, by their number, of which no fewer start for more queries, and computes no padding; but
+    with cached tokens, where it is given a mask, it skips no masked keys (PyTorch's FlashAttentionKernel.cpp).
+    """
+
+    name: str
+    rows: float
+    keys: float
+    packed: bool = False
+    adaptive: bool = False
+    cpu: bool = False
+
+    def rows_for(self, filled: Array) -> Array:
+        """Rows of the largest tile, for `filled` rows in all."""
+        if self.cpu:
+            return np.minimum(filled, np.where(filled < 192, 32.0, np.where(filled < 768, 64.0, self.rows)))
+        small = np.where(filled <= 16, 16.0, np.where(filled <= 64, 64.0, self.rows))
+        return small if self.adaptive else np.full_like(filled, self.rows)
+
+
+TILINGS = (
+    Tiling("128 x 128", 128, 128),
+    Tiling("128 x 128, packed", 128, 128, packed=True),
+    Tiling("64 x 128", 64, 128),
+    Tiling("256 x 128", 256, 128),
+    Tiling("128 x 64", 128, 64),
+    Tiling("64 x 64", 64, 64),
+    Tiling("128 x 64, packed, adaptive", 128, 64, packed=True, adaptive=True),
+    Tiling("cpu", 256, 1, cpu=True),
+)
+"""The values of the parameter `tiling`; a fit tries each."""
+
+PARAMETERS = (
+    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8e-6, "launch of the kernels: attention, KV write"),
+    Parameter("compute_efficiency", Unit.RATIO, 0.05, 1.0, 0.6, "matrix unit's achievable fraction of its peak"),
+    Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.85, "achievable fraction of memory bandwidth"),
+    Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 30e-6, 1.5e-6, "filling the pipeline and writing one tile"),
+    Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 1.8, "exponent of the smooth maximum of units and memory"),
+    OVERLAP,
+    Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.8, "fraction of the kernel that runs in whole waves"),
+    Parameter("token", Unit.SECONDS, 0.001e-9, 20e-9, 1e-9, "preparing and writing the KV of one token"),
+    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's operands"),
+    Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
+    Parameter("tiling", Unit.CHOICE, 0, 7, 0, "tiles of queries and keys"),
+    Parameter(
+        "pack_single", Unit.CHOICE, 0, 1, 1, "1: single queries pack the heads of a group in any tiling", start=1
+    ),
+    Parameter("softmax", Unit.RATIO, 1e-5, 2.0, 1e-5, "clocks of a multiprocessor for one score's softmax", start=0.02),
+    OTHER_DIM,
+)
+
+
+def prefill_time(
+    columns: Columns,
+    hardware: Hardware,
+    parameters: Mapping[str, float],
+    resident: Mask = False,
+    *,
+    softmax_in_products: float = 0.0,
+) -> Array:
+    """Seconds for columns `dtype, kv_dtype, batch, q_len, kv_len, heads, kv_heads, head_dim, window`.
+
+    Attention is causal unless `causal` is 0; `kv_bytes` overrides the bytes of a cache element; `uneven` is 1 where
+    `head_dim` is a mean over keys and values. `softmax_in_products` are clocks of one score's softmax that
+    `compute_efficiency` holds, fitted with `EXPONENTIALS`; hardware with more of them saves a part. See the module for
+    the formula. Raises UnknownNameError for an absent column.
+    """
+    shape = attention_shape(columns, hardware)
+    tiling = TILINGS[int(parameters["tiling"])]
+    count, whole = units(hardware), parameters["wave_quantization"]
+    single = (shape.queries == 1) & (parameters.get("pack_single", 1.0) > 0.5)
+    general = (parameters.get("other_dim", 0.0) > GENERAL_SLOWDOWN) & is_general(shape.dim, columns)
+    group = np.where(tiling.packed | single | general, shape.heads / shape.kv_heads, 1.0)
+    filled = shape.queries * group
+    rows = np.where(general, np.maximum(GENERAL_ROWS, group), tiling.rows_for(filled))
+    block = np.where(general, GENERAL_KEYS, tiling.keys)
+    positions = np.minimum(rows / group, shape.queries)
+    tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
+    blocks, longest_keys = _tile_keys(shape, positions, tiles, block, tiling.cpu)
+    rate = parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic) / count
+    longer = EXPONENTIALS / (hardware.exponentials or EXPONENTIALS)
+    clocks = parameters.get("softmax", 0.0) * longer - softmax_in_products * (1.0 - longer)
+    one_score = 4.0 * shape.dim / rate + clocks * count / unit_clocks(hardware)
+    per_key = rows * one_score * slowdown(shape.dim, columns, parameters)
+    independent = shape.batch * shape.heads / group
+    starts = np.maximum(tiles, np.clip(filled / 64.0, 6.0, 12.0) * (filled >= 192.0)) if tiling.cpu else tiles
+    work = independent * (blocks * per_key + starts * parameters["tile_prologue"])
+    waves = independent * tiles / count
+    on_units = work / count * ((1.0 - whole) + whole * np.ceil(waves) / waves)
+    on_units = np.maximum(on_units, longest_keys * per_key + parameters["tile_prologue"])
+    traffic = shape.kv_traffic + shape.activation_traffic
+    slowness = np.ones_like(traffic)
+    if some(resident):
+        held = resident * resident_share(traffic, parameters["l2_share"] * l2_bytes(hardware), 4.0)
+        slowness = 1.0 - held + held / parameters["l2_speedup"]
+    bandwidth = parameters["memory_efficiency"] * hardware.memory_bandwidth
+    kernel = overlapped(on_units, slowness * traffic / bandwidth, parameters)
+    if is_bare(columns):
+        return np.asarray(launch_alone(parameters) + kernel)
+    writing = slowness * shape.kv_write_traffic / bandwidth
+    return parameters["launch"] + kernel + writing + parameters["token"] * shape.batch * shape.queries
+
+
+def _tile_keys(shape: AttentionShape, positions: Array, tiles: Array, block: Array, cpu: bool) -> tuple[Array, Array]:
+    """Keys that all tiles of one head iterate over, and the most of any tile; whole blocks, in closed form.
+
+    Tile i ends at key c + (i+1) r for r positions a tile; the sum over i is an arithmetic series. Keys of a tile are
+    rounded up to blocks: by half a block on average where r or c is no multiple of it. A window caps them at w + r.
+    """
+    cached = shape.keys - shape.queries
+    skipping = (shape.causal > 0) & ~((cached > 0) & cpu)
+    rounding = np.where((positions % block == 0) & (cached % block == 0), 0.0, block / 2)
+    last = np.ceil(shape.keys / block) * block
+    cap = np.where(shape.window > 0, np.minimum(last, shape.window + positions + block / 2), last)
+    start, step = cached + rounding, positions
+    uncapped = np.where(skipping, np.clip(np.floor((cap - start) / step), 0.0, tiles), 0.0)
+    total = uncapped * start + step * uncapped * (uncapped + 1) / 2 + (tiles - uncapped) * cap
+    return np.maximum(total, block * tiles), cap
