@@ -14,8 +14,8 @@ the memory bandwidth; G and h(d) are those of `roofline.timing.kernels.attention
 with p sqrt(1 + max(T_S, T_M) / overlap) for p, since long kernels overlap loads and products better.
 
 Single queries of a group fill one tile in FlashAttention's kernels, which pack no others, and one each in
-TensorRT-LLM's and SGLang's of Blackwell (`pack_single`). The exponential of a score and what else each one takes beside its 4 d
-FLOPs are not all hidden behind the products: they take `softmax` clocks of a multiprocessor, which computes 16
+TensorRT-LLM's and SGLang's of Blackwell (`pack_single`). The exponential of a score and what else each one takes beside
+its 4 d FLOPs are not all hidden behind the products: they take `softmax` clocks of a multiprocessor, which computes 16
 exponentials in one (FlashAttention-4: on Blackwell they take as long as the products), and half of that with 32 (the
 spec's `exponentials`, Blackwell Ultra). vLLM's general kernel, in Triton, has tiles of 16 rows with packed heads.
 """
