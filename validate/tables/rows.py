@@ -19,7 +19,7 @@ experts do on several devices is in `consecutive`, `arriving`, `clamped` and `re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -265,7 +265,7 @@ def _plain(frame: pd.DataFrame, where: str) -> pd.DataFrame:
     for name in map(str, frame):
         column = frame[name]
         if name in WORDS:
-            words = column.astype(object).map(_word, na_action="ignore")
+            words = _each(column, _word)
             _refuse(words.isna() & ~_absent(column), f"{quote(name)} is no text", where)
             columns[name] = words.astype(object) if words.isna().all() else words  # else a column of numbers
         elif name in NUMBERS:
@@ -286,10 +286,17 @@ def numbers_of(column: pd.Series[Any]) -> pd.Series[float]:
 
 def _absent(column: pd.Series[Any]) -> pd.Series[bool]:
     """The cells without a value: null, or text of spaces."""
-    return (
-        column.astype(object).map(lambda cell: cell is None or (isinstance(cell, str) and not cell.strip()))
-        | column.isna()
-    )
+    if column.dtype.kind in "iuf":
+        return column.isna()
+    return _each(column, lambda cell: isinstance(cell, str) and not cell.strip()).eq(True) | column.isna()
+
+
+def _each(column: pd.Series[Any], of: Callable[[Any], Any]) -> pd.Series[Any]:
+    """A function of each cell that has a value; for a column of texts computed once for each different one."""
+    cells = column.astype(object)
+    if not column.dtype.name.startswith("str"):
+        return cells.map(of, na_action="ignore")
+    return cells.map({text: of(text) for text in column.dropna().unique()})
 
 
 def _word(value: object) -> str | None:
