@@ -35,6 +35,7 @@ from roofline.timing.kernels import (
     kernel_times,
     served_times,
 )
+from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.timing.kernels.common import FORMATS, NO_HOST, TRITON, some
 from roofline.timing.levels import Level, crossing_spread
 
@@ -288,6 +289,16 @@ def _of_engine(calibration: Calibration, engine: str) -> Calibration:
     return replace(first, parents=tuple(rest))
 
 
+SHARED: Mapping[tuple[str, str], str] = {
+    ("gemm", "bf16"): "cuBLAS",
+    **{("collective", name): "NCCL" for name in ("all_reduce", "all_gather", "reduce_scatter", "alltoall")},
+    **{("collective", name): "all versions" for name in (*OWN_ALL_REDUCES, EAGER)},
+}
+"""Libraries whose kernels every engine runs, and kernels that do not change from version to version, by op and format.
+
+SGLang's all-reduce is that of vLLM: on every device their times are equal.
+"""
+
 ONE_LIBRARY = (("moe", "int4_wo"),)
 """Kernels that engines have of one library, each in its version: Marlin, which SGLang took over from vLLM.
 
@@ -303,7 +314,9 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
         for index, candidate in enumerate(candidates):
             # Matrix units multiply FP16 as fast as BF16: the same kernels.
             steps = 0 if candidate == format.replace("fp16", "bf16") else index
-            crossed: tuple[Level, ...] = (*link.crossed, *(FORMAT,) * steps)
+            shared = (op, candidate) in SHARED
+            places = tuple(level for level in link.crossed if level != "table" or shared)
+            crossed: tuple[Level, ...] = (*places, *(FORMAT,) * steps)
             # The kind's components decide: those of a format are of few places. Fits of files are read at first use.
             # Of constants as far away, an engine's own come before another's, a relative's before those of all devices.
             far = crossing_spread(op, format if (op, format) in ONE_LIBRARY else "", crossed), "engine" in crossed

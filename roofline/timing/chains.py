@@ -193,7 +193,7 @@ def _links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: She
     others = [name for name in ENGINES if name != engine]
     kin = list(_kin(hardware, shelf))
     if kind:
-        yield from _shared(hardware.name, "calibrated", (), shelf)
+        yield from _shared(hardware.name, "calibrated", ("table",), shelf)
     for name, level in ((hardware.name, ()), *kin):
         yield from _of_engine(name, engine, version, level, shelf)
     yield from _shared(link_of(hardware), "pooled", ("pooled",), shelf)

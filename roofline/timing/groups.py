@@ -22,6 +22,7 @@ from roofline.timing.calibration import Match
 from roofline.timing.constants import ATTENTION
 from roofline.timing.evaluation import KernelGroup
 from roofline.timing.kernels import Array
+from roofline.timing.kernels.attention_prefill import EXTENDING
 from roofline.timing.kernels.common import numbers
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.mla import FOUR_PARTS, RESCHEDULES
@@ -77,6 +78,8 @@ def _group(
         texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
     if op == "attention_decode" and engine["split_kv"] != 1:
         texts["split_kv"] = engine["split_kv"]
+    if op == "attention_prefill" and engine.measured_as(hardware)[0] == EXTENDING:
+        texts["extend"] = 1.0
     if op == "mla_decode" and shapes[0].by_token:
         texts["by_token"] = 1.0
     elif op == "mla_decode" and RESCHEDULES.include(engine.name, engine.version):

@@ -2,10 +2,10 @@
 
 The logarithm of measured over predicted time has one component a level, in the manner of a nested random-effects model
 (Searle, Casella and McCulloch, "Variance Components", 1992): rows within one version of an engine on one device (the
-residuals of a fit), versions of an engine, near ones and those several releases apart, devices of a family, engines on
-a device, families, number formats. Crossing a level adds its variance. `roofline.validate.fit.variance` estimates the
-components: each version, device and engine is predicted from the others, and the component is what makes 80% of its
-rows fall into the interval.
+residuals of a fit), tables of a kernel that engines share, versions of an engine, near ones and those several releases
+apart, devices of a family, engines on a device, families, number formats. Crossing a level adds its variance.
+`roofline.validate.fit.variance` estimates the components: each version, device and engine is predicted from the others,
+and the component is what makes 80% of its rows fall into the interval.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from roofline.core.documents import finite_number, read_mapping
 from roofline.core.errors import SpecError, quote
 from roofline.specs.library import as_mapping, check_keys, find_file
 
-Level = Literal["version", "release", "family", "engine", "pooled", "format"]
-"""`version`: a near version of the engine; `release`: one that is several minor releases apart (`Version.is_far`);
-`family`: another device of the family; `engine`: another engine; `pooled`: devices of other families; `format`: a
-related number format, once for each step down its list."""
+Level = Literal["table", "version", "release", "family", "engine", "pooled", "format"]
+"""`table`: another engine's or version's table of a kernel that engines share; `version`: a near version of the engine;
+`release`: one that is several minor releases apart (`Version.is_far`); `family`: another device of the family;
+`engine`: another engine; `pooled`: devices of other families; `format`: a related number format, once for each step
+down its list."""
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 

@@ -816,6 +816,7 @@ def test_the_advice_is_what_the_rule_says(row: Case) -> None:
         expect(advice)
 
 
+@pytest.mark.xfail(strict=True, reason="2.14: INT8 GEMMs are fitted with all of the bandwidth, BF16 ones with 82%")
 def test_int8_decodes_no_faster_than_half_the_bytes() -> None:
     gains("smoothquant", 1.5, 2.1)(advised(f"{THIRTEEN} --prompt 128", Goal(TPOT), ("smoothquant",)))
 

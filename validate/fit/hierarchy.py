@@ -32,11 +32,10 @@ from msgspec.structs import replace
 from roofline.core.parameters import Unit
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.version import Version
-from roofline.timing.calibration import Fit, Residuals
+from roofline.timing.calibration import SHARED, Fit, Residuals
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import families, link_of
 from roofline.timing.kernels import kernel, kernel_regimes
-from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.timing.kernels.common import TRITON
 from roofline.validate.fit.calibrate import drawn, sample
 from roofline.validate.fit.constants import PRIOR_WIDTH, default_start, fit_rows, log_errors, ranges, summarise
@@ -46,16 +45,6 @@ from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.origin import NONE, Origin, by_origin, is_ungraphed
 from roofline.validate.tables.rows import MODULES, Measurements, joined, read_measurements
 from roofline.validate.tables.weight_only import as_computed
-
-SHARED: Mapping[tuple[str, str], str] = {
-    ("gemm", "bf16"): "cuBLAS",
-    **{("collective", name): "NCCL" for name in ("all_reduce", "all_gather", "reduce_scatter", "alltoall")},
-    **{("collective", name): "all versions" for name in (*OWN_ALL_REDUCES, EAGER)},
-}
-"""Libraries whose kernels every engine runs, and kernels that do not change from version to version, by op and format.
-
-SGLang's all-reduce is that of vLLM: on every device their times are equal.
-"""
 
 LEAF_ROWS = 400
 """Most rows of one version on one device; more do not improve a dozen constants."""
@@ -71,6 +60,11 @@ UNSEEN = 3
 
 LEAST_ROWS = 12
 """Rows from which a version on a device has constants of its own."""
+
+SPARSE = 0.05
+"""Rows of a version, over those of another on the device, below which it has no constants of its own if it has fewer
+than LEAF_ROWS, and no other device of the family ran it: the table of one length of keys leaves most of a dozen
+constants open (vLLM 0.22's decode on L40S, whose 170 rows would err by 39% on those of 0.24)."""
 
 FREE_CHOICE = 200
 """Rows from which a version on the only measured device of a family has choices of its own, such as its tiles."""
@@ -140,7 +134,7 @@ def load(folders: Iterable[Path]) -> Data:
 def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
     """The nodes of one op and format."""
     op, format = key
-    rows = {place: sample(part, LEAF_ROWS, seed) for place, part in table.items() if len(part) >= LEAST_ROWS}
+    rows = {place: sample(part, LEAF_ROWS, seed) for place, part in table.items() if _is_enough(place, table)}
     if not rows:
         return []
     hardware = {name: load_hardware(name) for name, _ in rows}
@@ -174,6 +168,20 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
                 leaves[place] = fitted([place], start, hosted=hosted[place], leaf=True, free=free)
                 nodes.append(Node(*place, leaves[place]))
     return nodes
+
+
+def _is_enough(place: Place, table: Table) -> bool:
+    """Whether a version on a device has rows for constants of its own."""
+    name, origin = place
+    count, family = len(table[place]), families(load_hardware(name))[0]
+    if count < LEAST_ROWS or count >= LEAF_ROWS:
+        return count >= LEAST_ROWS
+    siblings = (other for other, one in table if one == origin and other != name)
+    if any(families(load_hardware(other))[0] == family for other in siblings):
+        return True
+    return count >= SPARSE * max(
+        len(part) for (at, one), part in table.items() if (at, one.engine) == (name, origin.engine)
+    )
 
 
 def _fitted(
@@ -230,9 +238,11 @@ def _between_versions(every: Measurements, device: Hardware, fit: Fit, seed: int
     return summarise(fit.op, np.concatenate(errors), np.concatenate(regimes))
 
 
-def fit_shared_kernel(key: Key, rows: Measurements, device: Hardware, start: Fit, seed: int = 0) -> Fit:
-    """The constants of a kernel that engines share on one device, from those of its family or of all devices."""
+def fit_shared_kernel(key: Key, rows: Measurements, device: Hardware, nodes: Sequence[Node], seed: int = 0) -> Fit:
+    """The constants of a kernel that engines share on one device, with those above it among the `nodes` as prior."""
     place, found = (device.name, NONE), sample(rows, LEAF_ROWS, seed)
+    above = {node.place: node.fit for node in nodes if node.place != device.name}
+    start = next(above[name] for name in (*families(device), link_of(device), "pooled") if name in above)
     prior = Start(_begun(start), WIDTH, informed=True)
     one = {place: found}, {device.name: device}
     return _fitted(*key, *one, seed, [place], prior, hosted=False, leaf=True, free=False, table={place: rows})

@@ -1,9 +1,10 @@
 """Estimate the variance components of the levels between measured constants and their use (`roofline.timing.levels`).
 
 Every version on a device is predicted with constants that crossed one level: those of a near or far version of the
-engine, of the same version on another device of the family, of another engine on the device, of the engine on devices
-of other families, and of a related format. The component of a level is the standard deviation that, added to the
-interval of the constants, makes it hold 80% of the rows, each version on a device counting the same.
+engine, of other tables of a kernel that engines share, of the same version on another device of the family, of another
+engine on the device, of the engine on devices of other families, and of a related format. The component of a level is
+the standard deviation that, added to the interval of the constants, makes it hold 80% of the rows, each version on a
+device counting the same.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ import numpy as np
 
 from roofline.specs.hardware import load_hardware
 from roofline.specs.version import Version, closest
-from roofline.timing.calibration import RELATIVES, TO_P90, Fit, Match, for_other_engine, with_host_of
+from roofline.timing.calibration import RELATIVES, SHARED, TO_P90, Fit, Match, for_other_engine, with_host_of
 from roofline.timing.chains import families
 from roofline.timing.kernels import Array
 from roofline.timing.levels import LEVELS, Level
 from roofline.validate.fit.calibrate import drawn
-from roofline.validate.fit.hierarchy import Data, Key, Node, Place, Table, fit_elsewhere, outside
-from roofline.validate.tables.rows import Measurements
+from roofline.validate.fit.hierarchy import Data, Key, Node, Place, Table, fit_elsewhere, fit_shared_kernel, outside
+from roofline.validate.tables.origin import by_origin
+from roofline.validate.tables.rows import Measurements, joined
 
 SAMPLE = 250
 """Rows of a version on a device that are predicted."""
+
+TABLES = 3
+"""Tables of a shared kernel on a device that are predicted from the others: each takes a fit."""
 
 COVERAGE = 0.8
 """Fraction of the rows that an interval is to hold."""
@@ -79,6 +84,8 @@ def _of_table(key: Key, table: Table, found: Mapping[Key, Sequence[Node]], seed:
             for fit in fits:
                 known = for_other_engine(fit) if level == "engine" else fit
                 crossed.append(_crossing(key, place, level, with_host_of(known, fitted), rows))
+        if key in SHARED:
+            crossed += _of_tables(key, place, table[place], found[key])
         engine, family = place[1].engine, families(load_hardware(place[0]))[0]
         if (engine, family) not in elsewhere:
             start = together.get(engine, fitted)
@@ -86,6 +93,16 @@ def _of_table(key: Key, table: Table, found: Mapping[Key, Sequence[Node]], seed:
         if (pooled := elsewhere[engine, family]) is not None:
             crossed.append(_crossing(key, place, "pooled", with_host_of(pooled, fitted), rows))
     return crossed
+
+
+def _of_tables(key: Key, place: Place, rows: Measurements, nodes: Sequence[Node], seed: int = 1) -> Iterator[Crossing]:
+    """Each table of a kernel that engines share on one device, with constants fitted to the others."""
+    parts, device = by_origin(rows), load_hardware(place[0])
+    for origin, part in list(parts.items())[-TABLES:]:
+        rest = [other for one, other in parts.items() if one != origin]
+        if rest:
+            fit = fit_shared_kernel(key, joined(rest), device, nodes)
+            yield _crossing(key, (place[0], origin), "table", fit, drawn(part, SAMPLE, seed))
 
 
 def _across(

@@ -31,7 +31,7 @@ from roofline.core.files import save_text
 from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
 from roofline.specs.library import bundled_folder, files_below
 from roofline.specs.version import Version
-from roofline.timing.calibration import Calibration, Fit, Fits, Match
+from roofline.timing.calibration import SHARED, Calibration, Fit, Fits, Match
 from roofline.timing.calibration_files import of_version, parse_document
 from roofline.timing.chains import ENGINES, FOLDER, LINKS, calibration_links, chained, families, link_of
 from roofline.timing.levels import FILE as LEVELS
@@ -39,7 +39,6 @@ from roofline.timing.pcie_collectives import on_host
 from roofline.validate.fit.calibrate import drawn
 from roofline.validate.fit.hierarchy import (
     LEAF_ROWS,
-    SHARED,
     Data,
     Key,
     Node,
@@ -203,8 +202,6 @@ def shared_kernels(key: Key, name: str, rows: Measurements, nodes: Sequence[Node
     """
     device, parts = load_hardware(name), by_origin(rows)
     found: list[HeldOut] = []
-    above = {node.place: node.fit for node in nodes if node.place != name}
-    start = next(above[place] for place in (*families(device), link_of(device), "pooled") if place in above)
     for split in (
         *(Split("version", name, one) for one in parts),
         *(Split("engine", name, Origin(engine, "")) for engine in dict.fromkeys(one.engine for one in parts)),
@@ -214,8 +211,8 @@ def shared_kernels(key: Key, name: str, rows: Measurements, nodes: Sequence[Node
         copied = any(sorted(one.seconds) == sorted(other.seconds) for one in held.values() for other in rest)
         if not rest or copied or not split.origin.engine:
             continue
-        fit = fit_shared_kernel(key, joined(rest), device, start)
-        calibration = Calibration(name, "calibrated", {key: fit})
+        fit = fit_shared_kernel(key, joined(rest), device, nodes)
+        calibration = Calibration(name, "calibrated", {key: fit}, crossed=("table",))
         for one, part in held.items():
             scored = predict(drawn(part, LEAF_ROWS, 0), device, calibration)
             found += (HeldOut(split, (name, one), each) for each in scored)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from roofline.specs.version import Releases
+from roofline.timing.kernels.attention_prefill import EXTENDING
 from roofline.timing.kernels.common import TRITON, TRITON_QUANTIZED
 from roofline.timing.kernels.mla import FOUR_PARTS, RESCHEDULES
 from roofline.validate.tables.origin import ran
@@ -74,6 +75,8 @@ def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
         found["ungrouped"] = (
             found["keys_only"] * _matches(software, UNGROUPED[0]) * frame["hardware"].isin(UNGROUPED[1])
         )
+    if op == "attention_prefill":
+        found["extend"] = _matches(software, Releases(EXTENDING))
     if op == "gemm" and "dtype" in frame:
         found["eager"] = _matches(software, EAGER[0]) * frame["dtype"].isin(EAGER[1])
     if op == "mla_decode":

@@ -68,7 +68,7 @@ OPTIONAL = {
     "bare": 0.0,
     "causal": 1.0,
     "graph": 1.0,
-    **dict.fromkeys(("keys_only", "ungrouped", "eager", "scheduled", "four", "less_kv", *OPTIONS), 0.0),
+    **dict.fromkeys(("keys_only", "ungrouped", "eager", "scheduled", "four", "extend", "less_kv", *OPTIONS), 0.0),
 }
 """Optional columns of the formulas, with their defaults."""
 

@@ -364,12 +364,19 @@ def kernel_times(
     launched = np.asarray(alone) & (column(columns, "graph", 1.0) == 0.0)
     for rows, known in (
         (launched, benchmark),
-        (np.asarray(alone) & ~launched, {**benchmark, "host": NO_HOST}),  # gaps between the kernels of a GEMM stay
+        (np.asarray(alone) & ~launched, _in_graph(benchmark)),
         (~np.asarray(alone), served),
     ):
         if np.any(rows):
             time = np.where(rows, time + chosen.time(columns, hardware, known, resident), time)
     return bound, np.maximum(time, bound)
+
+
+def _in_graph(benchmark: Mapping[str, float]) -> Mapping[str, float]:
+    """The constants in a benchmark with CUDA graphs: those of one without lose its host time and gaps."""
+    if benchmark.get("host", NO_HOST) <= NO_HOST:
+        return benchmark
+    return {name: value for name, value in benchmark.items() if not name.startswith("host")}
 
 
 def in_step(op: str, parameters: Mapping[str, float], hardware: Hardware) -> Mapping[str, float]:

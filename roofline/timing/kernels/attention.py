@@ -21,6 +21,9 @@ from roofline.timing.kernels.common import Array, Columns, Mask, aligned, column
 GENERAL_DIM = 192.0
 """The head dimension for which libraries lack a kernel."""
 
+NO_OTHER = 2e-3
+"""Values of `other_dim` below this mean that it was not measured."""
+
 KV_WRITE_LAUNCH = 2.8e-6
 """Seconds of launch of the kernel that writes the KV cache: the difference between the shortest rows of public tables
 with and without it (vLLM 0.24 and 0.22) on H200 and B200."""
@@ -114,7 +117,10 @@ def attention_bound(columns: Columns, hardware: Hardware, resident: Mask = False
 
 def slowdown(dim: Array, columns: Columns, parameters: Mapping[str, float]) -> Array:
     """The factor h(d) of head dimensions for which a library has no kernel of its own."""
-    return np.asarray(1.0 + np.where(is_general(dim, columns), parameters.get("other_dim", 0.0), 0.0))
+    slower = parameters.get("other_dim", 0.0)
+    if slower < NO_OTHER:
+        return np.asarray(1.0)
+    return np.asarray(1.0 + np.where(is_general(dim, columns), slower, 0.0))
 
 
 def is_general(dim: Array, columns: Columns) -> NDArray[np.bool_]:

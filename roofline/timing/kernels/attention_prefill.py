@@ -17,7 +17,8 @@ Single queries of a group fill one tile in FlashAttention's kernels, which pack 
 TensorRT-LLM's and SGLang's of Blackwell (`pack_single`). The exponential of a score and what else each one takes beside
 its 4 d FLOPs are not all hidden behind the products: they take `softmax` clocks of a multiprocessor, which computes 16
 exponentials in one (FlashAttention-4: on Blackwell they take as long as the products), and half of that with 32 (the
-spec's `exponentials`, Blackwell Ultra). vLLM's general kernel, in Triton, has tiles of 16 rows with packed heads.
+spec's `exponentials`, Blackwell Ultra). General kernels are in Triton: vLLM's has tiles of 16 rows with packed heads,
+SGLang's (`extend` 1) 128 queries of a head, and a window hides no keys from it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from roofline.timing.kernels.common import (
     Columns,
     Mask,
     ceil_div,
+    column,
     is_bare,
     l2_bytes,
     overlapped,
@@ -58,12 +60,8 @@ EXPONENTIALS = 16.0
 CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions".
 """
 
-GENERAL_SLOWDOWN, GENERAL_ROWS, GENERAL_KEYS = 0.5, 16.0, 32.0
-"""The `other_dim` from which a library has no kernel at all, and the rows, heads of a group packed, and keys of the
-tiles of vLLM's Triton attention, which runs instead.
-
-BLOCK_M and TILE_SIZE_PREFILL in vllm/attention/ops/triton_unified_attention.py.
-"""
+GENERAL_SLOWDOWN = 0.5
+"""The `other_dim` from which a library has no kernel at all, so that the engine's `GENERAL` one runs."""
 
 
 class Tiling(Struct, frozen=True):
@@ -100,6 +98,17 @@ TILINGS = (
     Tiling("cpu", 256, 1, cpu=True),
 )
 """The values of the parameter `tiling`; a fit tries each."""
+
+GENERAL, EXTEND = Tiling("16 x 32, packed", 16, 32, packed=True), Tiling("128 x 64", 128, 64)
+"""The tiles of kernels in Triton for any head dimension: of vLLM's, and of SGLang's, which passes over all keys under a
+window, too.
+
+BLOCK_M and TILE_SIZE_PREFILL in vllm/attention/ops/triton_unified_attention.py; extend_attention.py in
+sglang/srt/layers/attention/triton_ops, whose loop over new keys ends at the diagonal and starts at the first.
+"""
+
+EXTENDING = "sglang"
+"""The engine whose general kernel is `EXTEND`."""
 
 PARAMETERS = (
     Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8e-6, "launch of the kernels: attention, KV write"),
@@ -139,15 +148,11 @@ def prefill_time(
     shape = attention_shape(columns, hardware)
     tiling = TILINGS[int(parameters["tiling"])]
     count, whole = units(hardware), parameters["wave_quantization"]
-    single = (shape.queries == 1) & (parameters.get("pack_single", 1.0) > 0.5)
-    general = (parameters.get("other_dim", 0.0) > GENERAL_SLOWDOWN) & is_general(shape.dim, columns)
-    group = np.where(tiling.packed | single | general, shape.heads / shape.kv_heads, 1.0)
+    group, rows, block, window = _tiles(shape, columns, tiling, parameters)
     filled = shape.queries * group
-    rows = np.where(general, np.maximum(GENERAL_ROWS, group), tiling.rows_for(filled))
-    block = np.where(general, GENERAL_KEYS, tiling.keys)
     positions = np.minimum(rows / group, shape.queries)
     tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
-    blocks, longest_keys = _tile_keys(shape, positions, tiles, block, tiling.cpu)
+    blocks, longest_keys = _tile_keys(shape, window, positions, tiles, block, tiling.cpu)
     rate = parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic) / count
     longer = EXPONENTIALS / (hardware.exponentials or EXPONENTIALS)
     clocks = parameters.get("softmax", 0.0) * longer - softmax_in_products * (1.0 - longer)
@@ -172,7 +177,29 @@ def prefill_time(
     return parameters["launch"] + kernel + writing + parameters["token"] * shape.batch * shape.queries
 
 
-def _tile_keys(shape: AttentionShape, positions: Array, tiles: Array, block: Array, cpu: bool) -> tuple[Array, Array]:
+def _tiles(
+    shape: AttentionShape, columns: Columns, tiling: Tiling, parameters: Mapping[str, float]
+) -> tuple[Array, Array, Array, Array]:
+    """Heads that share a tile, rows of a tile, keys of a block, and the window that the kernel goes by."""
+    group = shape.heads / shape.kv_heads
+    packs_single = parameters.get("pack_single", 1.0) > 0.5
+    packed = tiling.packed | ((shape.queries == 1) & packs_single)
+    together = np.where(packed, group, 1.0)
+    rows, block = tiling.rows_for(shape.queries * together), np.asarray(tiling.keys)
+    general = np.asarray(parameters.get("other_dim", 0.0) > GENERAL_SLOWDOWN) & is_general(shape.dim, columns)
+    if not general.any():
+        return together, rows, block, shape.window
+    extending = general & (column(columns, "extend", 0.0) > 0)
+    packing = general & ~extending
+    together = np.where(packing, group, np.where(extending, 1.0, together))
+    rows = np.where(packing, np.maximum(GENERAL.rows, group), np.where(extending, EXTEND.rows, rows))
+    block = np.where(packing, GENERAL.keys, np.where(extending, EXTEND.keys, block))
+    return together, rows, block, np.where(extending, 0.0, shape.window)
+
+
+def _tile_keys(
+    shape: AttentionShape, window: Array, positions: Array, tiles: Array, block: Array, cpu: bool
+) -> tuple[Array, Array]:
     """Keys that all tiles of one head iterate over, and the most of any tile; whole blocks, in closed form.
 
     Tile i ends at key c + (i+1) r for r positions a tile; the sum over i is an arithmetic series. Keys of a tile are
@@ -182,7 +209,7 @@ def _tile_keys(shape: AttentionShape, positions: Array, tiles: Array, block: Arr
     skipping = (shape.causal > 0) & ~((cached > 0) & cpu)
     rounding = np.where((positions % block == 0) & (cached % block == 0), 0.0, block / 2)
     last = np.ceil(shape.keys / block) * block
-    cap = np.where(shape.window > 0, np.minimum(last, shape.window + positions + block / 2), last)
+    cap = np.where(window > 0, np.minimum(last, window + positions + block / 2), last)
     start, step = cached + rounding, positions
     uncapped = np.where(skipping, np.clip(np.floor((cap - start) / step), 0.0, tiles), 0.0)
     total = uncapped * start + step * uncapped * (uncapped + 1) / 2 + (tiles - uncapped) * cap

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from roofline import Hardware, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
+from roofline.specs.modelspec import parse_model, to_spec
 from roofline.timing.kernels import Array, kernel, kernel_time
 
 B200, H100 = load_hardware("b200-sxm"), load_hardware("h100-sxm")
@@ -181,3 +182,29 @@ def test_the_general_kernel_of_prefill_packs_short_prompts_into_tiles_of_16_rows
     )
     assert slower == pytest.approx(1.4 * usual, rel=0.05)
     assert general < usual
+
+
+def test_a_window_hides_no_keys_from_the_general_kernel_of_sglang() -> None:
+    """On B200 it does 110 TFLOP/s of a whole triangle under windows of 128 and 1,024 alike (SGLang 0.5.10)."""
+
+    def time(window: float, extend: float) -> float:
+        shape = {**LONG, "window": window, "extend": extend}
+        return float(times("attention_prefill", [192.0], shape, other_dim=3.0, token=0.0)[0])
+
+    assert time(128.0, extend=1.0) == time(0.0, extend=1.0)
+    assert time(128.0, extend=0.0) < time(0.0, extend=0.0) / 10
+
+
+@pytest.mark.parametrize(("engine", "least", "most"), [("sglang", 64, 256), ("vllm", 14, 17)])
+def test_the_general_kernel_is_that_of_the_engine(engine: str, least: float, most: float) -> None:
+    """Prompts of 32,768 and 2,048 tokens of Mistral 7B with heads of 192 and a window of 128: FP8 caches on B200."""
+    spec = to_spec(load_model("mistral-7b"))
+    model = parse_model({**spec, "attention": {**spec["attention"], "head_dim": 192, "window": 128}}, "wide")
+
+    def ttft(prompt: int) -> float:
+        scenario = Scenario(model, B200, prompt=prompt, precision=parse_precision("bf16", kv="fp8"), engine=engine)
+        found = analyze(scenario).expected
+        assert found is not None
+        return float(found.ttft.mid)
+
+    assert least < ttft(32768) / ttft(2048) < most

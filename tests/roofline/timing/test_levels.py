@@ -243,3 +243,12 @@ def test_kernels_of_one_library_are_those_of_another_engine_on_the_gpu(format: s
     match = load_calibration(load_hardware("a100-sxm-80gb"), engine="vllm").find("moe", format)
     assert match is not None
     assert (match.calibration, match.engine) == ("a100-sxm-80gb", near)
+
+
+def test_constants_of_a_kernel_that_engines_share_are_of_other_tables() -> None:
+    """cuBLAS of one device: the interval is wider than the residuals by what two tables differ."""
+    shared = Shelf({"h100-sxm": {"": {("gemm", "bf16"): fit(format="bf16"), ("gemm", "fp8"): fit()}}})
+    for format, crossed in (("bf16", ("table",)), ("fp8", ())):
+        match = found(shared).find("gemm", format)
+        assert match is not None
+        assert (match.basis, match.spread) == ("calibrated", crossing_spread("gemm", format, crossed))  # type: ignore[arg-type]

@@ -189,7 +189,6 @@ def test_basis_of_a_format_without_a_measured_kernel(scheme: str) -> None:
     assert "no kernel" in found.decode.basis.source
 
 
-@pytest.mark.xfail(strict=True, reason="other engines' INT8 and its own FP8 are as near: 0.29 and 0.28")
 def test_a_format_measured_with_another_engine_has_its_constants() -> None:
     """INT8 GEMMs on H100 were measured with other engines than vLLM."""
     found = analyze(Scenario(LLAMA, H100, precision=parse_precision("fp16", "W8A8"), engine="vllm"))
