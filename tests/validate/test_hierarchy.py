@@ -293,3 +293,22 @@ def test_the_component_of_tables_is_of_kernels_that_engines_share(tmp_path: Path
     crossed = [one for one in crossings(data, found) if one.level == "table"]
     assert {one.place[1].engine for one in crossed} == {"vllm", "sglang"}
     assert component(crossed) == pytest.approx(np.log(1.2) / 1.2816, rel=0.3)
+
+
+def test_the_bandwidth_of_a_quantizing_kernel_is_known_of_the_device_where_pytorch_quantized() -> None:
+    """vLLM before 0.15: its rows say nothing of the kernel that a served model runs."""
+
+    def table(software: str, eager: float, quantizing: float) -> Measurements:
+        frame = rows("l40s", software, 0.8).assign(eager=eager)
+        truth = {**TRUTH, "quantize_efficiency": quantizing, "quantize_row": 1e-11}
+        seconds = kernel_time("gemm", shape_columns("gemm", frame), load_hardware("l40s"), truth, True, True)
+        return Measurements("gemm", frame.assign(latency_us=seconds * 1e6), "rows")
+
+    tables = {
+        ("l40s", Origin("sglang", "0.5.9")): table("SGLang 0.5.9", 0.0, 0.95),
+        ("l40s", Origin("vllm", "0.14.0")): table("vLLM 0.14.0", 1.0, 0.2),
+    }
+    nodes = fit_table(("gemm", "fp8"), tables)
+    own = {node.origin: node.fit.parameters["quantize_efficiency"] for node in nodes if node.place == "l40s"}
+    assert own[Origin("sglang", "0.5.9")] == pytest.approx(0.95, rel=0.15)
+    assert own[Origin("vllm", "0.14.0")] == pytest.approx(own[Origin("sglang", "0.5.9")])

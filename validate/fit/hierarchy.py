@@ -14,7 +14,8 @@ noise) have one node a device, below one for all; each version counts the same, 
 that a fit did not see. Constants of the kernel mean the same
 in every table: the host time of tables without CUDA graphs has parameters of its own, and such a node takes what it
 cannot tell (`launch`) from tables of the same device with graphs. So do differences of two times (`DIFFERENCED`) from
-another engine. What a library lacks on some devices (`local` parameters) is known of their family only.
+another engine, and the bandwidth of a quantizing kernel where a table has PyTorch's operators. What a library lacks on
+some devices (`local` parameters) is known of their family only.
 """
 
 from __future__ import annotations
@@ -145,6 +146,7 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
     nodes = [Node("pooled", NONE, root)]
     leaves: dict[Place, Fit] = {}
     less = {place: are_differences(part, hardware[place[0]]) for place, part in rows.items()}
+    eager = {place: bool(np.all(np.asarray(part.columns.get("eager", 0.0)) > 0)) for place, part in rows.items()}
     tops = dict.fromkeys(_top(op, place) for place in sorted(rows, key=lambda place: hosted[place]))
     told = {_top(op, place) for place in rows if less[place]}  # in part by other engines
     for name, engine in sorted(tops, key=lambda top: top in told):
@@ -163,7 +165,11 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
                 nodes.append(Node(family, places[0][1], parent))
             for place in places:
                 begun = _with_graphs(place, parent, leaves, hosted)
-                start = Start(_of_others(begun, place[0], nodes) if less[place] else begun, WIDTH, informed=True)
+                if less[place]:
+                    begun = _of_others(begun, place[0], nodes)
+                if eager[place]:
+                    begun = _of_device(begun, place, nodes)
+                start = Start(begun, WIDTH, informed=True)
                 free = len(places) == 1 and len(rows[place]) >= FREE_CHOICE
                 leaves[place] = fitted([place], start, hosted=hosted[place], leaf=True, free=free)
                 nodes.append(Node(*place, leaves[place]))
@@ -321,6 +327,16 @@ def _of_others(begun: Mapping[str, float], name: str, nodes: Sequence[Node]) -> 
     others = [node.fit.parameters for node in nodes if node.place == name]
     known = min(others, key=lambda one: sum(one[key] for key in DIFFERENCED), default=begun)
     return {**begun, **{key: known[key] for key in DIFFERENCED}}
+
+
+def _of_device(begun: Mapping[str, float], place: Place, nodes: Sequence[Node]) -> Mapping[str, float]:
+    """The start of a fit to rows whose activations PyTorch quantizes, which a served model does in one kernel.
+
+    The bandwidth of that kernel is the device's: on L40S, whose L2 holds most activations, twice that of other GPUs.
+    """
+    others = (node for node in nodes if node.place == place[0] and node.origin.engine != place[1].engine)
+    known = [node.fit.parameters["quantize_efficiency"] for node in others]
+    return {**begun, "quantize_efficiency": float(np.median(known))} if known else begun
 
 
 def fit_all(data: Data, run: Callable[..., Iterable[list[Node]]] = map) -> dict[Key, list[Node]]:
