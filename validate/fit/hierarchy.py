@@ -234,14 +234,21 @@ def _fitted(
 
 def _between_versions(every: Measurements, device: Hardware, fit: Fit, seed: int) -> Mapping[str, Residuals]:
     """The residuals of each version's rows of a shared kernel, with constants fitted to the others."""
-    parts, errors, regimes = by_origin(every), [], []
-    for one, part in parts.items():
-        rest = joined(rows for other, rows in parts.items() if other != one)
+    errors, regimes = [], []
+    for _, part, rest in tables_left_out(every):
         start = Start(fit.parameters, WIDTH, informed=True)
         constants = search(fit.op, fit.format, [(sample(rest, LEAF_ROWS, seed), device)], start, free=False)
         errors.append(-log_errors(part, device, constants))
         regimes.append(kernel_regimes(fit.op, part.columns))
     return summarise(fit.op, np.concatenate(errors), np.concatenate(regimes))
+
+
+def tables_left_out(rows: Measurements) -> Iterator[tuple[Origin, Measurements, Measurements]]:
+    """Each table of a kernel that engines share, with the others together; none where there is a single table."""
+    parts = by_origin(rows)
+    for one, part in parts.items():
+        if others := [other for name, other in parts.items() if name != one]:
+            yield one, part, joined(others)
 
 
 def fit_shared_kernel(key: Key, rows: Measurements, device: Hardware, nodes: Sequence[Node], seed: int = 0) -> Fit:

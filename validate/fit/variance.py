@@ -22,9 +22,18 @@ from roofline.timing.chains import families
 from roofline.timing.kernels import Array
 from roofline.timing.levels import LEVELS, Level
 from roofline.validate.fit.calibrate import drawn
-from roofline.validate.fit.hierarchy import Data, Key, Node, Place, Table, fit_elsewhere, fit_shared_kernel, outside
-from roofline.validate.tables.origin import by_origin
-from roofline.validate.tables.rows import Measurements, joined
+from roofline.validate.fit.hierarchy import (
+    Data,
+    Key,
+    Node,
+    Place,
+    Table,
+    fit_elsewhere,
+    fit_shared_kernel,
+    outside,
+    tables_left_out,
+)
+from roofline.validate.tables.rows import Measurements
 
 SAMPLE = 250
 """Rows of a version on a device that are predicted."""
@@ -97,12 +106,10 @@ def _of_table(key: Key, table: Table, found: Mapping[Key, Sequence[Node]], seed:
 
 def _of_tables(key: Key, place: Place, rows: Measurements, nodes: Sequence[Node], seed: int = 1) -> Iterator[Crossing]:
     """Each table of a kernel that engines share on one device, with constants fitted to the others."""
-    parts, device = by_origin(rows), load_hardware(place[0])
-    for origin, part in list(parts.items())[-TABLES:]:
-        rest = [other for one, other in parts.items() if one != origin]
-        if rest:
-            fit = fit_shared_kernel(key, joined(rest), device, nodes)
-            yield _crossing(key, (place[0], origin), "table", fit, drawn(part, SAMPLE, seed))
+    device = load_hardware(place[0])
+    for origin, part, rest in list(tables_left_out(rows))[-TABLES:]:
+        fit = fit_shared_kernel(key, rest, device, nodes)
+        yield _crossing(key, (place[0], origin), "table", fit, drawn(part, SAMPLE, seed))
 
 
 def _across(

@@ -82,7 +82,7 @@ def named(frame: pd.DataFrame) -> dict[str, Any]:
         others = frame["hardware"].isin(gpus) if gpus else True
         columns["dtype"] = columns["dtype"].mask((dtypes == name) & (kernels == called) & others, TRITON[name])
     if "software" in frame and not set(OPTIONS) & set(frame):
-        names, devices = frame["software"].fillna("").astype(str), frame["hardware"]
+        names, devices = frame["software"], frame["hardware"]
         late = ran(names, Releases("tensorrt-llm")) & devices.isin(LATE_TENSORRT_LLM)
         columns["consecutive"] = (ran(names, *CONSECUTIVE) & ~late).astype(np.float64)
         sglang = ran(names, Releases("sglang"))
@@ -101,7 +101,7 @@ def tiles(frame: pd.DataFrame) -> NDArray[np.float64]:
     """The default tiles of Triton's experts, by the version of vLLM; only of those with constants of their own."""
     if "software" not in frame:
         return np.zeros(len(frame))
-    old = ran(frame["software"].fillna("").astype(str), OLD_TILES).to_numpy()
+    old = ran(frame["software"], OLD_TILES).to_numpy()
     known = frame["dtype"].isin([name for name in TRITON.values() if name != TRITON["int4_wo"]]).to_numpy()
     return np.where(known, np.where(old, TILES_BEFORE, TILES_SINCE), 0.0)
 

@@ -92,8 +92,7 @@ def gemm_formats(frame: pd.DataFrame) -> pd.Series[str]:
     dtypes, block = frame["dtype"], "fp8_block"
     if "software" not in frame:
         return dtypes
-    software = frame["software"].fillna("").astype(str)
-    old = ran(software, TRITON_QUANTIZED) & frame["hardware"].isin(BLACKWELL)
+    old = ran(frame["software"], TRITON_QUANTIZED) & frame["hardware"].isin(BLACKWELL)
     return dtypes.mask((dtypes == block) & old, TRITON[block])
 
 

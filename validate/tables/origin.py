@@ -39,11 +39,10 @@ def origin(software: object) -> Origin:
 
 
 def ran(software: pd.Series[str], *releases: Releases) -> pd.Series[bool]:
-    """Whether each row's software is one of such releases."""
-    names = {name: origin(name) for name in software.unique()}
-    return software.map({name: any(one.include(*found) for one in releases) for name, found in names.items()}).astype(
-        bool
-    )
+    """Whether each row's software is one of such releases; False where it is missing."""
+    names = software.fillna("").astype(str)
+    known = {name: any(one.include(*origin(name)) for one in releases) for name in names.unique()}
+    return names.map(known).astype(bool)
 
 
 def by_origin(part: Measurements) -> dict[Origin, Measurements]:

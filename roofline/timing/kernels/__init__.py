@@ -374,15 +374,17 @@ def kernel_times(
 
 def _in_graph(benchmark: Mapping[str, float]) -> Mapping[str, float]:
     """The constants in a benchmark with CUDA graphs: those of one without lose its host time and gaps."""
-    if benchmark.get("host", NO_HOST) <= NO_HOST:
-        return benchmark
-    return {name: value for name, value in benchmark.items() if not name.startswith("host")}
+    return benchmark if benchmark.get("host", NO_HOST) <= NO_HOST else _without_host(benchmark)
+
+
+def _without_host(parameters: Mapping[str, float]) -> Mapping[str, float]:
+    return {name: value for name, value in parameters.items() if not name.startswith("host")}
 
 
 def in_step(op: str, parameters: Mapping[str, float], hardware: Hardware) -> Mapping[str, float]:
     """The constants of a kernel in a step of a served model: without the host and the graph of a benchmark."""
     chosen, at = kernel(op), at_clock(parameters, hardware)
-    served = {name: value for name, value in at.items() if not name.startswith("host")}
+    served = _without_host(at)
     return {**served, "launch": chosen.launch_in_step(at)} if chosen.graph_overhead else served
 
 

@@ -186,9 +186,9 @@ def _tiles(
     packed = tiling.packed | ((shape.queries == 1) & packs_single)
     together = np.where(packed, group, 1.0)
     rows, block = tiling.rows_for(shape.queries * together), np.asarray(tiling.keys)
-    general = np.asarray(parameters.get("other_dim", 0.0) > GENERAL_SLOWDOWN) & is_general(shape.dim, columns)
-    if not general.any():
+    if parameters.get("other_dim", 0.0) <= GENERAL_SLOWDOWN:
         return together, rows, block, shape.window
+    general = is_general(shape.dim, columns)
     extending = general & (column(columns, "extend", 0.0) > 0)
     packing = general & ~extending
     together = np.where(packing, group, np.where(extending, 1.0, together))
