@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo calibrate-demo engine-demo test fuzz lint types lowest bench gallery browser docs check clean
+.PHONY: help demo calibrate-demo engine-demo gpu test test-all fuzz lint types lowest bench gallery browser docs check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,8 +22,14 @@ calibrate-demo: $(VENV)/validate ## calibrate this CPU and run a small model bes
 engine-demo: $(VENV)/llama-cpp ## run llama.cpp on this CPU beside its prediction, in a quarter of an hour
 	$(BIN)/python -m roofline.validate.llama_cpp.demo
 
+gpu: $(VENV)/validate ## measure this machine's GPU for eight minutes into build/gpu
+	$(BIN)/roofline validate gpu --minutes 8 --output build/gpu
+
 test: $(VENV)/dev browser ## install what the tests need and run them
 	$(BIN)/python -m pytest --numprocesses auto
+
+test-all: $(VENV)/dev browser ## the tests, with those that take minutes
+	$(BIN)/python -m pytest --numprocesses auto -m ""
 
 fuzz: $(VENV)/dev ## attack every reader and command with 100,000 mutated inputs (docs/reliability.md)
 	$(BIN)/python -m tests.fuzz
@@ -59,7 +65,7 @@ docs: $(VENV)/dev ## renew the generated parts of pages and build the site into 
 	$(BIN)/python -m docs.build
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-check: lint types test docs ## what CI runs
+check: lint types test-all docs ## what CI runs
 	$(BIN)/roofline validate check > /dev/null
 
 $(VENV)/python:

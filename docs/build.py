@@ -278,7 +278,15 @@ _DIRECTIVE = re.compile(
     rf"^<!-- (?P<kind>{_KINDS}): (?P<name>\S+) -->$(?:\n(?:(?!<!-- (?:{_KINDS}): ).*\n)*?<!-- end -->$)?", re.MULTILINE
 )
 
-GENERATED: Documents = {"reference/cli.md": commands_page, "reference/api.md": python_page}
+
+def gpu_page() -> str:
+    """What was measured on GPUs, from the published files."""
+    from roofline.validate.gpu.publish import pages
+
+    return pages()
+
+
+GENERATED: Documents = {"reference/cli.md": commands_page, "reference/api.md": python_page, "gpu.md": gpu_page}
 """Pages that are generated whole."""
 
 

@@ -253,6 +253,32 @@ def calibrate(
     say("\n".join(found.lines))
 
 
+@validate_app.command("gpu")
+def gpu(
+    minutes: Annotated[float, typer.Option(help="Minutes that the visit may take in all.")] = 8.0,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the results; rows there are kept.")
+    ] = Path("gpu"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the steps and the seconds they should take.")
+    ] = False,
+) -> None:
+    """Make the most of a few minutes on a GPU.
+
+    Correctness of the kernels, timings beside the vendor's library, the kernels it chooses, a network, and a fit. Every
+    row is written as it comes: a stop at any second loses one row at most.
+    """
+    from roofline.core.errors import needs_extra
+
+    with needs_extra("validate"):
+        from roofline.validate.gpu import runner
+    if dry_run:
+        say("\n".join(runner.dry_run(minutes)))
+        return
+    results = runner.run(output, minutes, say)
+    say(f"{output}: {sum(result.status == 'done' for result in results)} of {len(results)} steps done; see summary.md")
+
+
 @validate_app.command("model")
 def model(
     model: ModelArgument,

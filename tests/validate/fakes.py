@@ -64,7 +64,7 @@ class FakeDevice(Device):
     def software(self) -> str:
         return "torch 2.13.0; CUDA 13.0"
 
-    def time(self, calls: Sequence[Call], cold: bool) -> Sample:
+    def time(self, calls: Sequence[Call], cold: bool, replayed: bool = False) -> Sample:
         calls[0]()
         case = FakeBenchmark.last
         assert case is not None

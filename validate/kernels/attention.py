@@ -53,9 +53,9 @@ class AttentionBenchmark(Benchmark):
     def _refusal(self, case: Case, backend: str, device: str) -> str | None:
         if case.kv_dtype not in (case.dtype, "fp8"):
             return "the cache must have the queries' format, or fp8"
-        if case.kv_dtype != case.dtype and backend == "torch":
+        if case.kv_dtype != case.dtype and backend != "triton":
             return f"PyTorch's attention reads no {case.kv_dtype} cache"
-        if backend == "torch" and case["q_len"] > 1 and 0 < case["window"] < case["kv_len"]:
+        if backend != "triton" and case["q_len"] > 1 and 0 < case["window"] < case["kv_len"]:
             return UNWINDOWED
         if case["heads"] % case["kv_heads"]:
             return "heads must be a multiple of kv_heads"
@@ -78,7 +78,7 @@ class Prefill(AttentionBenchmark):
     op = "attention_prefill"
 
     def __init__(self) -> None:
-        self.backends = {"triton": _triton_prefill, "torch": _torch}
+        self.backends = {"triton": _triton_prefill, "torch": _torch, "torch_flash": _torch_flash}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Normal queries, keys and values."""
@@ -109,7 +109,7 @@ class Decode(AttentionBenchmark):
 
     def __init__(self, page: int = PAGE_SIZE) -> None:
         self.page = page
-        self.backends = {"triton": _triton_decode, "torch": _torch}
+        self.backends = {"triton": _triton_decode, "torch": _torch, "torch_flash": _torch_flash}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Operands for sequences of one length, on shuffled pages."""
@@ -225,6 +225,14 @@ def _torch(case: Case, inputs: Tensors, outputs: Tensors) -> None:
     else:
         result = _causal_lower_right(query, keys, values)
     assign(outputs["output"], result.transpose(1, 2))
+
+
+def _torch_flash(case: Case, inputs: Tensors, outputs: Tensors) -> None:
+    """PyTorch's own FlashAttention, where its fastest path may be cuDNN's."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        _torch(case, inputs, outputs)
 
 
 PREFILL = Prefill()

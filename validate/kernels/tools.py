@@ -21,6 +21,9 @@ RANDOM_BLOCK = 1 << 18
 _INTERPRETER_MULTIPROCESSORS = 4
 """The number of multiprocessors assumed in the interpreter, where sizes are small."""
 
+absent_multiprocessors: int | None = None
+"""The number of multiprocessors of the GPU that kernels are being compiled for (`launch.compiled_only`)."""
+
 
 def interpreted() -> bool:
     """Whether Triton kernels run in its interpreter on the CPU (`TRITON_INTERPRET`, which Triton reads on import)."""
@@ -51,20 +54,24 @@ def capability(device: str) -> tuple[int, int] | None:
     return torch.cuda.get_device_capability(device)
 
 
-@lru_cache(maxsize=16)
 def multiprocessors(device: str) -> int:
-    """The number of streaming multiprocessors of a device."""
-    if not device.startswith("cuda"):
-        return _INTERPRETER_MULTIPROCESSORS
+    """The number of streaming multiprocessors of a device, or of the absent one that kernels are compiled for."""
+    if device.startswith("cuda"):
+        return _counted(device)
+    return absent_multiprocessors or _INTERPRETER_MULTIPROCESSORS
+
+
+@lru_cache(maxsize=16)
+def _counted(device: str) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 class Random:
-    """Random tensors from one seed, in the number formats of the schema."""
+    """Random tensors from one seed, in the number formats of the schema; shapes alone on the device `meta`."""
 
     def __init__(self, device: str, seed: int) -> None:
         self.device = device
-        self._generator = torch.Generator(device=device).manual_seed(seed)
+        self._generator = None if device == "meta" else torch.Generator(device=device).manual_seed(seed)
 
     def normal(self, *shape: int, dtype: str, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
         """Normally distributed numbers; a large tensor repeats `RANDOM_BLOCK` of them."""

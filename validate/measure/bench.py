@@ -100,25 +100,44 @@ def measure(
 
     Raises RooflineError where the file cannot be written or the device stopped working.
     """
+    points = [
+        (case, backend, benchmarks[case.op])
+        for case in plan.cases
+        for backend in _backends(case, plan, benchmarks[case.op], device.name)
+    ]
+    return measure_points(points, plan.seconds, device, hardware, file, plan.cold, progress)
+
+
+def measure_points(
+    points: Sequence[tuple[Case, str, Benchmark]],
+    seconds: float,
+    device: Device,
+    hardware: str,
+    file: RowFile,
+    cold: bool = True,
+    progress: Progress = lambda _fraction, _label: None,
+) -> Outcome:
+    """Measure each case with its backend, in order, unless the file has its row, and stop after `seconds`.
+
+    Raises RooflineError where the file cannot be written or the device stopped working.
+    """
     start = time.monotonic()
     outcome = Outcome(before=len(file.rows))
     done = {identity(row) for row in file.rows}
-    points = [
-        (case, backend) for case in plan.cases for backend in _backends(case, plan, benchmarks[case.op], device.name)
-    ]
-    for index, (case, backend) in enumerate(points):
-        if planned(case, backend, plan.cold) in done:
+    for index, (case, backend, benchmark) in enumerate(points):
+        if planned(case, backend, cold) in done:
             continue
-        spent = (time.monotonic() - start) / plan.seconds if plan.seconds > 0 else 1.0
+        spent = (time.monotonic() - start) / seconds if seconds > 0 else 1.0
         if spent >= 1.0:
             outcome.left += 1
             continue
         progress(max(spent, index / len(points)), f"{case.op} {case.format}")
-        sample = measure_case(case, backend, device, benchmarks[case.op], plan.cold)
+        sample = measure_case(case, backend, device, benchmark, cold)
         if isinstance(sample, str):
             outcome.refused[f"{case.op} in {case.format}, {backend}: {sample}"] += 1
             continue
-        file.append(row_of(case, backend, sample, device, hardware, plan.cold))
+        file.append(row_of(case, backend, sample, device, hardware, cold))
+        done.add(planned(case, backend, cold))
         outcome.measured += 1
     return outcome
 

@@ -11,6 +11,7 @@ read.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ import triton
 import triton.language as tl
 
 from roofline.validate.kernels.tools import interpreted, multiprocessors
-from roofline.validate.kernels.triton_kernels.prefill import LOWEST, softmax_update
+from roofline.validate.kernels.triton_kernels.launch import autotune, launch
+from roofline.validate.kernels.triton_kernels.prefill import LOWEST, softmax_update, tiles_that_fit
 
 PROGRAMS_PER_MULTIPROCESSOR = 2
 """Programs that a multiprocessor runs at once, roughly: registers and shared memory of a tile allow two."""
@@ -31,11 +33,17 @@ MIN_KEYS_PER_SPLIT = 128
 
 
 _TILES = ((16, 4, 1),) if interpreted() else (
-    (128, 8, 2), (128, 4, 2), (64, 4, 4), (64, 4, 3), (64, 4, 2), (32, 4, 4), (32, 4, 2), (16, 4, 2),
+    (128, 8, 2), (128, 4, 2), (64, 4, 4), (64, 4, 3), (32, 4, 4), (32, 4, 2), (16, 4, 2),
 )  # fmt: skip
-"""Columns, warps and stages to tune over; tiles that exceed a device's shared memory fail when they are tried."""
+"""Columns, warps and stages to tune over; `tiles_that_fit` drops those that are too large for a head."""
 
 CONFIGS = [triton.Config({"BLOCK_N": n}, num_warps=warps, num_stages=stages) for n, warps, stages in _TILES]
+
+
+def _prune(configs: list[Any], arguments: Mapping[str, Any], **meta: Any) -> list[Any]:
+    """The tiles whose stages of keys and values fit the shared memory."""
+    element = arguments["key_cache"].element_size()
+    return tiles_that_fit(configs, int(meta["BLOCK_M"]), int(meta["HEAD_PAD"]), element)
 
 
 @triton.jit
@@ -127,9 +135,10 @@ def _mean_and_lse(accumulator: tl.tensor, row_max: tl.tensor, row_sum: tl.tensor
     return accumulator / whole[:, None], tl.where(some, row_max + tl.log2(whole), float("-inf"))
 
 
-@triton.autotune(
-    configs=CONFIGS,
-    key=["batch", "q_len", "heads", "kv_heads", "table_width", "window", "splits", "HEAD_DIM", "PAGE", "CONVERT"],
+@autotune(
+    CONFIGS,
+    ["batch", "q_len", "heads", "kv_heads", "table_width", "window", "splits", "HEAD_DIM", "PAGE", "CONVERT"],
+    _prune,
 )
 @triton.jit(do_not_specialize=["batch", "q_len", "heads", "kv_heads", "table_width", "window", "splits"])
 def _decode(
@@ -275,7 +284,9 @@ def decode(
         partial = query.new_empty((batch, q_len, heads, splits, head_dim), dtype=torch.float32)
         lse = query.new_empty((batch, q_len, heads, splits), dtype=torch.float32)
     scale = math.log2(math.e) / math.sqrt(head_dim)
-    _decode[(programs, splits)](
+    launch(
+        _decode,
+        (programs, splits),
         *(query, key_cache, value_cache, block_table, lengths, output, partial, lse),
         *(batch, q_len, heads, kv_heads, block_table.shape[1], window, splits, scale),
         HEAD_DIM=head_dim,
@@ -290,4 +301,4 @@ def decode(
     if splits > 1:
         block, pad = min(16, triton.next_power_of_2(splits)), triton.next_power_of_2(splits)
         sizes = {"HEAD_DIM": head_dim, "HEAD_PAD": padded, "SPLITS_PAD": pad, "BLOCK": block}
-        _combine[(batch * q_len * heads,)](partial, lse, output, splits, **sizes, num_warps=4)
+        launch(_combine, (batch * q_len * heads,), partial, lse, output, splits, **sizes, num_warps=4)

@@ -30,6 +30,7 @@ import triton.language as tl  # type: ignore[import-untyped, import-not-found, u
 
 from roofline.validate.kernels.tools import interpreted
 from roofline.validate.kernels.triton_kernels.gemm import load_block, round_to, swizzled_tile
+from roofline.validate.kernels.triton_kernels.launch import autotune, launch
 
 SORT_BLOCK = 1024
 """Pairs that one iteration of counting and sorting reads."""
@@ -68,9 +69,7 @@ def _autotune(gemms: int) -> Any:
         return configs_for(arguments["BLOCK_M"], gemms)
 
     configs = configs_for(16, gemms) + ([] if interpreted() else configs_for(64, gemms))
-    return triton.autotune(
-        configs, key=["max_tiles", "n", "k", "BLOCK_M"], prune_configs_by={"early_config_prune": prune}
-    )
+    return autotune(configs, ["max_tiles", "n", "k", "BLOCK_M"], prune)
 
 
 def tile_rows(pairs: int, experts: int) -> int:
@@ -79,7 +78,7 @@ def tile_rows(pairs: int, experts: int) -> int:
     return max(16, min(128, int(triton.next_power_of_2(math.ceil(2 * mean)))))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pairs"])
 def _count(expert_ids, counts, expert_starts, pairs, BLOCK: tl.constexpr):
     """The number of pairs of an expert, and of all experts before it."""
     expert = tl.program_id(0)
@@ -94,7 +93,7 @@ def _count(expert_ids, counts, expert_starts, pairs, BLOCK: tl.constexpr):
     tl.store(expert_starts + expert, tl.sum(before, axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pairs", "experts"])
 def _sort(
     expert_ids, counts, expert_starts, order, tile_experts, tile_starts, tile_count, pairs, experts,
     EXPERTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -125,7 +124,7 @@ def _sort(
 
 @_autotune(gemms=2)
 @triton.heuristics({"EVEN": lambda arguments: arguments["k"] % arguments["BLOCK_K"] == 0})
-@triton.jit
+@triton.jit(do_not_specialize=["max_tiles", "top_k"])
 def _gate_up(
     a,
     gate,
@@ -182,7 +181,7 @@ def _gate_up(
 
 @_autotune(gemms=1)
 @triton.heuristics({"EVEN": lambda arguments: arguments["k"] % arguments["BLOCK_K"] == 0})
-@triton.jit
+@triton.jit(do_not_specialize=["max_tiles"])
 def _down(
     a,
     w,
@@ -229,7 +228,7 @@ def _down(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["experts", "top_k"])
 def _combine(rows, expert_ids, routing_weights, c, experts, top_k, n, UPCAST: tl.constexpr, BLOCK: tl.constexpr):
     """`BLOCK` elements of a token: its experts' rows times their weights, added in order."""
     token = tl.program_id(0).to(tl.int64)
@@ -257,9 +256,10 @@ def sort_pairs(expert_ids: torch.Tensor, experts: int, rows: int) -> dict[str, t
     sizes |= {"expert_starts": experts, "counts": experts, "tile_count": 1}
     plan = {name: torch.empty(size, dtype=torch.int32, device=expert_ids.device) for name, size in sizes.items()}
     block = min(SORT_BLOCK, max(16, triton.next_power_of_2(pairs)))
-    _count[(experts,)](expert_ids, plan["counts"], plan["expert_starts"], pairs, BLOCK=block)
+    launch(_count, (experts,), expert_ids, plan["counts"], plan["expert_starts"], pairs, BLOCK=block)
     padded = triton.next_power_of_2(experts)
-    _sort[(experts,)](expert_ids, **plan, pairs=pairs, experts=experts, EXPERTS=padded, ROWS=rows, BLOCK=block)
+    sizes = {"EXPERTS": padded, "ROWS": rows, "BLOCK": block}
+    launch(_sort, (experts,), expert_ids, **plan, pairs=pairs, experts=experts, **sizes)
     return plan
 
 
@@ -301,13 +301,23 @@ def routed_experts(
     results = torch.empty(pairs, hidden, dtype=source.dtype, device=source.device)
     constants = {"UPCAST": interpreted(), "BLOCK_M": rows, **({} if config is None else config.all_kwargs())}
     gate_up_kernel, down_kernel = (_gate_up, _down) if config is None else (_gate_up.fn, _down.fn)
-    gate_up_kernel[lambda meta: (max_tiles * triton.cdiv(width, meta["BLOCK_N"]),)](
-        source, gate, up, activated, *plan.values(), max_tiles, top_k, width, hidden, **constants
+    launch(
+        gate_up_kernel,
+        lambda meta: (max_tiles * triton.cdiv(width, meta["BLOCK_N"]),),
+        *(source, gate, up, activated, *plan.values(), max_tiles, top_k, width, hidden),
+        **constants,
     )
-    down_kernel[lambda meta: (max_tiles * triton.cdiv(hidden, meta["BLOCK_N"]),)](
-        activated, down, results, *plan.values(), max_tiles, hidden, width, **constants
+    launch(
+        down_kernel,
+        lambda meta: (max_tiles * triton.cdiv(hidden, meta["BLOCK_N"]),),
+        *(activated, down, results, *plan.values(), max_tiles, hidden, width),
+        **constants,
     )
     block = min(COMBINE_BLOCK, triton.next_power_of_2(hidden))
-    _combine[(tokens, triton.cdiv(hidden, block))](
-        results, expert_ids, routing_weights, output, experts, top_k, hidden, UPCAST=interpreted(), BLOCK=block
+    launch(
+        _combine,
+        (tokens, triton.cdiv(hidden, block)),
+        *(results, expert_ids, routing_weights, output, experts, top_k, hidden),
+        UPCAST=interpreted(),
+        BLOCK=block,
     )

@@ -18,6 +18,7 @@ import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
 from roofline.validate.kernels.tools import interpreted, multiprocessors
+from roofline.validate.kernels.triton_kernels.launch import autotune, launch
 
 SKINNY = 64
 """The largest m of a skinny GEMM, whose traffic is mostly its weights."""
@@ -56,15 +57,24 @@ _TALL_FP32 = ((128, 128, 16, 8, 3), (128, 64, 16, 4, 3), (64, 64, 32, 4, 3), (64
 """The same in fp32, which runs on the vector units: registers limit the tile."""
 
 
+_UNALIGNED = ((32, 64, 32, 4, 3), (64, 64, 32, 4, 3), (64, 32, 32, 4, 3), (16, 64, 64, 4, 3))
+"""The same where n or k is no multiple of `ALIGNED`: every element has an address of its own, which takes registers."""
+
+ALIGNED = 16
+"""Sizes that are multiples of this let a thread load and store 16 bytes at once; Triton specializes kernels on it."""
+
+
 def skinny_rows(m: int) -> int:
     """The height of tiles of a skinny GEMM, at least the tensor core's 16."""
     return max(16, int(triton.next_power_of_2(min(m, SKINNY))))
 
 
-def configs_for(m: int, width: int) -> list[Any]:
+def configs_for(m: int, width: int, aligned: bool = True) -> list[Any]:
     """The tiles to tune over for m rows of operands of `width` bytes an element."""
     if interpreted():
         return [make_config(32, 32, 128, 4, 1)]
+    if not aligned:
+        return [make_config(*tile) for tile in _UNALIGNED if tile[0] <= max(16, 2 * m)]
     if m <= SKINNY:
         return [make_config(skinny_rows(m), n, k * 2 // width, w, s) for n, k, w, s in _SKINNY]
     if width == 4:
@@ -73,7 +83,8 @@ def configs_for(m: int, width: int) -> list[Any]:
 
 
 def _prune(_: Sequence[Any], arguments: Mapping[str, Any], **__: Any) -> list[Any]:
-    return configs_for(arguments["m"], arguments["a"].element_size())
+    aligned = arguments["n"] % ALIGNED == 0 and arguments["k"] % ALIGNED == 0
+    return configs_for(arguments["m"], arguments["a"].element_size(), aligned)
 
 
 def splits_for(m: int, n: int, k: int, device: str) -> int:
@@ -112,13 +123,11 @@ def load_block(pointers, mask, EVEN: tl.constexpr, UPCAST: tl.constexpr):
     return block
 
 
-@triton.autotune(
-    configs=configs_for(1, 2) + ([] if interpreted() else configs_for(SKINNY + 1, 2)),
-    key=["m", "n", "k", "split_length"],
-    prune_configs_by={"early_config_prune": _prune},
+@autotune(
+    configs_for(1, 2) + ([] if interpreted() else configs_for(SKINNY + 1, 2)), ["m", "n", "k", "split_length"], _prune
 )
 @triton.heuristics({"EVEN": lambda arguments: arguments["k"] % arguments["BLOCK_K"] == 0})
-@triton.jit
+@triton.jit(do_not_specialize=["m"])
 def _gemm(
     a,
     w,
@@ -202,7 +211,9 @@ def reduce_splits(
     """Fill output (m, n) with the sum over partial (splits, m, n), times the scales of its rows and columns."""
     splits, m, n = partial.shape
     scaled = row_scales is not None
-    _reduce_splits[(triton.cdiv(m * n, REDUCE_BLOCK),)](
+    launch(
+        _reduce_splits,
+        (triton.cdiv(m * n, REDUCE_BLOCK),),
         *(partial, output, row_scales, column_scales, n, m * n, splits),
         SCALED=scaled,
         UPCAST=interpreted(),
@@ -239,7 +250,9 @@ def gemm(
         target = torch.empty(splits, m, n, dtype=torch.int32 if integer else torch.float32, device=a.device)
         scaled = False
     kernel = _gemm if config is None else _gemm.fn
-    kernel[lambda meta: (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]), splits)](
+    launch(
+        kernel,
+        lambda meta: (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]), splits),
         *(a, w, target, row_scales if scaled else None, column_scales if scaled else None, m, n, k, split_length),
         INTEGER=integer,
         SCALED=scaled,

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from roofline.validate.kernels.tools import interpreted
+from roofline.validate.kernels.triton_kernels.launch import autotune, launch
 
 LOWEST = tl.constexpr(-1.0e30)
 """The score of a masked key. It is finite, so that a row that has seen no key yet stays free of NaN: what such a row
@@ -28,9 +29,16 @@ TRITON_DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 _TILES = ((32, 16, 4, 1),) if interpreted() else (
     (128, 128, 8, 3), (128, 128, 8, 2), (128, 64, 8, 3), (128, 64, 8, 2), (128, 64, 4, 3), (128, 32, 8, 2),
-    (64, 128, 4, 2), (64, 64, 4, 3), (64, 32, 4, 2), (32, 64, 4, 3), (16, 64, 4, 3), (16, 32, 4, 2),
+    (64, 128, 4, 2), (64, 64, 8, 2), (64, 64, 4, 2), (64, 32, 8, 3), (64, 32, 4, 2),
+    (32, 64, 4, 3), (16, 64, 4, 3), (16, 32, 4, 2),
 )  # fmt: skip
-"""Rows, columns, warps and stages to tune over; tiles that exceed a device's shared memory fail when they are tried."""
+"""Rows, columns, warps and stages to tune over; `_prune` drops those that are too large for a head."""
+
+SHARED_MEMORY = 227 * 1024
+"""Bytes of shared memory of a program on A100's successors (CUDA C++ Programming Guide, compute capability 9.0)."""
+
+ACCUMULATORS = 120
+"""Most 32-bit registers of a thread for sums and scores: from 128 of 255 on, addresses and softmax spill (ptxas)."""
 
 CONFIGS = [
     triton.Config({"BLOCK_M": m, "BLOCK_N": n}, num_warps=warps, num_stages=stages) for m, n, warps, stages in _TILES
@@ -38,16 +46,32 @@ CONFIGS = [
 
 
 def _prune(configs: list[Any], arguments: dict[str, Any], **meta: Any) -> list[Any]:
-    """The tiles of at most q_len and at least min(q_len, 64) rows whose accumulator fits the registers."""
+    """The tiles of at most q_len and at least min(q_len, 64) rows whose sums and scores fit the registers."""
     most = max(16, triton.next_power_of_2(arguments["q_len"]))
     padded = int(meta["HEAD_PAD"])
 
     def fits(config: Any) -> bool:
-        rows: int = config.kwargs["BLOCK_M"]
-        registers = rows * padded // int(32 * config.num_warps)
-        return min(64, most) <= rows <= most and registers <= max(64, padded // 2)
+        rows, columns = int(config.kwargs["BLOCK_M"]), int(config.kwargs["BLOCK_N"])
+        registers = rows * (padded + columns) // int(32 * config.num_warps)
+        return min(64, most) <= rows <= most and registers <= ACCUMULATORS
 
-    return [config for config in configs if fits(config)] or configs
+    chosen = [config for config in configs if fits(config)]
+    return tiles_that_fit(chosen or configs[-1:], None, padded, arguments["keys"].element_size())
+
+
+def tiles_that_fit(configs: list[Any], rows: int | None, head: int, element: int) -> list[Any]:
+    """The tiles whose queries, and stages of keys and values of `element` bytes, fit the shared memory; at least one.
+
+    `rows` are those of all tiles, None for each tile's own.
+    """
+
+    def shared(config: Any) -> int:
+        own = int(config.kwargs["BLOCK_M"]) if rows is None else rows
+        columns = int(config.num_stages) * int(config.kwargs["BLOCK_N"])
+        return head * (2 * own + 2 * columns * max(2, element))
+
+    fitting = [config for config in configs if shared(config) <= SHARED_MEMORY]
+    return fitting or [min(configs, key=shared)]
 
 
 @triton.jit
@@ -170,11 +194,7 @@ def _key_ranges(
     return begin, left, tl.maximum((earliest + 1) // BLOCK_N * BLOCK_N, left), end
 
 
-@triton.autotune(
-    configs=CONFIGS,
-    key=["batch", "q_len", "kv_len", "heads", "kv_heads", "window", "HEAD_DIM", "CONVERT"],
-    prune_configs_by={"early_config_prune": _prune},
-)
+@autotune(CONFIGS, ["batch", "q_len", "kv_len", "heads", "kv_heads", "window", "HEAD_DIM", "CONVERT"], _prune)
 @triton.jit(do_not_specialize=["batch", "q_len", "kv_len", "heads", "kv_heads", "window"])
 def _prefill(
     query: tl.tensor,
@@ -250,7 +270,9 @@ def prefill(
     batch, q_len, heads, head_dim = query.shape
     _, kv_len, kv_heads, _ = keys.shape
     scale = math.log2(math.e) / math.sqrt(head_dim)
-    _prefill[lambda meta: (batch * heads * triton.cdiv(q_len, meta["BLOCK_M"]),)](
+    launch(
+        _prefill,
+        lambda meta: (batch * heads * triton.cdiv(q_len, meta["BLOCK_M"]),),
         *(query, keys, values, output, batch, q_len, kv_len, heads, kv_heads, window, scale),
         HEAD_DIM=head_dim,
         HEAD_PAD=max(16, triton.next_power_of_2(head_dim)),

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from roofline.validate.kernels.tools import interpreted
+from roofline.validate.kernels.triton_kernels.launch import launch
 
 MAX_BLOCK = 128 if interpreted() else 16384
 """Most elements of a row in one block; small where interpreted, so that tests cover the loop."""
@@ -44,7 +45,7 @@ def _store_scaled(output, offset, value, factor, weight, column, columns, mask):
     tl.store(output + offset, (value * factor * gain).to(output.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _norm(
     source: tl.tensor,
     residual: tl.tensor,
@@ -83,7 +84,7 @@ def _norm(
         _store_scaled(output, start_of + column, value, factor, weight, column, columns, mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _softmax(
     source: tl.tensor,
     output: tl.tensor,
@@ -139,7 +140,7 @@ def _swiglu(
     tl.store(output + offset, value.to(output.dtype.element_ty), mask=offset < count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["blocks", "heads"])
 def _rope(
     source: tl.tensor,
     cosine: tl.tensor,
@@ -172,6 +173,27 @@ def _rope(
 def _copy(source: tl.tensor, output: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr) -> None:
     offset = tl.cast(tl.program_id(0), tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(output + offset, tl.load(source + offset, mask=offset < count), mask=offset < count)
+
+
+@triton.jit
+def _append(
+    keys: tl.tensor,
+    values: tl.tensor,
+    key_cache: tl.tensor,
+    value_cache: tl.tensor,
+    slots: tl.tensor,
+    width: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """The key and value of one token, `width` elements each, to its slot of the cache."""
+    token = tl.cast(tl.program_id(0), tl.int64)
+    slot = tl.cast(tl.load(slots + token), tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = column < width
+    key = tl.load(keys + token * width + column, mask=mask)
+    value = tl.load(values + token * width + column, mask=mask)
+    tl.store(key_cache + slot * width + column, key, mask=mask)
+    tl.store(value_cache + slot * width + column, value, mask=mask)
 
 
 @triton.jit
@@ -224,7 +246,9 @@ def norm(
     _check(source, residual, weight, summed, output)
     rows, columns = source.shape
     loop, together, block = _tile(rows, columns)
-    _norm[(triton.cdiv(rows, together),)](
+    launch(
+        _norm,
+        (triton.cdiv(rows, together),),
         *(source, residual, weight, summed, output, rows, columns, epsilon),
         LOOP=loop,
         ROWS=together,
@@ -238,7 +262,9 @@ def softmax(source: torch.Tensor, output: torch.Tensor) -> None:
     _check(source, output)
     rows, columns = source.shape
     loop, together, block = _tile(rows, columns)
-    _softmax[(triton.cdiv(rows, together),)](
+    launch(
+        _softmax,
+        (triton.cdiv(rows, together),),
         *(source, output, rows, columns),
         LOOP=loop,
         ROWS=together,
@@ -251,7 +277,16 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor, output: torch.Tensor) -> None:
     """silu(gate) * up, of one shape."""
     _check(gate, up, output)
     count = output.numel()
-    _swiglu[(triton.cdiv(count, FLAT_BLOCK),)](gate, up, output, count, BLOCK=FLAT_BLOCK, num_warps=_warps(FLAT_BLOCK))
+    launch(
+        _swiglu,
+        (triton.cdiv(count, FLAT_BLOCK),),
+        gate,
+        up,
+        output,
+        count,
+        BLOCK=FLAT_BLOCK,
+        num_warps=_warps(FLAT_BLOCK),
+    )
 
 
 def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output: torch.Tensor) -> None:
@@ -266,7 +301,9 @@ def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output:
     block = min(MAX_BLOCK // 2, triton.next_power_of_2(half))
     together = min(triton.next_power_of_2(heads), max(1, SHORT_ROWS_BLOCK // (2 * block)))
     blocks = triton.cdiv(heads, together)
-    _rope[(rows * blocks,)](
+    launch(
+        _rope,
+        (rows * blocks,),
         *(source, cosine, sine, output, blocks, heads, half),
         HEADS=together,
         BLOCK=block,
@@ -278,18 +315,51 @@ def copy(source: torch.Tensor, output: torch.Tensor) -> None:
     """Copy the elements of `source` to `output`; both contiguous."""
     _check(source, output)
     count = source.numel()
-    _copy[(triton.cdiv(count, FLAT_BLOCK),)](source, output, count, BLOCK=FLAT_BLOCK, num_warps=_warps(FLAT_BLOCK))
+    launch(
+        _copy, (triton.cdiv(count, FLAT_BLOCK),), source, output, count, BLOCK=FLAT_BLOCK, num_warps=_warps(FLAT_BLOCK)
+    )
 
 
 def triad(first: torch.Tensor, second: torch.Tensor, output: torch.Tensor, factor: float) -> None:
     """`first` + `factor` * `second`; all contiguous and of one shape."""
     _check(first, second, output)
     count = output.numel()
-    _triad[(triton.cdiv(count, FLAT_BLOCK),)](
-        first, second, output, factor, count, BLOCK=FLAT_BLOCK, num_warps=_warps(FLAT_BLOCK)
+    launch(
+        _triad,
+        (triton.cdiv(count, FLAT_BLOCK),),
+        first,
+        second,
+        output,
+        factor,
+        count,
+        BLOCK=FLAT_BLOCK,
+        num_warps=_warps(FLAT_BLOCK),
+    )
+
+
+def append(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slots: torch.Tensor,
+) -> None:
+    """Write the keys and values of new tokens to their slots of a paged cache.
+
+    `keys` and `values` (tokens, width), the caches (slots, width) in the same format; `slots` (tokens) of int32.
+    """
+    _check(keys, values, key_cache, value_cache, slots)
+    tokens, width = keys.shape
+    block = min(SHORT_ROWS_BLOCK, triton.next_power_of_2(width))
+    launch(
+        _append,
+        (tokens, triton.cdiv(width, block)),
+        *(keys, values, key_cache, value_cache, slots, width),
+        BLOCK=block,
+        num_warps=_warps(block),
     )
 
 
 def empty() -> None:
     """Launch a kernel that does nothing."""
-    _empty[(1,)](num_warps=1)
+    launch(_empty, (1,), num_warps=1)

@@ -30,6 +30,7 @@ from roofline.validate.kernels.triton_kernels.gemm import (
     splits_for,
     swizzled_tile,
 )
+from roofline.validate.kernels.triton_kernels.launch import autotune, launch
 from roofline.validate.kernels.work import GROUP
 
 _SKINNY = ((64, 4, 4), (64, 4, 6), (128, 4, 4), (128, 8, 5), (32, 4, 6))
@@ -66,12 +67,8 @@ def _dequantize(bits, UPCAST: tl.constexpr):
     return numbers - 136.0
 
 
-@triton.autotune(
-    configs=configs_for(1) + ([] if interpreted() else configs_for(SKINNY + 1)),
-    key=["m", "n", "k", "split_length"],
-    prune_configs_by={"early_config_prune": _prune},
-)
-@triton.jit
+@autotune(configs_for(1) + ([] if interpreted() else configs_for(SKINNY + 1)), ["m", "n", "k", "split_length"], _prune)
+@triton.jit(do_not_specialize=["m"])
 def _weight_only_gemm(
     a,
     w,
@@ -143,7 +140,9 @@ def weight_only_gemm(
     if splits > 1:
         target = torch.empty(splits, m, n, dtype=torch.float32, device=a.device)
     kernel = _weight_only_gemm if config is None else _weight_only_gemm.fn
-    kernel[lambda meta: (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]), splits)](
+    launch(
+        kernel,
+        lambda meta: (triton.cdiv(m, meta["BLOCK_M"]) * triton.cdiv(n, meta["BLOCK_N"]), splits),
         *(a, w, scales, target, m, n, k, split_length),
         SIZE=GROUP,
         UPCAST=interpreted(),

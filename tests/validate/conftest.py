@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-collect_ignore = ["compiled.py"]
-
 
 def _has_gpu() -> bool:
     if find_spec("torch") is None:

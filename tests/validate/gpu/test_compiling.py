@@ -1,0 +1,110 @@
+"""Every kernel and tile of the plan compiles for Hopper, fits its shared memory, and spills no register.
+
+Compiling needs a process in which Triton is not interpreted. `python test_compiling.py [--all]` prints a table.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None:
+    pytest.skip("PyTorch or Triton is not installed", allow_module_level=True)
+if sys.platform != "linux":
+    pytest.skip("Triton compiles on Linux alone", allow_module_level=True)
+
+from roofline.validate.gpu import shapes
+from roofline.validate.gpu.compiling import H100, SHARED_LIMIT, compile_points
+from roofline.validate.gpu.pool import Answer
+from roofline.validate.gpu.shapes import FULL, Point
+
+FRAME = 16
+"""Bytes of local memory that are no spill: kernels with a hundred registers to spare have a frame of 8."""
+
+
+def everything() -> list[Point]:
+    """All points that the plan times by name."""
+    return [*shapes.gemms(), *shapes.attention(), *shapes.layers(), *shapes.appends(), *shapes.quantized()]
+
+
+FEW: list[Point] = [
+    (FULL.gemm("fp8", 16, 4096, 4096), "triton"),
+    (FULL.gemm("bf16", 2047, 4095, 4096), "triton"),
+    (FULL.gemm("int4_wo", 64, 4096, 4096), "triton"),
+    (FULL.attention("attention_decode", 8, 1, 4096, 32, 8, kv_dtype="fp8"), "triton"),
+    (FULL.experts_of(64, 2048, 768, 8, 128), "triton"),
+    (FULL.rows_of("norm", 64, 4096), "triton"),
+    (FULL.rows_of("copy", 64, 2048), "triton_append"),
+]
+"""One point of each kernel."""
+
+
+def compiled(points: list[Point]) -> dict[str, Any]:
+    """The binaries of the points: name, tile, shared memory, registers, spilled bytes and matrix instructions."""
+    found: dict[str, Any] = {"errors": [], "binaries": []}
+
+    def keep(answer: Answer) -> None:
+        if answer.error is not None:
+            found["errors"].append(f"{answer.task}: {answer.error}")
+            return
+        for binary in answer.value:
+            tile = {name: value for name, value in binary.constants.items() if name.startswith(("BLOCK", "HEAD_DIM"))}
+            row = [binary.name, answer.task[0].format, tile, binary.warps, binary.stages]
+            row += [binary.shared, binary.registers, binary.spilled, len(binary.instructions)]
+            if row not in found["binaries"]:
+                found["binaries"].append(row)
+
+    compile_points(points, H100, os.cpu_count() or 1, keep, listed=True)
+    return found
+
+
+def run(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(Path(__file__).parents[3]), "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, __file__, *arguments]
+    done = subprocess.run(command, check=False, timeout=1500, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def check(found: dict[str, Any]) -> set[str]:
+    """No error, no tile over the limit, none that spills; the names of the kernels."""
+    assert not found["errors"]
+    assert not [row for row in found["binaries"] if row[5] > SHARED_LIMIT]
+    assert not [row for row in found["binaries"] if row[7] > FRAME]
+    assert any(row[8] for row in found["binaries"]), "nothing runs on the tensor cores"
+    return {row[0] for row in found["binaries"]}
+
+
+def test_a_tile_of_each_kernel_compiles_for_hopper(tmp_path: Path) -> None:
+    assert check(run(tmp_path)) >= {
+        "_gemm", "_weight_only_gemm", "_decode", "_gate_up", "_down", "_count", "_sort", "_norm", "_append"
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_every_tile_of_the_plan_compiles_for_hopper(tmp_path: Path) -> None:
+    found = run(tmp_path, "--all")
+    assert check(found) >= {
+        "_prefill",
+        "_decode",
+        "_gemm",
+        "_weight_only_gemm",
+        "_gate_up",
+        "_down",
+        "_softmax",
+        "_rope",
+    }
+    assert len(found["binaries"]) > 150
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(compiled(everything() if "--all" in sys.argv else FEW)))

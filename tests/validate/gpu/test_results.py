@@ -1,0 +1,167 @@
+"""What is made of a visit: the library's kernels, the summary, and files of the repository. All rows are made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from roofline.core.errors import RooflineError
+from roofline.specs.hardware import load_hardware
+from roofline.timing.calibration_files import parse_document
+from roofline.validate.check.measured import load_row_files, predict_rows
+from roofline.validate.gpu import plan, publish
+from roofline.validate.gpu.library import COLUMNS as KERNEL_COLUMNS
+from roofline.validate.gpu.library import by_call, choice
+from roofline.validate.gpu.network import COLUMNS as NETWORK_COLUMNS
+from roofline.validate.gpu.summary import roof, rows_in, summary, timings
+from roofline.validate.gpu.visit import CALIBRATION, KERNELS, LOG, NETWORK, ROWS, Bench, Result, Visit, read_results
+from roofline.validate.kernels.work import Case
+from roofline.validate.measure.bench import Plan, measure
+from roofline.validate.measure.design import Limits, design
+from roofline.validate.tables.rowfile import RowFile
+
+H100 = load_hardware("h100-sxm")
+MACHINE = {
+    "hardware": "h100-sxm", "bundled": True, "title": "made up", "bandwidth": 3e12, "peaks": {"bf16": 8e14}, "spec": "",
+    "software": "made up", "state": {"device": "made up"},
+}  # fmt: skip
+
+
+# ---- the library's kernels
+
+
+def test_the_name_of_a_kernel_says_its_tile() -> None:
+    """Names and grids that an H200 gave: programs are the tiles, rounded up to clusters, or one a multiprocessor."""
+    wide = choice("nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT")
+    assert wide is not None
+    assert (wide.rows, wide.columns, wide.depth, wide.stages) == (128, 256, 64, 4)
+    assert (wide.cluster_rows, wide.cluster_columns, wide.split) == (2, 1, False)
+    few = choice("nvjet_sm90_tst_64x8_64x16_2x1_v_bz_splitK_TNT")
+    assert few is not None
+    assert few.split
+    assert few.tiles(1, 4096) == (1, 64), "and its grid of 2 x 64 programs splits k in two"
+    other = choice("nvjet_sm90_tst_8x64_64x16_4x1_v_bz_TNN")
+    assert other is not None
+    assert other.tiles(2, 512) == (1, 8)
+    assert choice("nvjet_sm90_qqtst_128x128_128x6_4x1_v_bz_ovscale_TNT") is not None
+    assert choice("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_32x3_tn_align8>") is None
+
+
+def kernel(name: str, start: float) -> dict[str, Any]:
+    return {"cat": "kernel", "name": name, "ts": start, "dur": 1.0, "args": {}}
+
+
+def test_kernels_belong_to_the_call_between_markers() -> None:
+    marker = "void at::cuda::spin_kernel(long)"
+    events = [kernel(marker, 5), kernel("reduce", 4), kernel("gemm", 3), kernel(marker, 2), kernel("before", 1)]
+    events += [{"cat": "cpu_op", "name": "matmul", "ts": 2.5, "dur": 1}, kernel("other", 6), kernel(marker, 7)]
+    assert [[event["name"] for event in group] for group in by_call(events, 2)] == [["gemm", "reduce"], ["other"]]
+    with pytest.raises(ValueError, match="3 of 4 markers"):
+        by_call(events, 3)
+
+
+# ---- the summary
+
+
+def result(step: str, **facts: Any) -> Result:
+    return Result(step, "done", "made up", 1.0, facts)
+
+
+def made_up(folder: Path, cases: list[Case] | None = None, ours: float = 2.0) -> None:
+    """The folder of a visit: the library's kernels take the time of the roof, ours `ours` times as long."""
+    cases = cases or [Case("gemm", {"dtype": "bf16", "m": m, "n": 4096, "k": 4096}) for m in (1, 64, 4096)]
+    with RowFile(folder / ROWS) as file:
+        for case in cases:
+            for kernel, factor in (("torch", 1.0), ("triton", ours)):
+                seconds = factor * roof(case, H100)
+                row = {"hardware": "h100-sxm", "op": case.op, **case.columns, "kernel": kernel, "cache": "cold"}
+                file.append({**row, "latency_us": f"{1e6 * seconds:.6g}", "software": "made up", "date": "2026-01-01"})
+    log = b"".join(msgspec.json.encode(step) + b"\n" for step in (result("machine", **MACHINE), result("gemm")))
+    (folder / LOG).write_bytes(log)
+
+
+def test_fractions_of_the_roof_and_of_the_library(tmp_path: Path) -> None:
+    made_up(tmp_path, ours=2.0)
+    assert next(iter(timings(rows_in(tmp_path / ROWS), H100))).roof == pytest.approx(
+        (4096 * 4096 + 4096 + 4096) * 2 / H100.memory_bandwidth
+    )
+    text = summary(tmp_path, read_results(tmp_path))
+    assert "| gemm bf16 m 1 to 16 | 1 | 100 | 50 | 50 | 50 to 50 |" in text
+    assert "| bandwidth | 3.00 TB/s | 3.35 TB/s | 90% |" in text
+
+
+def test_a_row_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
+    made_up(tmp_path)
+    rows = rows_in(tmp_path / ROWS)
+    with (tmp_path / ROWS).open("ab") as file:
+        file.write(b"h100-sxm,gemm,bf16,1")
+    with (tmp_path / LOG).open("ab") as file:
+        file.write(b'{"step":"attention","sta')
+    assert rows_in(tmp_path / ROWS) == rows
+    assert [step.step for step in read_results(tmp_path)] == ["machine", "gemm"]
+    assert "# A visit" in summary(tmp_path, read_results(tmp_path))
+
+
+# ---- files of the repository
+
+
+def fitted(folder: Path) -> Visit:
+    """A visit with rows of a made-up machine, and the calibration that was fitted to them."""
+    from fakes import FakeDevice, fake_benchmarks
+
+    cases = design({"gemm": ("bf16",), "norm": ("bf16",)}, Limits(1e9, 1e13, 1e10), 60)
+    with RowFile(folder / ROWS) as file:
+        measure(Plan(cases, 60.0, ("torch",)), FakeDevice(), "h100-sxm", fake_benchmarks(), file)
+    visit = Visit(folder, Bench(isolated=False), facts={"machine": MACHINE})
+    said, facts = plan.fitted(visit)
+    assert "held-out rows" in said
+    steps = (result("machine", **MACHINE), Result("fit", "done", said, 1.0, facts))
+    (folder / LOG).write_bytes(b"".join(msgspec.json.encode(step) + b"\n" for step in steps))
+    return visit
+
+
+def test_a_visit_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are read and predicted by the check, its calibration is one, and the page shows both."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
+    folder, root, page = tmp_path / "visit", tmp_path / "root", tmp_path / "gpu.md"
+    folder.mkdir()
+    fitted(folder)
+    with RowFile(folder / NETWORK, NETWORK_COLUMNS) as file:
+        times = {"latency_us": 1000, "low_us": 800, "expected_us": 900, "high_us": 1200, "bound_us": 500}
+        file.append({"hardware": "h100-sxm", "model": "made-up", "dtype": "bf16", "phase": "decode", "batch": 8,
+                     "context": 64, "timing": "graph", **times})  # fmt: skip
+    with RowFile(folder / KERNELS, KERNEL_COLUMNS) as file:
+        name = "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_splitK_TNT"
+        file.append({"hardware": "h100-sxm", "dtype": "bf16", "m": 1, "n": 4096, "k": 4096, "kernel": name,
+                     "kernels": 2, "grid": "2x64x1", "latency_us": 11.0})  # fmt: skip
+    publish.publish(folder, "made-up", "abc", "nothing ran: made up", root, page)
+    (published,) = load_row_files(root)
+    assert published.hardware == H100
+    assert len(published.rows) == len(rows_in(folder / ROWS))
+    groups = predict_rows(published)
+    assert {group.op for group in groups} == {"gemm", "norm"}
+    assert all(np.isfinite(group.mid).all() for group in groups)
+    calibration = root / "specs" / "calibration" / "h100-sxm.yaml"
+    assert calibration.read_text() == (folder / CALIBRATION).read_text()
+    import yaml
+
+    parse_document(yaml.safe_load(calibration.read_text()), "calibration")
+    text = page.read_text()
+    assert text == publish.pages(root)
+    assert "decode, batch 8, 64 tokens | 1 | 0.9 (0.8 to 1.2) | -10% | inside" in text
+    assert "| 1 to 8 | 1 | 100% | 100% | 100% | 100% | 64 |" in text
+    assert "gemm bf16" in text
+
+
+def test_no_folder_and_no_name_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RooflineError, match="no folder of a visit"):
+        publish.publish(tmp_path, "name", "abc", "", tmp_path / "root", tmp_path / "page.md")
+    made_up(tmp_path)
+    for name in ("../up", "", "A b", "/etc"):
+        with pytest.raises(RooflineError, match="a name has"):
+            publish.publish(tmp_path, name, "abc", "", tmp_path / "root", tmp_path / "page.md")
+    assert not (tmp_path / "root").exists()

@@ -1,0 +1,173 @@
+"""Turn the folder of a visit into files of the repository.
+
+    python -m roofline.validate.gpu.publish FOLDER --name NAME --revision COMMIT
+
+    validate/measurements/NAME.csv and .yaml    the rows, and where they come from
+    validate/measurements/visits/NAME/          steps, correctness, the network, the library's kernels
+    validate/measurements/specs/calibration/    the calibration: an overlay for ROOFLINE_SPECS
+    docs/gpu.md                                 the page, of all visits that are published
+
+The shipped constants stay as they are; `roofline validate check --accept` then takes the predictions of the new rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from roofline.core.errors import RooflineError, quote
+from roofline.core.files import save_text
+from roofline.validate.check.measured import FOLDER, MeasurementFile, load_row_files, predict_rows
+from roofline.validate.gpu.summary import body, rows_in, table
+from roofline.validate.gpu.visit import (
+    CALIBRATION,
+    KERNELS,
+    LOG,
+    NETWORK,
+    ROWS,
+    VERDICTS,
+    machine_from,
+    read_results,
+)
+from roofline.validate.tables.rowfile import COLUMNS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
+
+ORIGIN = ("hardware", "software")
+"""Columns of the library's kernels that are one value for a visit, and stand in its log."""
+
+DROPPED = ("device", "driver", "threads", "clock_mhz", "memory_clock_mhz", "temperature_c", "revision", "date")
+"""Columns of rows that the provenance file states once."""
+
+INTRODUCTION = """# Kernels on a GPU
+
+What `roofline validate gpu` found on GPUs: this project's Triton kernels beside the vendor's libraries and the roof,
+which kernels those libraries choose, and a network beside its prediction. Every figure is measured; the page is made
+from the files in `validate/measurements` by `python -m docs.build`. How to measure a GPU of your own:
+[Calibrate your GPU](howto/calibrate.md).
+"""
+
+
+def publish(folder: Path, name: str, revision: str, load: str, root: Path = FOLDER, page: Path = PAGE) -> list[Path]:
+    """Write the files of a visit below `root`, and the page; returns their paths.
+
+    Raises RooflineError for a folder without the rows of a visit, and for a name that is no file name.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,60}", name):
+        raise RooflineError(f"a name has lower-case letters, digits, dots and hyphens, got {quote(name)}")
+    results, rows = read_results(folder), rows_in(folder / ROWS)
+    found = next((result for result in results if result.step == "machine" and result.status == "done"), None)
+    if found is None or not rows:
+        raise RooflineError(f"{quote(str(folder), 200)} is no folder of a visit: it has no machine or no rows")
+    facts, visit = found.facts, root / "visits" / name
+    hardware = str(facts["hardware"])
+    named = hardware
+    if not facts["bundled"]:
+        named = f"hardware/{hardware}.yaml"
+        save_text(root / named, str(facts["spec"]))
+    save_text(root / f"{name}.csv", _csv(rows, [column for column in COLUMNS if column not in DROPPED]))
+    save_text(root / f"{name}.yaml", _provenance(facts, rows, revision, load, named))
+    for file in (VERDICTS, NETWORK, LOG):
+        if (folder / file).is_file():
+            save_text(visit / file, (folder / file).read_text(encoding="utf-8"))
+    if chosen := rows_in(folder / KERNELS):
+        text = _csv(chosen, [column for column in chosen[0] if column not in ORIGIN])
+        (visit / f"{KERNELS}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    calibration = root / "specs" / "calibration" / f"{hardware}.yaml"
+    if (folder / CALIBRATION).is_file():
+        save_text(calibration, (folder / CALIBRATION).read_text(encoding="utf-8"))
+    save_text(page, pages(root))
+    return [root / f"{name}.csv", root / f"{name}.yaml", visit, calibration, page]
+
+
+def pages(root: Path = FOLDER) -> str:
+    """The page of all published visits; the introduction alone where there is none."""
+    parts = [INTRODUCTION]
+    for visit in sorted(path for path in (root / "visits").glob("*") if path.is_dir()):
+        results = read_results(visit)
+        machine = next(result for result in results if result.step == "machine")
+        about = yaml.safe_load((root / f"{visit.name}.yaml").read_text(encoding="utf-8"))
+        parts += [f"## {about['title']}\n", f"{about['date']}, revision {about['revision']}; {about['load']}.\n"]
+        sections = body(visit, machine_from(machine.facts).hardware, machine, results, root / f"{visit.name}.csv")
+        parts.append("\n".join(sections).replace("## ", "### "))
+        (published,) = (file for file in load_row_files(root) if file.name == visit.name)
+        parts.append("\n".join(_predicted(published)))
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _predicted(published: MeasurementFile) -> list[str]:
+    """The shipped predictions of the rows, by kernel: their errors, and how many lie in the interval."""
+    lines = [
+        (
+            f"{group.op} {group.format}, {group.kernel}",
+            len(group.measured),
+            f"{100 * group.figures['median_ape']:.0f}%",
+            f"{100 * group.figures['bias']:+.0f}%",
+            f"{100 * group.figures['interval_coverage']:.0f}%",
+        )
+        for group in predict_rows(published)
+    ]
+    header = ("kernel", "rows", "median error", "bias", "inside the interval")
+    note = (
+        "The shipped constants were fitted to kernels of engines: theirs are fused, and FP8 GEMMs are cuBLASLt's or"
+        " CUTLASS's. PyTorch's eager kernels and this project's are others; 16-bit GEMMs are cuBLAS's in both. Kernels that"
+        " stream rows have no shipped constants of their own: what is predicted is the bound, and engines' profiles hold"
+        " the time between kernels."
+    )
+    return ["### Beside the shipped predictions", "", note, "", *table(header, sorted(lines))]
+
+
+def _csv(rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> str:
+    """Rows as CSV with those of the columns that have any value."""
+    used = [column for column in columns if any(row.get(column) for row in rows)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, used, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _provenance(
+    facts: Mapping[str, object], rows: Sequence[Mapping[str, str]], revision: str, load: str, hardware: str
+) -> str:
+    """The provenance file of rows that no shipped constant was fitted to."""
+    state = facts["state"]
+    assert isinstance(state, Mapping)
+    content = {
+        "title": f"PyTorch and this project's Triton kernels on {facts['title']}",
+        "hardware": hardware,
+        "machine": f"one {facts['title']}, " + ", ".join(f"{key} {value}" for key, value in state.items()),
+        "software": str(facts["software"]),
+        "command": "roofline validate gpu",
+        "date": max(row["date"] for row in rows),
+        "revision": revision,
+        "load": load,
+        "fitted": False,
+        "constants": "the shipped constants of this hardware, fitted to other rows",
+    }
+    return yaml.safe_dump(content, sort_keys=False, width=110, allow_unicode=True).replace(
+        f"'{content['date']}'", str(content["date"])
+    )
+
+
+def main() -> None:
+    """Publish a visit from the command line."""
+    parser = argparse.ArgumentParser(description=publish.__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--name", required=True, help="of the files, such as h200-pytorch")
+    parser.add_argument("--revision", required=True, help="the commit that measured")
+    parser.add_argument("--load", default="nothing else ran on the GPU", help="what else ran on the machine")
+    given = parser.parse_args()
+    for path in publish(given.folder, given.name, given.revision, given.load):
+        print(path)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

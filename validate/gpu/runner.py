@@ -1,0 +1,158 @@
+"""Run a plan within its minutes: each step in a process of its own, stopped at its limit, its end written down.
+
+The process that runs the plan never touches the GPU: a step that faults, hangs or is stopped leaves a whole device to
+the next one. Steps are forked from it after PyTorch is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import msgspec
+
+from roofline.core.errors import RooflineError
+from roofline.core.files import save_text
+from roofline.validate.gpu.plan import STEPS, Step
+from roofline.validate.gpu.pool import end_with_parent, sentence
+from roofline.validate.gpu.summary import summary
+from roofline.validate.gpu.visit import LOG, PARQUET, ROWS, SUMMARY, Bench, Result, Visit, read_results
+from roofline.validate.measure.device import torch_module
+
+LEAST = 5.0
+"""Seconds that a step needs to be begun at all."""
+
+
+def dry_run(minutes: float, steps: Sequence[Step] = STEPS) -> list[str]:
+    """A line for each step, with the seconds that it should take and the most it may."""
+    check(minutes)
+    scale = min(1.0, 60 * minutes / sum(step.seconds for step in steps))
+    lines = [
+        f"{step.name:<12}{scale * step.seconds:5.0f} s"
+        f"{'' if step.rest else f' (at most {limit(step, minutes, steps):.0f})':<16}{step.title}"
+        for step in steps
+    ]
+    total = sum(scale * step.seconds for step in steps)
+    return [*lines, f"{'all':<12}{total:5.0f} s of {60 * minutes:.0f}; what is left goes to further shapes"]
+
+
+def check(minutes: float) -> None:
+    """Raises RooflineError for minutes that are none."""
+    if not 0 < minutes <= 600:
+        raise RooflineError(f"--minutes must be above 0 and at most 600, got {minutes:g}")
+
+
+def limit(step: Step, minutes: float, steps: Sequence[Step]) -> float:
+    """The most seconds that a step may take in a visit of so many minutes: less where all of them need more."""
+    return step.limit * min(1.0, 60 * minutes / sum(other.seconds for other in steps))
+
+
+def run(
+    folder: Path,
+    minutes: float,
+    say: Callable[[str], None],
+    bench: Bench | None = None,
+    steps: Sequence[Step] = STEPS,
+) -> list[Result]:
+    """Run the steps in order into a folder, and say how each ended; steps that a log there says are done run again.
+
+    Raises RooflineError where the first step, which finds the device, fails: nothing can follow.
+    """
+    check(minutes)
+    bench = bench or Bench()
+    torch_module()
+    with suppress(ImportError):
+        importlib.import_module("triton")
+    folder.mkdir(parents=True, exist_ok=True)
+    visit = Visit(folder, bench)
+    results: list[Result] = []
+    end = bench.clock() + 60 * minutes
+    for index, step in enumerate(steps):
+        reserved = steps[-1].seconds if index + 1 < len(steps) else 0.0
+        result = _step(visit, step, end - reserved, 1e9 if step.rest else limit(step, minutes, steps))
+        results.append(result)
+        visit.facts[step.name] = result.facts
+        _note(folder, result)
+        say(result.line)
+        if index == 0 and result.status != "done":
+            raise RooflineError(f"nothing was measured: {result.sentence}")
+    save_parquet(folder)
+    return results
+
+
+def _step(visit: Visit, step: Step, end: float, most: float) -> Result:
+    """Run one step until `end`, which leaves the last one its time, and for at most `most` seconds."""
+    clock = visit.bench.clock
+    start = clock()
+    seconds = min(end - start, most)
+    if seconds < min(LEAST, step.seconds / 2):
+        return Result(step.name, "skipped", f"{max(0.0, end - start):.0f} seconds are left", 0.0)
+    visit.deadline = start + seconds
+    result = _isolated(step, visit, seconds) if visit.bench.isolated else _ended(step, visit)
+    return msgspec.structs.replace(result, seconds=clock() - start)
+
+
+def _ended(step: Step, visit: Visit) -> Result:
+    """The result of a step in this process."""
+    try:
+        said, facts = step.run(visit)
+    except RooflineError as error:
+        return Result(step.name, "failed", str(error), 0.0)
+    except Exception as error:  # kernels, compilers and drivers raise any type
+        return Result(step.name, "failed", sentence(error), 0.0)
+    return Result(step.name, "done", said, 0.0, facts)
+
+
+def _isolated(step: Step, visit: Visit, seconds: float) -> Result:
+    """The result of a step in a forked process group, which is ended at its limit with whatever it started."""
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(step, visit, sender))
+    process.start()
+    sender.close()
+    try:
+        if receiver.poll(seconds):
+            return msgspec.json.decode(receiver.recv_bytes(), type=Result)
+        return Result(step.name, "stopped", "its time was up; its rows are kept", 0.0)
+    except (EOFError, OSError):
+        process.join(5)
+        return Result(step.name, "failed", f"its process ended with status {process.exitcode}; its rows are kept", 0.0)
+    finally:
+        process.join(2)
+        if process.pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+        receiver.close()
+
+
+def _serve(step: Step, visit: Visit, sender: Connection) -> None:
+    """Run a step in its own process group, and send how it ended."""
+    os.setpgid(0, 0)
+    end_with_parent()
+    warnings.simplefilter("ignore")
+    sender.send_bytes(msgspec.json.encode(_ended(step, visit)))
+    sender.close()
+
+
+def _note(folder: Path, result: Result) -> None:
+    """Write down how a step ended, and renew what is made of all results."""
+    with (folder / LOG).open("ab") as log:
+        log.write(msgspec.json.encode(result) + b"\n")
+    save_text(folder / SUMMARY, summary(folder, read_results(folder)))
+
+
+def save_parquet(folder: Path) -> None:
+    """Write the rows of a visit as Parquet, in the measurement schema."""
+    import pandas as pd
+
+    path = folder / ROWS
+    if path.is_file():
+        pd.read_csv(path, low_memory=False).to_parquet(folder / PARQUET, index=False)

@@ -1,0 +1,326 @@
+"""What a visit found, as Markdown: how its steps ended, and each kind of kernel beside the library's and the roof.
+
+The same text is the summary in the folder of a visit and the body of the page `docs/gpu.md`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from roofline.core.errors import RooflineError
+from roofline.core.units import si
+from roofline.specs.hardware import Hardware
+from roofline.validate.gpu.library import Choice, choice
+from roofline.validate.gpu.visit import KERNELS, NETWORK, ROWS, VERDICTS, Result, machine_from
+from roofline.validate.kernels.work import Case, work_of
+from roofline.validate.tables.rowfile import case_of
+
+Row = Mapping[str, str]
+
+REGIMES = {"gemm": ("m", (16, 128, 1024)), "moe": ("tokens", (16, 256, 2048)), "attention_decode": ("batch", (4, 32))}
+"""By op, the column and the bounds that split its rows: few rows read weights, many compute."""
+
+
+PAIRS = (("torch", "triton"), ("torch_flash", "triton"), ("torch_append", "triton_append"))
+"""A library's kernel and ours for the same work."""
+
+LABELS = {"torch_flash": ", PyTorch's FlashAttention,", "torch_append": " (KV append)"}
+"""What a line says of other kernels than the library's fastest."""
+
+
+class Timing(Struct, frozen=True):
+    """A measured kernel: its case, its source (torch, triton, …), seconds, and the roof's seconds."""
+
+    case: Case
+    kernel: str
+    seconds: float
+    roof: float
+
+
+def summary(folder: Path, results: Sequence[Result]) -> str:
+    """The summary of a folder."""
+    parts = ["# A visit to a GPU", ""]
+    machine = next((result for result in results if result.step == "machine" and result.facts), None)
+    parts += _steps(results)
+    if machine is not None:
+        parts += body(folder, machine_from(machine.facts).hardware, machine, results)
+    return "\n".join(parts) + "\n"
+
+
+def body(
+    folder: Path, hardware: Hardware, machine: Result, results: Sequence[Result], rows: Path | None = None
+) -> list[str]:
+    """The sections on the machine, correctness, kernels, the library's choices, a network and the fit.
+
+    `rows` is the file of the timings, where it is not in the folder.
+    """
+    return [
+        *_machine(hardware, machine),
+        *_correctness(rows_in(folder / VERDICTS)),
+        *_kernels(timings(rows_in(rows or folder / ROWS), hardware)),
+        *_choices(rows_in(folder / KERNELS)),
+        *_network(rows_in(folder / NETWORK)),
+        *_fit(results),
+    ]
+
+
+def rows_in(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file or, beside where it would be, of a compressed one; none where there is neither.
+
+    A last line that was cut short is left out.
+    """
+    packed = path.with_name(f"{path.name}.gz")
+    if not path.is_file() and not packed.is_file():
+        return []
+    content = path.read_bytes() if path.is_file() else gzip.decompress(packed.read_bytes())
+    reader = csv.DictReader(io.StringIO(content.decode("utf-8", "replace"), newline=""))
+    return [row for row in reader if None not in row and None not in row.values()]
+
+
+def timings(rows: Iterable[Row], hardware: Hardware) -> list[Timing]:
+    """The kernels of rows with cold caches, each with the time of the roof of its hardware."""
+    found = []
+    for row in rows:
+        try:
+            case = case_of(row)
+        except RooflineError:
+            continue
+        found.append(Timing(case, row["kernel"], 1e-6 * float(row["latency_us"]), roof(case, hardware)))
+    return found
+
+
+def roof(case: Case, hardware: Hardware) -> float:
+    """Seconds that the case takes at least: its FLOPs at the format's peak, or its bytes at the memory's bandwidth."""
+    work = work_of(case)
+    format = work.arithmetic if work.arithmetic and hardware.supports(work.arithmetic) else None
+    peak = hardware.matrix_peak(format) if format else hardware.vector.get("fp32", float("inf"))
+    return max(work.flops / peak, work.bytes / hardware.memory_bandwidth)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """A Markdown table, its numbers right-aligned."""
+    lines = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return [
+        "| " + " | ".join(header) + " |",
+        "|" + "|".join("---" if index == 0 else "---:" for index in range(len(header))) + "|",
+        *("| " + " | ".join(line) + " |" for line in lines),
+        "",
+    ]
+
+
+def _steps(results: Sequence[Result]) -> list[str]:
+    rows = [(result.step, result.status, f"{result.seconds:.0f}", result.sentence) for result in results]
+    return table(("step", "status", "seconds", "what"), rows)
+
+
+def _machine(hardware: Hardware, machine: Result) -> list[str]:
+    facts = machine.facts
+    state = ", ".join(f"{name} {value}" for name, value in facts.get("state", {}).items())
+    rates = [("bandwidth", facts["bandwidth"], hardware.memory_bandwidth, "B/s")]
+    for format, peak in facts["peaks"].items():
+        sheet = hardware.matrix_peak(format) if hardware.supports(format) else 0.0
+        rates.append((f"{format} GEMM", peak, sheet, "FLOP/s"))
+    rows = [
+        (name, si(value, unit), si(sheet, unit) if sheet else "", f"{100 * value / sheet:.0f}%" if sheet else "")
+        for name, value, sheet, unit in rates
+    ]
+    return [
+        "## The machine",
+        "",
+        f"{facts['title']} (`{hardware.name}`): {facts['software']}; {state}.",
+        "",
+        *table(("rate", "achieved", "datasheet", "fraction"), rows),
+    ]
+
+
+def _correctness(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["op"], row["kernel"]].append(row)
+    lines = []
+    for (op, kernel), found in sorted(groups.items()):
+        count = {status: sum(row["status"] == status for row in found) for status in ("correct", "refused")}
+        worst = max((float(row["error"]) / float(row["allowed"]) for row in found if row["error"]), default=0.0)
+        wrong = len(found) - count["correct"] - count["refused"]
+        lines.append((f"{op}, {kernel}", count["correct"], wrong, count["refused"], f"{100 * worst:.0f}%"))
+    failed = [
+        f"- {row['case']}, {row['kernel']}: {row['reason'] or 'error ' + row['error'] + ', allowed ' + row['allowed']}"
+        for row in rows
+        if row["status"] in ("wrong", "failed")
+    ]
+    header = ("kernel", "correct", "not", "refused", "largest error of the allowed")
+    return ["## Correctness against float64", "", *table(header, lines), *failed[:40], *([""] if failed else [])]
+
+
+def _kernels(found: Sequence[Timing]) -> list[str]:
+    """By op, format and regime: the fraction of the roof that each source reaches, and ours of the library's speed."""
+    if not found:
+        return []
+    groups: dict[tuple[str, str, str], dict[Case, dict[str, Timing]]] = defaultdict(lambda: defaultdict(dict))
+    for timing in found:
+        groups[timing.case.op, timing.case.format, regime(timing.case)][timing.case][timing.kernel] = timing
+    lines = []
+    for (op, format, where), cases in sorted(groups.items()):
+        sources = {kernel for case in cases.values() for kernel in case}
+        for library, own in PAIRS:
+            if not sources & {library, own} or (own == "triton" and library != "torch" and library not in sources):
+                continue
+            both = [case for case in cases.values() if {library, own} <= set(case)]
+            reached = [
+                [100 * case[name].roof / case[name].seconds for case in both or cases.values() if name in case]
+                for name in (library, own)
+            ]
+            ratios = [100 * case[library].seconds / case[own].seconds for case in both]
+            label = f"{op}{LABELS.get(library, '')} {format} {where}".rstrip()
+            lines.append(
+                (label, max(map(len, reached)), *(middle(values) for values in reached), middle(ratios), spread(ratios))
+            )
+    header = ("kernel", "shapes", "library: % of the roof", "ours: % of the roof", "ours: % of the library", "range")
+    note = (
+        "Medians. The roof is the larger of FLOPs at the datasheet's peak and bytes at its bandwidth; caches are cold."
+    )
+    return ["## Kernels", "", note, "", *table(header, lines)]
+
+
+def regime(case: Case) -> str:
+    """The regime of a case in words, such as `m 17 to 128`."""
+    if case.op not in REGIMES:
+        return ""
+    name, bounds = REGIMES[case.op]
+    value = case[name]
+    low = max((bound + 1 for bound in bounds if value > bound), default=1)
+    high = min((bound for bound in bounds if value <= bound), default=None)
+    return f"{name} {low} to {high}" if high else f"{name} from {low}"
+
+
+def middle(values: Sequence[float]) -> str:
+    """The median, in whole numbers."""
+    return f"{statistics.median(values):.0f}" if values else ""
+
+
+def spread(values: Sequence[float]) -> str:
+    """The smallest and largest, in whole numbers."""
+    return f"{min(values):.0f} to {max(values):.0f}" if values else ""
+
+
+def _choices(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    lines = []
+    for dtype in sorted({row["dtype"] for row in rows}):
+        own = [row for row in rows if row["dtype"] == dtype]
+        split = [row for row in own if "splitk" in row["kernel"].lower() or int(row["kernels"]) > 1]
+        lines.append((dtype, len(own), len({row["kernel"] for row in own}), len(split)))
+    header = ("format", "GEMMs", "different kernels", "with k split or several kernels")
+    return ["## What the library chose", "", *table(header, lines), *_rules(rows)]
+
+
+ROWS_OF_GEMMS = (1, 9, 65, 129, 257, 1025, 4097)
+"""The first number of rows of each group of GEMMs."""
+
+
+def _rules(rows: Sequence[Row]) -> list[str]:
+    """What holds of the tiles of 16-bit GEMMs, by rows: how tiles divide m, and how many programs run."""
+    known = [(row, found) for row in rows if row["dtype"] == "bf16" and (found := choice(row["kernel"])) is not None]
+    if not known:
+        return []
+    lines = []
+    for low, high in zip(ROWS_OF_GEMMS, (*ROWS_OF_GEMMS[1:], 1 << 31), strict=True):
+        group = [(row, found) for row, found in known if low <= int(row["m"]) < high]
+        if not group:
+            continue
+        facts = [_facts(row, found) for row, found in group]
+        shares = (100 * statistics.mean(getattr(fact, name) for fact in facts) for name in Facts.__struct_fields__[:4])
+        lines.append(
+            (
+                f"{low} to {high - 1}" if high < 1 << 31 else f"from {low}",
+                len(group),
+                *(f"{share:.0f}%" for share in shares),
+                f"{statistics.median(fact.columns for fact in facts):.0f}",
+            )
+        )
+    header = (
+        *("rows m", "GEMMs", "tile rows = m / row tiles, to 8", "one row of tiles", "all tiles at once", "k split"),
+        "median tile columns",
+    )
+    note = (
+        "By the names of the bf16 kernels (cuBLAS's nvjet family): how often a tile is as high as m divided by the rows"
+        " of tiles, rounded up to a multiple of 8; how often one row of tiles covers m; how often all tiles run at"
+        " once, at most one a multiprocessor; how often k is split over programs."
+    )
+    return [note, "", *table(header, lines)]
+
+
+class Facts(Struct, frozen=True):
+    """Of a GEMM's kernel: whether its tiles divide m evenly, cover m in one row, all run at once, split k; columns."""
+
+    even: bool
+    single: bool
+    at_once: bool
+    split: bool
+    columns: int
+
+
+def _facts(row: Row, found: Choice) -> Facts:
+    m, n = int(row["m"]), int(row["n"])
+    high, wide = found.tiles(m, n)
+    even = found.rows == 8 * math.ceil(math.ceil(m / high) / 8)
+    programs = 1
+    for part in row["grid"].split("x"):
+        programs *= int(part)
+    return Facts(even, high == 1, high * wide <= programs, found.split, found.columns)
+
+
+def _network(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    lines = []
+    for row in rows:
+        measured, expected = float(row["latency_us"]), float(row["expected_us"])
+        inside = float(row["low_us"]) <= measured <= float(row["high_us"])
+        lines.append(
+            (
+                f"{row['phase']}, batch {row['batch']}, {row['context']} tokens",
+                f"{1e-3 * measured:.3g}",
+                f"{1e-3 * expected:.3g} ({1e-3 * float(row['low_us']):.3g} to {1e-3 * float(row['high_us']):.3g})",
+                f"{100 * (expected / measured - 1):+.0f}%",
+                "inside" if inside else "outside",
+                row["timing"],
+            )
+        )
+    header = ("pass", "measured, ms", "predicted, ms", "error", "interval", "timed by")
+    return [f"## A network: {rows[0]['model']} in {rows[0]['dtype']}", "", *table(header, lines)]
+
+
+def _fit(results: Sequence[Result]) -> list[str]:
+    result = next((result for result in reversed(results) if result.step == "fit" and result.facts.get("groups")), None)
+    if result is None:
+        return []
+    lines = [
+        (
+            name,
+            group["rows"],
+            f"{100 * group['before']:.0f}%" if group["before"] is not None else "",
+            f"{100 * group['after']:.0f}%",
+            f"{100 * group['inside']:.0f}%",
+        )
+        for name, group in result.facts["groups"].items()
+    ]
+    header = ("kernel", "held-out rows", "median error, shipped", "median error, fitted", "inside the interval")
+    parts = ["## A calibration fitted to four of five rows", "", *table(header, lines)]
+    passes = result.facts.get("network", {})
+    if passes:
+        errors = [(name, *(f"{100 * error:+.0f}%" for error in pair)) for name, pair in passes.items()]
+        parts += table(("pass of the network, none of it fitted to", "error, shipped", "error, fitted"), errors)
+    return parts
