@@ -15,7 +15,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from roofline.core.inputs import read_bytes
 from roofline.validate.kernels.benchmark import torch_dtype
+from roofline.validate.tables.text import MAX_BYTES
 
 COLUMNS = (
     *("hardware", "dtype", "m", "n", "k", "kernel", "kernels", "grid", "block", "registers", "shared_bytes"),
@@ -121,7 +123,7 @@ def profiled(torch: Any, calls: Sequence[Callable[[], object]]) -> list[list[Map
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         found.export_chrome_trace(str(path))
-        return by_call(json.loads(path.read_text(errors="replace"))["traceEvents"], len(calls))
+        return by_call(json.loads(read_bytes(path, MAX_BYTES))["traceEvents"], len(calls))
 
 
 def by_call(events: Sequence[Mapping[str, Any]], calls: int) -> list[list[Mapping[str, Any]]]:

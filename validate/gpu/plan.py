@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.core.files import save_text
+from roofline.core.inputs import read_text
 from roofline.core.units import si
 from roofline.specs.modelspec import load_model
 from roofline.validate.gpu import correctness, library, network, shapes
@@ -31,6 +32,7 @@ from roofline.validate.measure.bench import measure_points
 from roofline.validate.measure.design import Limits, design
 from roofline.validate.measure.device import Cuda, is_device_failure
 from roofline.validate.tables.rowfile import RowFile
+from roofline.validate.tables.text import MAX_BYTES
 
 VERDICT_COLUMNS = ("op", "format", "kernel", "case", "status", "error", "allowed", "reason", "seconds")
 
@@ -58,7 +60,7 @@ class Step(Struct, frozen=True):
 
 def machine(visit: Visit) -> Found:
     """The device, its clocks and software; bandwidth of a copy, a triad and a sum; peaks of large GEMMs."""
-    device = visit.bench.open()
+    device = visit.bench.find_device()
     found = visit.bench.examine(device)
     facts = machine_facts(found, device)
     if isinstance(device, Cuda):
@@ -144,7 +146,7 @@ def timing(chosen: Callable[[shapes.Sizes], list[Point]]) -> Callable[[Visit], F
 
 def timed(visit: Visit, chosen: Sequence[Any]) -> Found:
     """Time points into the file of rows until the step's time is up."""
-    device = visit.bench.open()
+    device = visit.bench.find_device()
     with RowFile(visit.folder / ROWS) as file:
         seconds = visit.left()
         # A point that has begun is finished: tuning a large kernel takes seconds.
@@ -164,7 +166,7 @@ def asked(visit: Visit) -> Found:
     """The kernels that the vendor's library chooses for GEMMs, in 16 bits and FP8."""
     if not visit.bench.library:
         return "this device has no vendor's library to ask", {}
-    device = visit.bench.open()
+    device = visit.bench.find_device()
     assert isinstance(device, Cuda)
     count = 0
     with RowFile(visit.folder / KERNELS, library.COLUMNS) as file:
@@ -179,7 +181,7 @@ def asked(visit: Visit) -> Found:
 
 def whole(visit: Visit) -> Found:
     """A network of 1B parameters, replayed from CUDA graphs."""
-    device, hardware = visit.bench.open(), visit.machine.hardware
+    device, hardware = visit.bench.find_device(), visit.machine.hardware
     errors = []
     with RowFile(visit.folder / NETWORK, network.COLUMNS) as file:
         for row in network.timed(device, hardware, "bf16", visit.bench.model, list(visit.bench.passes)):
@@ -250,7 +252,8 @@ def refitted(visit: Visit) -> dict[str, list[float]]:
     model = load_model(network.MODEL) if visit.bench.model is None else visit.bench.model
     found = {}
     with tempfile.TemporaryDirectory() as specs, overlay(Path(specs)):
-        save_text(Path(specs) / "calibration" / f"{hardware.name}.yaml", (visit.folder / CALIBRATION).read_text())
+        calibration = read_text(visit.folder / CALIBRATION, MAX_BYTES)
+        save_text(Path(specs) / "calibration" / f"{hardware.name}.yaml", calibration)
         for row in rows_in(visit.folder / NETWORK):
             one = network.Step(row["phase"], int(row["batch"]), int(row["context"]))
             after = network.predicted(model, one, hardware, row["dtype"])["expected_us"]

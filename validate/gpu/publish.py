@@ -2,8 +2,8 @@
 
     python -m roofline.validate.gpu.publish FOLDER --name NAME --revision COMMIT
 
-    validate/measurements/NAME.csv and .yaml    the rows, and where they come from
-    validate/measurements/visits/NAME/          steps, correctness, the network, the library's kernels
+    validate/measurements/NAME.csv and .yaml    rows of PyTorch's kernels, and where they come from
+    validate/measurements/visits/NAME/          other rows, steps, correctness, the network, the library's kernels
     validate/measurements/specs/calibration/    the calibration: an overlay for ROOFLINE_SPECS
     docs/gpu.md                                 the page, of all visits that are published
 
@@ -23,7 +23,8 @@ from pathlib import Path
 import yaml
 
 from roofline.core.errors import RooflineError, quote
-from roofline.core.files import save_text
+from roofline.core.files import save_text, write_bytes
+from roofline.core.inputs import read_text
 from roofline.validate.check.measured import FOLDER, MeasurementFile, load_row_files, predict_rows
 from roofline.validate.gpu.summary import body, rows_in, table
 from roofline.validate.gpu.visit import (
@@ -37,11 +38,15 @@ from roofline.validate.gpu.visit import (
     read_results,
 )
 from roofline.validate.tables.rowfile import COLUMNS
+from roofline.validate.tables.text import MAX_BYTES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
 
 ORIGIN = ("hardware", "software")
 """Columns of the library's kernels that are one value for a visit, and stand in its log."""
+
+LIBRARY = "torch"
+"""The kernels whose predictions are guarded: this project's own ones run in no engine."""
 
 DROPPED = ("device", "driver", "threads", "clock_mhz", "memory_clock_mhz", "temperature_c", "revision", "date")
 """Columns of rows that the provenance file states once."""
@@ -72,17 +77,21 @@ def publish(folder: Path, name: str, revision: str, load: str, root: Path = FOLD
     if not facts["bundled"]:
         named = f"hardware/{hardware}.yaml"
         save_text(root / named, str(facts["spec"]))
-    save_text(root / f"{name}.csv", _csv(rows, [column for column in COLUMNS if column not in DROPPED]))
+    kept = [column for column in COLUMNS if column not in DROPPED]
+    others = [row for row in rows if row["kernel"] != LIBRARY]
+    save_text(root / f"{name}.csv", _csv([row for row in rows if row["kernel"] == LIBRARY], kept))
     save_text(root / f"{name}.yaml", _provenance(facts, rows, revision, load, named))
+    if others:
+        save_text(visit / ROWS, _csv(others, kept))
     for file in (VERDICTS, NETWORK, LOG):
         if (folder / file).is_file():
-            save_text(visit / file, (folder / file).read_text(encoding="utf-8"))
+            save_text(visit / file, read_text(folder / file, MAX_BYTES))
     if chosen := rows_in(folder / KERNELS):
         text = _csv(chosen, [column for column in chosen[0] if column not in ORIGIN])
-        (visit / f"{KERNELS}.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+        write_bytes(visit / f"{KERNELS}.gz", gzip.compress(text.encode(), mtime=0))
     calibration = root / "specs" / "calibration" / f"{hardware}.yaml"
     if (folder / CALIBRATION).is_file():
-        save_text(calibration, (folder / CALIBRATION).read_text(encoding="utf-8"))
+        save_text(calibration, read_text(folder / CALIBRATION, MAX_BYTES))
     save_text(page, pages(root))
     return [root / f"{name}.csv", root / f"{name}.yaml", visit, calibration, page]
 
@@ -93,11 +102,11 @@ def pages(root: Path = FOLDER) -> str:
     for visit in sorted(path for path in (root / "visits").glob("*") if path.is_dir()):
         results = read_results(visit)
         machine = next(result for result in results if result.step == "machine")
-        about = yaml.safe_load((root / f"{visit.name}.yaml").read_text(encoding="utf-8"))
-        parts += [f"## {about['title']}\n", f"{about['date']}, revision {about['revision']}; {about['load']}.\n"]
-        sections = body(visit, machine_from(machine.facts).hardware, machine, results, root / f"{visit.name}.csv")
-        parts.append("\n".join(sections).replace("## ", "### "))
         (published,) = (file for file in load_row_files(root) if file.name == visit.name)
+        about = published.provenance
+        parts += [f"## {about.title}\n", f"{about.date}, revision {about.revision}; {about.load}.\n"]
+        sections = body(visit, machine_from(machine.facts).hardware, machine, results, published.rows)
+        parts.append("\n".join(sections).replace("## ", "### "))
         parts.append("\n".join(_predicted(published)))
     return "\n".join(parts).rstrip() + "\n"
 
@@ -106,7 +115,7 @@ def _predicted(published: MeasurementFile) -> list[str]:
     """The shipped predictions of the rows, by kernel: their errors, and how many lie in the interval."""
     lines = [
         (
-            f"{group.op} {group.format}, {group.kernel}",
+            f"{group.op} {group.format}",
             len(group.measured),
             f"{100 * group.figures['median_ape']:.0f}%",
             f"{100 * group.figures['bias']:+.0f}%",
@@ -116,10 +125,9 @@ def _predicted(published: MeasurementFile) -> list[str]:
     ]
     header = ("kernel", "rows", "median error", "bias", "inside the interval")
     note = (
-        "The shipped constants were fitted to kernels of engines: theirs are fused, and FP8 GEMMs are cuBLASLt's or"
-        " CUTLASS's. PyTorch's eager kernels and this project's are others; 16-bit GEMMs are cuBLAS's in both. Kernels that"
-        " stream rows have no shipped constants of their own: what is predicted is the bound, and engines' profiles hold"
-        " the time between kernels."
+        "PyTorch's kernels by the shipped constants, which were fitted to engines': 16-bit GEMMs are cuBLAS's in both,"
+        " attention and FP8 GEMMs are others. Kernels that stream rows have no shipped constants: what is predicted is"
+        " the bound, and engines' profiles hold the time between kernels."
     )
     return ["### Beside the shipped predictions", "", note, "", *table(header, sorted(lines))]
 

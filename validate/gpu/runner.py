@@ -19,12 +19,13 @@ from pathlib import Path
 import msgspec
 
 from roofline.core.errors import RooflineError
-from roofline.core.files import save_text
+from roofline.core.files import save_text, write_bytes
 from roofline.validate.gpu.plan import STEPS, Step
 from roofline.validate.gpu.pool import end_with_parent, sentence
 from roofline.validate.gpu.summary import summary
 from roofline.validate.gpu.visit import LOG, PARQUET, ROWS, SUMMARY, Bench, Result, Visit, read_results
 from roofline.validate.measure.device import torch_module
+from roofline.validate.tables.frames import read_frame
 
 LEAST = 5.0
 """Seconds that a step needs to be begun at all."""
@@ -144,15 +145,12 @@ def _serve(step: Step, visit: Visit, sender: Connection) -> None:
 
 def _note(folder: Path, result: Result) -> None:
     """Write down how a step ended, and renew what is made of all results."""
-    with (folder / LOG).open("ab") as log:
-        log.write(msgspec.json.encode(result) + b"\n")
-    save_text(folder / SUMMARY, summary(folder, read_results(folder)))
+    results = [*read_results(folder), result]
+    write_bytes(folder / LOG, b"".join(msgspec.json.encode(one) + b"\n" for one in results))
+    save_text(folder / SUMMARY, summary(folder, results))
 
 
 def save_parquet(folder: Path) -> None:
     """Write the rows of a visit as Parquet, in the measurement schema."""
-    import pandas as pd
-
-    path = folder / ROWS
-    if path.is_file():
-        pd.read_csv(path, low_memory=False).to_parquet(folder / PARQUET, index=False)
+    if (folder / ROWS).is_file():
+        read_frame(folder / ROWS).to_parquet(folder / PARQUET, index=False)

@@ -17,12 +17,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError
+from roofline.core.inputs import read_bytes
 from roofline.core.units import si
 from roofline.specs.hardware import Hardware
 from roofline.validate.gpu.library import Choice, choice
 from roofline.validate.gpu.visit import KERNELS, NETWORK, ROWS, VERDICTS, Result, machine_from
 from roofline.validate.kernels.work import Case, work_of
 from roofline.validate.tables.rowfile import case_of
+from roofline.validate.tables.text import MAX_BYTES
 
 Row = Mapping[str, str]
 
@@ -57,16 +59,16 @@ def summary(folder: Path, results: Sequence[Result]) -> str:
 
 
 def body(
-    folder: Path, hardware: Hardware, machine: Result, results: Sequence[Result], rows: Path | None = None
+    folder: Path, hardware: Hardware, machine: Result, results: Sequence[Result], others: Sequence[Row] = ()
 ) -> list[str]:
     """The sections on the machine, correctness, kernels, the library's choices, a network and the fit.
 
-    `rows` is the file of the timings, where it is not in the folder.
+    `others` are timings beside those in the folder.
     """
     return [
         *_machine(hardware, machine),
         *_correctness(rows_in(folder / VERDICTS)),
-        *_kernels(timings(rows_in(rows or folder / ROWS), hardware)),
+        *_kernels(timings([*others, *rows_in(folder / ROWS)], hardware)),
         *_choices(rows_in(folder / KERNELS)),
         *_network(rows_in(folder / NETWORK)),
         *_fit(results),
@@ -81,7 +83,8 @@ def rows_in(path: Path) -> list[dict[str, str]]:
     packed = path.with_name(f"{path.name}.gz")
     if not path.is_file() and not packed.is_file():
         return []
-    content = path.read_bytes() if path.is_file() else gzip.decompress(packed.read_bytes())
+    found = read_bytes(path if path.is_file() else packed, MAX_BYTES)
+    content = found if path.is_file() else gzip.decompress(found)
     reader = csv.DictReader(io.StringIO(content.decode("utf-8", "replace"), newline=""))
     return [row for row in reader if None not in row and None not in row.values()]
 

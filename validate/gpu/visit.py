@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from roofline.core.inputs import read_bytes
 from roofline.specs.hardware import load_hardware
 from roofline.specs.hardware_files import parse_hardware
 from roofline.specs.model import Model
@@ -19,6 +20,7 @@ from roofline.validate.gpu.shapes import FULL, Sizes
 from roofline.validate.measure.device import Device, open_device, other_gpu_processes
 from roofline.validate.measure.host import available_cores
 from roofline.validate.measure.machine import Machine, examine
+from roofline.validate.tables.text import MAX_BYTES
 
 ROWS, VERDICTS, KERNELS, NETWORK = "measured.csv", "correctness.csv", "kernels.csv", "network.csv"
 """Files of a visit that grow row by row: kernel timings, correctness, kernels of the library, passes of a network."""
@@ -36,7 +38,7 @@ class Bench(Struct, frozen=True):
     """
 
     device: str = "cuda"
-    open: Callable[[], Device] = lambda: open_gpu()
+    find_device: Callable[[], Device] = lambda: free_gpu()
     examine: Callable[[Device], Machine] = examine
     sizes: Sizes = FULL
     large: bool = True
@@ -53,7 +55,7 @@ FREED = 20.0
 """Seconds within which a driver frees the GPU of a process that was stopped."""
 
 
-def open_gpu() -> Device:
+def free_gpu() -> Device:
     """The CUDA device, once the process of the step before has left it.
 
     Raises RooflineError where there is none, or another program keeps using it.
@@ -126,7 +128,7 @@ def read_results(folder: Path) -> list[Result]:
     """The steps that ended, from the log; a line that a kill cut short is left out."""
     path = folder / LOG
     found = []
-    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
+    for line in read_bytes(path, MAX_BYTES).split(b"\n") if path.is_file() else ():
         try:
             found.append(msgspec.json.decode(line, type=Result))
         except msgspec.DecodeError:

@@ -64,7 +64,7 @@ def machine(_: Device) -> Machine:
 def bench(**changes: Any) -> Bench:
     """Small shapes, a tiny network and no library to ask."""
     settings: dict[str, Any] = {
-        "device": "cpu", "open": Interpreted, "examine": machine, "sizes": SMALL, "large": False, "workers": 2,
+        "device": "cpu", "find_device": Interpreted, "examine": machine, "sizes": SMALL, "large": False, "workers": 2,
         "isolated": False, "library": False, "model": TINY, "passes": (Step("prefill", 1, 8), Step("decode", 2, 8)),
         "further": 1,
     }  # fmt: skip
@@ -79,7 +79,7 @@ def main() -> None:
     from roofline.validate.gpu import runner
 
     seconds = float(sys.argv[2])
-    slow = bench(isolated=True, open=lambda: Interpreted(lambda: time.sleep(seconds)))
+    slow = bench(isolated=True, find_device=lambda: Interpreted(lambda: time.sleep(seconds)))
     runner.run(Path(sys.argv[1]), 8.0, lambda line: print(line, flush=True), slow)  # noqa: T201
 
 

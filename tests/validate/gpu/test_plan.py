@@ -35,7 +35,7 @@ def test_the_whole_plan(tmp_path: Path) -> None:
     def passed() -> None:
         clock.now += 0.3
 
-    device = interpreted.bench(clock=clock, open=lambda: interpreted.Interpreted(passed))
+    device = interpreted.bench(clock=clock, find_device=lambda: interpreted.Interpreted(passed))
     results = runner.run(tmp_path, 8.0, lines.append, device)
     status = {result.step: result.status for result in results}
     assert list(status) == [step.name for step in STEPS]

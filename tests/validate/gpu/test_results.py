@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import yaml
 
 from roofline.core.errors import RooflineError
 from roofline.specs.hardware import load_hardware
@@ -141,14 +142,14 @@ def test_a_visit_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     publish.publish(folder, "made-up", "abc", "nothing ran: made up", root, page)
     (published,) = load_row_files(root)
     assert published.hardware == H100
-    assert len(published.rows) == len(rows_in(folder / ROWS))
+    assert list(published.rows) == [
+        {name: row[name] for name in published.rows[0]} for row in rows_in(folder / ROWS) if row["kernel"] == "torch"
+    ]
     groups = predict_rows(published)
     assert {group.op for group in groups} == {"gemm", "norm"}
     assert all(np.isfinite(group.mid).all() for group in groups)
     calibration = root / "specs" / "calibration" / "h100-sxm.yaml"
     assert calibration.read_text() == (folder / CALIBRATION).read_text()
-    import yaml
-
     parse_document(yaml.safe_load(calibration.read_text()), "calibration")
     text = page.read_text()
     assert text == publish.pages(root)
