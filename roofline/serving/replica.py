@@ -12,7 +12,7 @@ from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.steps import StepTimes
-from roofline.specs.scheduler import Scheduler
+from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
 
 UNLIMITED = 1 << 40
 """Tokens or sequences where nothing limits them."""
@@ -61,6 +61,11 @@ class Replica(Struct, frozen=True, dict=True):
     def budget(self) -> int:
         """The most tokens of a step on one rank."""
         return self.scheduler.tokens or UNLIMITED
+
+    @cached_property
+    def crowded(self) -> bool:
+        """Whether a sequence that decodes leaves a step no token of prompts, so that they wait for its end."""
+        return self.scheduler.order != PREFILL_FIRST and not self.received and self.budget <= self.steps.decode_tokens
 
     @cached_property
     def sequences(self) -> int:

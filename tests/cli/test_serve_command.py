@@ -32,6 +32,29 @@ def test_json_has_every_statistic_with_its_interval(run, prompt) -> None:
     assert point["usd_per_million_tokens"] > 0
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--with", "medusa", "--prompt", 512, "--generate", 128, "--rate", "10.3"),
+        ("--with", "eagle-2", "--chunk", 64, "--rate", "0.1,1", "--prompt", 512),
+        ("--with", "eagle-2", "--chunk", 2, "--concurrency", "1,5"),
+        ("--chunk", 1, "--concurrency", 1),
+        ("--chunk", 1, "--rate", "0.01"),
+        ("--chunk", 8, "--rate", "0.5,1,2", "--prompt", 512),
+    ],
+)
+def test_steps_with_little_room_for_prompts(run, more) -> None:
+    status, out, err = run("serve", "llama-3.2-1b", "--hw", "rtx-4090", *more, "--format", "json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["points"][0]["ttft_s"]["mean"]["mid"] > 0
+
+
+def test_advice_on_goodput_with_speculation(run) -> None:
+    status, out, err = run("advise", "llama-3.2-1b", "--hw", "rtx-4090", "--objective", "goodput", "--format", "json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["recommendations"]
+
+
 def test_notes_of_the_longest_request_are_printed(run) -> None:
     asked = (*ASKED, "--concurrency", 2, "--engine", "vllm@0.31")
     _, out, _ = run(*asked, "--prompt", "uniform:1000:140000")
