@@ -78,13 +78,25 @@ class Request(Struct, frozen=True, dict=True):
             return self._scenario
         return apply_techniques(replace(self._plain, **changes), self.techniques)
 
+    def deployment(self) -> Scenario:
+        """The scenario for a load, which replaces the workload: the load's requests, not it, are held to the limits."""
+        return apply_techniques(self._unchecked, self.techniques)
+
+    @cached_property
+    def _unchecked(self) -> Scenario:
+        settings = Settings(
+            parallel=Parallelism(**self.degrees),
+            sequences=self.limits.get("max_num_seqs"),
+            longest=self.limits.get("max_model_len"),
+            **self.settings,
+        )
+        return Scenario(self.model, self.hardware, precision=self.precision, settings=settings, **self.options)
+
     @cached_property
     def _plain(self) -> Scenario:
-        settings = Settings(parallel=Parallelism(**self.degrees), **self.settings)
-        scenario = Scenario(self.model, self.hardware, precision=self.precision, settings=settings, **self.options)
         if self.limits:
-            self._check_limits(scenario)
-        return scenario
+            self._check_limits(self._unchecked)
+        return self._unchecked
 
     @property
     def max_batch(self) -> int:
