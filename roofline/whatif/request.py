@@ -64,13 +64,13 @@ class Request(Struct, frozen=True, dict=True):
 
     @property
     def engine_name(self) -> str:
-        """The name (with a version) or path of the engine; by default that of the hardware."""
-        return str(self.options.get("engine") or default_engine(self.hardware))
+        """The name (with a version) or path of the engine; by default that of the hardware and the model."""
+        return str(self.options.get("engine") or default_engine(self.hardware, self.model))
 
     @property
     def engine(self) -> Engine:
         """The engine's profile."""
-        return resolve_engine(self.hardware, self.options.get("engine"))
+        return resolve_engine(self.hardware, self.options.get("engine"), self.model)
 
     def scenario(self, **changes: Any) -> Scenario:
         """The scenario, with some of the `options` changed. Raises RooflineError if it is invalid."""
