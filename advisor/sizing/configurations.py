@@ -157,7 +157,7 @@ def configurations(
         device = load_hardware(name)
         if hardware is None and service.alone and not is_consumer(device):
             continue
-        chosen = default_engine(device) if engine is None else engine
+        chosen = default_engine(device, model) if engine is None else engine
         if chosen not in profiles:
             profiles[chosen] = load_engine(chosen)
         for scheme, kv, price in formats_for(model, device, profiles[chosen], quality, given.scheme):

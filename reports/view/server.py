@@ -137,8 +137,13 @@ async def _answered(
     request: Request, answer: Callable[[bytes], Any], specs: Specs, most: int = 2 * MAX_BYTES
 ) -> Response:
     """The answer to a body of at most `most` bytes as JSON; a user error is a sentence with status 422."""
+
+    def guarded(body: bytes) -> Any:
+        with specs.guarded():
+            return answer(body)
+
     try:
-        found = await run_in_threadpool(answer, await _body(request, most))
+        found = await run_in_threadpool(guarded, await _body(request, most))
         return Response(_json(found), media_type="application/json")
     except RooflineError as error:
         message = " ".join(specs.plain(str(error)).split())
@@ -185,7 +190,7 @@ class Server:
             raise RooflineError(f"cannot listen on port {port}: {reason}") from None
         self.token = secrets.token_urlsafe(24)
         self.port = int(self._socket.getsockname()[1])
-        self.specs = Specs(setup)
+        self.specs = Specs()
         app = application(self.token, self.port, self.specs, help)
         self.uvicorn = uvicorn.Server(
             uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)

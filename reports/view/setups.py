@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,9 +24,9 @@ from msgspec.structs import replace
 from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.files import write_text
-from roofline.core.inputs import read_text
+from roofline.core.inputs import opened, read_text, restricted
 from roofline.specs.hardware import Hardware, load_devices
-from roofline.specs.library import spec_path
+from roofline.specs.library import folders, spec_path
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_any, load_model, to_spec
 from roofline.whatif.command_line import command_words, option_words
@@ -33,9 +34,6 @@ from roofline.whatif.options import OPTIONS, Kind, find_option, read_options, re
 from roofline.whatif.request import Request
 
 Setup = Mapping[str, str]
-
-OF_FILES = ("model", "hw", "engine", "host")
-"""Options that may name a file; the page reads only those that its command named, and specs in the set-up itself."""
 
 TEXTS = (".json", ".yaml", ".yml")
 CHECKPOINTS = (".gguf", ".safetensors")
@@ -101,10 +99,11 @@ class Read(Struct, frozen=True):
 class Specs:
     """Files of the specs in set-ups, in a temporary folder that `close` deletes."""
 
-    def __init__(self, files: Mapping[str, str] | None = None) -> None:
-        """`files`: the values of `OF_FILES` that the page's command named."""
+    def __init__(self) -> None:
+        """Made after the page's command has read its options: the page may read the files that they name."""
         self._folder = TemporaryDirectory(prefix="roofline-view-")
-        self._named = frozenset((files or {}).values())
+        self._named = frozenset(os.path.realpath(path) for file in opened() for path in (file, file.parent))
+        self._folders = tuple(path.resolve() for path in (Path(self._folder.name), *folders()))
 
     def close(self) -> None:
         """Delete the files."""
@@ -113,9 +112,6 @@ class Specs:
     def read(self, setup: Setup) -> Read:
         """The request of a set-up. Raises RooflineError."""
         options = {name: text for name, text in setup.items() if "." not in name and text.strip()}
-        for name in OF_FILES:
-            if setup.keys().isdisjoint({f"{name}.spec", f"{name}.file"}):
-                self._check(options.get(name, ""))
         files = {}
         if held := setup.get("model.file"):
             checkpoint = self._held(held)
@@ -178,10 +174,17 @@ class Specs:
         """A message with the bare names of the files."""
         return re.sub(rf"{re.escape(self._folder.name)}/\w+/{_FOLDER}/", "", message)
 
-    def _check(self, text: str) -> None:
-        is_file = text.lower().endswith((*TEXTS, *CHECKPOINTS)) or ("/" in text and Path(text).exists())
-        if is_file and text not in self._named:
-            raise RooflineError(f"the page reads no files of this machine: drop {quote(Path(text).name)} on it")
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Within the block the page's texts open only bundled specs, those of set-ups, and what its command read."""
+        with restricted(self._check):
+            yield
+
+    def _check(self, path: Path) -> None:
+        # Options, parameters of techniques and keys of specs can all be paths: checked where files are opened.
+        found = os.path.realpath(path) if "\0" not in str(path) else ""
+        if found not in self._named and not any(map(Path(found).is_relative_to, self._folders)):
+            raise RooflineError(f"the page reads no files of this machine: drop {quote(path.name)} on it")
 
 
 def first_setup(options: Mapping[str, Any]) -> dict[str, str]:

@@ -166,7 +166,8 @@ PricesOption = Annotated[
     typer.Option(metavar="NAME=USD", help="USD/h of a device (one user: purchase price); repeatable."),
 ]
 EngineOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Engine. [default: vllm; llama.cpp on CPUs and Apple silicon]")
+    str | None,
+    typer.Option(metavar="NAME", help="Engine. [default: vllm; llama.cpp on CPUs, Apple silicon and of GGUF]"),
 ]
 TpOption = Annotated[
     int | None,

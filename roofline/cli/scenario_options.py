@@ -101,8 +101,8 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
         _option(
             "engine",
             "Engine of expected times: vllm, tensorrt-llm, sglang, lmdeploy, llama.cpp, gpt-fast, hf-eager, ideal"
-            " (kernels alone), or a file; a version as in vllm@0.11. [default: vllm; llama.cpp on CPUs and Apple"
-            " silicon]",
+            " (kernels alone), or a file; a version as in vllm@0.11. [default: vllm; llama.cpp on CPUs, Apple"
+            " silicon and of GGUF]",
             metavar="NAME[@VERSION]",
         ),
         _option(

@@ -118,7 +118,9 @@ def serve(
     def served(values_of_axes: Mapping[str, Any]) -> Curve:
         lengths = [values_of_axes.get(name, given) for name, given in (("prompt", prompt), ("generate", generate))]
         varied = {name: value for name, value in values_of_axes.items() if name not in ("prompt", "generate")}
-        scenario = request_from({**request, **varied}).scenario()
+        scenario = request_from({**request, **varied}).deployment()
+        if sequences is not None and scenario.settings.sequences is not None:
+            raise RooflineError("--sequences and --max-num-seqs name the same: give one of them")
         policy = scenario.profile.scheduler
         policy = replace(policy, tokens=chunk or policy.tokens, sequences=sequences or policy.sequences)
         at = replace(load, prompt=lengths[0], output=lengths[1])

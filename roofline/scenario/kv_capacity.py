@@ -70,7 +70,7 @@ def kv_capacity(
     >>> kv_capacity(load_model("llama-3-8b"), load_hardware("h100-sxm")).tokens
     424272
     """
-    chosen, profile = precision or precision_of(model, hardware), resolve_engine(hardware, None)
+    chosen, profile = precision or precision_of(model, hardware), resolve_engine(hardware, None, model)
     engine = profile if reserve is None else replace(profile, memory=reserve)
     rules = engine.memory.on(hardware)
     whole = rules.pass_tokens(model.max_context) or 1

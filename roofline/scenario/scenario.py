@@ -57,9 +57,9 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
     through the model's vision encoder and join the prompt; `image_size` is theirs in pixels, "1024x768" (default: that
     of the model's spec). The prompt of an encoder-decoder is its encoder's input.
     `settings`: parallelism, speculative decoding, chunked prefill, ... `engine` is the profile of expected times, a
-    name, a path or an `Engine` (`roofline.specs.engine`): by default llama.cpp on CPUs and Apple silicon, else vLLM.
-    `price` is USD per device hour, by default that of the hardware's spec. `host` is the server of PCIe devices, a name
-    or a path (`roofline.specs.host`), by default that of the hardware's spec.
+    name, a path or an `Engine` (`roofline.specs.engine`): by default llama.cpp on CPUs and Apple silicon and of models
+    in GGUF, else vLLM. `price` is USD per device hour, by default that of the hardware's spec. `host` is the server of
+    PCIe devices, a name or a path (`roofline.specs.host`), by default that of the hardware's spec.
     """
 
     model: Model
@@ -104,7 +104,7 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
             raise RooflineError(f"--price must be USD per device hour, at least 0, got {self.price}")
         if self.host is not None and self.hardware.host != (host := load_host(self.host)):
             settings["hardware"] = hosted(self.hardware, host)
-        engine = default_engine(self.hardware)
+        engine = default_engine(self.hardware, self.model)
         if self.engine is None:
             settings["engine"] = engine
         elif self.engine != engine:
@@ -135,7 +135,7 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def profile(self) -> Engine:
         """The engine's profile."""
-        return resolve_engine(self.hardware, self.engine)
+        return resolve_engine(self.hardware, self.engine, self.model)
 
     @cached_property
     def technique_cache(self) -> dict[str, Scenario]:

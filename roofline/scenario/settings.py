@@ -62,7 +62,8 @@ class Settings(Struct, frozen=True):
     prompt once for all its beams. `two_batch_overlap`: the phases in which one micro-batch computes during the
     all-to-all of another.
     `memory`: what the engine reserves, or the "static" reading: one pass over all prompts, and the whole device.
-    `utilization`: the fraction of device memory that the engine may use, by default its profile's.
+    `utilization`: the fraction of device memory that the engine may use, by default its profile's. Under load at most
+    `sequences` run on a data-parallel rank, by default the engine's, and requests have at most `longest` tokens.
     `stages`:
     fractions of the layers in order, each with the share of the tokens that they process; () for all. `propagate_keys`:
     layers that a decoded token skips (`depth`) still compute its keys and values. `fetch`: the prefix's KV cache is
@@ -89,6 +90,8 @@ class Settings(Struct, frozen=True):
     two_batch_overlap: frozenset[str] = frozenset()
     memory: str = MEMORY_READINGS[0]
     utilization: float | None = None
+    sequences: int | None = None
+    longest: int | None = None
     stages: tuple[tuple[float, float], ...] = ()
     propagate_keys: bool = False
     fetch: Fetch | None = None
@@ -97,6 +100,9 @@ class Settings(Struct, frozen=True):
         check_memory(self.memory)
         if self.utilization is not None and not 0 < self.utilization <= 1:
             raise RooflineError(f"--gpu-memory-utilization must be above 0 and at most 1, got {self.utilization}")
+        for option, count in (("--max-num-seqs", self.sequences), ("--max-model-len", self.longest)):
+            if count is not None and not (type(count) is int and count >= 1):
+                raise RooflineError(f"{option} must be an integer of at least 1, got {count}")
         if not 0 <= self.expert_skew <= 10:
             raise RooflineError(f"--expert-skew must be between 0 and 10, got {self.expert_skew}")
         if self.stages and any((self.chunk, self.host, self.speculation, self.cascade, self.depth != 1)):

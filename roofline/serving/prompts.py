@@ -97,12 +97,14 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     room = room / ranks
     expected = rate / ranks * times.mean * (decode + times.base(number)) / (1 - used)
     expected = expected + used / (1 - used) * (times.mean * times.unit + room) / 4
-    unit = (6 * expected + 2 * lengths.max()) / STATES
-    unit = np.minimum(unit, np.minimum(times.mean, room))
+    wide = np.minimum((6 * expected + 2 * lengths.max()) / STATES, times.mean)
+    unit = np.minimum(wide, room)
     if lengths.size == 1:  # a whole number of states
-        unit = times.mean / np.ceil(times.mean / unit - 1e-9)
+        wide, unit = (times.mean / np.ceil(times.mean / each - 1e-9) for each in (wide, unit))
     # The same of a step's room, where that is few.
     unit = np.where(room < COARSE * unit, room / np.ceil(room / unit - 1e-9), unit)
+    # Where the room is so little that a prompt would be beyond the last state, a state takes several steps.
+    unit = np.where(lengths.max() < STATES * unit, unit, wide)
     tokens = states * unit[:, np.newaxis]  # (points, states)
     taken = np.minimum(tokens, np.maximum(times.taken(tokens, number[:, np.newaxis]), 1.0))
     # Fourier transforms of the prompts' tokens, each split between the two states next to it.
@@ -111,7 +113,8 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     place = 1 + (place - 1) * np.minimum(whole, 1.0)[:, np.newaxis]
     one = _split(place) @ _turns()  # (points, frequencies)
     left = (tokens - taken) / unit[:, np.newaxis]
-    left = np.where((left > 1e-9) & (left < 1), 1.0, left)  # what is left, however little, takes a step
+    # What is left, however little, takes a step; of a state that takes several, what is left on average.
+    left = np.where((left > 1e-9) & (left < 1) & (unit < room * (1 + 1e-9))[:, np.newaxis], 1.0, left)
     begin = np.ones((*left.shape, STATES + 1), complex)
     some = left > 0
     whole, part = np.floor(left[some]), np.mod(left[some], 1.0)[:, np.newaxis]
@@ -133,8 +136,13 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     late = np.zeros(rate.size)
     if times.steps:
         # Of a prompt of which some is left none ends, of many waiting ones in proportion to what is taken.
-        ended = taken * np.where(taken < tokens, np.maximum(1 - times.mean / np.maximum(tokens, 1.0), 0.0), 1.0)
-        late = _late(free, plain, ended, length, others if times.alone else None)
+        ended = taken * np.where(left >= 1, np.maximum(1 - times.mean / np.maximum(tokens, 1.0), 0.0), 1.0)
+        parts = (free, plain, ended, length, *([others] if times.alone else []))
+        late = _late(None, *parts)
+        if (several := unit > room * (1 + 1e-9)).any():
+            # Prompts of so many steps outlast the sequence: of the steps that follow only those of the sequence count.
+            steps = times.steps / (none[several].min() if times.alone else 1.0)
+            late[several] = _late(round(steps), *(each[several] for each in parts))
     # Those that arrive while prompts are computed delay others, and so on: a branching process.
     further = np.clip(rate * np.minimum(times.slope(number), times.full(number)), 0.0, 0.95)
     dispersion = times.unit / (1 - further) ** 2 + rate * (cycle if times.alone else mean)
@@ -151,8 +159,10 @@ def _turns() -> Any:
     return np.exp(np.arange(2 * STATES)[:, np.newaxis] * phase)
 
 
-def _late(share: Array, rows: Array, prompts: Array, length: Array, others: Array | None) -> Array:
-    """The seconds that the steps after that of a prompt take more than the mean ones: all of them together.
+def _late(
+    steps: int | None, share: Array, rows: Array, prompts: Array, length: Array, others: Array | None = None
+) -> Array:
+    """The seconds that the `steps` after that of a prompt take more than the mean ones: by default all of them.
 
     The solution of Poisson's equation. Where prompts go first, it is the seconds between steps without prompts of any
     rank, which the others have none of with some probability.
@@ -163,10 +173,23 @@ def _late(share: Array, rows: Array, prompts: Array, length: Array, others: Arra
         idle[:, 0] = others
         usual = idle * usual / np.maximum((share * idle).sum(axis=1, keepdims=True), 1e-9)
     more = length - usual
-    system = np.eye(STATES) - rows + share[:, np.newaxis]
-    later = np.linalg.solve(system, more[..., np.newaxis])[..., 0] - more
+    if steps is None:
+        system = np.eye(STATES) - rows + share[:, np.newaxis]
+        later = np.linalg.solve(system, more[..., np.newaxis])[..., 0] - more
+    else:
+        later = _following(rows, more[..., np.newaxis], steps)[..., 0]
     weight = share * prompts
     return np.asarray((weight * later).sum(axis=1) / np.maximum(weight.sum(axis=1), NOTHING))
+
+
+def _following(rows: Array, values: Array, steps: int) -> Array:
+    """The expected sum of values of states over so many steps that follow each, by doubling."""
+    found, power = np.zeros_like(values), np.broadcast_to(np.eye(STATES), rows.shape)
+    for bit in f"{steps:b}":
+        found, power = found + power @ found, power @ power
+        if bit == "1":
+            found, power = rows @ (values + found), power @ rows
+    return found
 
 
 def _dispersion(rows: Array, prompts: Array) -> Array:

@@ -12,7 +12,7 @@ from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.steps import StepTimes
-from roofline.specs.scheduler import Scheduler
+from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
 
 UNLIMITED = 1 << 40
 """Tokens or sequences where nothing limits them."""
@@ -63,6 +63,11 @@ class Replica(Struct, frozen=True, dict=True):
         return self.scheduler.tokens or UNLIMITED
 
     @cached_property
+    def crowded(self) -> bool:
+        """Whether a sequence that decodes leaves a step no token of prompts, so that they wait for its end."""
+        return self.scheduler.order != PREFILL_FIRST and not self.received and self.budget <= self.steps.decode_tokens
+
+    @cached_property
     def sequences(self) -> int:
         """The most running sequences of all ranks."""
         return self.scheduler.sequences * self.data or UNLIMITED
@@ -77,7 +82,8 @@ def budget_of(scenario: Scenario, policy: Scheduler) -> int | None:
 def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = None) -> Replica:
     """The replica of a scenario, with tables that cover a load; `scheduler` replaces the engine's policy.
 
-    Raises DoesNotFitError where the model does not fit, or not even the shortest request.
+    The limits of the scenario's settings hold with either. Raises DoesNotFitError where the model does not fit, or not
+    even the shortest request, and RooflineError where a request is longer than the limit.
     """
     engine, hardware, parallel = scenario.profile, scenario.hardware, scenario.settings.parallel
     if parallel.data > 1 and parallel.expert == 1 and not parallel.nodes:
@@ -85,15 +91,22 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
         return replace(replica_of(one, load, scheduler), copies=parallel.data)
     policy = scheduler or engine.scheduler
     budget = policy.tokens or budget_of(scenario, policy)
-    policy = replace(policy, tokens=budget)
-    capacity = kv_capacity(scenario.model, hardware, scenario.run_precision, parallel, engine.memory)
+    settings = scenario.settings
+    policy = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
+    share = settings.utilization
+    reserve = engine.memory if share is None else replace(engine.memory, utilization=share)
+    capacity = kv_capacity(scenario.model, hardware, scenario.run_precision, parallel, reserve)
     if capacity.cache <= 0:
         raise DoesNotFitError(
             f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"
             f" {-capacity.cache / 1e9:.1f} GB of each device are missing"
         )
     kv_tokens = UNLIMITED if capacity.tokens is None else capacity.tokens * parallel.data
-    longest = load.longest
+    longest, limit = load.longest, settings.longest
+    if limit is not None and longest > limit:
+        raise RooflineError(f"the longest request, {longest:.0f} tokens, is longer than --max-model-len {limit}")
+    if limit is not None and limit > kv_tokens // parallel.data:
+        raise DoesNotFitError(f"vLLM does not start: a sequence of --max-model-len {limit} does not fit in memory")
     least = load.shortest
     if least > kv_tokens // parallel.data:
         raise DoesNotFitError(

@@ -138,8 +138,11 @@ class Times(Struct, frozen=True, dict=True):
 def slots_of(replica: Replica, load: Load) -> float:
     """The sequences that run at most: by the engine's limit, and those that fit in the KV cache.
 
-    Without reservation, sequences of all ages fill the cache; with it, each holds the reserved part of its output.
+    Without reservation, sequences of all ages fill the cache; with it, each holds the reserved part of its output. A
+    sequence beside which no prompt finds room in a step runs alone.
     """
+    if replica.crowded:
+        return float(replica.data)
     prompt, output = load.means
     held = prompt + max(load.biased_output / 2, replica.scheduler.reserved * output)
     share = 1.0 if replica.scheduler.reserved >= 1 else SPILL
@@ -150,7 +153,7 @@ def slots_of(replica: Replica, load: Load) -> float:
 def times_of(replica: Replica, load: Load, count: int) -> Times:
     """The times of steps of 1 to `count` sequences."""
     steps, ranks = replica.steps, replica.data
-    alone = replica.scheduler.order == PREFILL_FIRST
+    alone = replica.scheduler.order == PREFILL_FIRST or replica.crowded
     prompt, output = load.means
     lengths = np.maximum(_lengths(load) * (1 - load.hits), 1.0)
     cached, context = load.hits * prompt, load.held
@@ -172,7 +175,7 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
             lambda n, *_: np.interp(n, number, decode),
             received=True,
         )
-    room = ranks * _room(replica, lengths, number / ranks)
+    room = ranks * _room(replica, lengths, number / ranks, alone)
     columns = np.unique(np.append(geometric(16, max(room[0], 64.0), TOKENS), min(lengths.mean(), room[0])))
     rows = geometric(1, max(count, 2), SIZES)
     # A prompt that takes several steps has half of the others' tokens before it on average.
@@ -200,11 +203,11 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     return Times(decode, table, room, lengths, generated, alone, ranks, replica.scheduler.lag, step, cut=cut)
 
 
-def _room(replica: Replica, lengths: Array, number: Array) -> Array:
+def _room(replica: Replica, lengths: Array, number: Array, alone: bool) -> Array:
     """Tokens of prompts that find room in a step of a rank with n sequences, where others wait."""
     policy = replica.scheduler
     budget = min(replica.budget, MAX_TOKENS)
-    left = np.maximum(budget - number * (policy.order != PREFILL_FIRST) * replica.steps.decode_tokens, 0.0)
+    left = np.maximum(budget - number * (not alone) * replica.steps.decode_tokens, 0.0)
     if not policy.whole:
         return left
     places = np.linspace(left[-1], left[0], PLACES)

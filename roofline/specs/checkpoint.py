@@ -81,11 +81,11 @@ def precision_of(
 ) -> Precision:
     """The formats a model runs in: as requested (arguments of `parse_precision`), else as released.
 
-    `engine` is a profile or its name, by default the hardware's; a requested `base` is the format of what is not
-    quantized. Raises RooflineError for an unknown name.
+    `engine` is a profile or its name, by default that of the hardware and the model; a requested `base` is the format
+    of what is not quantized. Raises RooflineError for an unknown name.
     """
     base = requested.pop("base", None) or default_base(model, hardware)
-    profile = resolve_engine(hardware, engine)
+    profile = resolve_engine(hardware, engine, model)
     if any(requested.get(part) for part in RELEASED_OVERRIDES):
         return parse_precision(base, **requested)
     chosen = {part: name for part, name in requested.items() if name is not None}

@@ -23,7 +23,7 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from msgspec import Meta, Struct, field
@@ -38,6 +38,9 @@ from roofline.specs.library import modified
 from roofline.specs.reserve import NO_RESERVE, Reserve
 from roofline.specs.scheduler import PLAIN_SCHEDULER, Scheduler
 from roofline.specs.version import Version, nearest
+
+if TYPE_CHECKING:
+    from roofline.specs.model import Model
 
 PHASES = ("prefill", "decode")
 
@@ -261,15 +264,23 @@ ALL_REDUCES = ("custom_all_reduce", "trtllm_all_reduce")
 DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.default for parameter in PARAMETERS})
 
 
-def default_engine(hardware: Hardware) -> str:
-    """The default engine: llama.cpp on CPUs and Apple silicon, else vLLM, which also stands in for a vendor's fork."""
-    return "llama.cpp" if hardware.kind == "cpu" or hardware.family == "apple" else "vllm"
+def default_engine(hardware: Hardware, model: Model | None = None) -> str:
+    """The default engine: llama.cpp on CPUs and Apple silicon, and of a model in GGUF, the format of its files.
+
+    Otherwise vLLM, which also stands in for a vendor's fork.
+    """
+    if hardware.kind == "cpu" or hardware.family == "apple" or (model is not None and model.in_gguf):
+        return "llama.cpp"
+    return "vllm"
 
 
-def resolve_engine(hardware: Hardware, requested: Engine | str | None) -> Engine:
-    """The profile of a name, version or path, or the default one, on the hardware; raises like `load_engine`."""
+def resolve_engine(hardware: Hardware, requested: Engine | str | None, model: Model | None = None) -> Engine:
+    """The profile of a name, version or path, or the default one of the model, on the hardware.
+
+    Raises like `load_engine`.
+    """
     if not isinstance(requested, Engine):
-        requested = load_engine(default_engine(hardware) if requested is None else requested)
+        requested = load_engine(default_engine(hardware, model) if requested is None else requested)
     return requested.on(hardware)
 
 

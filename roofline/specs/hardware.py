@@ -110,8 +110,9 @@ class Hardware(Struct, frozen=True):
 
     `tensor` has the peaks of the matrix units (tensor cores), `vector` those of the vector units (CUDA cores);
     unsupported formats are absent. `units` are SMs, CUs or cores, `exponentials` those that each computes a clock where
-    that is not the usual 16. `sources` has the source of each number, by dotted key. `host` is the server that holds
-    PCIe devices, None if unknown.
+    that is not the usual 16. `assumed_units` are the units that hardware with varied peaks counts as having
+    (`roofline.timing.kernels.common.units`), None for those of its own figures. `sources` has the source of each
+    number, by dotted key. `host` is the server that holds PCIe devices, None if unknown.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Hardware(Struct, frozen=True):
     released: Annotated[int, Meta(ge=1900, le=2100)] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     host: Host | None = None
+    assumed_units: float | None = None
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bandwidth, self.memory_capacity))

@@ -28,11 +28,14 @@ FORM_FACTORS = frozenset({"oam", "pcie", "sxm"})
 ALWAYS_SAID = frozenset({"nvl", "max"})
 """Words of variants that a name must contain: an H200 is not an H200 NVL, an RTX PRO 6000 not a Max-Q."""
 
+_DEVICE = r"(?P<device>\d{3,}|.*[a-z].*)"
+"""A device has a letter in its name, or at least three digits: of 2x4090 the 2 is none."""
+
 _COUNTED = (
-    re.compile(r"(?P<count>\d{1,4})\s*[x×*]\s*(?P<device>.*[a-z].*)", re.IGNORECASE),
-    re.compile(r"(?P<device>.*\S)\s*[x×*:]\s*(?P<count>\d{1,4})", re.IGNORECASE),
+    re.compile(rf"(?P<count>\d{{1,4}})\s*[x×*]\s*{_DEVICE}", re.IGNORECASE),
+    re.compile(rf"{_DEVICE}\s*[x×*:]\s*(?P<count>\d{{1,4}})", re.IGNORECASE),
 )
-"""8xH100, 8 x H100, and H100 x8, H100:8."""
+"""8xH100, 8 x H100, 2x4090, and H100 x8, H100:8, 4090x2."""
 
 _TITLE = re.compile(r"^title: (.*)", re.MULTILINE)
 _VENDOR = re.compile(r"^vendor: (.*)", re.MULTILINE)
@@ -105,19 +108,19 @@ def _read(text: str, files: Files) -> Named:
             return Named(entry.name, entry.path, devices=count)
         misspelt = get_close_matches(device.lower(), names, n=1, cutoff=MISSPELT)
         found = among or [entry for entry in entries if _is_near(entry, given) and not misspelt]
-        near += [f"{count}x{entry.name}" if count > 1 else entry.name for entry in found]
+        # Of a text that counts, the candidates are as many of each.
+        near = [f"{count}x{entry.name}" if count > 1 else entry.name for entry in found] or near
     hint = "" if near or misspelt else "; 'roofline specs list hardware' lists all, and a spec file describes any other"
     raise UnknownNameError("hardware", text, names, near, hint)
 
 
 def _counted(text: str) -> Iterator[tuple[str, int]]:
-    """The text as one device, and the device and the number of a text that counts."""
+    """The text as one device, and the devices and their numbers of a text that counts."""
     yield text, 1
     for pattern in _COUNTED:
         match = pattern.fullmatch(text.strip())
         if match and int(match["count"]):
-            yield match["device"], int(match["count"])
-            return
+            yield match["device"].strip(), int(match["count"])
 
 
 def _is_named(entry: _Entry, given: tuple[str, ...]) -> bool:

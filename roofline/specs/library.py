@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote, suggest
-from roofline.core.inputs import reason
+from roofline.core.inputs import check_allowed, reason
 
 SEARCH_PATH = "ROOFLINE_SPECS"
 """Environment variable: further spec folders or files, separated like PATH; they override the bundled ones."""
@@ -30,6 +30,12 @@ def spec_files(package: str) -> dict[str, Path]:
 def _listed(folder: File) -> dict[str, Path]:
     """The specs of a folder as it was at a time."""
     return {path.stem: path for path in sorted(folder.path.glob("*.yaml"), key=lambda path: path.stem)}
+
+
+def folders() -> tuple[Path, ...]:
+    """The folder of the program with its packages, and the files and folders in `ROOFLINE_SPECS`."""
+    program = Path(str(files("roofline")))
+    return (program, *filter(Path.is_dir, program.iterdir()), *_extra_roots())
 
 
 def _extra_roots() -> Iterator[Path]:
@@ -100,7 +106,11 @@ def bundled_folder(package: str) -> Path:
 
 
 def modified(path: Path) -> int:
-    """A file's modification time in ns; 0 if it cannot be accessed (reading it raises the error)."""
+    """A file's modification time in ns; 0 if it cannot be accessed (reading it raises the error).
+
+    Raises RooflineError for a file that may not be opened (`roofline.core.inputs.restricted`), which may be cached.
+    """
+    check_allowed(path)
     try:
         return path.stat().st_mtime_ns
     except (OSError, ValueError):

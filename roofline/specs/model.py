@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.specs.sublayers import (
     Attention,
     Count,
@@ -129,7 +130,7 @@ class Model(Struct, frozen=True, dict=True):
     `mtp`: number of multi-token-prediction modules in the checkpoint, not part of the main model. `extra_parameters`:
     stored weights that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the
     derived size is `roofline.bound.memory.parameters(model)`. `stored`: the weights of the checkpoint on disk that the
-    model was read from.
+    model was read from. `gguf`: it is named as a GGUF file or a repository of them (`in_gguf`).
     """
 
     name: str
@@ -169,11 +170,17 @@ class Model(Struct, frozen=True, dict=True):
     parameters: int | None = None
     active_parameters: int | None = None
     stored: Stored | None = None
+    gguf: bool = False
 
     def __repr__(self) -> str:
         released = "" if self.quantization is None else f", quantization {self.quantization}"
         size = f"{self.layers} layers, hidden {self.hidden}, vocabulary {self.vocabulary}"
         return f"Model({self.name}: {size}, {self.dtype}{released})"
+
+    @property
+    def in_gguf(self) -> bool:
+        """Whether the weights are those of GGUF files, by name or by a scheme that only these have."""
+        return self.gguf or self.quantization in GGUF_SCHEMES
 
     @property
     def layers(self) -> int:

@@ -221,6 +221,8 @@ def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
     changes: dict[str, Any] = {"quantization": scheme}
     if scheme in PLAIN_FORMATS:
         changes = {"dtype": scheme, **({"quantization": None} if entry.quantization else {})}
+    if GGUF in re.split(r"[^a-z0-9]+", text.lower()):
+        changes["gguf"] = True
     return Named(entry.name, entry.path, changes)
 
 

@@ -48,7 +48,7 @@ def _load(path: Path, _modified: int) -> Model:
         from roofline.specs.weight_files.load import load_checkpoint
 
         content, stored = load_checkpoint(path)
-        return replace(parse_model(content, str(path)), stored=stored)
+        return replace(parse_model(content, str(path)), stored=stored, gguf=stored.loaded)
     content = read_mapping(path)
     if path.suffix.lower() == ".json":
         from roofline.specs.huggingface import translate

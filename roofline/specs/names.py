@@ -38,7 +38,7 @@ class Named(Struct, frozen=True):
 
     def __str__(self) -> str:
         count = f"{self.devices} x " if self.devices > 1 else ""
-        changed = ", ".join(f"{key} {value}" for key, value in self.changes.items() if isinstance(value, (str, int)))
+        changed = ", ".join(f"{key} {value}" for key, value in self.changes.items() if type(value) in (str, int))
         return f"{count}{self.name}{f' ({changed})' if changed else ''}"
 
 

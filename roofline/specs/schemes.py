@@ -245,6 +245,9 @@ GGUF = (
     _tiny("iq1_s", "iq1_s", "q2_k", o_proj="iq2_xxs"),
 )
 
+GGUF_SCHEMES = frozenset(scheme.name for scheme in GGUF)
+"""The names of llama.cpp's file types."""
+
 WEIGHT_SCHEMES: Mapping[str, WeightScheme] = MappingProxyType(
     {scheme.name: scheme for scheme in GGUF}
     | {

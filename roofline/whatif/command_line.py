@@ -77,7 +77,7 @@ def option_words(request: Request) -> Iterator[tuple[str, str | None]]:
     engine = options.get("engine")
     if isinstance(engine, Engine):
         raise RooflineError("an engine made in Python has no name for a command")
-    if engine is not None and engine != default_engine(request.hardware):
+    if engine is not None and engine != default_engine(request.hardware, request.model):
         yield "--engine", engine
     if options.get("host") is not None:
         yield "--host", options["host"]

@@ -64,13 +64,13 @@ class Request(Struct, frozen=True, dict=True):
 
     @property
     def engine_name(self) -> str:
-        """The name (with a version) or path of the engine; by default that of the hardware."""
-        return str(self.options.get("engine") or default_engine(self.hardware))
+        """The name (with a version) or path of the engine; by default that of the hardware and the model."""
+        return str(self.options.get("engine") or default_engine(self.hardware, self.model))
 
     @property
     def engine(self) -> Engine:
         """The engine's profile."""
-        return resolve_engine(self.hardware, self.options.get("engine"))
+        return resolve_engine(self.hardware, self.options.get("engine"), self.model)
 
     def scenario(self, **changes: Any) -> Scenario:
         """The scenario, with some of the `options` changed. Raises RooflineError if it is invalid."""
@@ -78,13 +78,25 @@ class Request(Struct, frozen=True, dict=True):
             return self._scenario
         return apply_techniques(replace(self._plain, **changes), self.techniques)
 
+    def deployment(self) -> Scenario:
+        """The scenario for a load, which replaces the workload: the load's requests, not it, are held to the limits."""
+        return apply_techniques(self._unchecked, self.techniques)
+
+    @cached_property
+    def _unchecked(self) -> Scenario:
+        settings = Settings(
+            parallel=Parallelism(**self.degrees),
+            sequences=self.limits.get("max_num_seqs"),
+            longest=self.limits.get("max_model_len"),
+            **self.settings,
+        )
+        return Scenario(self.model, self.hardware, precision=self.precision, settings=settings, **self.options)
+
     @cached_property
     def _plain(self) -> Scenario:
-        settings = Settings(parallel=Parallelism(**self.degrees), **self.settings)
-        scenario = Scenario(self.model, self.hardware, precision=self.precision, settings=settings, **self.options)
         if self.limits:
-            self._check_limits(scenario)
-        return scenario
+            self._check_limits(self._unchecked)
+        return self._unchecked
 
     @property
     def max_batch(self) -> int:

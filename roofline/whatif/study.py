@@ -230,7 +230,9 @@ def _sources(values: Mapping[str, Iterable[Any]]) -> dict[tuple[str, str], str]:
     """Digests of the specs of a study, whose options have these values."""
     named = {name: values.get(name, ()) for name in _LOADERS}
     if not named["engine"]:
-        named["engine"] = sorted({default_engine(load_devices(name)[0]) for name in named["hw"] if name})
+        models = [load_model(name) for name in named["model"] if name]
+        devices = [load_devices(name)[0] for name in named["hw"] if name]
+        named["engine"] = sorted({default_engine(device, model) for device in devices for model in models})
     return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
 
 

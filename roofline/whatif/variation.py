@@ -16,6 +16,7 @@ from roofline.specs.formats import Format
 from roofline.specs.hardware import Hardware
 from roofline.specs.schemes import ByDepth, ByGroup, Choice, Mixture, WeightScheme
 from roofline.techniques.changes import precision_of
+from roofline.timing.kernels.common import units
 
 
 def with_hardware(scenario: Scenario, change: Callable[[Hardware], Hardware]) -> Scenario:
@@ -40,13 +41,13 @@ def scaled_capacity(hardware: Hardware, factor: float) -> Hardware:
 def scaled_peaks(hardware: Hardware, factor: float) -> Hardware:
     """The hardware with the matrix peaks of all formats times `factor`; vector peaks if it has no matrix unit."""
     if not hardware.tensor:
-        return replace(hardware, vector=_scaled(hardware.vector, factor))
-    return replace(hardware, tensor=_scaled(hardware.tensor, factor))
+        return scaled_vector_peaks(hardware, factor)
+    return replace(hardware, tensor=_scaled(hardware.tensor, factor), assumed_units=units(hardware))
 
 
 def scaled_vector_peaks(hardware: Hardware, factor: float) -> Hardware:
     """The hardware with the vector peaks of all formats times `factor`."""
-    return replace(hardware, vector=_scaled(hardware.vector, factor))
+    return replace(hardware, vector=_scaled(hardware.vector, factor), assumed_units=units(hardware))
 
 
 def scaled_links(hardware: Hardware, factor: float) -> Hardware:

@@ -32,6 +32,29 @@ def test_json_has_every_statistic_with_its_interval(run, prompt) -> None:
     assert point["usd_per_million_tokens"] > 0
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--with", "medusa", "--prompt", 512, "--generate", 128, "--rate", "10.3"),
+        ("--with", "eagle-2", "--chunk", 64, "--rate", "0.1,1", "--prompt", 512),
+        ("--with", "eagle-2", "--chunk", 2, "--concurrency", "1,5"),
+        ("--chunk", 1, "--concurrency", 1),
+        ("--chunk", 1, "--rate", "0.01"),
+        ("--chunk", 8, "--rate", "0.5,1,2", "--prompt", 512),
+    ],
+)
+def test_steps_with_little_room_for_prompts(run, more) -> None:
+    status, out, err = run("serve", "llama-3.2-1b", "--hw", "rtx-4090", *more, "--format", "json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["points"][0]["ttft_s"]["mean"]["mid"] > 0
+
+
+def test_advice_on_goodput_with_speculation(run) -> None:
+    status, out, err = run("advise", "llama-3.2-1b", "--hw", "rtx-4090", "--objective", "goodput", "--format", "json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["recommendations"]
+
+
 def test_notes_of_the_longest_request_are_printed(run) -> None:
     asked = (*ASKED, "--concurrency", 2, "--engine", "vllm@0.31")
     _, out, _ = run(*asked, "--prompt", "uniform:1000:140000")
@@ -182,3 +205,63 @@ def test_data_parallel_ranks_without_experts_do_not_wait_for_each_other(run, how
         assert four[name] == pytest.approx(4 * one[name])
     assert four["kv_use"] == pytest.approx(one["kv_use"])
     assert four["output_tokens_per_s_per_device"] == pytest.approx(one["output_tokens_per_s_per_device"])
+
+
+def served(run, *more: object) -> dict[str, Any]:
+    """The document of `serve`, without what was written of the load."""
+    status, out, err = run(*ASKED, *more, "--format", "json")
+    assert (status, err) == (0, "")
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+LOADS = (("--concurrency", 64), ("--rate", 2), ("--rate", 2, "--simulate", 50), ("--offline", 50))
+
+
+@pytest.mark.parametrize("load", LOADS, ids=str)
+def test_max_num_seqs_is_sequences(run, load) -> None:
+    limited = served(run, *load, "--max-num-seqs", 4)
+    assert limited == served(run, *load, "--sequences", 4)
+    assert limited["scheduler"]["sequences"] == 4
+    assert limited["points"] != served(run, *load)["points"]
+
+
+def test_limits_hold_for_pools_ranks_and_axes(run) -> None:
+    apart = ("--disaggregation", "prefills=1,decodes=1", "--rate", 1)
+    assert served(run, *apart, "--max-num-seqs", 4) == served(run, *apart, "--sequences", 4)
+    ranks = ("--dp", 2, "--concurrency", 64)
+    assert served(run, *ranks, "--max-num-seqs", 4) == served(run, *ranks, "--sequences", 4)
+    status, out, _ = run(*ASKED, "--concurrency", 64, "--over", "max_num_seqs=4,64", "--format", "csv")
+    assert status == 0
+    few, many = csv.DictReader(out.splitlines())
+    assert float(few["ttft_mean_s"]) > 2 * float(many["ttft_mean_s"])
+
+
+def test_gpu_memory_utilization_is_the_room_of_the_kv_cache(run) -> None:
+    rooms = [
+        served(run, "--concurrency", 300, *more)["scheduler"]["kv_tokens"]
+        for more in ((), ("--gpu-memory-utilization", "0.92"), ("--gpu-memory-utilization", "0.4"))
+    ]
+    assert rooms[0] == rooms[1] > 4 * rooms[2] > 0
+    status, _, err = run(*ASKED, "--concurrency", 1, "--gpu-memory-utilization", "0.1")
+    assert (status, "does not fit" in err) == (2, True)
+
+
+def test_max_model_len_limits_the_requests_of_the_load(run, tmp_path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,50\n1,300,60\n")
+    asked = ("serve", "llama-3.1-8b", "--hw", "h100-sxm", "--max-model-len")
+    assert run(*asked, 360, "--trace", trace)[0] == 0
+    assert run(*asked, 120, "--prompt", 100, "--generate", 20, "--rate", 1)[0] == 0
+    for more in ((359, "--trace", trace), (119, "--prompt", 100, "--generate", 20, "--rate", 1), (1000, "--rate", 1)):
+        status, out, err = run(*asked, *more)
+        assert (status, out, "--max-model-len" in err) == (2, "", True)
+    status, _, err = run("serve", "llama-3.1-8b", "--hw", "l4", "--max-model-len", "128K", "--rate", 1)
+    assert (status, "vLLM does not start" in err) == (2, True)
+
+
+def test_two_limits_of_the_sequences_are_refused(run) -> None:
+    status, out, err = run(*ASKED, "--sequences", 4, "--max-num-seqs", 8)
+    assert (status, out) == (2, "")
+    assert "--sequences" in err
+    assert "--max-num-seqs" in err

@@ -27,6 +27,34 @@ def test_names_are_told_on_stderr_and_the_answer_is_the_same(run: Run) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["bartowski/Llama-3.3-70B-Instruct-GGUF:Q4_K_M", "llama3.3:70b-instruct-q4_K_M"])
+def test_gguf_on_two_consumer_gpus_fits_in_llama_cpp(run: Run, name: str) -> None:
+    found, _ = scenario(run, name, "--hw", "2x4090")
+    assert found["scenario"]["engine"] == "llama.cpp"
+    assert found["memory"]["fits"]
+    assert found["phases"] == scenario(run, name, "--hw", "2x4090", "--engine", "llama.cpp")[0]["phases"]
+    asked, _ = scenario(run, name, "--hw", "2x4090", "--engine", "vllm")
+    assert asked["scenario"]["engine"] == "vllm"
+
+
+def test_a_gguf_repository_of_unquantized_weights_is_run_by_llama_cpp(run: Run) -> None:
+    found, told = scenario(run, "unsloth/Qwen3-8B-GGUF:BF16", "--hw", "rtx-4090")
+    assert found["scenario"]["engine"] == "llama.cpp"
+    assert "gguf" not in told.rpartition("taken as")[2]
+    assert scenario(run, "Qwen/Qwen3-8B", "--hw", "rtx-4090")[0]["scenario"]["engine"] == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [(("serve",), ("--concurrency", 2)), (("solve", "max-batch"), ("--tpot", "50ms")), (("explain", "tpot"), ())],
+)
+def test_gguf_is_run_by_llama_cpp_in_every_question(run: Run, words: tuple[str, ...], more: tuple[object, ...]) -> None:
+    asked = (*words, "unsloth/Qwen3-8B-GGUF:Q8_0", "--hw", "rtx-4090", *more, "--format", "json")
+    default, named = run(*asked), run(*asked, "--engine", "llama.cpp")
+    assert default[0] == 0
+    assert json.loads(default[1]) == json.loads(named[1])
+
+
 def test_the_quantization_of_a_name_is_the_checkpoints(run: Run) -> None:
     named, told = scenario(run, "Qwen/Qwen3-32B-AWQ", "--hw", "h100-sxm")
     asked, _ = scenario(run, "qwen3-32b", "--hw", "h100-sxm", "--quant", "awq")

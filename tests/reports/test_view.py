@@ -236,6 +236,57 @@ def test_the_page_reads_no_other_files_of_this_machine(server: Server, tmp_path:
         assert document["error"].startswith("the page reads no files of this machine")
 
 
+SECRET = "password: hunter2\nname: x\n"
+
+READS: Mapping[str, Mapping[str, str]] = {
+    "an engine": {"engine": "{}"},
+    "an engine's version": {"engine": "{}@1"},
+    "an option by another spelling": {"engine_": "{}"},
+    "an option as on the command line": {"--host": "{}"},
+    "a host": {"host": "{}"},
+    "hardware": {"hw": "{}"},
+    "a model": {"model": "{}"},
+    "a model's folder": {"model": "{folder}"},
+    "a technique's hardware": {"tp": "1", "with": "fastdecode:hardware={}"},
+    "a technique's model": {"with": "fp8+speculative-decoding:draft={}"},
+    "a technique's folder": {"with": "speculative-decoding:draft={folder}"},
+    "devices for decode": {"with": "disaggregation:decode={}"},
+    "a spec's host": {"hw": "x", "hw.spec": "{spec}"},
+}
+
+
+@pytest.mark.parametrize("made", READS.values(), ids=READS)
+def test_no_text_of_the_page_opens_a_file(server: Server, tmp_path: Path, made: Mapping[str, str]) -> None:
+    secret = tmp_path / "secret.yaml"
+    secret.write_text(SECRET)
+    (tmp_path / "config.json").write_text(json.dumps({"password": "hunter2"}))
+    spec = (ROOT / "hwspecs/l4.yaml").read_text() + f"\nhost: {secret}\n"
+    setup = {key: text.replace("{spec}", spec).format(secret, folder=tmp_path) for key, text in made.items()}
+    for question in ("answer", "load", "advice", "csv"):
+        status, document = ask(server, question, {**BASE, **setup})
+        assert (status, "password" in str(document)) == (422, False)
+        assert document["error"].startswith("the page reads no files of this machine")
+    secret.unlink()  # that there is no such file is not told either
+    assert ask(server, "answer", {**BASE, **setup}) == (422, document)
+    for path in (f"{secret}\0", f"{tmp_path}/{'x' * 5000}"):
+        assert ask(server, "answer", {**BASE, "engine": path})[0] == 422
+
+
+def test_files_that_the_command_named_stay_readable(tmp_path: Path) -> None:
+    engine, draft = tmp_path / "mine.yaml", tmp_path / "draft.yaml"
+    engine.write_text((ROOT / "roofline/specs/engines/ideal.yaml").read_text())
+    draft.write_text((ROOT / "modelspecs/llama-3.2-1b.yaml").read_text())
+    technique = f"speculative-decoding:draft={draft}"
+    with serving({**BASE, "engine": str(engine), "with": technique}) as server:
+        setup = dict(parse_qsl(urlsplit(server.address).fragment))
+        assert answer(server, setup)["analysis"]["techniques"] == [technique]
+        draft.write_text(draft.read_text() + "\n")  # edited while the page is open
+        assert answer(server, {**setup, "batch": "2"})
+        other = tmp_path / "other.yaml"
+        other.write_text(SECRET)
+        assert ask(server, "answer", {**setup, "engine": str(other)})[0] == 422
+
+
 def test_files_of_the_command_are_in_its_address(tmp_path: Path) -> None:
     model, hardware = hostile_specs(tmp_path)
     with serving({"model": str(model), "hw": str(hardware)}) as server:

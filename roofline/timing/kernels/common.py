@@ -189,8 +189,10 @@ def units(hardware: Hardware) -> float:
 
     Where no document gives it, it is estimated from the peak: one unit for each 16 TFLOP/s, as on accelerators of 2022
     to 2024; it only sets the granularity of waves. The few large cores of an NPU are estimated so, too, since the
-    constants of a unit are a GPU's.
+    constants of a unit are a GPU's. Hardware whose peaks are varied keeps its number: faster units, not more of them.
     """
+    if hardware.assumed_units is not None:
+        return hardware.assumed_units
     if hardware.units is not None and hardware.kind != "npu":
         return float(hardware.units)
     peak = max((*hardware.tensor.values(), *hardware.vector.values()))

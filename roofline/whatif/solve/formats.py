@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import analyze
 from roofline.specs.checkpoint import released_scheme
-from roofline.specs.engine import resolve_engine
 from roofline.specs.formats import UNQUANTIZED_FORMATS
 from roofline.specs.precision import PLAIN, SCHEMES
 from roofline.whatif.request import Request
@@ -62,7 +61,7 @@ def _first(question: str, request: Request, targets: Targets, schemes: Iterable[
 
 def _own(request: Request) -> str:
     """The scheme of the released model on the request's engine, such as bf16."""
-    scheme = released_scheme(request.model, resolve_engine(request.hardware, request.options.get("engine")))
+    scheme = released_scheme(request.model, request.engine)
     return request.precision.base.name if scheme == PLAIN else scheme
 
 

@@ -55,6 +55,29 @@ def test_a_closed_loop_agrees_with_its_simulation(order, concurrency) -> None:
     assert float(quick.rate[0]) == pytest.approx(run.output.size / run.duration, rel=0.07)
 
 
+@pytest.mark.parametrize(("prompt", "tokens"), [(1024, 1), (4000, 24), (512, 4), ("exponential:mean=2000", 16)])
+@pytest.mark.parametrize("order", ORDERS)
+def test_steps_with_room_for_a_hundredth_of_a_prompt(prompt, tokens, order) -> None:
+    found = replica(0, order=order, tokens=tokens)
+    alone = steady(found, Load(prompt=prompt, output=64, concurrency=1), 1)
+    rate = 0.2 / float(alone.ttft[0, 0] + 63 * alone.tpot[0, 0])
+    load = Load(prompt=prompt, output=64, rate=rate)
+    quick, run = steady(found, load, [rate, rate / 10]), simulate(found, load, 400)
+    assert float(quick.ttft[0, 0]) == pytest.approx((run.first - run.arrival).mean(), rel=0.5)
+    slowest = found.steps.seconds(8, 1000, tokens)
+    assert 0 < float(quick.tpot[0, 1]) <= float(quick.tpot[0, 0])
+    assert order != MIXED or float(quick.tpot[0, 0]) < slowest
+
+
+def test_prompts_wait_for_the_end_of_a_sequence_that_fills_a_step() -> None:
+    found = replica(0, tokens=1)
+    for users in (1, 3):
+        load = Load(prompt=300, output=50, concurrency=users)
+        quick, run = steady(found, load, users), simulate(found, load, 20 * users)
+        assert float(quick.running[0]) <= 1
+        assert float(quick.rate[0]) == pytest.approx(run.output.size / run.duration, rel=0.1)
+
+
 @given(
     place=st.integers(0, len(DEPLOYMENTS) - 1),
     order=st.sampled_from(ORDERS),

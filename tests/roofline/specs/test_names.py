@@ -192,6 +192,33 @@ def test_hardware_with_its_count(text: str) -> None:
         load_hardware(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "count"),
+    [
+        ("2x4090", "rtx-4090", 2),
+        ("2x 4090", "rtx-4090", 2),
+        ("2 × 4090", "rtx-4090", 2),
+        ("4090x2", "rtx-4090", 2),
+        ("4090:100", "rtx-4090", 100),
+        ("1x4090", "rtx-4090", 1),
+        ("8*3090", "rtx-3090", 8),
+        ("4xL40S", "l40s", 4),
+        ("2x7900 XTX", "radeon-rx-7900-xtx", 2),
+        ("2x gaudi 2", "gaudi-2", 2),
+        ("7900xtx", "radeon-rx-7900-xtx", 1),
+    ],
+)
+def test_a_count_before_a_name_of_digits(text: str, name: str, count: int) -> None:
+    assert load_devices(text) == (load_hardware(name), count)
+
+
+@pytest.mark.parametrize("text", ["4xH100", "4x H100", "H100 x4"])
+def test_the_candidates_of_a_count_are_counted(text: str) -> None:
+    with pytest.raises(UnknownNameError) as refusal:
+        load_devices(text)
+    assert set(refusal.value.candidates) == {"4xh100-pcie", "4xh100-sxm"}
+
+
 @given(st.sampled_from(list_models()), st.sampled_from(["-", ":", " "]), st.booleans())
 def test_separators_and_case_do_not_count(name: str, separator: str, upper: bool) -> None:
     first, _, rest = name.partition("-")

@@ -33,7 +33,7 @@ from roofline.whatif.solve import (
     min_peak,
 )
 from roofline.whatif.solve.targets import figures, ratios, used
-from roofline.whatif.variation import scaled_bandwidth, scaled_peaks, with_hardware
+from roofline.whatif.variation import scaled_bandwidth, scaled_peaks, scaled_vector_peaks, with_hardware
 
 SMALL = replace(load_hardware("rtx-4090"), memory_capacity=8e9)
 MODEL = load_model("gpt2-xl")
@@ -141,6 +141,32 @@ def test_minimum_bandwidth_and_peak(factor: float, at: Any) -> None:
             assert answer.verdict == "always"
     figure = min_bandwidth(PLAIN, replace(targets, ttft=None, tpot=1.0), chips=())
     assert figure.check.meets
+
+
+NO_UNITS = (load_hardware("h100-nvl"), replace(load_hardware("a100-sxm-80gb"), units=None), load_hardware("gaudi-2"))
+
+
+@pytest.mark.parametrize("device", NO_UNITS, ids=lambda device: device.name)
+@pytest.mark.parametrize("scaled", [scaled_peaks, scaled_vector_peaks])
+def test_a_higher_peak_of_as_many_units_is_never_slower(device: Any, scaled: Any) -> None:
+    asked = Request(load_model("llama-3.1-8b"), device).scenario()
+    varied = [
+        with_hardware(asked, lambda device, factor=factor: scaled(device, factor)) for factor in (1, 10, 1e3, 1e6)
+    ]
+    assert analyze(varied[0]).expected.tpot.mid == analyze(asked).expected.tpot.mid
+    for name in ("ttft", "tpot"):
+        spent = np.array([getattr(analyze(each).expected, name).mid for each in varied])
+        assert (spent[1:] <= spent[:-1] * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("device", NO_UNITS, ids=lambda device: device.name)
+def test_a_target_that_the_device_meets_needs_less_than_its_peak(device: Any) -> None:
+    request = Request(load_model("llama-3.1-8b"), device)
+    targets = Targets(tpot=2 * analyze(request.scenario()).expected.tpot.mid)
+    answer = min_peak(request, targets, chips=())
+    assert answer.verdict == "found"
+    assert answer.value < device.matrix_peak("bf16")
+    assert answer.check.meets
 
 
 def test_minimum_bandwidth_of_a_memory_bound_step() -> None:

@@ -12,7 +12,7 @@ from roofline.scenario.analysis import analyze
 from roofline.whatif.command_line import command_words
 from roofline.whatif.options import OPTIONS, find_option
 from roofline.whatif.request import Request
-from roofline.whatif.solve import Targets, break_even, max_batch, max_context
+from roofline.whatif.solve import Targets, break_even, max_batch, max_concurrency, max_context, max_rate
 from roofline.whatif.study import assemble, make_study
 from roofline.whatif.sweep import sweep
 
@@ -129,3 +129,15 @@ def test_studies_and_axes_know_the_names() -> None:
         assert find_option(name) is OPTIONS[own]
     study = make_study({"tensor_parallel_size": "1,2"}, model="llama-3.1-8b", hw="h100-sxm", kv_cache_dtype="auto")
     assert [axis.name for axis in study.axes] == ["tp"]
+
+
+@pytest.mark.parametrize("limit", ["--max-num-seqs 4", "--gpu-memory-utilization 0.28"])
+def test_limits_hold_under_load(limit) -> None:
+    targets = Targets(tpot=50e-3)
+    for question in (max_rate, max_concurrency):
+        free, limited = question(request(DENSE), targets), question(request(f"{DENSE} {limit}"), targets)
+        assert 0 < limited.value < free.value / 2
+        assert limited.limited_by == ("saturation",)
+    assert max_concurrency(request(f"{DENSE} --max-num-seqs 4"), targets).value == 4
+    with pytest.raises(RooflineError, match="longer than --max-model-len"):
+        max_rate(request(f"{DENSE} --max-model-len 500"), targets)

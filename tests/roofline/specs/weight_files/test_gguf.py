@@ -281,3 +281,14 @@ def test_any_damage_is_a_roofline_error_or_analysed(small_model: bytes, data: st
         analysis = analyze(Scenario(load_model(str(path)), hardware, engine="llama.cpp"))
         assert analysis.memory.weights >= 0
         assert all("\n" not in note for note in notes(analysis))
+
+
+@pytest.mark.parametrize("hardware", ["rtx-4090", "h100-sxm", "mi300x"])
+def test_a_file_is_run_by_llama_cpp_unless_an_engine_is_named(write_gguf: Write, hardware: str) -> None:
+    path = str(llama_2_7b(write_gguf))
+    device = load_hardware(hardware)
+    default = Scenario(load_model(path), device)
+    assert default.profile.name == "llama.cpp"
+    assert analyze(default).memory == analyze(Scenario(load_model(path), device, engine="llama.cpp")).memory
+    assert Scenario(load_model(path), device, engine="vllm").profile.name == "vllm"
+    assert Scenario(load_model("llama-2-7b"), device).profile.name == "vllm"
