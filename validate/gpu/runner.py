@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from roofline.core.errors import RooflineError
-from roofline.core.files import save_text, write_bytes
+from roofline.core.files import cannot_write, save_text, write_bytes
 from roofline.validate.gpu.plan import STEPS, Step
 from roofline.validate.gpu.pool import end_with_parent, sentence
 from roofline.validate.gpu.summary import summary
@@ -71,19 +71,25 @@ def run(
     torch_module()
     with suppress(ImportError):
         importlib.import_module("triton")
-    folder.mkdir(parents=True, exist_ok=True)
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
     visit = Visit(folder, bench)
     results: list[Result] = []
     end = bench.clock() + 60 * minutes
     for index, step in enumerate(steps):
         reserved = steps[-1].seconds if index + 1 < len(steps) else 0.0
         result = _step(visit, step, end - reserved, 1e9 if step.rest else limit(step, minutes, steps))
+        if index == 0 and result.status != "done":
+            if made:
+                folder.rmdir()
+            raise RooflineError(f"nothing was measured: {result.sentence}")
         results.append(result)
         visit.facts[step.name] = result.facts
         _note(folder, result)
         say(result.line)
-        if index == 0 and result.status != "done":
-            raise RooflineError(f"nothing was measured: {result.sentence}")
     save_parquet(folder)
     return results
 

@@ -70,6 +70,13 @@ def test_a_second_visit_keeps_rows(tmp_path: Path) -> None:
     assert len(rows) == len({tuple(row.items()) for row in rows}) > 5
 
 
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(RooflineError, match="cannot write"):
+            runner.run(folder, 8.0, lambda _: None, interpreted.bench())
+
+
 def test_the_dry_run_is_within_its_minutes() -> None:
     lines = runner.dry_run(8.0)
     assert [line.split()[0] for line in lines] == [*(step.name for step in STEPS), "all"]
@@ -147,8 +154,8 @@ def test_nothing_follows_a_device_that_is_not_there(tmp_path: Path) -> None:
 
     steps = [Step("machine", "", 1, 9, missing), STEPS[3]]
     with pytest.raises(RooflineError, match="nothing was measured: there is no CUDA device"):
-        runner.run(tmp_path, 8.0, lambda _: None, interpreted.bench(), steps)
-    assert [result.status for result in read_results(tmp_path)] == ["failed"]
+        runner.run(tmp_path / "new", 8.0, lambda _: None, interpreted.bench(), steps)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("seed", range(2))
