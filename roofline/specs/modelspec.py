@@ -16,7 +16,15 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, UnknownNameError, quote, suggest
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.layer_checks import check_layer
-from roofline.specs.library import as_mapping, check_keys, is_hardware, modified, spec_files, spec_path
+from roofline.specs.library import (
+    as_mapping,
+    check_keys,
+    is_hardware,
+    modelopt_file,
+    modified,
+    spec_files,
+    spec_path,
+)
 from roofline.specs.model import AudioConvolution, Conditioning, ImageRule, Layer, LayerGroup, Model, Norm, Positions
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record
@@ -35,27 +43,30 @@ def load_model(name: str) -> Model:
     """
     path = spec_path(name, "modelspecs")
     if path is not None:
-        return _load(path, modified(path))
+        return _load(path, _modified(path))
     from roofline.specs.model_names import read_model
 
     named = read_model(name)
-    return replace(_load(named.path, modified(named.path)), **named.changes)
+    return replace(_load(named.path, _modified(named.path)), **named.changes)
+
+
+def _modified(path: Path) -> tuple[int, ...]:
+    """When the files of a model last changed."""
+    return tuple(map(modified, filter(None, (path, modelopt_file(path)))))
 
 
 @lru_cache(maxsize=256)
-def _load(path: Path, _modified: int) -> Model:
+def _load(path: Path, _changed: tuple[int, ...]) -> Model:
     if is_checkpoint(path):
         from roofline.specs.weight_files.load import load_checkpoint
 
         content, stored = load_checkpoint(path)
         return replace(parse_model(content, str(path)), stored=stored)
-    content = read_mapping(path)
     if path.suffix.lower() == ".json":
-        from roofline.specs.huggingface import translate
+        from roofline.specs.huggingface import translate_file
 
-        fallback = path.stem if path.stem != "config" else path.resolve().parent.name
-        content = translate(content, str(path), fallback)
-    return parse_model(content, str(path))
+        return parse_model(translate_file(path), str(path))
+    return parse_model(read_mapping(path), str(path))
 
 
 def list_models() -> list[str]:

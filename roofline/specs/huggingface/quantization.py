@@ -12,19 +12,27 @@ from collections.abc import Callable, Mapping
 
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.huggingface.config import Config, Spec
+from roofline.specs.library import MODELOPT
 
 SECTION = "quantization_config"
+MODELOPT_SECTION = "quantization"
+"""The keys of the section in a config.json, and in ModelOpt's file beside it."""
 HINT = "; without that section the model runs in 16 bits, or in the scheme of --quant"
 
 
-def quantization(config: Config) -> Spec:
+def quantization(config: Config, modelopt: Config | None = None) -> Spec:
     """The spec keys of a checkpoint's quantization; none if it is unquantized.
 
-    Raises SpecError for an unknown method or format instead of assuming 16 bits.
+    `modelopt`: the file in which ModelOpt names it, if the config.json does not. Raises SpecError for an unknown method
+    or format instead of assuming 16 bits.
     """
     places = (config, config.section("text_config"))
     named = (place.section(name) for place in places for name in (SECTION, "compression_config"))
     found = [section for section in named if section.content]
+    if not found and modelopt is not None:
+        section = modelopt.section(MODELOPT_SECTION)
+        # Without an algorithm only the KV cache is quantized.
+        found = [section] if section.text("quant_algo", None) else []
     if not found:
         return {}
     layers = max(place.integer("num_hidden_layers", default=0, least=0, most=10**5) for place in places)
@@ -62,12 +70,11 @@ def _unquantized_parts(section: Config, layers: int) -> list[str]:
 
 
 def _scheme(section: Config, unquantized: list[str]) -> str:
-    method = section.text("quant_method").strip().lower().replace("_", "-")
+    # ModelOpt names its algorithms, and in some files not itself.
+    own = {"default": "modelopt"} if section.content.get("quant_algo") else {}
+    method = section.text("quant_method", **own).strip().lower().replace("_", "-")
     if method not in METHODS:
-        raise SpecError(
-            section.where,
-            f"'{SECTION}': no scheme is known for the method {quote(method)}{suggest(method, METHODS)}{HINT}",
-        )
+        raise _unknown(section, f"the method {quote(method)}{suggest(method, METHODS)}")
     scheme = METHODS[method](section)
     if scheme == "mxfp4" and method != "mxfp4" and "attention" not in unquantized:
         raise _unknown(section, "attention in MXFP4")
@@ -75,7 +82,8 @@ def _scheme(section: Config, unquantized: list[str]) -> str:
 
 
 def _unknown(section: Config, what: str) -> SpecError:
-    return SpecError(section.where, f"'{SECTION}': no scheme is known for {what}{HINT}")
+    key = MODELOPT_SECTION if section.where.endswith(MODELOPT) else SECTION
+    return SpecError(section.where, f"{quote(key)}: no scheme is known for {what}{HINT}")
 
 
 def _grouped(section: Config, kind: str = "int") -> str:

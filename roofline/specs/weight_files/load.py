@@ -17,7 +17,8 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.units import si
 from roofline.specs.formats import FORMATS, UNQUANTIZED_FORMATS, Format
-from roofline.specs.huggingface import translate
+from roofline.specs.huggingface import translate, translate_file
+from roofline.specs.library import CONFIG
 from roofline.specs.schemes import GGUF, MXFP4_BLOCKS, WeightScheme, find_weight_scheme
 from roofline.specs.weight_files.components import SAFETENSORS, layer_of, of_gguf, of_safetensors
 from roofline.specs.weight_files.gguf import FILE_TYPES, TYPES, Gguf, read_gguf
@@ -25,7 +26,7 @@ from roofline.specs.weight_files.gguf_config import ARCHITECTURES, config_of
 from roofline.specs.weight_files.safetensors import read_header, shards
 from roofline.specs.weight_files.stored import Share, Stored, StoredTensor, average, shares
 
-CONFIG, ADAPTER = "config.json", "adapter_config.json"
+ADAPTER = "adapter_config.json"
 
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
 
@@ -113,7 +114,7 @@ def _folder(folder: Path) -> tuple[dict[str, Any], Stored]:
         if adapter:
             raise SpecError(where, f"is no model but a {adapter.removeprefix('the ')}")
         raise SpecError(where, f"has no {CONFIG}: it is no folder of a Hugging Face model")
-    content = translate(read_mapping(folder / CONFIG), str(folder / CONFIG), folder.resolve().name)
+    content = translate_file(folder / CONFIG)
     files = [read_header(path) for path in shards(folder)]
     if not files:
         raise SpecError(where, "has no safetensors files; its config.json can be analysed without weights")

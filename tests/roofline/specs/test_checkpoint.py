@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from roofline import Scenario, SpecError, UnknownNameError, analyze, load_hardware, load_model, parse_precision
 from roofline.cli.scenario_options import parse_scenarios
 from roofline.core.errors import RooflineError
+from roofline.reports.documents.listing import imported
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import load_engine
 from roofline.specs.engine_files import parse_engine, render
@@ -349,3 +351,50 @@ def test_grouped_integer_formats() -> None:
         find_format("int4-g0")
     with pytest.raises(UnknownNameError):
         find_format("int9-g32")
+
+
+# --- ModelOpt's file beside a config.json -----------------------------------------------------------------------------
+
+
+def beside(folder: Path, **quantization: Any) -> str:
+    """The path of a config.json with ModelOpt's file beside it."""
+    written = {"producer": {"name": "modelopt", "version": "0.33.0"}, "quantization": quantization}
+    (folder / "config.json").write_text(json.dumps(config()))
+    (folder / "hf_quant_config.json").write_text(json.dumps(written))
+    return str(folder / "config.json")
+
+
+def test_the_formats_of_a_file_beside_the_config(tmp_path: Path) -> None:
+    path = beside(tmp_path, quant_algo="NVFP4", group_size=16, exclude_modules=["lm_head", "model.layers.*.self_attn*"])
+    model = load_model(path)
+    assert (model.quantization, model.unquantized) == ("nvfp4", ("attention",))
+    attention, mlp = 32 * 2 * 4096 * (4096 + 1024), 32 * 3 * 4096 * 14336
+    rest = 2 * 128256 * 4096 + 65 * 4096
+    assert analyze(Scenario(model, H100)).memory.weights == mlp * 4.5 / 8 + 2 * (attention + rest)
+    assert "quantization: nvfp4" in imported(tmp_path / "config.json", None)
+    assert load_model(beside(tmp_path, quant_algo="FP8")).quantization == "fp8"  # the file changed, not the config
+
+
+def test_the_config_decides_before_the_file_beside_it(tmp_path: Path) -> None:
+    path = beside(tmp_path, quant_algo="NVFP4")
+    Path(path).write_text(json.dumps(config(quant_method="fp8")))
+    assert load_model(path).quantization == "fp8"
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(config()))
+    assert load_model(str(other)).quantization is None
+    assert load_model(beside(tmp_path, quant_algo=None, kv_cache_quant_algo="FP8")).quantization is None
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expected"),
+    [({"quant_algo": "NVFP3"}, "'quantization': .*'NVFP3'"), ({"quant_algo": 4}, "'quant_algo' must be text")],
+)
+def test_an_unknown_algorithm_beside_the_config_names_that_file(
+    tmp_path: Path, quantization: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(SpecError, match=f"hf_quant_config.json: {expected}"):
+        load_model(beside(tmp_path, **quantization))
+
+
+def test_modelopt_without_its_name() -> None:
+    assert translate(config(quant_algo="FP8", ignore=["lm_head"]), "x", "x")["quantization"] == "fp8"
