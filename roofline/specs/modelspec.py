@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import asdict, fields, replace
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import SpecError, UnknownNameError, quote, suggest
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.layer_checks import check_layer
 from roofline.specs.library import (
@@ -28,6 +29,7 @@ from roofline.specs.library import (
 from roofline.specs.model import AudioConvolution, Conditioning, ImageRule, Layer, LayerGroup, Model, Norm, Positions
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record
+from roofline.specs.schemes import COMPONENTS
 from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Natural, Text, UNet
 from roofline.specs.weight_files.stored import is_checkpoint
 
@@ -111,6 +113,9 @@ class _Repository(Struct, frozen=True, forbid_unknown_fields=True):
     max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
 
 
+_Layers: TypeAlias = Annotated[float, Meta(gt=0, le=10**5)]
+
+
 class _Spec(Struct, frozen=True, forbid_unknown_fields=True):
     """The top-level keys of a model file, before the blocks are merged."""
 
@@ -127,6 +132,7 @@ class _Spec(Struct, frozen=True, forbid_unknown_fields=True):
     dtype: Literal["fp32", "bf16", "fp16"] = "bf16"
     quantization: Text | None = None
     unquantized: list[Literal["attention", "linear_attention", "mlp"]] | None = None
+    formats: dict[Text, Text | dict[Text, _Layers]] | None = None
     max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     tied_embeddings: bool = False
     positions: Positions = ROPE
@@ -200,6 +206,8 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         check_scheme(spec.quantization, where, "quantization")
     elif spec.unquantized:
         raise SpecError(where, "'unquantized' needs 'quantization': it lists the exceptions")
+    if spec.formats is not None:
+        _check_formats(spec, spec.formats, where)
     if (spec.tower is None) != (spec.tower_kind is None):
         raise SpecError(where, "'tower' and 'tower_kind' need each other")
     blocks = _blocks(spec, where)
@@ -227,6 +235,22 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         unquantized=tuple(spec.unquantized or ()),
         tower=_tower(spec, where),
     )
+
+
+def _check_formats(spec: _Spec, formats: Mapping[str, str | Mapping[str, float]], where: str) -> None:
+    if spec.quantization is None or spec.unquantized:
+        raise SpecError(
+            where, "'formats' needs 'quantization' and replaces 'unquantized': it lists all that is quantized"
+        )
+    check_keys(formats, COMPONENTS, where, "formats")
+    for component, chosen in formats.items():
+        try:
+            for name in [chosen] if isinstance(chosen, str) else chosen:
+                find_format(name)
+        except RooflineError as error:
+            raise SpecError(where, f"'formats.{component}': {error}") from None
+        if not chosen:
+            raise SpecError(where, f"'formats.{component}' is empty")
 
 
 def _tower(spec: _Spec, where: str) -> Model | None:

@@ -85,6 +85,12 @@ PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 """Further parts that a checkpoint may leave unquantized; "mlp" is dense blocks and shared experts."""
 
+EXPERTS = frozenset(f"expert_{name}" for name in PARTS["mlp"])
+"""The components of routed experts."""
+
+COMPONENTS = UNQUANTIZED.union(EXPERTS, *PARTS.values())
+"""The components that a checkpoint may leave unquantized."""
+
 
 class WeightScheme(Struct, frozen=True):
     """The weight formats of a checkpoint.
@@ -103,7 +109,9 @@ class WeightScheme(Struct, frozen=True):
 
         The model has `layers` layers and `group` query heads per KV head.
         """
-        chosen = self.special.get(component, self.special.get(component.removeprefix("expert_")))
+        chosen = self.special.get(component)
+        if chosen is None and component not in self.unquantized:
+            chosen = self.special.get(component.removeprefix("expert_"))
         if chosen is not None:
             return _resolve(chosen, layers, group)
         if self.linear is None or component in self.unquantized:
@@ -115,8 +123,29 @@ class WeightScheme(Struct, frozen=True):
         kept = frozenset(self.unquantized).union(*(PARTS[part] for part in parts))
         return replace(self, unquantized=kept)
 
+    def mixed(self, formats: Mapping[str, str | Mapping[str, float]]) -> WeightScheme:
+        """The scheme in which only the components of `formats` are quantized, each in a format of its own.
+
+        Several formats of a component have the number of layers in each, and count with their average.
+        """
+        special = {
+            component: find_format(chosen) if isinstance(chosen, str) else _average(chosen)
+            for component, chosen in formats.items()
+        }
+        names = dict.fromkeys(part for format in special.values() for part in format.name.split("/"))
+        ordered = sorted(names, key=lambda name: name != self.name)
+        return replace(self, name="/".join(ordered), special=MappingProxyType(special), unquantized=COMPONENTS)
+
     def __hash__(self) -> int:
         return hash((self.name, self.linear))
+
+
+def _average(layers: Mapping[str, float]) -> Format:
+    """The format of a component with so many layers in each format: that of the most, with the average bits."""
+    ordered = sorted(layers, key=lambda name: -layers[name])
+    formats = [find_format(name) for name in ordered]
+    bits = sum(layers[name] * format.bits for name, format in zip(ordered, formats, strict=True))
+    return Format("/".join(format.name for format in formats), bits / sum(layers.values()), formats[0].arithmetic)
 
 
 def _choice(given: Choice | str) -> Choice:

@@ -14,7 +14,7 @@ from roofline.specs.huggingface import mla as latent
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import Config, Reader, Spec
 from roofline.specs.huggingface.model_wide import complete_spec, reject_drafts
-from roofline.specs.huggingface.quantization import quantization
+from roofline.specs.huggingface.quantization import SECTION, quantization
 from roofline.specs.huggingface.unet import CLASS, unet_spec
 from roofline.specs.library import CONFIG, modelopt_file
 
@@ -91,7 +91,8 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()
     chosen = (name or given or "model")[:80]
     spec = complete_spec(config, readers[model_type](config), chosen)
-    return {"name": chosen, "dtype": _dtype(config), **quantization(config, modelopt), **spec}
+    plain = {"name": chosen, "dtype": _dtype(config), **spec}
+    return {**plain, **quantization(config, modelopt, plain)}
 
 
 def _alternative(config: Config, model_type: str, readers: Mapping[str, Reader]) -> str:
@@ -102,7 +103,8 @@ def _alternative(config: Config, model_type: str, readers: Mapping[str, Reader])
         nested = config.content.get(key)
         kind = nested.get("model_type") if isinstance(nested, dict) else None
         if isinstance(kind, str) and kind in readers:
-            return f"{meant} its {quote(key)}, saved as a file of its own, is read as {quote(kind)}"
+            formats = f" with the {quote(SECTION)}" if config.content.get(SECTION) else ""
+            return f"{meant} its {quote(key)}, saved{formats} as a file of its own, is read as {quote(kind)}"
     return f"{meant} describe it in a model spec (YAML) instead"
 
 

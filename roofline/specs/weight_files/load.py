@@ -19,6 +19,7 @@ from roofline.core.units import si
 from roofline.specs.formats import FORMATS, UNQUANTIZED_FORMATS, Format
 from roofline.specs.huggingface import translate, translate_file
 from roofline.specs.library import CONFIG
+from roofline.specs.precision import PLAIN, scheme_formats
 from roofline.specs.schemes import GGUF, MXFP4_BLOCKS, WeightScheme, find_weight_scheme
 from roofline.specs.weight_files.components import SAFETENSORS, layer_of, of_gguf, of_safetensors
 from roofline.specs.weight_files.gguf import FILE_TYPES, TYPES, Gguf, read_gguf
@@ -120,7 +121,7 @@ def _folder(folder: Path) -> tuple[dict[str, Any], Stored]:
         raise SpecError(where, "has no safetensors files; its config.json can be analysed without weights")
     tensors = tuple(tensor for file in files for tensor in file[0])
     base = FORMATS[content.get("dtype", "bf16")]
-    scheme = find_weight_scheme(content.get("quantization") or base.name)
+    scheme = find_weight_scheme(scheme_formats(content.get("quantization") or PLAIN)[0] or base.name)
     named = ((tensor, *_described(tensor, scheme, base)) for tensor in tensors)
     stored = _stored(folder, content, tensors, named, scheme)
     adapters = tuple(filter(None, map(_adapter, (folder, *sorted(filter(Path.is_dir, folder.iterdir()))))))
@@ -141,6 +142,8 @@ def _described(tensor: StoredTensor, scheme: WeightScheme, base: Format) -> tupl
     if tensor.format in _PLAIN:
         return components, FORMATS[_PLAIN[tensor.format]], tensor.elements
     format = scheme.linear or base
+    if tensor.format.startswith("F8") and format.arithmetic != "fp8":  # beside NVFP4, whose elements are packed as U8
+        format = FORMATS["fp8"]
     return components, format, 8 * tensor.bytes // max(math.floor(format.bits), 1)
 
 
