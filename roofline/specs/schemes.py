@@ -96,13 +96,20 @@ class WeightScheme(Struct, frozen=True):
     """The weight formats of a checkpoint.
 
     Components in `unquantized` keep the model's own format, those in `special` have the format given there, and all
-    other linear layers have `linear` (None: the model's own format).
+    other linear layers have `linear` (None: the model's own format). Models with experts keep `beside_experts`, too.
     """
 
     name: str
     linear: Format | None = None
     special: Mapping[str, Choice] = field(default_factory=lambda: MappingProxyType({}))
     unquantized: Collection[str] = UNQUANTIZED
+    beside_experts: Collection[str] = frozenset()
+
+    def of_model(self, experts: bool) -> WeightScheme:
+        """The scheme as a model has it, with `experts` or without."""
+        if not experts or not self.beside_experts:
+            return self
+        return replace(self, unquantized=frozenset(self.unquantized) | frozenset(self.beside_experts))
 
     def format_of(self, component: str, base: Format, layers: int, group: int = 1) -> Format:
         """The format of `component` (an operator name, or embedding, norm, bias, ...).
@@ -277,9 +284,9 @@ GGUF = (
 WEIGHT_SCHEMES: Mapping[str, WeightScheme] = MappingProxyType(
     {scheme.name: scheme for scheme in GGUF}
     | {
-        # gpt-oss model card (2025): only the experts are MXFP4; a dense model has its MLP in that place.
+        # gpt-oss model card (2025): only the experts are MXFP4. A dense model has every linear layer in it.
         "mxfp4": WeightScheme(
-            "mxfp4", FORMATS["mxfp4"], unquantized=UNQUANTIZED | {"q_proj", "k_proj", "v_proj", "o_proj"}
+            "mxfp4", FORMATS["mxfp4"], beside_experts=frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
         ),
     }
 )
