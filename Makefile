@@ -14,6 +14,7 @@ help: ## list the targets
 
 demo: $(VENV)/base ## install the base package into .venv and analyse a model
 	$(BIN)/roofline analyze llama-3.1-8b --hw h100-sxm --batch 8 --prompt 2048
+	@echo "The command is $(BIN)/roofline; '. $(BIN)/activate' puts it on the path."
 
 calibrate-demo: $(VENV)/validate ## calibrate this CPU and run a small model beside its prediction, in three minutes
 	$(BIN)/python -m roofline.validate.demo

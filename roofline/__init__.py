@@ -59,10 +59,10 @@ __getattr__ = lazy(
         "core.errors": "RooflineError SpecError UnknownNameError UnsupportedError",
         "graph.convention": "Convention",
         "scenario.analysis": "Analysis analyze",
-        "scenario.scenario": "Scenario",
         "specs.hardware": "Hardware list_hardware load_hardware",
         "specs.model": "Model",
         "specs.modelspec": "list_models load_model",
         "specs.precision": "Precision parse_precision",
+        "techniques": "Scenario",  # from the catalogue, which applies the techniques that a scenario is asked for
     },
 )

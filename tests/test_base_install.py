@@ -31,6 +31,10 @@ main()
 """
 
 
+def run(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", RUN, *shlex.split(command)], capture_output=True, text=True, cwd=ROOT)
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -41,5 +45,26 @@ main()
     ],
 )
 def test_extras_are_not_imported(command: str) -> None:
-    done = subprocess.run([sys.executable, "-c", RUN, *shlex.split(command)], capture_output=True, text=True, cwd=ROOT)
+    done = run(command)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("plot roofs --hw h100-sxm", "report"),
+        ("plot roofline llama-3.1-8b --hw h100-sxm", "report"),
+        ("plot heatmap llama-3.1-8b --hw h100-sxm --over batch=1,8 --over prompt=64,128", "report"),
+        ("plot frontier llama-3.1-8b --hw h100-sxm", "report"),
+        ("plot measured nothing.csv", "report"),
+        ("report llama-3.1-8b --hw h100-sxm", "report"),
+        ("view llama-3.1-8b --hw h100-sxm", "view"),
+        ("sweep llama-3.1-8b --hw h100-sxm --over batch=1,8 --output nothing.parquet", "fit"),
+        ("validate measure", "validate"),
+    ],
+)
+def test_an_extra_that_is_missing_is_named_in_one_sentence(command: str, extra: str) -> None:
+    done = run(command)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith("roofline: ")
+    assert f"[{extra}]'" in done.stderr

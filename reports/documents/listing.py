@@ -10,13 +10,12 @@ import yaml
 from rich.text import Text
 
 from roofline import Hardware, Model, list_hardware, list_models, load_hardware, load_model, parameters
-from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import hardware_document, model_document
 from roofline.reports.output.terminal import table
 from roofline.scenario.stored import mismatch
-from roofline.specs.huggingface import translate
+from roofline.specs.huggingface import translate_file
 from roofline.specs.modelspec import parse_model, to_spec
 
 
@@ -139,8 +138,6 @@ def verdict(path: str, spec: Model | Hardware) -> str:
 
 def imported(path: Path, name: str | None) -> str:
     """The YAML model spec that a config.json describes."""
-    content = translate(
-        read_mapping(path), str(path), path.stem if path.stem != "config" else path.resolve().parent.name
-    )
+    content = translate_file(path)
     model = parse_model({**content, **({} if name is None else {"name": name})}, str(path))
     return yaml.safe_dump(to_spec(model), sort_keys=False, allow_unicode=True)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware
 from roofline.core.documents import read_mapping
-from roofline.core.errors import RooflineError, quote
+from roofline.core.errors import RooflineError, needs_extra, quote
 from roofline.core.inputs import read_bytes
 from roofline.reports.figures.curves import bars, curves
 from roofline.reports.figures.footprint import footprint, footprint_rows
@@ -212,10 +212,8 @@ def _is_anchor(row: Mapping[str, Any]) -> bool:
 
 
 def _needs_fit() -> None:
-    try:
+    with needs_extra("fit"):
         import pandas  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[fit]'") from None
 
 
 def _is_of_models(path: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from roofline.core.errors import RooflineError, visible
+from roofline.core.errors import RooflineError, install, visible
 from roofline.core.expressions import Type
 from roofline.reports.output.export import csv_safe
 from roofline.whatif.options import OPTIONS
@@ -106,7 +106,7 @@ def arrow() -> Any:
         import_module("pyarrow.parquet")
         return import_module("pyarrow")
     except ModuleNotFoundError:
-        raise RooflineError("Parquet needs pyarrow: pip install 'llm-roofline[fit]'; CSV and jsonl do not") from None
+        raise RooflineError(f"Parquet needs pyarrow: {install('fit')}; CSV and jsonl do not") from None
 
 
 def _counts(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from roofline import analyze
-from roofline.core.errors import RooflineError
+from roofline.core.errors import needs_extra
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.output.export import as_csv
 from roofline.reports.view.documents import Question, first
@@ -13,14 +13,12 @@ from roofline.reports.view.setups import Specs
 
 
 def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:
-    try:
+    with needs_extra("report"):
         from roofline.reports.pages.content import content
         from roofline.reports.pages.figures import of_accuracy
         from roofline.reports.pages.subjects import Subject
         from roofline.reports.pages.web import web_page
         from roofline.reports.pages.write import markdown_page
-    except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
     requests = [specs.read(setup).request for setup in question.setups or [{}]]
     labels = [chr(ord("A") + place) for place in range(len(requests))] if len(requests) > 1 else [""]
     found = list(map(Subject, requests, labels))

@@ -181,13 +181,13 @@ def plot(
     A study file with a `figure` section needs no further options: roofline plot STUDY.yaml.
     """
     from roofline.core.errors import needs_extra
-    from roofline.reports.figures.request import figure_spec_for
     from roofline.whatif.options import names_in
 
-    spec, source = figure_spec_for(figure, source)
-    spec = spec.with_options(metric=names_in(metric), x=x, y=y, formats=names_in(formats), title=title)
     with needs_extra("report"):
         from roofline.reports.figures import drawing, style
+        from roofline.reports.figures.request import figure_spec_for
+    spec, source = figure_spec_for(figure, source)
+    spec = spec.with_options(metric=names_in(metric), x=x, y=y, formats=names_in(formats), title=title)
     style.check_ending(output)
     picture = drawing.draw(spec, source, over or [], options, {"at": at, "where": where, "pareto": pareto})
     style.save(picture.figure, output)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class RooflineError(Exception):
@@ -113,10 +117,33 @@ def _completes(option: str, name: str) -> bool:
     return not rest or not rest[0].isalnum() or rest[0].isdigit() != typed[-1].isdigit()
 
 
+DISTRIBUTION = "llm-roofline"
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra where this package runs.
+
+    `pip` alone may be that of another Python, which does not have the package and would look for it on an index. A
+    checkout that is on the path and not installed is named by its folder.
+    """
+    from importlib import metadata
+
+    python, pip = Path(sys.executable or "python"), shutil.which("pip")
+    own = pip is not None and Path(pip).parent == python.parent
+    near = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    try:
+        metadata.distribution(DISTRIBUTION)
+        package = DISTRIBUTION
+    except metadata.PackageNotFoundError:
+        root = Path(__file__).absolute().parents[2]
+        package = str(root) if (root / "pyproject.toml").is_file() else DISTRIBUTION
+    return f"{'pip' if own else f'{shlex.quote(str(near))} -m pip'} install '{package}[{extra}]'"
+
+
 @contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
     """A context in which a module that is missing raises RooflineError with the extra that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[{extra}]'") from None
+        raise RooflineError(f"this needs {error.name}: {install(extra)}") from None

@@ -125,6 +125,7 @@ def _stage(model: Model, precision: Precision, build: Build) -> Network:
     grouped = next((attention.group for attention in model.attentions), 1)
     conditioned = model.conditioning is not None
     setting = (build.parallel, build.decode, build.skew, build.capacity, conditioned)
+    precision = replace(precision, weights=precision.weights.of_model(bool(model.experts)))
     formats = Formats(precision, model.layers, grouped, *setting)
     rank = rank_model(model, build.parallel)
     return Network(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +46,21 @@ MAX_PRICE = 1e6
 """The highest accepted price in USD per device hour."""
 
 
+class Applied(tuple[str, ...]):
+    """The techniques that a scenario has, in contrast to those that its caller asks for."""
+
+    __slots__ = ()
+
+
+_apply: Callable[[Scenario, Iterable[str]], Scenario] | None = None
+
+
+def apply_with(apply: Callable[[Scenario, Iterable[str]], Scenario]) -> None:
+    """Set how scenarios apply the techniques that they are asked for; the catalogue, a later room, does so."""
+    global _apply
+    _apply = apply
+
+
 class Scenario(Struct, frozen=True, eq=False, dict=True):
     """A model on hardware with a workload, formats, parallelism and an engine. Errors are RooflineError.
 
@@ -58,8 +73,10 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
     of the model's spec). The prompt of an encoder-decoder is its encoder's input.
     `settings`: parallelism, speculative decoding, chunked prefill, ... `engine` is the profile of expected times, a
     name, a path or an `Engine` (`roofline.specs.engine`): by default llama.cpp on CPUs and Apple silicon and of models
-    in GGUF, else vLLM. `price` is USD per device hour, by default that of the hardware's spec. `host` is the server of
-    PCIe devices, a name or a path (`roofline.specs.host`), by default that of the hardware's spec.
+    in GGUF, else vLLM. `techniques` are applied, each written NAME or NAME:key=value
+    (`roofline.techniques.apply_techniques`). `price` is USD per device hour, by default that of the hardware's spec.
+    `host` is the server of PCIe devices, a name or a path (`roofline.specs.host`), by default that of the hardware's
+    spec.
     """
 
     model: Model
@@ -81,6 +98,9 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
     host: str | None = None
 
     def __post_init__(self) -> None:
+        if self.techniques and not isinstance(self.techniques, Applied):
+            self._become(self._with_techniques())
+            return
         try:
             convention = Convention(self.convention)
         except ValueError:
@@ -119,6 +139,20 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
 
     def __repr__(self) -> str:
         return f"Scenario({self.described})"
+
+    def _with_techniques(self) -> Scenario:
+        """The scenario with the techniques that it is asked for."""
+        names = self.techniques
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise RooflineError(f"techniques must be a list of names, got {quote(names)}")
+        if _apply is None:
+            raise RooflineError("techniques are applied with roofline.techniques.apply_techniques")
+        return _apply(replace(self, techniques=()), names)
+
+    def _become(self, other: Scenario) -> None:
+        """Take the fields of another scenario."""
+        for name in self.__struct_fields__:
+            force_setattr(self, name, getattr(other, name))
 
     @property
     def described(self) -> str:

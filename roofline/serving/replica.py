@@ -54,8 +54,8 @@ class Replica(Struct, frozen=True, dict=True):
 
     @property
     def devices(self) -> int:
-        """The devices of the replica."""
-        return self.scenario.settings.parallel.devices
+        """The devices of the replica, with all copies."""
+        return self.steps.scenario.settings.parallel.devices * self.copies
 
     @cached_property
     def budget(self) -> int:

@@ -117,6 +117,15 @@ def modified(path: Path) -> int:
         return 0
 
 
+CONFIG, MODELOPT = "config.json", "hf_quant_config.json"
+"""The file of a Hugging Face model, and the one beside it in which NVIDIA's ModelOpt names a checkpoint's formats."""
+
+
+def modelopt_file(path: Path) -> Path | None:
+    """Where ModelOpt's file is beside a config.json; None beside files of other names, which may be of other models."""
+    return path.with_name(MODELOPT) if path.name == CONFIG else None
+
+
 def is_hardware(path: Path) -> bool:
     """Whether a spec file describes hardware: only those have the key `memory`."""
     return "memory" in read_mapping(path)

@@ -6,6 +6,7 @@ residual stream. `roofline.specs.sublayers` has the records of mixers and feed-f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -127,6 +128,7 @@ class Model(Struct, frozen=True, dict=True):
     length (Whisper's windows of 30 s). `deepstack`: earlier layers of a vision encoder whose outputs pass through
     projectors of their own, of the same widths (Qwen3-VL). `dtype`: format of the unquantized weights. `quantization`:
     scheme of the others, in the notation of `--quant`. `unquantized`: parts left unquantized beside the usual ones.
+    `formats`: the quantized components, if their formats differ, each with its format or the number of layers in each.
     `mtp`: number of multi-token-prediction modules in the checkpoint, not part of the main model. `extra_parameters`:
     stored weights that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the
     derived size is `roofline.bound.memory.parameters(model)`. `stored`: the weights of the checkpoint on disk that the
@@ -144,6 +146,7 @@ class Model(Struct, frozen=True, dict=True):
     dtype: str = "bf16"
     quantization: str | None = None
     unquantized: tuple[str, ...] = ()
+    formats: Mapping[str, str | Mapping[str, float]] | None = None
     max_context: int | None = None
     tied_embeddings: bool = False
     embedding_norm: bool = False

@@ -33,6 +33,12 @@ MISSPELT = 0.9
 NEAREST = 4
 """The most models of a family that an error names."""
 
+OLLAMA = "q4_k_m"
+"""What a tag of Ollama's library that names no scheme is stored in."""
+
+_NO_TAG = re.compile(r"^(quantization: mxfp4|task: encode)\b", re.MULTILINE)
+"""In models whose tags are stored as they were released: gpt-oss and encoders."""
+
 Words = tuple[str, ...]
 
 _SOURCE = re.compile(r"^source: https://huggingface\.co/[^/\s]+/([^/\s]+)", re.MULTILINE)
@@ -54,6 +60,7 @@ class _Entry(Struct, frozen=True, dict=True):
     parameters: float
     quantization: str
     repositories: str
+    tag: str | None
 
     def stripped(self, spelled: Words) -> Words:
         """The words without those that do not tell architectures apart."""
@@ -79,6 +86,7 @@ def _entry(name: str, path: Path) -> _Entry:
         float(size[1]) if size else 0.0,
         quantization[1] if quantization else "",
         more[1].lower() if more else "",
+        None if _NO_TAG.search(text) else OLLAMA,
     )
 
 
@@ -213,7 +221,10 @@ def _fits(own: Words, entry: _Entry, tail: _Tail) -> bool:
 
 
 def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
+    """The model of an entry in the scheme that its name ends in, or that Ollama stores a tag without one in."""
     scheme = tail.scheme
+    if scheme is None and ":" in _HUB.sub("", text):
+        scheme = entry.tag
     if scheme == GGUF:
         raise RooflineError(f"{quote(text)} names no file type of GGUF: append one, like {quote(f'{text}:Q4_K_M')}")
     if scheme is None or (entry.quantization and entry.quantization.startswith(scheme)):

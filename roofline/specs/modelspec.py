@@ -7,19 +7,29 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import NODEFAULT, Meta, Struct
 from msgspec.structs import asdict, fields, replace
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import SpecError, UnknownNameError, quote, suggest
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.layer_checks import check_layer
-from roofline.specs.library import as_mapping, check_keys, is_hardware, modified, spec_files, spec_path
+from roofline.specs.library import (
+    as_mapping,
+    check_keys,
+    is_hardware,
+    modelopt_file,
+    modified,
+    spec_files,
+    spec_path,
+)
 from roofline.specs.model import AudioConvolution, Conditioning, ImageRule, Layer, LayerGroup, Model, Norm, Positions
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record
+from roofline.specs.schemes import COMPONENTS
 from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Natural, Text, UNet
 from roofline.specs.weight_files.stored import is_checkpoint
 
@@ -35,27 +45,30 @@ def load_model(name: str) -> Model:
     """
     path = spec_path(name, "modelspecs")
     if path is not None:
-        return _load(path, modified(path))
+        return _load(path, _modified(path))
     from roofline.specs.model_names import read_model
 
     named = read_model(name)
-    return replace(_load(named.path, modified(named.path)), **named.changes)
+    return replace(_load(named.path, _modified(named.path)), **named.changes)
+
+
+def _modified(path: Path) -> tuple[int, ...]:
+    """When the files of a model last changed."""
+    return tuple(map(modified, filter(None, (path, modelopt_file(path)))))
 
 
 @lru_cache(maxsize=256)
-def _load(path: Path, _modified: int) -> Model:
+def _load(path: Path, _changed: tuple[int, ...]) -> Model:
     if is_checkpoint(path):
         from roofline.specs.weight_files.load import load_checkpoint
 
         content, stored = load_checkpoint(path)
         return replace(parse_model(content, str(path)), stored=stored, gguf=stored.loaded)
-    content = read_mapping(path)
     if path.suffix.lower() == ".json":
-        from roofline.specs.huggingface import translate
+        from roofline.specs.huggingface import translate_file
 
-        fallback = path.stem if path.stem != "config" else path.resolve().parent.name
-        content = translate(content, str(path), fallback)
-    return parse_model(content, str(path))
+        return parse_model(translate_file(path), str(path))
+    return parse_model(read_mapping(path), str(path))
 
 
 def list_models() -> list[str]:
@@ -100,6 +113,9 @@ class _Repository(Struct, frozen=True, forbid_unknown_fields=True):
     max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
 
 
+_Layers: TypeAlias = Annotated[float, Meta(gt=0, le=10**5)]
+
+
 class _Spec(Struct, frozen=True, forbid_unknown_fields=True):
     """The top-level keys of a model file, before the blocks are merged."""
 
@@ -116,6 +132,7 @@ class _Spec(Struct, frozen=True, forbid_unknown_fields=True):
     dtype: Literal["fp32", "bf16", "fp16"] = "bf16"
     quantization: Text | None = None
     unquantized: list[Literal["attention", "linear_attention", "mlp"]] | None = None
+    formats: dict[Text, Text | dict[Text, _Layers]] | None = None
     max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     tied_embeddings: bool = False
     positions: Positions = ROPE
@@ -189,6 +206,8 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         check_scheme(spec.quantization, where, "quantization")
     elif spec.unquantized:
         raise SpecError(where, "'unquantized' needs 'quantization': it lists the exceptions")
+    if spec.formats is not None:
+        _check_formats(spec, spec.formats, where)
     if (spec.tower is None) != (spec.tower_kind is None):
         raise SpecError(where, "'tower' and 'tower_kind' need each other")
     blocks = _blocks(spec, where)
@@ -216,6 +235,22 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         unquantized=tuple(spec.unquantized or ()),
         tower=_tower(spec, where),
     )
+
+
+def _check_formats(spec: _Spec, formats: Mapping[str, str | Mapping[str, float]], where: str) -> None:
+    if spec.quantization is None or spec.unquantized:
+        raise SpecError(
+            where, "'formats' needs 'quantization' and replaces 'unquantized': it lists all that is quantized"
+        )
+    check_keys(formats, COMPONENTS, where, "formats")
+    for component, chosen in formats.items():
+        try:
+            for name in [chosen] if isinstance(chosen, str) else chosen:
+                find_format(name)
+        except RooflineError as error:
+            raise SpecError(where, f"'formats.{component}': {error}") from None
+        if not chosen:
+            raise SpecError(where, f"'formats.{component}' is empty")
 
 
 def _tower(spec: _Spec, where: str) -> Model | None:

@@ -2,7 +2,7 @@
 
     meta-llama/Llama-3.1-8B-Instruct    llama-3.1-8b         H200                 h200-sxm
     Qwen/Qwen3-32B-AWQ                  qwen3-32b in AWQ     A100 80GB SXM        a100-sxm-80gb
-    llama3.1:8b                         llama-3.1-8b         8xH200               eight h200-sxm
+    llama3.1:8b                         llama-3.1-8b, Q4_K_M 8xH200               eight h200-sxm
 
 A name is read only where every word of it says so, and one spec alone fits. Otherwise the error names the candidates.
 `taken` tells what was read.

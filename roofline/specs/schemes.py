@@ -85,25 +85,40 @@ PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 """Further parts that a checkpoint may leave unquantized; "mlp" is dense blocks and shared experts."""
 
+EXPERTS = frozenset(f"expert_{name}" for name in PARTS["mlp"])
+"""The components of routed experts."""
+
+COMPONENTS = UNQUANTIZED.union(EXPERTS, *PARTS.values())
+"""The components that a checkpoint may leave unquantized."""
+
 
 class WeightScheme(Struct, frozen=True):
     """The weight formats of a checkpoint.
 
     Components in `unquantized` keep the model's own format, those in `special` have the format given there, and all
-    other linear layers have `linear` (None: the model's own format).
+    other linear layers have `linear` (None: the model's own format). Models with experts keep `beside_experts`, too.
     """
 
     name: str
     linear: Format | None = None
     special: Mapping[str, Choice] = field(default_factory=lambda: MappingProxyType({}))
     unquantized: Collection[str] = UNQUANTIZED
+    beside_experts: Collection[str] = frozenset()
+
+    def of_model(self, experts: bool) -> WeightScheme:
+        """The scheme as a model has it, with `experts` or without."""
+        if not experts or not self.beside_experts:
+            return self
+        return replace(self, unquantized=frozenset(self.unquantized) | frozenset(self.beside_experts))
 
     def format_of(self, component: str, base: Format, layers: int, group: int = 1) -> Format:
         """The format of `component` (an operator name, or embedding, norm, bias, ...).
 
         The model has `layers` layers and `group` query heads per KV head.
         """
-        chosen = self.special.get(component, self.special.get(component.removeprefix("expert_")))
+        chosen = self.special.get(component)
+        if chosen is None and component not in self.unquantized:
+            chosen = self.special.get(component.removeprefix("expert_"))
         if chosen is not None:
             return _resolve(chosen, layers, group)
         if self.linear is None or component in self.unquantized:
@@ -115,8 +130,29 @@ class WeightScheme(Struct, frozen=True):
         kept = frozenset(self.unquantized).union(*(PARTS[part] for part in parts))
         return replace(self, unquantized=kept)
 
+    def mixed(self, formats: Mapping[str, str | Mapping[str, float]]) -> WeightScheme:
+        """The scheme in which only the components of `formats` are quantized, each in a format of its own.
+
+        Several formats of a component have the number of layers in each, and count with their average.
+        """
+        special = {
+            component: find_format(chosen) if isinstance(chosen, str) else _average(chosen)
+            for component, chosen in formats.items()
+        }
+        names = dict.fromkeys(part for format in special.values() for part in format.name.split("/"))
+        ordered = sorted(names, key=lambda name: name != self.name)
+        return replace(self, name="/".join(ordered), special=MappingProxyType(special), unquantized=COMPONENTS)
+
     def __hash__(self) -> int:
         return hash((self.name, self.linear))
+
+
+def _average(layers: Mapping[str, float]) -> Format:
+    """The format of a component with so many layers in each format: that of the most, with the average bits."""
+    ordered = sorted(layers, key=lambda name: -layers[name])
+    formats = [find_format(name) for name in ordered]
+    bits = sum(layers[name] * format.bits for name, format in zip(ordered, formats, strict=True))
+    return Format("/".join(format.name for format in formats), bits / sum(layers.values()), formats[0].arithmetic)
 
 
 def _choice(given: Choice | str) -> Choice:
@@ -251,9 +287,9 @@ GGUF_SCHEMES = frozenset(scheme.name for scheme in GGUF)
 WEIGHT_SCHEMES: Mapping[str, WeightScheme] = MappingProxyType(
     {scheme.name: scheme for scheme in GGUF}
     | {
-        # gpt-oss model card (2025): only the experts are MXFP4; a dense model has its MLP in that place.
+        # gpt-oss model card (2025): only the experts are MXFP4. A dense model has every linear layer in it.
         "mxfp4": WeightScheme(
-            "mxfp4", FORMATS["mxfp4"], unquantized=UNQUANTIZED | {"q_proj", "k_proj", "v_proj", "o_proj"}
+            "mxfp4", FORMATS["mxfp4"], beside_experts=frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
         ),
     }
 )

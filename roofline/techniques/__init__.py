@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
-from roofline.scenario.scenario import Scenario
+from roofline.scenario.scenario import Applied, Scenario, apply_with
 from roofline.techniques.base import Level, Parameter, Price, Published, Technique
 from roofline.techniques.entries import bundled_entries
 
@@ -86,9 +86,12 @@ def _applied(scenario: Scenario, requested: RequestedTechnique) -> Scenario:
             )
         assert requested.technique.change is not None
         changed = requested.technique.change(scenario, requested.values)
-        found = replace(changed, techniques=(*scenario.techniques, requested.written))
+        found = replace(changed, techniques=Applied((*scenario.techniques, requested.written)))
         scenario.technique_cache[requested.written] = found
     return found
+
+
+apply_with(apply_techniques)
 
 
 def check_request(request: str) -> Technique:

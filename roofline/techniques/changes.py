@@ -161,7 +161,7 @@ def with_weight_format(scenario: Scenario, change: Callable[[Format], Format]) -
     if scheme.special:
         raise UnsupportedError(f"changing the mixed weight formats of {scheme.name} is not simulated")
     changed = change(scheme.format_of("up_proj", precision.base, scenario.model.layers))
-    kept = UNQUANTIZED | frozenset(scheme.unquantized)
+    kept = UNQUANTIZED | frozenset(scheme.of_model(bool(scenario.model.experts)).unquantized)
     return with_precision(scenario, weights=WeightScheme(changed.name, changed, unquantized=kept))
 
 

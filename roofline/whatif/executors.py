@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from roofline.core.errors import RooflineError, quote
+from roofline.core.errors import RooflineError, install, quote
 from roofline.whatif.sweep import Executor, Future, LostWorkersError
 
 CONNECT = 5
@@ -141,7 +141,7 @@ def _cluster(address: str) -> Iterator[Pool]:
     try:
         distributed: Any = import_module("distributed")
     except ModuleNotFoundError:
-        raise RooflineError("--dask needs distributed: pip install 'llm-roofline[cluster]'") from None
+        raise RooflineError(f"--dask needs distributed: {install('cluster')}") from None
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are reported as RooflineError
     try:

@@ -72,7 +72,7 @@ def with_weight_bits(scenario: Scenario, factor: float) -> Scenario:
     scheme = precision.weights
     special = MappingProxyType({name: _scaled_choice(chosen, factor) for name, chosen in scheme.special.items()})
     linear = None if scheme.linear is None else _scaled_format(scheme.linear, factor)
-    weights = WeightScheme(scheme.name, linear, special, scheme.unquantized)
+    weights = WeightScheme(scheme.name, linear, special, scheme.unquantized, scheme.beside_experts)
     return replace(scenario, precision=replace(precision, weights=weights))
 
 

@@ -222,7 +222,8 @@ def test_a_missing_dependency_is_named(run: Run, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "jinja2", None)
     status, _, err = run("report", "llama-68m", "--hw", "l4", "-o", tmp_path / "report.html")
     assert status == 2
-    assert "pip install 'llm-roofline[report]'" in err
+    assert "pip install '" in err
+    assert "[report]'" in err
 
 
 def test_hostile_studies_are_refused(tmp_path: Path) -> None:

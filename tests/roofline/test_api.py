@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from typing import Any
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import roofline
 from roofline import Analysis, Convention, Precision, Scenario, analyze, load_hardware, load_model, parse_precision
+from roofline.techniques import apply_techniques
 
 MODEL, HARDWARE = load_model("llama-3.1-8b"), load_hardware("h100-sxm")
 SCENARIO = Scenario(MODEL, HARDWARE, batch=8)
@@ -40,3 +46,37 @@ def test_every_public_name_is_there() -> None:
     for name in roofline.__all__:
         assert getattr(roofline, name).__doc__, name
     assert {Analysis, Precision} <= {getattr(roofline, name) for name in roofline.__all__}
+
+
+def test_a_scenario_applies_the_techniques_it_is_asked_for() -> None:
+    plain = Scenario(MODEL, HARDWARE)
+    asked = Scenario(MODEL, HARDWARE, techniques=("fp8-kv", "awq"))
+    applied = apply_techniques(plain, ["fp8-kv", "awq"])
+    assert (asked.techniques, repr(asked)) == (applied.techniques, repr(applied))
+    assert analyze(asked).memory == analyze(applied).memory
+    assert analyze(asked).memory.weights < 0.4 * analyze(plain).memory.weights
+    larger = replace(asked, batch=4)  # has them already
+    assert larger.techniques == asked.techniques
+    assert analyze(larger).memory.weights == analyze(asked).memory.weights
+    assert analyze(replace(plain, techniques=("awq",))).memory.weights == analyze(asked).memory.weights
+
+
+@pytest.mark.parametrize(
+    ("techniques", "expected"),
+    [
+        (("nonsense",), "unknown technique 'nonsense'"),
+        (("awk",), "did you mean 'awq'"),
+        (("awq", "gptq"), "gptq conflicts with awq"),
+        (("awq:grup=64",), "did you mean .group."),
+        ("awq", "must be a list of names"),
+        ((3,), "must be a list of names"),
+    ],
+)
+def test_techniques_that_a_scenario_refuses(techniques: Any, expected: str) -> None:
+    with pytest.raises(roofline.RooflineError, match=expected):
+        Scenario(MODEL, HARDWARE, techniques=techniques)
+
+
+def test_the_public_scenario_knows_the_catalogue() -> None:
+    code = "import roofline as r; r.Scenario(r.load_model('llama-2-7b'), r.load_hardware('a6000'), techniques=('awq',))"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

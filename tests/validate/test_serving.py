@@ -63,6 +63,33 @@ def test_layouts_have_one_reading(cells, expected) -> None:
     assert parallel(**cells) == expected
 
 
+@pytest.mark.parametrize("name", ["mi300x", "mi325x", "mi355x", "h20", "b300-sxm", "rtx-pro-6000-server"])
+def test_rows_of_any_bundled_device(name) -> None:
+    """The column has underscores in some files."""
+    for system in {name, name.replace("-", "_"), name.upper()}:
+        assert to_case(line(system=system)).scenario.hardware.name == name
+
+
+def test_rows_of_amd_devices_are_scored(tmp_path) -> None:
+    path = tmp_path / "rows.csv"
+    rows = [
+        {**ROW, "system": system, "backend": backend, "precision": precision}
+        for system in ("mi300x", "mi325x", "mi355x")
+        for backend, precision in (("vllm", ""), ("sglang", "fp8"))
+    ]
+    path.write_text("\n".join([",".join(ROW), *(",".join(row.values()) for row in rows)]) + "\n")
+    document = score_serving(path, ("hardware",))
+    assert (document["scored"], document["reasons"]) == (6, [])
+    assert {row["hardware"] for row in document["predictions"]} == {"mi300x", "mi325x", "mi355x"}
+
+
+def test_fp4_of_amd_devices_is_mxfp4() -> None:
+    for system, weights in (("mi355x", "mxfp4"), ("b200_sxm", "nvfp4")):
+        precision = to_case(line(system=system, precision="fp4")).scenario.precision
+        assert precision is not None
+        assert (precision.weights.name, precision.activations.name) == (weights, weights)
+
+
 def test_many_devices_have_decode_apart() -> None:
     found = to_case(
         line(

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, install
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Array, Columns, kernel, kernel_time
@@ -208,7 +208,7 @@ class Problem(NamedTuple):
         try:
             from scipy.optimize import least_squares  # type: ignore[import-untyped,unused-ignore]
         except ImportError:  # pragma: no cover - the extra is not installed
-            raise RooflineError("fitting needs SciPy: pip install 'llm-roofline[fit]'") from None
+            raise RooflineError(f"fitting needs SciPy: {install('fit')}") from None
 
         free = [one for one in self.parameters if one.name not in chosen]
         low, high = np.log([_range(one) for one in free]).T

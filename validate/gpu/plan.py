@@ -34,6 +34,9 @@ from roofline.validate.measure.device import Cuda, is_device_failure
 from roofline.validate.tables.rowfile import RowFile
 from roofline.validate.tables.text import MAX_BYTES
 
+ENDING = 1.0
+"""Seconds before its limit at which a step ends its processes, so that it can still say what it did."""
+
 VERDICT_COLUMNS = ("op", "format", "kernel", "case", "status", "error", "allowed", "reason", "seconds")
 
 FURTHER: Mapping[str, tuple[str, ...]] = {
@@ -48,14 +51,13 @@ Found = tuple[str, dict[str, Any]]
 
 
 class Step(Struct, frozen=True):
-    """A step: what it does, the seconds it should take, and the most that it may; `rest` takes what others left."""
+    """A step: what it does, the seconds it should take, and the most that it may."""
 
     name: str
     title: str
     seconds: float
     limit: float
     run: Callable[[Visit], Found]
-    rest: bool = False
 
 
 def machine(visit: Visit) -> Found:
@@ -65,7 +67,8 @@ def machine(visit: Visit) -> Found:
     facts = machine_facts(found, device)
     if isinstance(device, Cuda):
         properties = device.torch.cuda.get_device_properties(0)
-        facts["target"] = [10 * properties.major + properties.minor, properties.multi_processor_count]
+        if device.torch.version.hip is None:
+            facts["target"] = [10 * properties.major + properties.minor, properties.multi_processor_count]
     sheet = found.hardware.memory_bandwidth
     reached = f"{si(found.bandwidth, 'B/s')}, {100 * found.bandwidth / sheet:.0f}% of the spec"
     return f"{found.title}, {facts['software']}; {reached}", facts
@@ -75,7 +78,7 @@ def compiling(visit: Visit) -> Found:
     """Compile the Triton kernels of the plan on all cores."""
     target = visit.facts["machine"].get("target")
     if target is None:
-        return "nothing to compile: the kernels are interpreted", {}
+        return "nothing to compile ahead: no NVIDIA GPU", {}
     errors: list[str] = []
 
     def keep(answer: Answer) -> None:
@@ -83,7 +86,7 @@ def compiling(visit: Visit) -> Found:
             errors.append(f"{answer.task[0]}: {answer.error}")
 
     chosen = points(visit)
-    left = compile_points(chosen, Target(*target), visit.bench.workers, keep, visit.left())
+    left = compile_points(chosen, Target(*target), visit.bench.workers, keep, visit.left() - ENDING)
     count = sum(backend.startswith("triton") for _, backend in chosen)
     rest = f", {left} left for later" if left else ""
     failed = f"; {len(errors)} failed: {errors[0]}" if errors else ""
@@ -93,6 +96,7 @@ def compiling(visit: Visit) -> Found:
 def correct(visit: Visit) -> Found:
     """Every kernel against float64, in all formats and at odd sizes, in processes that may fail."""
     device, counts, wrong = visit.bench.device, Counter[str](), []
+    (visit.folder / VERDICTS).unlink(missing_ok=True)  # those of an earlier visit say nothing of this one
     with RowFile(visit.folder / VERDICTS, VERDICT_COLUMNS) as file:
 
         def keep(answer: Answer) -> None:
@@ -105,9 +109,13 @@ def correct(visit: Visit) -> Found:
         cases = correctness.points(visit.bench.large)
         if visit.bench.isolated:
             left = each(
-                lambda point: correctness.verdict(point, device), cases, visit.bench.workers, keep, visit.left(),
-                lambda error: is_device_failure(error),
-            )  # fmt: skip
+                lambda point: correctness.verdict(point, device),
+                cases,
+                visit.bench.workers,
+                keep,
+                visit.left() - ENDING,
+                is_device_failure,
+            )
         else:
             left = 0
             for point in cases:
@@ -152,6 +160,7 @@ def timed(visit: Visit, chosen: Sequence[Any]) -> Found:
         # A point that has begun is finished: tuning a large kernel takes seconds.
         outcome = measure_points(chosen, seconds - max(2.0, 0.08 * seconds), device, visit.machine.hardware.name, file)
     rest = f", {outcome.left} left" if outcome.left else ""
+    rest += f", {outcome.before} already there" if outcome.before and not outcome.measured else ""
     most = "; ".join(f"{count}x {reason}" for reason, count in outcome.refused.most_common(2))
     skipped = f", {outcome.refused.total()} skipped ({most})" if outcome.refused else ""
     return f"{outcome.measured} rows{rest}{skipped}", {"skipped": dict(outcome.refused)}
@@ -169,20 +178,24 @@ def asked(visit: Visit) -> Found:
     device = visit.bench.find_device()
     assert isinstance(device, Cuda)
     count = 0
+    done = {tuple(row[name] for name in ("dtype", "m", "n", "k")) for row in rows_in(visit.folder / KERNELS)}
     with RowFile(visit.folder / KERNELS, library.COLUMNS) as file:
         origin = {"hardware": visit.machine.hardware.name, "software": device.software}
         for dtype in library.FORMATS:
-            for row in library.library_kernels(device.torch, dtype, shapes.asked(visit.bench.sizes), visit.left):
+            wanted = [shape for shape in shapes.asked(visit.bench.sizes) if (dtype, *map(str, shape)) not in done]
+            for row in library.library_kernels(device.torch, dtype, wanted, lambda: visit.left() - 5 * ENDING):
                 file.append({**row, **origin})
                 count += 1
             device.release()
-    return f"{count} GEMMs with the kernels that the library chose", {}
+    before = f", {len(done)} already there" if done else ""
+    return f"{count} GEMMs with the kernels that the library chose{before}", {}
 
 
 def whole(visit: Visit) -> Found:
     """A network of 1B parameters, replayed from CUDA graphs."""
     device, hardware = visit.bench.find_device(), visit.machine.hardware
     errors = []
+    (visit.folder / NETWORK).unlink(missing_ok=True)
     with RowFile(visit.folder / NETWORK, network.COLUMNS) as file:
         for row in network.timed(device, hardware, "bf16", visit.bench.model, list(visit.bench.passes)):
             file.append(row)
@@ -281,7 +294,7 @@ STEPS: tuple[Step, ...] = (
     Step("layers", "experts, norms, RoPE, activations, softmax, the KV append", 15, 60, timing(layers)),
     Step("network", "a model of 1B in CUDA graphs: prefill and decode", 6, 45, whole),
     Step("quantized", "4-bit weights, INT8 and FP8 beside BF16", 10, 45, timing(shapes.quantized)),
-    Step("more", "further shapes of all ops, until the time is up", 60, 600, more, rest=True),
+    Step("more", "further shapes of all ops, until the time is up", 60, math.inf, more),
     Step("fit", "a calibration, scored on rows that it was not fitted to", 10, 60, fitted),
 )
 """The most valuable first, with the seconds that an H200 took. The last one is always given its time."""

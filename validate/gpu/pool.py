@@ -54,7 +54,7 @@ class Worker:
         self.connection.close()
         if self.process.pid is not None and self.process.is_alive():
             os.kill(self.process.pid, signal.SIGKILL)
-        self.process.join()
+        self.process.join(10)  # a process in a driver may not end at once
 
 
 def _serve(

@@ -26,7 +26,7 @@ from roofline.core.errors import RooflineError, quote
 from roofline.core.files import save_text, write_bytes
 from roofline.core.inputs import read_text
 from roofline.validate.check.measured import FOLDER, MeasurementFile, load_row_files, predict_rows
-from roofline.validate.gpu.summary import body, rows_in, table
+from roofline.validate.gpu.summary import body, escaped, rows_in, table
 from roofline.validate.gpu.visit import (
     CALIBRATION,
     KERNELS,
@@ -37,6 +37,7 @@ from roofline.validate.gpu.visit import (
     machine_from,
     read_results,
 )
+from roofline.validate.main import run_command
 from roofline.validate.tables.rowfile import COLUMNS
 from roofline.validate.tables.text import MAX_BYTES
 
@@ -44,6 +45,9 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
 
 ORIGIN = ("hardware", "software")
 """Columns of the library's kernels that are one value for a visit, and stand in its log."""
+
+NAME = r"[a-z0-9][a-z0-9.+-]{0,71}"
+"""Names of files: those of visits and of hardware."""
 
 LIBRARY = "torch"
 """The kernels whose predictions are guarded: this project's own ones run in no engine."""
@@ -54,8 +58,8 @@ DROPPED = ("device", "driver", "threads", "clock_mhz", "memory_clock_mhz", "temp
 INTRODUCTION = """# Kernels on a GPU
 
 What `roofline validate gpu` found on GPUs: this project's Triton kernels beside the vendor's libraries and the roof,
-which kernels those libraries choose, and a network beside its prediction. Every figure is measured; the page is made
-from the files in `validate/measurements` by `python -m docs.build`. How to measure a GPU of your own:
+which kernels those libraries choose, and a network beside its prediction. The page is made from the files in
+`validate/measurements` by `python -m docs.build`. How to measure a GPU of your own:
 [Calibrate your GPU](howto/calibrate.md).
 """
 
@@ -65,14 +69,18 @@ def publish(folder: Path, name: str, revision: str, load: str, root: Path = FOLD
 
     Raises RooflineError for a folder without the rows of a visit, and for a name that is no file name.
     """
-    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,60}", name):
+    if not re.fullmatch(NAME, name):
         raise RooflineError(f"a name has lower-case letters, digits, dots and hyphens, got {quote(name)}")
     results, rows = read_results(folder), rows_in(folder / ROWS)
     found = next((result for result in results if result.step == "machine" and result.status == "done"), None)
-    if found is None or not rows:
+    if found is None or not any(row["kernel"] == LIBRARY for row in rows):
         raise RooflineError(f"{quote(str(folder), 200)} is no folder of a visit: it has no machine or no rows")
+    if (root / f"{name}.csv").exists() and not (root / "visits" / name).is_dir():
+        raise RooflineError(f"there are measurements {quote(name)} of another kind: give the visit another name")
     facts, visit = found.facts, root / "visits" / name
-    hardware = str(facts["hardware"])
+    hardware = str(facts.get("hardware"))
+    if not re.fullmatch(NAME, hardware):
+        raise RooflineError(f"the log names a machine that is no file name: {quote(hardware)}")
     named = hardware
     if not facts["bundled"]:
         named = f"hardware/{hardware}.yaml"
@@ -104,7 +112,8 @@ def pages(root: Path = FOLDER) -> str:
         machine = next(result for result in results if result.step == "machine")
         (published,) = (file for file in load_row_files(root) if file.name == visit.name)
         about = published.provenance
-        parts += [f"## {about.title}\n", f"{about.date}, revision {about.revision}; {about.load}.\n"]
+        origin = f"{about.date}, revision {about.revision}; {about.load}."
+        parts += [f"## {escaped(about.title)}\n", f"{escaped(origin)}\n"]
         sections = body(visit, machine_from(machine.facts).hardware, machine, results, published.rows)
         parts.append("\n".join(sections).replace("## ", "### "))
         parts.append("\n".join(_predicted(published)))
@@ -172,9 +181,11 @@ def main() -> None:
     parser.add_argument("--name", required=True, help="of the files, such as h200-pytorch")
     parser.add_argument("--revision", required=True, help="the commit that measured")
     parser.add_argument("--load", default="nothing else ran on the GPU", help="what else ran on the machine")
-    given = parser.parse_args()
-    for path in publish(given.folder, given.name, given.revision, given.load):
-        print(path)  # noqa: T201
+
+    def work(given: argparse.Namespace) -> str:
+        return "".join(f"{path}\n" for path in publish(given.folder, given.name, given.revision, given.load))
+
+    raise SystemExit(run_command(parser, work))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,10 @@ the next one. Steps are forked from it after PyTorch is imported.
 
 from __future__ import annotations
 
+import csv
 import importlib
+import io
+import math
 import os
 import signal
 import warnings
@@ -18,14 +21,28 @@ from pathlib import Path
 
 import msgspec
 
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, needs_extra, quote
 from roofline.core.files import cannot_write, save_text, write_bytes
-from roofline.validate.gpu.plan import STEPS, Step
+from roofline.validate.gpu import library, network
+from roofline.validate.gpu.plan import STEPS, VERDICT_COLUMNS, Step
 from roofline.validate.gpu.pool import end_with_parent, sentence
-from roofline.validate.gpu.summary import summary
-from roofline.validate.gpu.visit import LOG, PARQUET, ROWS, SUMMARY, Bench, Result, Visit, read_results
+from roofline.validate.gpu.summary import rows_in, summary
+from roofline.validate.gpu.visit import (
+    KERNELS,
+    LOG,
+    NETWORK,
+    PARQUET,
+    ROWS,
+    SUMMARY,
+    VERDICTS,
+    Bench,
+    Result,
+    Visit,
+    read_results,
+)
 from roofline.validate.measure.device import torch_module
 from roofline.validate.tables.frames import read_frame
+from roofline.validate.tables.rowfile import COLUMNS, RowFile
 
 LEAST = 5.0
 """Seconds that a step needs to be begun at all."""
@@ -37,7 +54,7 @@ def dry_run(minutes: float, steps: Sequence[Step] = STEPS) -> list[str]:
     scale = min(1.0, 60 * minutes / sum(step.seconds for step in steps))
     lines = [
         f"{step.name:<12}{scale * step.seconds:5.0f} s"
-        f"{'' if step.rest else f' (at most {limit(step, minutes, steps):.0f})':<16}{step.title}"
+        f"{f' (at most {most:.0f})' if math.isfinite(most := limit(step, minutes, steps)) else '':<16}{step.title}"
         for step in steps
     ]
     total = sum(scale * step.seconds for step in steps)
@@ -45,9 +62,31 @@ def dry_run(minutes: float, steps: Sequence[Step] = STEPS) -> list[str]:
 
 
 def check(minutes: float) -> None:
-    """Raises RooflineError for minutes that are none."""
-    if not 0 < minutes <= 600:
-        raise RooflineError(f"--minutes must be above 0 and at most 600, got {minutes:g}")
+    """Raises RooflineError for minutes in which nothing can be measured."""
+    if not 0.5 <= minutes <= 600:
+        raise RooflineError(f"--minutes must be from 0.5 to 600, got {minutes:g}")
+
+
+def check_folder(folder: Path) -> None:
+    """Raises SpecError where a file of the folder is none of a visit: it is found before the GPU is."""
+    read_results(folder)
+    for name, columns in (
+        (ROWS, COLUMNS),
+        (VERDICTS, VERDICT_COLUMNS),
+        (KERNELS, library.COLUMNS),
+        (NETWORK, network.COLUMNS),
+    ):
+        if (folder / name).exists():
+            with RowFile(folder / name, columns):
+                pass
+
+
+def check_machine(folder: Path, hardware: str) -> None:
+    """Raises RooflineError where the folder has rows of another machine."""
+    others = {row["hardware"] for row in rows_in(folder / ROWS)} - {hardware}
+    if others:
+        named = ", ".join(quote(name) for name in sorted(others))
+        raise RooflineError(f"the folder has rows of {named}, this is {quote(hardware)}: name another folder")
 
 
 def limit(step: Step, minutes: float, steps: Sequence[Step]) -> float:
@@ -62,13 +101,15 @@ def run(
     bench: Bench | None = None,
     steps: Sequence[Step] = STEPS,
 ) -> list[Result]:
-    """Run the steps in order into a folder, and say how each ended; steps that a log there says are done run again.
+    """Run the steps in order into a folder, and say how each ended; rows that are there are kept.
 
-    Raises RooflineError where the first step, which finds the device, fails: nothing can follow.
+    Raises RooflineError where the first step, which finds the device, fails, or the folder is of another machine.
     """
     check(minutes)
     bench = bench or Bench()
     torch_module()
+    with needs_extra("validate"):
+        importlib.import_module("pyarrow")
     with suppress(ImportError):
         importlib.import_module("triton")
     made = not folder.exists()
@@ -76,16 +117,26 @@ def run(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from None
+    check_folder(folder)
     visit = Visit(folder, bench)
     results: list[Result] = []
     end = bench.clock() + 60 * minutes
     for index, step in enumerate(steps):
         reserved = steps[-1].seconds if index + 1 < len(steps) else 0.0
-        result = _step(visit, step, end - reserved, 1e9 if step.rest else limit(step, minutes, steps))
+        try:
+            result = _step(visit, step, end - reserved, limit(step, minutes, steps))
+        except BaseException:  # Ctrl-C, or a signal: what was measured is kept, and can be read
+            if results:
+                _note(folder, Result(step.name, "stopped", "interrupted; its rows are kept", 0.0))
+                save_parquet(folder)
+            raise
         if index == 0 and result.status != "done":
             if made:
-                folder.rmdir()
+                with suppress(OSError):
+                    folder.rmdir()
             raise RooflineError(f"nothing was measured: {result.sentence}")
+        if index == 0 and "hardware" in result.facts:
+            check_machine(folder, str(result.facts["hardware"]))
         results.append(result)
         visit.facts[step.name] = result.facts
         _note(folder, result)
@@ -100,7 +151,7 @@ def _step(visit: Visit, step: Step, end: float, most: float) -> Result:
     start = clock()
     seconds = min(end - start, most)
     if seconds < min(LEAST, step.seconds / 2):
-        return Result(step.name, "skipped", f"{max(0.0, end - start):.0f} seconds are left", 0.0)
+        return Result(step.name, "skipped", f"{max(0.0, seconds):.0f} seconds are too few for it", 0.0)
     visit.deadline = start + seconds
     result = _isolated(step, visit, seconds) if visit.bench.isolated else _ended(step, visit)
     return msgspec.structs.replace(result, seconds=clock() - start)
@@ -124,6 +175,8 @@ def _isolated(step: Step, visit: Visit, seconds: float) -> Result:
     process = context.Process(target=_serve, args=(step, visit, sender))
     process.start()
     sender.close()
+    with suppress(OSError):  # the child does so too: whichever is first, its group is there before it can be ended
+        os.setpgid(process.pid or 0, process.pid or 0)
     try:
         if receiver.poll(seconds):
             return msgspec.json.decode(receiver.recv_bytes(), type=Result)
@@ -131,13 +184,21 @@ def _isolated(step: Step, visit: Visit, seconds: float) -> Result:
     except (EOFError, OSError):
         process.join(5)
         return Result(step.name, "failed", f"its process ended with status {process.exitcode}; its rows are kept", 0.0)
+    except BaseException:  # a signal: nothing is waited for, so that a second one finds no process that goes on
+        _end(process.pid)
+        raise
     finally:
         process.join(2)
-        if process.pid is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        process.join()
+        _end(process.pid)
+        process.join(10)  # a process in a driver may not end at once
         receiver.close()
+
+
+def _end(group: int | None) -> None:
+    """End a process group, if it is there."""
+    if group is not None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def _serve(step: Step, visit: Visit, sender: Connection) -> None:
@@ -151,12 +212,19 @@ def _serve(step: Step, visit: Visit, sender: Connection) -> None:
 
 def _note(folder: Path, result: Result) -> None:
     """Write down how a step ended, and renew what is made of all results."""
-    results = [*read_results(folder), result]
+    results = [*(one for one in read_results(folder) if one.step != result.step), result]
     write_bytes(folder / LOG, b"".join(msgspec.json.encode(one) + b"\n" for one in results))
-    save_text(folder / SUMMARY, summary(folder, results))
+    try:
+        text = summary(folder, results)
+    except (RooflineError, LookupError, ValueError, TypeError, ArithmeticError, csv.Error) as error:
+        text = f"There is no summary: {sentence(error)}\n"  # a report must not end a measurement
+    save_text(folder / SUMMARY, text)
 
 
 def save_parquet(folder: Path) -> None:
     """Write the rows of a visit as Parquet, in the measurement schema."""
-    if (folder / ROWS).is_file():
-        read_frame(folder / ROWS).to_parquet(folder / PARQUET, index=False)
+    if not (folder / ROWS).is_file():
+        return
+    content = io.BytesIO()
+    read_frame(folder / ROWS).to_parquet(content, index=False)
+    write_bytes(folder / PARQUET, content.getvalue())

@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,7 +52,7 @@ class Timing(Struct, frozen=True):
 def summary(folder: Path, results: Sequence[Result]) -> str:
     """The summary of a folder."""
     parts = ["# A visit to a GPU", ""]
-    machine = next((result for result in results if result.step == "machine" and result.facts), None)
+    machine = next((result for result in reversed(results) if result.step == "machine" and result.facts), None)
     parts += _steps(results)
     if machine is not None:
         parts += body(folder, machine_from(machine.facts).hardware, machine, results)
@@ -90,9 +91,11 @@ def rows_in(path: Path) -> list[dict[str, str]]:
 
 
 def timings(rows: Iterable[Row], hardware: Hardware) -> list[Timing]:
-    """The kernels of rows with cold caches, each with the time of the roof of its hardware."""
+    """The kernels of this hardware's rows with cold caches, each with the time of its roof."""
     found = []
     for row in rows:
+        if row["cache"] != "cold" or row["hardware"] != hardware.name:
+            continue
         try:
             case = case_of(row)
         except RooflineError:
@@ -111,13 +114,21 @@ def roof(case: Case, hardware: Hardware) -> float:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """A Markdown table, its numbers right-aligned."""
-    lines = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    lines = [[escaped(cell) for cell in row] for row in rows]
     return [
         "| " + " | ".join(header) + " |",
         "|" + "|".join("---" if index == 0 else "---:" for index in range(len(header))) + "|",
         *("| " + " | ".join(line) + " |" for line in lines),
         "",
     ]
+
+
+_SPECIAL = re.compile(r"[\\`*\[\]<>|&]")
+
+
+def escaped(text: object) -> str:
+    """A text of a file in one line, with nothing that Markdown or HTML would read as more than text."""
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", " ".join(str(text).split()))
 
 
 def _steps(results: Sequence[Result]) -> list[str]:
@@ -139,7 +150,7 @@ def _machine(hardware: Hardware, machine: Result) -> list[str]:
     return [
         "## The machine",
         "",
-        f"{facts['title']} (`{hardware.name}`): {facts['software']}; {state}.",
+        f"{escaped(facts['title'])} (`{hardware.name}`): {escaped(facts['software'])}; {escaped(state)}.",
         "",
         *table(("rate", "achieved", "datasheet", "fraction"), rows),
     ]
@@ -154,16 +165,28 @@ def _correctness(rows: Sequence[Row]) -> list[str]:
     lines = []
     for (op, kernel), found in sorted(groups.items()):
         count = {status: sum(row["status"] == status for row in found) for status in ("correct", "refused")}
-        worst = max((float(row["error"]) / float(row["allowed"]) for row in found if row["error"]), default=0.0)
+        worst = max((share(row) for row in found if row["error"]), default=0.0)
         wrong = len(found) - count["correct"] - count["refused"]
         lines.append((f"{op}, {kernel}", count["correct"], wrong, count["refused"], f"{100 * worst:.0f}%"))
     failed = [
-        f"- {row['case']}, {row['kernel']}: {row['reason'] or 'error ' + row['error'] + ', allowed ' + row['allowed']}"
+        escaped(f"{row['case']}, {row['kernel']}: {row['reason'] or row['error'] + ', allowed ' + row['allowed']}")
         for row in rows
         if row["status"] in ("wrong", "failed")
     ]
-    header = ("kernel", "correct", "not", "refused", "largest error of the allowed")
-    return ["## Correctness against float64", "", *table(header, lines), *failed[:40], *([""] if failed else [])]
+    header = ("kernel", "correct", "wrong or failed", "refused", "largest error, % of the allowed")
+    return [
+        "## Correctness against float64",
+        "",
+        *table(header, lines),
+        *(f"- {text}" for text in failed[:40]),
+        *([""] if failed else []),
+    ]
+
+
+def share(row: Row) -> float:
+    """The error of a verdict over the allowed one; infinite where it is NaN, which is what nobody wrote."""
+    error, allowed = float(row["error"]), float(row["allowed"])
+    return error / allowed if allowed > 0 and math.isfinite(error) else math.inf
 
 
 def _kernels(found: Sequence[Timing]) -> list[str]:
@@ -174,7 +197,9 @@ def _kernels(found: Sequence[Timing]) -> list[str]:
     for timing in found:
         groups[timing.case.op, timing.case.format, regime(timing.case)][timing.case][timing.kernel] = timing
     lines = []
-    for (op, format, where), cases in sorted(groups.items()):
+    for (op, format, where), cases in sorted(
+        groups.items(), key=lambda group: (*group[0][:2], first_number(group[0][2]))
+    ):
         sources = {kernel for case in cases.values() for kernel in case}
         for library, own in PAIRS:
             if not sources & {library, own} or (own == "triton" and library != "torch" and library not in sources):
@@ -189,11 +214,23 @@ def _kernels(found: Sequence[Timing]) -> list[str]:
             lines.append(
                 (label, max(map(len, reached)), *(middle(values) for values in reached), middle(ratios), spread(ratios))
             )
-    header = ("kernel", "shapes", "library: % of the roof", "ours: % of the roof", "ours: % of the library", "range")
+    header = (
+        *("kernel", "shapes", "PyTorch, % of the roof", "Triton, % of the roof"),
+        *("Triton, % of PyTorch's speed", "least to most"),
+    )
     note = (
-        "Medians. The roof is the larger of FLOPs at the datasheet's peak and bytes at its bandwidth; caches are cold."
+        "Triton is this project's kernels. PyTorch's GEMMs are cuBLAS's, its fastest attention is cuDNN's or"
+        " FlashAttention; norms, activations, RoPE and softmax are its own, several kernels each. Medians over shapes,"
+        " column by column. The roof is the larger of FLOPs at the datasheet's peak and bytes at its bandwidth; caches"
+        " are cold."
     )
     return ["## Kernels", "", note, "", *table(header, lines)]
+
+
+def first_number(text: str) -> int:
+    """The first number in a text, 0 if it has none."""
+    found = re.search(r"\d+", text)
+    return int(found[0]) if found else 0
 
 
 def regime(case: Case) -> str:
@@ -262,7 +299,9 @@ def _rules(rows: Sequence[Row]) -> list[str]:
         " of tiles, rounded up to a multiple of 8; how often one row of tiles covers m; how often all tiles run at"
         " once, at most one a multiprocessor; how often k is split over programs."
     )
-    return [note, "", *table(header, lines)]
+    asked = sum(row["dtype"] == "bf16" for row in rows)
+    rest = f" The other {asked - len(known)} of {asked} kernels are of other families." if asked > len(known) else ""
+    return [note + rest, "", *table(header, lines)]
 
 
 class Facts(Struct, frozen=True):
@@ -303,7 +342,9 @@ def _network(rows: Sequence[Row]) -> list[str]:
             )
         )
     header = ("pass", "measured, ms", "predicted, ms", "error", "interval", "timed by")
-    return [f"## A network: {rows[0]['model']} in {rows[0]['dtype']}", "", *table(header, lines)]
+    note = "Predictions are those of the shipped constants; below 0, a pass was predicted too fast. Intervals hold 80%."
+    heading = f"## A network: {escaped(rows[0]['model'])} in {escaped(rows[0]['dtype'])}"
+    return [heading, "", note, "", *table(header, lines)]
 
 
 def _fit(results: Sequence[Result]) -> list[str]:

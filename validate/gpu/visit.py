@@ -131,6 +131,6 @@ def read_results(folder: Path) -> list[Result]:
     for line in read_bytes(path, MAX_BYTES).split(b"\n") if path.is_file() else ():
         try:
             found.append(msgspec.json.decode(line, type=Result))
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             continue
     return found

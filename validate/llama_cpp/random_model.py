@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.errors import RooflineError, UnknownNameError, install
 from roofline.specs.model import Model
 from roofline.specs.sublayers import Attention, Mlp
 from roofline.validate.measure.decoder import check
@@ -29,7 +29,7 @@ def library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise RooflineError(f"{name} is not installed: pip install 'llm-roofline[llama-cpp]'") from None
+        raise RooflineError(f"{name} is not installed: {install('llama-cpp')}") from None
 
 
 def write_random_model(model: Model, format: str, path: Path) -> Path:

@@ -21,7 +21,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, install
 from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware
 from roofline.specs.modelspec import load_model
@@ -98,7 +98,7 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
             if client.connect_ex(("127.0.0.1", port)) == 0:
                 return
         time.sleep(0.1)
-    raise RooflineError("llama.cpp's server did not start: pip install 'llama-cpp-python[server]'")
+    raise RooflineError(f"llama.cpp's server did not start: {install('llama-cpp')}")
 
 
 def measure(

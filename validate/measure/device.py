@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.errors import RooflineError, UnknownNameError, install
 from roofline.validate.measure.host import (
     available_cores,
     busy_cores,
@@ -50,8 +50,6 @@ SAMPLING_TIME = 0.2
 
 FLUSH_FACTOR = {"cuda": 4.0, "cpu": 1.25}
 """Bytes read between two uses of a buffer, over the size of the last-level cache."""
-
-INSTALL = "pip install 'llm-roofline[validate]'"
 
 Call = Callable[[], None]
 
@@ -117,7 +115,7 @@ def torch_module() -> Any:
     try:
         return importlib.import_module("torch")
     except ImportError:
-        raise RooflineError(f"measuring kernels needs PyTorch: {INSTALL}") from None
+        raise RooflineError(f"measuring kernels needs PyTorch: {install('validate')}") from None
 
 
 def open_device(name: str, threads: int | None = None) -> Device:

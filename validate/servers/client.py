@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from roofline.core.errors import RooflineError, quote
+from roofline.core.errors import RooflineError, install, quote
 
 APIS = ("completions", "chat")
 PATHS = {"completions": "completions", "chat": "chat/completions"}
@@ -87,7 +87,7 @@ class Client:
         try:
             import httpx
         except ModuleNotFoundError:
-            raise RooflineError("this needs httpx: pip install 'llm-roofline[server]'") from None
+            raise RooflineError(f"this needs httpx: {install('server')}") from None
         headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})}
         self._httpx, self._host, self._path, self._key = httpx, address.host, PATHS[api], key
         self.api, self.timeout, self.extensions = api, timeout, True

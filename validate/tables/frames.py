@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.core.errors import RooflineError, SpecError, install, quote
 from roofline.core.inputs import read_bytes
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def read_frame(path: Path) -> pd.DataFrame:
     try:
         return _parquet(content, where) if ending == ".parquet" else _csv(content, where)
     except ModuleNotFoundError as error:  # pragma: no cover - the extra is not installed
-        raise RooflineError(f"reading measurements needs {error.name}: pip install 'llm-roofline[fit]'") from None
+        raise RooflineError(f"reading measurements needs {error.name}: {install('fit')}") from None
     except SpecError:
         raise
     except Exception as error:  # parsers raise many types

@@ -12,6 +12,7 @@ moe_quant_mode. What they leave open is read from how the benchmarks run:
               the same 100 prompts again, of which the prefix cache has the KV cache.
 * steps       `roofline.validate.tables.harness`
 * cache       FP8 where the weights are quantized, with vLLM, TensorRT-LLM, and SGLang on Blackwell.
+* formats     FP4 is NVFP4, and on AMD's devices MXFP4 with inputs in it.
 * MTP         DeepSeek-R1 on the versions of TensorRT-LLM whose TPOT is half of DeepSeek-V3's in the same rows.
 """
 
@@ -32,7 +33,7 @@ from roofline.serving.load import Load
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.formats import find_cache_format
-from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision, parse_precision
 from roofline.specs.scheduler import Scheduler
@@ -57,10 +58,6 @@ COLUMNS = (
 
 NAMED = re.compile(r"(?<=-)(?:nvfp4|fp4|fp8|mxfp4|int4)(?=-|$)")
 """Formats in the name of a repository, where no column states one."""
-
-SYSTEMS: Mapping[str, str] = MappingProxyType(
-    {name: name.replace("_", "-") for name in ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300")}
-)
 
 INFERENCEX = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
 """Prompt and output lengths of InferenceX's benchmarks."""
@@ -256,6 +253,8 @@ def formats(line: Line, model: Model, hardware: Hardware, engine: str) -> Precis
     few = any("mxfp4" in mode or "int4" in mode or "w4a" in mode for mode in modes)
     if model.quantization == "mxfp4" or (few and model.quantization is not None):
         chosen = precision_of(model, hardware, engine)
+    elif "fp4" in modes and hardware.vendor == "AMD":
+        chosen = parse_precision("bf16", "mxfp4", activations="mxfp4")
     elif modes & {"nvfp4", "fp4"}:
         chosen = parse_precision("bf16", "nvfp4")
         chosen = replace(chosen, weights=NVFP4_BLOCKS) if model.uses_mla else chosen
@@ -295,10 +294,7 @@ def to_case(line: Line) -> ServingCase:
     """A row as a scenario under a load; raises RooflineError, mostly Unmapped, with the reason where it cannot be."""
     cells = line.cells
     model, engine = find_model(cells["model_path"]), find_profile(cells["backend"], cells["backend_version"])
-    system = cells["system"].strip().lower()
-    if system not in SYSTEMS:
-        raise Unmapped(f"no bundled spec of {quote(system)}")
-    hardware = load_hardware(SYSTEMS[system])
+    hardware = find_hardware(cells["system"].replace("_", "-")).hardware
     parallel, assumed = layout(line, model), ""
     apart = parallel.devices if parallel.tensor > NODE else 0
     if apart:

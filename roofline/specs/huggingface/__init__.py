@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
+from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.huggingface import dense, encoders, gpt, hybrid, recurrent, vision
 from roofline.specs.huggingface import mla as latent
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import Config, Reader, Spec
 from roofline.specs.huggingface.model_wide import complete_spec, reject_drafts
-from roofline.specs.huggingface.quantization import quantization
+from roofline.specs.huggingface.quantization import SECTION, quantization
 from roofline.specs.huggingface.unet import CLASS, unet_spec
+from roofline.specs.library import CONFIG, modelopt_file
 
 READERS: Mapping[str, Reader] = {
     **dense.READERS,
@@ -54,8 +57,19 @@ TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
-def translate(content: Mapping[str, Any], where: str, name: str) -> Spec:
-    """The model spec of a config.json.
+def translate_file(path: Path, name: str = "") -> Spec:
+    """The model spec of the config.json at `path`, and of ModelOpt's file beside it; raises SpecError.
+
+    The default name is that of the file, or of its folder.
+    """
+    content, beside = read_mapping(path), modelopt_file(path)
+    found = None if beside is None or not beside.is_file() else Config(read_mapping(beside), str(beside))
+    default = path.parent.resolve().name if path.name == CONFIG else path.stem
+    return translate(content, str(path), name or default, found)
+
+
+def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Config | None = None) -> Spec:
+    """The model spec of a config.json; `modelopt` is ModelOpt's file, which counts where the config.json is silent.
 
     The default name is the file's `_name_or_path`, which is often the model that training started from. Raises
     SpecError for a missing key, a value of the wrong type, an unsupported `model_type`, and for a key with an effect
@@ -77,7 +91,8 @@ def translate(content: Mapping[str, Any], where: str, name: str) -> Spec:
     given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()
     chosen = (name or given or "model")[:80]
     spec = complete_spec(config, readers[model_type](config), chosen)
-    return {"name": chosen, "dtype": _dtype(config), **quantization(config), **spec}
+    plain = {"name": chosen, "dtype": _dtype(config), **spec}
+    return {**plain, **quantization(config, modelopt, plain)}
 
 
 def _alternative(config: Config, model_type: str, readers: Mapping[str, Reader]) -> str:
@@ -88,7 +103,8 @@ def _alternative(config: Config, model_type: str, readers: Mapping[str, Reader])
         nested = config.content.get(key)
         kind = nested.get("model_type") if isinstance(nested, dict) else None
         if isinstance(kind, str) and kind in readers:
-            return f"{meant} its {quote(key)}, saved as a file of its own, is read as {quote(kind)}"
+            formats = f" with the {quote(SECTION)}" if config.content.get(SECTION) else ""
+            return f"{meant} its {quote(key)}, saved{formats} as a file of its own, is read as {quote(kind)}"
     return f"{meant} describe it in a model spec (YAML) instead"
 
 

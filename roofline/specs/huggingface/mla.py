@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from roofline.core.errors import SpecError, quote
-from roofline.specs.huggingface.config import Config, Reader, Spec, base_spec, gated_mlp
+from roofline.specs.huggingface.config import Config, Reader, Spec, base_spec, gated_mlp, layer_types
 from roofline.specs.huggingface.moe import moe_section, moe_spec, sparse_layers
 
 
@@ -74,6 +74,7 @@ def _deepseek_v3(config: Config) -> Spec:
 
 def _deepseek_v32(config: Config) -> Spec:
     """Also GLM-5; in GLM-5.2 most layers reuse the keys that an earlier layer's indexer selected."""
+    layer_types(config, SPARSE)
     indexer = {
         "heads": config.integer("index_n_heads", default=64),
         "head_dim": config.integer("index_head_dim", default=128),
@@ -86,6 +87,10 @@ def _deepseek_v32(config: Config) -> Spec:
     latent = _mla_section(config, **_DEEPSEEK)
     mixers = [_indexer_types(config)]
     return _deepseek(config, latent, dense=3, shared=1, router_bias=True, mixers=mixers, parts=parts)
+
+
+SPARSE: Mapping[str, str] = dict.fromkeys(("deepseek_sparse_attention", "indexed_attention", "full_attention"), "dsa")
+"""The entries of `layer_types` of these models: all attend sparsely, by either name, and windows are not read."""
 
 
 def _indexer_types(config: Config) -> list[str]:

@@ -44,7 +44,7 @@ def _draft(config: Config, what: str, technique: str) -> SpecError:
     return SpecError(config.where, f"{what} is a draft for another model; simulate the target model --with {technique}")
 
 
-TEXT_ONLY = ("gemma3", "gemma4")
+TEXT_ONLY = ("gemma3", "gemma4", "kimi_k25")
 """Multimodal models of which only the text decoder is supported."""
 
 TOWERS = ("vision_config", "audio_config", "mm_vision_tower", "vision_tower")

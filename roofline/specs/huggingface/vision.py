@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError, quote, suggest
-from roofline.specs.huggingface import dense, hybrid
+from roofline.specs.huggingface import dense, hybrid, mla
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, plain_mlp
 
@@ -28,6 +28,7 @@ _TEXT: Mapping[str, Reader] = {
     **dense.TEXT_DECODERS,
     **experts.READERS,
     **experts.TEXT_DECODERS,
+    **mla.READERS,
     **hybrid.TEXT_DECODERS,
 }
 _LLAMA: Mapping[str, int] = {
@@ -329,6 +330,7 @@ def _mistral3(config: Config) -> Spec:
 READERS: Mapping[str, Reader] = {
     "internvl": _internvl,
     "internvl_chat": _internvl,
+    "kimi_k25": lambda config: _text(config, "deepseek_v3"),
     "llama4": _llama4,
     "llava": _llava,
     "mistral3": _mistral3,

@@ -17,7 +17,9 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.units import si
 from roofline.specs.formats import FORMATS, UNQUANTIZED_FORMATS, Format
-from roofline.specs.huggingface import translate
+from roofline.specs.huggingface import translate, translate_file
+from roofline.specs.library import CONFIG
+from roofline.specs.precision import PLAIN, scheme_formats
 from roofline.specs.schemes import GGUF, MXFP4_BLOCKS, WeightScheme, find_weight_scheme
 from roofline.specs.weight_files.components import SAFETENSORS, layer_of, of_gguf, of_safetensors
 from roofline.specs.weight_files.gguf import FILE_TYPES, TYPES, Gguf, read_gguf
@@ -25,7 +27,7 @@ from roofline.specs.weight_files.gguf_config import ARCHITECTURES, config_of
 from roofline.specs.weight_files.safetensors import read_header, shards
 from roofline.specs.weight_files.stored import Share, Stored, StoredTensor, average, shares
 
-CONFIG, ADAPTER = "config.json", "adapter_config.json"
+ADAPTER = "adapter_config.json"
 
 _SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
 
@@ -113,13 +115,13 @@ def _folder(folder: Path) -> tuple[dict[str, Any], Stored]:
         if adapter:
             raise SpecError(where, f"is no model but a {adapter.removeprefix('the ')}")
         raise SpecError(where, f"has no {CONFIG}: it is no folder of a Hugging Face model")
-    content = translate(read_mapping(folder / CONFIG), str(folder / CONFIG), folder.resolve().name)
+    content = translate_file(folder / CONFIG)
     files = [read_header(path) for path in shards(folder)]
     if not files:
         raise SpecError(where, "has no safetensors files; its config.json can be analysed without weights")
     tensors = tuple(tensor for file in files for tensor in file[0])
     base = FORMATS[content.get("dtype", "bf16")]
-    scheme = find_weight_scheme(content.get("quantization") or base.name)
+    scheme = find_weight_scheme(scheme_formats(content.get("quantization") or PLAIN)[0] or base.name)
     named = ((tensor, *_described(tensor, scheme, base)) for tensor in tensors)
     stored = _stored(folder, content, tensors, named, scheme)
     adapters = tuple(filter(None, map(_adapter, (folder, *sorted(filter(Path.is_dir, folder.iterdir()))))))
@@ -140,6 +142,8 @@ def _described(tensor: StoredTensor, scheme: WeightScheme, base: Format) -> tupl
     if tensor.format in _PLAIN:
         return components, FORMATS[_PLAIN[tensor.format]], tensor.elements
     format = scheme.linear or base
+    if tensor.format.startswith("F8") and format.arithmetic != "fp8":  # beside NVFP4, whose elements are packed as U8
+        format = FORMATS["fp8"]
     return components, format, 8 * tensor.bytes // max(math.floor(format.bits), 1)
 
 

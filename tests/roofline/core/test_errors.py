@@ -1,9 +1,15 @@
 """Suggestions for unknown names."""
 
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+
 import pytest
 
 from roofline import list_hardware, list_models
-from roofline.core.errors import suggest
+from roofline.core.errors import install, suggest
+from tests.paths import ROOT
 
 HARDWARE, MODELS = list_hardware(), list_models()
 
@@ -34,3 +40,30 @@ def test_completions_come_before_close_names(name: str, known: list[str], sugges
 def test_listed_completions_are_limited() -> None:
     assert suggest("llama-3", MODELS).endswith("or others?")
     assert "llama-30b" not in suggest("llama-3", MODELS)  # another number, not a completion
+
+
+@pytest.mark.parametrize(
+    ("pip", "command"),
+    [
+        ("venv/bin/pip", "pip install 'llm-roofline[report]'"),
+        ("other/bin/pip", "venv/bin/python -m pip install 'llm-roofline[report]'"),
+        (None, "venv/bin/python -m pip install 'llm-roofline[report]'"),
+    ],
+)
+def test_an_extra_is_installed_by_the_python_that_runs(
+    pip: str | None, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pip of another Python does not find the package: it is installed where this one runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv/bin/python"))
+    monkeypatch.setattr(shutil, "which", lambda name: None if pip is None else str(tmp_path / pip))
+    monkeypatch.setattr(metadata, "distribution", lambda name: name)
+    assert install("report") == command
+
+
+def test_a_checkout_that_is_not_installed_is_named_by_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", missing)
+    assert install("report").endswith(f" install '{ROOT}[report]'")

@@ -146,6 +146,18 @@ def test_a_scenario_with_decode_hardware_is_served_apart() -> None:
     assert hourly == pytest.approx(sum(rents))
 
 
+@pytest.mark.parametrize("decodes", [2, 7, 16])
+def test_workers_of_several_devices_that_share_experts(decodes: int) -> None:
+    scenario = Scenario(load_model("qwen3-30b-a3b"), load_hardware("h100-sxm"))
+    load, pools = Load(prompt=1000, output=100, rate=4), parse_pools(f"decodes={decodes},dp=8,ep=8")
+    found = tandem_of(scenario, load, pools)
+    assert (found.decodes, found.decode.devices, found.devices) == (decodes, 8, 1 + 8 * decodes)
+    quick = serve(scenario, load, pools=pools).outcomes[0]
+    slow = serve(scenario, load, pools=pools, requests=300).outcomes[0]
+    assert quick.devices == slow.devices == 1 + 8 * decodes
+    assert quick.tpot.mean.mid == pytest.approx(slow.tpot.mean.mid, rel=0.1)
+
+
 def test_a_trace_keeps_its_times() -> None:
     load = Load(trace=Trace((0.0, 5.0, 5.0), (100, 200, 300), (2, 3, 1), (0, 128, 0)))
     found = simulate_tandem(tandem_of(SCENARIO, load, Pools()), load)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from roofline import Scenario, SpecError, UnknownNameError, analyze, load_hardware, load_model, parse_precision
 from roofline.cli.scenario_options import parse_scenarios
 from roofline.core.errors import RooflineError
+from roofline.reports.documents.listing import imported
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import load_engine
 from roofline.specs.engine_files import parse_engine, render
@@ -349,3 +352,152 @@ def test_grouped_integer_formats() -> None:
         find_format("int4-g0")
     with pytest.raises(UnknownNameError):
         find_format("int9-g32")
+
+
+# --- ModelOpt's file beside a config.json -----------------------------------------------------------------------------
+
+
+def beside(folder: Path, **quantization: Any) -> str:
+    """The path of a config.json with ModelOpt's file beside it."""
+    written = {"producer": {"name": "modelopt", "version": "0.33.0"}, "quantization": quantization}
+    (folder / "config.json").write_text(json.dumps(config()))
+    (folder / "hf_quant_config.json").write_text(json.dumps(written))
+    return str(folder / "config.json")
+
+
+def test_the_formats_of_a_file_beside_the_config(tmp_path: Path) -> None:
+    path = beside(tmp_path, quant_algo="NVFP4", group_size=16, exclude_modules=["lm_head", "model.layers.*.self_attn*"])
+    model = load_model(path)
+    assert (model.quantization, model.unquantized) == ("nvfp4", ("attention",))
+    attention, mlp = 32 * 2 * 4096 * (4096 + 1024), 32 * 3 * 4096 * 14336
+    rest = 2 * 128256 * 4096 + 65 * 4096
+    assert analyze(Scenario(model, H100)).memory.weights == mlp * 4.5 / 8 + 2 * (attention + rest)
+    assert "quantization: nvfp4" in imported(tmp_path / "config.json", None)
+    assert load_model(beside(tmp_path, quant_algo="FP8")).quantization == "fp8"  # the file changed, not the config
+
+
+def test_the_config_decides_before_the_file_beside_it(tmp_path: Path) -> None:
+    path = beside(tmp_path, quant_algo="NVFP4")
+    Path(path).write_text(json.dumps(config(quant_method="fp8")))
+    assert load_model(path).quantization == "fp8"
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(config()))
+    assert load_model(str(other)).quantization is None
+    assert load_model(beside(tmp_path, quant_algo=None, kv_cache_quant_algo="FP8")).quantization is None
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expected"),
+    [({"quant_algo": "NVFP3"}, "'quantization': .*'NVFP3'"), ({"quant_algo": 4}, "'quant_algo' must be text")],
+)
+def test_an_unknown_algorithm_beside_the_config_names_that_file(
+    tmp_path: Path, quantization: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(SpecError, match=f"hf_quant_config.json: {expected}"):
+        load_model(beside(tmp_path, **quantization))
+
+
+def test_modelopt_without_its_name() -> None:
+    assert translate(config(quant_algo="FP8", ignore=["lm_head"]), "x", "x")["quantization"] == "fp8"
+
+
+# --- ModelOpt's mixed precision ---------------------------------------------------------------------------------------
+
+
+def mixed(modules: dict[str, str], name: str = "llama-3.1-8b") -> dict[str, Any]:
+    """A config.json in which each of these modules has an algorithm of its own."""
+    layers = {module: {"quant_algo": algorithm} for module, algorithm in modules.items()}
+    section = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    return {**json.loads((CONFIGS / f"{name}.json").read_text()), "quantization_config": section}
+
+
+def each(part: str, names: Iterable[str], algorithm: str, layers: Iterable[int] = range(32)) -> dict[str, str]:
+    return {f"model.layers.{layer}.{part}.{name}": algorithm for layer in layers for name in names}
+
+
+QKVO, MLP = [f"{name}_proj" for name in "qkvo"], ["gate_proj", "up_proj", "down_proj"]
+Q, KV, FEED = 32 * 2 * 4096 * 4096, 32 * 2 * 4096 * 1024, 32 * 3 * 4096 * 14336  # q and o; k and v; the MLP
+HEAD, REST = 128256 * 4096, 128256 * 4096 + 65 * 4096
+
+
+@pytest.mark.parametrize(
+    ("modules", "scheme", "bits"),
+    [
+        (each("mlp", MLP, "NVFP4"), "nvfp4", 4.5 * FEED + 16 * (Q + KV + HEAD)),
+        (
+            each("self_attn", QKVO, "FP8") | each("mlp", MLP, "NVFP4"),
+            "nvfp4",
+            8 * (Q + KV) + 4.5 * FEED + 16 * HEAD,
+        ),
+        (  # the first and last layers in more bits, one projection in 16
+            each("self_attn", QKVO[:3], "FP8")
+            | each("mlp", MLP, "W4A16_NVFP4", range(2, 31))
+            | each("mlp", MLP, "FP8", (0, 1, 31)),
+            "w4a16_nvfp4",
+            8 * (Q / 2 + KV) + 16 * (Q / 2 + HEAD) + (29 * 4.5 + 3 * 8) / 32 * FEED,
+        ),
+        (  # fewer layers than there are: the others are unquantized
+            each("mlp", MLP, "FP8", range(8)) | {"lm_head": "FP8"},
+            "fp8",
+            16 * (Q + KV) + 8 * HEAD + (8 * 8 + 24 * 16) / 32 * FEED,
+        ),
+    ],
+)
+def test_formats_module_by_module(modules: dict[str, str], scheme: str, bits: float) -> None:
+    model = parse_model(translate(mixed(modules), "x", "x"), "x")
+    assert model.quantization == scheme
+    assert parse_model(to_spec(model), "x") == model
+    answer = analyze(Scenario(model, H100))
+    assert answer.memory.weights == pytest.approx((bits + 16 * REST) / 8, rel=1e-12)
+    requested = analyze(Scenario(model, H100, precision=parse_precision("bf16", "fp8")))
+    assert requested.memory.weights == (8 * (Q + KV + FEED) + 16 * (HEAD + REST)) / 8
+
+
+def test_mixed_precision_of_experts_and_linear_attention() -> None:
+    """Qwen3.6 35B-A3B as NVIDIA released it: FP8 mixers under a wrapper's names, experts and lm_head in NVFP4."""
+    content = mixed({}, "qwen3.5-35b-a3b")
+    modules = {"lm_head": "W4A16_NVFP4", "mtp.layers.0.mlp.experts": "FP8", "model.visual.blocks.0.attn.qkv": "FP8"}
+    for layer in range(40):
+        mixer = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"]
+        linear = ["linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.out_proj"]
+        prefix = f"model.language_model.layers.{layer}"
+        modules |= {f"{prefix}.{name}": "FP8" for name in (linear if (layer + 1) % 4 else mixer)}
+        modules |= {f"{prefix}.mlp.experts.{expert}.{name}": "W4A16_NVFP4" for expert in range(4) for name in MLP}
+    content["quantization_config"] = mixed(modules)["quantization_config"]
+    model = parse_model(translate(content, "x", "x"), "x")
+    formats = precision_of(model, H100, "vllm").weights
+    found = {
+        part: formats.format_of(part, BF16.base, 40).name
+        for part in ("q_proj", "o_proj", "in_proj", "gate_in_proj", "out_proj", "up_proj", "expert_up_proj", "lm_head")
+    }
+    assert found == {
+        **dict.fromkeys(("q_proj", "o_proj", "in_proj", "out_proj"), "fp8"),
+        **dict.fromkeys(("gate_in_proj", "up_proj"), "bf16"),
+        **dict.fromkeys(("expert_up_proj", "lm_head"), "nvfp4"),
+    }
+    assert {"fp8", "nvfp4"} <= set(formats.name.split("/"))
+
+
+@pytest.mark.parametrize(
+    "modules", [{}, {"model.layers.0.mlp.up_proj": "NVFP3"}, {"model.visual.blocks.0.attn.proj": "FP8"}]
+)
+def test_mixed_precision_that_is_not_read(modules: dict[str, str]) -> None:
+    with pytest.raises(SpecError, match="no scheme is known for the algorithm"):
+        translate(mixed(modules), "x", "x")
+
+
+@pytest.mark.parametrize(
+    ("formats", "expected"),
+    [
+        ({"up_prj": "fp8"}, "did you mean 'up_proj'"),
+        ({"up_proj": "fp9"}, "'formats.up_proj': .*'fp9'"),
+        ({"up_proj": {"fp8": 0}}, "'formats': expected a number > 0"),
+        ({"up_proj": {}}, "'formats.up_proj' is empty"),
+    ],
+)
+def test_formats_of_a_spec_are_checked(formats: dict[str, Any], expected: str) -> None:
+    spec = to_spec(load_model("llama-3.1-8b"))
+    with pytest.raises(SpecError, match=expected):
+        parse_model({**spec, "quantization": "nvfp4", "formats": formats}, "x")
+    with pytest.raises(SpecError, match="'formats' needs 'quantization'"):
+        parse_model({**spec, "formats": {"up_proj": "fp8"}}, "x")

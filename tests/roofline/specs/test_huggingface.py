@@ -434,6 +434,39 @@ def test_supported_text_decoder_is_suggested(key: str) -> None:
     assert "(YAML)" in rejection({"model_type": "minicpmv", key: []})
 
 
+def test_the_suggested_file_has_the_quantization_of_the_whole() -> None:
+    whole = {"model_type": "minicpmv", "text_config": config("qwen2-7b")}
+    assert "quantization_config" not in rejection(whole)
+    assert "quantization_config" in rejection({**whole, "quantization_config": {"quant_method": "fp8"}})
+
+
+@pytest.mark.parametrize("place", ["wrapper", "section"])
+def test_kimi_k25_is_its_text_decoder_in_the_formats_of_the_whole(place: str) -> None:
+    """Kimi K2.5 to K2.7: DeepSeek-V3's layers in a wrapper with a vision tower."""
+    groups = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}}
+    ignored = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"]
+    section = {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ignored}
+    text = {**config("kimi-k2"), "model_type": "deepseek_v3", "quantization_config": None}
+    whole = {"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"], "text_config": text}
+    (whole if place == "wrapper" else text)["quantization_config"] = section
+    model = read({**whole, "vision_config": {"vt_num_hidden_layers": 27}, "tie_word_embeddings": False})
+    assert (model.quantization, model.unquantized) == ("int4-g32", ("attention", "mlp"))
+    assert model.title == "own (text decoder only)"
+    assert parameters(model) == parameters(load_model("kimi-k2"))
+    weights = analyze(Scenario(model, H100)).memory.weights
+    assert weights == pytest.approx(analyze(Scenario(load_model("kimi-k2-thinking"), H100)).memory.weights)
+
+
+@pytest.mark.parametrize("kind", ["deepseek_sparse_attention", "indexed_attention"])
+@pytest.mark.parametrize("name", ["deepseek-v3.2", "glm-5", "glm-5.2"])
+def test_sparse_layers_by_their_names(name: str, kind: str) -> None:
+    plain = config(name)
+    layers = plain["num_hidden_layers"]
+    assert read({**plain, "layer_types": [kind] * layers}) == read(plain)
+    for wrong in ([kind], ["sliding_attention"] * layers):
+        assert "'layer_types'" in rejection({**plain, "layer_types": wrong})
+
+
 def test_model_name_from_file_or_folder(tmp_path: Path) -> None:
     folder = tmp_path / "my-model"
     folder.mkdir()

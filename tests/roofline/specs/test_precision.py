@@ -19,6 +19,7 @@ from roofline.bound.memory import weight_bytes
 from roofline.graph.network import network
 from roofline.specs.checkpoint import default_base
 from roofline.specs.formats import find_format
+from roofline.whatif.options import request_from
 
 
 @pytest.mark.parametrize(
@@ -176,3 +177,21 @@ def test_a_forced_arithmetic_must_exist() -> None:
     precision = parse_precision("bf16", compute="fp8")
     with pytest.raises(UnsupportedError, match="does not compute in fp8"):
         analyze(Scenario(load_model("llama-3-8b"), load_hardware("a100-sxm-80gb"), precision=precision))
+
+
+def test_mxfp4_of_a_dense_model_is_every_linear_layer() -> None:
+    h100 = load_hardware("h100-sxm")
+    linear = 32 * (2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336)
+    rest = 2 * 128256 * 4096 + 65 * 4096
+    for precision in (parse_precision("bf16", "mxfp4"), parse_precision("bf16", weights="mxfp4")):
+        answer = analyze(Scenario(load_model("llama-3.1-8b"), h100, precision=precision))
+        assert answer.memory.weights == (4.25 * linear + 16 * rest) / 8
+    asked = request_from({"model": "llama-3.1-8b", "hw": "h100-sxm", "quant": "mxfp4"}).scenario()
+    assert analyze(asked).memory.weights == (4.25 * linear + 16 * rest) / 8
+
+
+def test_mxfp4_of_a_model_with_experts_keeps_attention() -> None:
+    """As gpt-oss was released, whose attention is in 16 bits."""
+    model, h100 = load_model("gpt-oss-20b"), load_hardware("h100-sxm")
+    asked = analyze(Scenario(model, h100, precision=parse_precision("bf16", "mxfp4")))
+    assert asked.memory == analyze(Scenario(model, h100)).memory

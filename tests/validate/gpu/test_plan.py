@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import random
 import signal
@@ -25,7 +26,7 @@ from roofline.validate.gpu import plan, runner, shapes
 from roofline.validate.gpu.plan import STEPS, Step
 from roofline.validate.gpu.summary import rows_in
 from roofline.validate.gpu.visit import NETWORK, PARQUET, ROWS, SUMMARY, VERDICTS, Visit, read_results
-from roofline.validate.tables.rowfile import case_of
+from roofline.validate.tables.rowfile import RowFile, case_of
 
 
 def test_the_whole_plan(tmp_path: Path) -> None:
@@ -70,6 +71,34 @@ def test_a_second_visit_keeps_rows(tmp_path: Path) -> None:
     assert len(rows) == len({tuple(row.items()) for row in rows}) > 5
 
 
+def test_rows_of_another_machine_and_foreign_files_are_refused(tmp_path: Path) -> None:
+    steps = [step for step in STEPS if step.name in ("machine", "quantized")]
+    runner.run(tmp_path, 8.0, lambda _: None, interpreted.bench(), steps)
+    rows = (tmp_path / ROWS).read_text()
+    (tmp_path / ROWS).write_text(rows.replace("h100-sxm", "h200-sxm"))
+    with pytest.raises(RooflineError, match="rows of 'h200-sxm', this is 'h100-sxm'"):
+        runner.run(tmp_path, 8.0, lambda _: None, interpreted.bench(), steps)
+    for name in (ROWS, VERDICTS, NETWORK):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_text("a,b\n1,2\n")
+        with pytest.raises(RooflineError, match="has other columns"):
+            runner.run(folder, 8.0, lambda _: None, interpreted.bench(), steps)
+
+
+def test_a_wrong_kernel_and_a_hostile_sentence_leave_a_summary(tmp_path: Path) -> None:
+    def found(visit: Visit) -> plan.Found:
+        with RowFile(visit.folder / VERDICTS, plan.VERDICT_COLUMNS) as file:
+            for error in ("inf", "nan"):
+                file.append({"op": "gemm", "kernel": "triton", "status": "wrong", "error": error, "allowed": "0"})
+        return "<script>alert(1)</script> | two\nlines", {}
+
+    runner.run(tmp_path, 8.0, lambda _: None, interpreted.bench(), [STEPS[0], Step("odd", "", 1, 9, found)])
+    text = (tmp_path / SUMMARY).read_text()
+    assert "<script>" not in text
+    assert "| gemm, triton | 0 | 2 | 0 | inf% |" in text
+
+
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
@@ -82,7 +111,7 @@ def test_the_dry_run_is_within_its_minutes() -> None:
     assert [line.split()[0] for line in lines] == [*(step.name for step in STEPS), "all"]
     assert sum(step.seconds for step in STEPS) <= 480
     assert int(runner.dry_run(4.0)[-1].split()[1]) <= 240
-    for minutes in (0.0, -1.0, float("nan"), 1e9):
+    for minutes in (0.0, 0.1, -1.0, float("nan"), 1e9):
         with pytest.raises(RooflineError, match="--minutes"):
             runner.dry_run(minutes)
 
@@ -103,7 +132,7 @@ def test_time_goes_to_the_first_steps_and_the_last() -> None:
     steps = [
         spending(clock, "machine", 10.0),
         spending(clock, "long", 500.0, should=50.0, limit=60.0),
-        spending(clock, "rest", 1e9, should=10.0, rest=True),
+        spending(clock, "rest", 1e9, should=10.0, limit=math.inf),
         spending(clock, "fit", 40.0),
     ]
     results = run_steps(steps, clock, 5.0)

@@ -189,6 +189,14 @@ def test_bits_of_awq_are_those_of_its_groups(tmp_path: Path) -> None:
     assert stored.scheme.special["lm_head"].name == "fp16"  # type: ignore[union-attr]
 
 
+def test_formats_that_only_modelopts_file_names(tmp_path: Path) -> None:
+    stored = write_folder(tmp_path / "m", "modelopt", config={"quantization_config": None})
+    (tmp_path / "m" / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+    model = load_model(str(tmp_path / "m"))
+    assert (model.quantization, mismatch(model)) == ("nvfp4", "")
+    assert round(analyze(Scenario(model, load_hardware("b200-sxm"))).memory.weights) == stored
+
+
 def test_what_an_engine_dequantizes_is_said(tmp_path: Path) -> None:
     write_folder(tmp_path / "m", "awq")
     notes = list(stored_notes(load_model(str(tmp_path / "m")), load_engine("llama.cpp")))
