@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
+from roofline.core.checked import Checked, Positive
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import Dimension, parse_quantity
 
 
-class Offload(Struct, frozen=True):
+class Offload(Checked, frozen=True):
     """The fractions of weights and KV cache that are stored off the device and streamed to it in every pass.
 
     They are streamed over the host link, or at `bandwidth` (B/s) from slower storage such as an SSD.
@@ -16,9 +15,10 @@ class Offload(Struct, frozen=True):
 
     weights: float = 0.0
     kv: float = 0.0
-    bandwidth: float | None = None
+    bandwidth: Positive | None = None
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         for name in ("weights", "kv"):
             if not 0 <= getattr(self, name) <= 1:
                 raise RooflineError(f"--offload {name} must be between 0 and 1, got {getattr(self, name)}")

@@ -120,7 +120,9 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
             "images": _count("images", self.images, 0, MAX_BATCH),
             "precision": self.precision or precision_of(self.model, self.hardware, self.profile),
         }
-        if self.price is not None and not 0 <= self.price < MAX_PRICE:
+        if self.price is not None and (
+            isinstance(self.price, bool) or not isinstance(self.price, (int, float)) or not 0 <= self.price < MAX_PRICE
+        ):
             raise RooflineError(f"--price must be USD per device hour, at least 0, got {self.price}")
         if self.host is not None and self.hardware.host != (host := load_host(self.host)):
             settings["hardware"] = hosted(self.hardware, host)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+import numpy as np
+from msgspec import Meta
 
-from roofline.core.errors import RooflineError
+from roofline.core.checked import Checked, Count, Fraction, Positive
+from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.graph.offload import RESIDENT, Offload
 from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.graph.rewrite import Rewrite
 from roofline.scenario.parts import Part
 from roofline.scenario.speculation import Speculation
+from roofline.specs.engine import PHASES
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.reserve import MEMORY_READINGS, check_memory
 
 
-class Host(Struct, frozen=True):
+class Host(Checked, frozen=True):
     """A CPU that computes the fraction `work` of one `part` of every pass, in turn with the accelerator.
 
     Its memory holds the fraction `memory` of the weights and `kv` of the KV cache (None: the same). `compute` forces an
@@ -25,32 +28,32 @@ class Host(Struct, frozen=True):
     """
 
     hardware: Hardware
-    work: float
-    memory: float
-    kv: float | None = None
+    work: Fraction
+    memory: Fraction
+    kv: Fraction | None = None
     part: Part = Part.ALL
     compute: str | None = None
 
 
-class Cascade(Struct, frozen=True):
+class Cascade(Checked, frozen=True):
     """A smaller `model` that answers first, and the fraction of requests that it `answered`; the model runs the rest.
 
     Times are means over requests; the remaining requests are gathered into full batches.
     """
 
     model: Model
-    answered: float
+    answered: Fraction
 
 
-class Fetch(Struct, frozen=True):
+class Fetch(Checked, frozen=True):
     """A KV cache that is loaded instead of computed: its `tokens` a sequence, `ratio` times smaller, at `bandwidth`."""
 
     tokens: Any
-    ratio: float
-    bandwidth: float
+    ratio: Positive
+    bandwidth: Positive
 
 
-class Settings(Struct, frozen=True):
+class Settings(Checked, frozen=True):
     """The settings of a scenario besides model, hardware and workload.
 
     `chunk`: tokens per pass of prefill, of all sequences together (None: all). `decode_hardware`: the hardware of
@@ -75,17 +78,17 @@ class Settings(Struct, frozen=True):
     host: Host | None = None
     speculation: Speculation | None = None
     cascade: Cascade | None = None
-    chunk: int | None = None
+    chunk: Count | None = None
     decode_hardware: Hardware | None = None
-    depth: float = 1.0
-    beams: int = 1
+    depth: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    beams: Count = 1
     useful: Any = 1.0
-    padding: float = 1.0
-    kv_block: int = 1
+    padding: Positive = 1.0
+    kv_block: Count = 1
     kv_reserved: Any = None
     shared_prefix: bool = False
     expert_skew: float = 0.0
-    expert_capacity: float = 1.0
+    expert_capacity: Positive = 1.0
     rewrites: tuple[Rewrite, ...] = ()
     two_batch_overlap: frozenset[str] = frozenset()
     memory: str = MEMORY_READINGS[0]
@@ -97,7 +100,19 @@ class Settings(Struct, frozen=True):
     fetch: Fetch | None = None
 
     def __post_init__(self) -> None:
+        Checked.__post_init__(self)
         check_memory(self.memory)
+        if not _within(self.useful, 0.0) or np.any(np.asarray(self.useful) == 0):
+            raise RooflineError(f"useful of Settings must be numbers above 0, got {self.useful}")
+        if self.kv_reserved is not None and not _within(self.kv_reserved, 0.0):
+            raise RooflineError(f"kv_reserved of Settings must be numbers of at least 0, got {self.kv_reserved}")
+        if unknown := self.two_batch_overlap - set(PHASES):
+            raise UnknownNameError("phase", min(unknown), PHASES)
+        layers = sum(part for part, _ in self.stages)
+        if any(not 0 < part <= 1 or not 0 <= share <= 1 for part, share in self.stages) or layers > 1 + 1e-9:
+            raise RooflineError(
+                f"stages of Settings must be fractions of the layers and of the tokens, got {self.stages}"
+            )
         if self.utilization is not None and not 0 < self.utilization <= 1:
             raise RooflineError(f"--gpu-memory-utilization must be above 0 and at most 1, got {self.utilization}")
         for option, count in (("--max-num-seqs", self.sequences), ("--max-model-len", self.longest)):
@@ -114,6 +129,12 @@ class Settings(Struct, frozen=True):
     def kept_tokens(self) -> float:
         """Mean share of the tokens that layers process and keep."""
         return sum(layers * share for layers, share in self.stages) if self.stages else 1.0
+
+
+def _within(values: Any, least: float) -> bool:
+    """Whether a number, or every number of an array, is finite and at least `least`."""
+    array = np.asarray(values)
+    return array.dtype.kind in "iuf" and bool(np.all(np.isfinite(array) & (array >= least)))
 
 
 PLAIN_SETTINGS = Settings()

@@ -95,6 +95,7 @@ def serve(
     _check(scenario)
     kind = load.arrivals
     points = tuple(float(value) for value in (values if values is not None else [_own(load)]))
+    _check_run(load, points, requests, seed, targets)
     quick = kind in (Arrivals.CLOSED, Arrivals.OPEN) and requests is None and load.rounds is None
     if pools is not None or scenario.settings.decode_hardware is not None:
         tandem, count = tandem_of(scenario, load, pools or Pools(), scheduler), requests or DEFAULT_REQUESTS
@@ -131,6 +132,23 @@ def _own(load: Load) -> float:
     if load.trace is not None:
         return float(len(load.trace.prompt))
     return float(load.concurrency or load.rate or load.offline or 0)
+
+
+def _check_run(load: Load, points: tuple[float, ...], requests: int | None, seed: int, targets: Targets) -> None:
+    """Raise RooflineError for values that no load has, and for a simulation of none or of negative requests."""
+    whole = load.arrivals is Arrivals.CLOSED
+    least, noun = (1.0, "whole numbers of at least 1") if whole else (0.0, "numbers above 0")
+    own = load.arrivals in (Arrivals.CLOSED, Arrivals.OPEN)
+    if not points or (own and not all(least <= point < math.inf and point > 0 for point in points)):
+        raise RooflineError(f"the values of a {load.arrivals} load must be {noun}, got {list(points)}")
+    if whole and any(point % 1 for point in points):
+        raise RooflineError(f"requests in flight must be {noun}, got {list(points)}")
+    if requests is not None and not (type(requests) is int and requests >= 1):
+        raise RooflineError(f"the requests to simulate must be a whole number of at least 1, got {requests}")
+    if type(seed) is not int or seed < 0:
+        raise RooflineError(f"the seed must be a whole number of at least 0, got {seed}")
+    if not all(target > 0 for target in targets):
+        raise RooflineError(f"targets of TTFT and TPOT must be seconds above 0, got {targets}")
 
 
 def _check(scenario: Scenario) -> None:

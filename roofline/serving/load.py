@@ -47,6 +47,28 @@ class Trace(Struct, frozen=True):
     output: tuple[int, ...]
     cached: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        count = len(self.arrival)
+        if not count or any(
+            len(column) not in allowed
+            for column, allowed in (
+                (self.prompt, {count}),
+                (self.output, {count}),
+                (self.cached, {0, count}),
+            )
+        ):
+            raise RooflineError("a trace needs at least one request, and as many values in each of its columns")
+        if (
+            not all(map(math.isfinite, self.arrival))
+            or min(self.arrival) < 0
+            or list(self.arrival) != sorted(self.arrival)
+        ):
+            raise RooflineError("the arrivals of a trace must be seconds from 0 on, in order")
+        if min(self.prompt) < 1 or min(self.output) < 1:
+            raise RooflineError("the requests of a trace must have at least one token of prompt and of output")
+        if any(not 0 <= kept <= tokens for kept, tokens in zip(self.cached, self.prompt, strict=False)):
+            raise RooflineError("the cached tokens of a trace must be between 0 and those of the prompt")
+
 
 class Load(Struct, frozen=True):
     """The requests of a deployment: exactly one of `concurrency`, `rate`, `offline` (requests) and `trace`.
@@ -79,6 +101,8 @@ class Load(Struct, frozen=True):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise RooflineError(f"--{name} must be above 0, got {value}")
+        if not (self.ramp >= 0 and math.isfinite(self.ramp)):
+            raise RooflineError(f"the seconds between the first requests must be at least 0, got {self.ramp}")
         if not 0 <= self.hits < 1:
             raise RooflineError(f"--prefix-hits must be at least 0 and below 1, got {self.hits}")
         force_setattr(self, "prompt", parse_lengths(self.prompt, "--prompt"))

@@ -26,18 +26,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 from msgspec.structs import replace
 
+from roofline.core.checked import Checked
 from roofline.core.documents import read_mapping
-from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.errors import RooflineError, UnknownNameError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine_versions import aliases_of, split_name
-from roofline.specs.hardware import Hardware
+from roofline.specs.hardware import KINDS, Hardware
 from roofline.specs.library import modified
 from roofline.specs.reserve import NO_RESERVE, Reserve
 from roofline.specs.scheduler import PLAIN_SCHEDULER, Scheduler
 from roofline.specs.version import Version, nearest
+from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS
 
 if TYPE_CHECKING:
     from roofline.specs.model import Model
@@ -116,7 +118,16 @@ PARAMETERS = (
 """The numeric parameters of a profile, with their defaults."""
 
 
-class Engine(Struct, frozen=True, dict=True):
+RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {parameter.name: (parameter.low, parameter.high) for parameter in PARAMETERS}
+)
+"""The least and the largest value of each parameter, in base units."""
+
+ALL_REDUCES = ("custom_all_reduce", "trtllm_all_reduce")
+"""Engines' own all-reduce kernels (`roofline.timing.kernels.collective`)."""
+
+
+class Engine(Checked, frozen=True, dict=True):
     """An engine profile.
 
     `version`: as requested, "" for the newest. `starts`: the versions from which the engine's profiles hold, oldest
@@ -168,6 +179,30 @@ class Engine(Struct, frozen=True, dict=True):
     starts: tuple[str, ...] = ()
     memory: Reserve = NO_RESERVE
     scheduler: Scheduler = PLAIN_SCHEDULER
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        for given in (self.parameters, *self.vendors.values()):
+            for name, value in given.items():
+                if name not in RANGES:
+                    raise UnknownNameError("parameter of an engine", name, RANGES)
+                low, high = RANGES[name]
+                if not low <= value <= high:
+                    raise RooflineError(f"{name} of the engine {self.name} must be {low:g} to {high:g}, got {value}")
+        for key, names, known in (
+            ("fusions", self.fusions, FUSIONS),
+            ("graphs", self.graphs, PHASES),
+            ("own_kernels", self.own_kernels, KINDS),
+            ("all_reduce", self.all_reduce.values(), ALL_REDUCES),
+            ("gated_delta_rule", (self.gated_delta_rule,), GATED_DELTA_RULE_KERNELS),
+            ("weight_only", self.weight_only.values(), WEIGHT_ONLY_KERNELS),
+        ):
+            for name in names:
+                if name not in known:
+                    raise RooflineError(f"unknown name {quote(name)} in {quote(key)}{suggest(name, known)}")
+        low, high = self.spread
+        if not 1e-3 <= low <= 1 <= high <= 1e3:
+            raise RooflineError(f"the spread of the engine {self.name} must be below and above 1, got {self.spread}")
 
     def __hash__(self) -> int:
         names = (self.name, self.version, self.graphs, self.fusions, self.gated_delta_rule, *self.own_kernels)
@@ -257,9 +292,6 @@ class Engine(Struct, frozen=True, dict=True):
         """The sets of operators that are fused into one kernel."""
         return tuple(names for fusion in self.fusions for names in FUSIONS[fusion])
 
-
-ALL_REDUCES = ("custom_all_reduce", "trtllm_all_reduce")
-"""Engines' own all-reduce kernels (`roofline.timing.kernels.collective`)."""
 
 DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.default for parameter in PARAMETERS})
 

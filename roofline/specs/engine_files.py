@@ -12,25 +12,19 @@ from roofline.core.documents import finite_number
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine import (
-    ALL_REDUCES,
     CHUNKED,
-    FUSIONS,
-    GATED_DELTA_RULE_KERNELS,
     PARAMETERS,
-    PHASES,
     Engine,
     bundled_content,
     list_engines,
 )
 from roofline.specs.engine_versions import KEYS, aliases_of, merged, versions_of
-from roofline.specs.hardware import KINDS
 from roofline.specs.library import as_mapping, check_keys
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record, seconds
 from roofline.specs.reserve import parse_reserve, render_reserve
 from roofline.specs.scheduler import parse_scheduler, render_scheduler
 from roofline.specs.version import Version, nearest
-from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS
 
 BASE = "based_on"
 """The key with the bundled profile from which a file takes what it does not say."""
@@ -73,17 +67,6 @@ def _parse(content: Mapping[str, Any], where: str) -> Engine:
     }
     plain = {key: value for key, value in content.items() if key not in (*parts, *KEYS)}
     engine = replace(record(Engine, {"graphs": [], **plain}, where), **parts)
-    for key, names, known in (
-        ("fusions", engine.fusions, FUSIONS),
-        ("graphs", engine.graphs, PHASES),
-        ("own_kernels", engine.own_kernels, KINDS),
-        ("all_reduce", engine.all_reduce.values(), ALL_REDUCES),
-        ("gated_delta_rule", [engine.gated_delta_rule], GATED_DELTA_RULE_KERNELS),
-        ("weight_only", engine.weight_only.values(), WEIGHT_ONLY_KERNELS),
-    ):
-        for name in names:
-            if name not in known:
-                raise SpecError(where, f"unknown name {quote(name)} in {quote(key)}{suggest(name, known)}")
     for schemes in (engine.checkpoints or {}).items():
         for scheme in schemes:
             check_scheme(scheme, where, "checkpoints")

@@ -7,23 +7,25 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta
 from msgspec.structs import replace
 
+from roofline.core.checked import Checked, Positive
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 
 
-class Format(Struct, frozen=True):
+class Format(Checked, frozen=True):
     """A number format: effective `bits` per element, scales and zero points included, and native `arithmetic`.
 
     `density` is the fraction of elements that a GEMM multiplies: below 1 for structured sparsity.
     """
 
     name: str
-    bits: float
+    bits: Positive
     arithmetic: str
-    density: float = 1.0
+    density: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
     @property
     def bytes(self) -> float:

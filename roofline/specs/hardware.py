@@ -11,8 +11,9 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from roofline.core.checked import Checked, Count, NotNegative, Positive
 from roofline.core.documents import read_mapping
-from roofline.core.errors import RooflineError, UnsupportedError, quote, suggest
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote, suggest
 from roofline.core.units import si
 from roofline.specs.host import Host
 from roofline.specs.library import modified, spec_files, spec_path
@@ -28,7 +29,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 """Hardware kinds."""
 
 
-class Interconnect(Struct, frozen=True):
+class Interconnect(Checked, frozen=True):
     """A link of one device: `bandwidth` per direction (B/s), and `latency` in seconds if documented.
 
     In a `mesh` the bandwidth is split evenly over the links to all other devices; a `switch` gives all of it to any one
@@ -37,14 +38,15 @@ class Interconnect(Struct, frozen=True):
 
     kind: str
     scope: Literal["node", "host", "network"]
-    bandwidth: float
-    devices: int | None = None
-    latency: float | None = None
+    bandwidth: Positive
+    devices: Count | None = None
+    latency: NotNegative | None = None
     topology: Literal["switch", "mesh"] = "switch"
     reduction: str | None = None
 
     def __post_init__(self) -> None:
         """Reject a mesh without a device count or with a switch's reduction."""
+        Checked.__post_init__(self)
         if self.topology == "mesh" and (self.devices or 0) < 2:
             raise ValueError("a mesh needs the number of 'devices' that it joins, at least 2")
         if self.topology == "mesh" and self.reduction is not None:
@@ -80,32 +82,32 @@ class Span(Struct, frozen=True):
 NETWORK = Span(2, across_nodes=True)
 
 
-class Price(Struct, frozen=True):
+class Price(Checked, frozen=True):
     """A dated price: `rent` in USD/h, `buy` in USD."""
 
     date: datetime.date
-    rent: float | None = None
-    buy: float | None = None
+    rent: NotNegative | None = None
+    buy: NotNegative | None = None
 
 
-class EnergyFigures(Struct, frozen=True):
+class EnergyFigures(Checked, frozen=True):
     """Energy coefficients: `static` power in watts when ready to run, and dynamic energy in joules.
 
     `memory` is per byte moved to or from memory, `compute` per FLOP by arithmetic format, `link` per byte sent or
     streamed over a link; None or absent if undocumented (see `roofline.scenario.energy`).
     """
 
-    static: float
-    memory: float
-    compute: Mapping[str, float] = field(default_factory=dict)
-    link: float | None = None
+    static: NotNegative
+    memory: NotNegative
+    compute: Mapping[str, NotNegative] = field(default_factory=dict)
+    link: NotNegative | None = None
 
 
 MEASURED = "measured by roofline validate measure"
 """How the source of a number begins that was measured on the machine itself."""
 
 
-class Hardware(Struct, frozen=True):
+class Hardware(Checked, frozen=True):
     """One accelerator. Peaks are dense, in FLOP/s (OP/s for integers), by arithmetic format.
 
     `tensor` has the peaks of the matrix units (tensor cores), `vector` those of the vector units (CUDA cores);
@@ -120,24 +122,32 @@ class Hardware(Struct, frozen=True):
     vendor: str
     family: str
     kind: Kind
-    memory_capacity: float
-    memory_bandwidth: float
-    tensor: Mapping[str, float] = field(default_factory=dict)
-    vector: Mapping[str, float] = field(default_factory=dict)
+    memory_capacity: Positive
+    memory_bandwidth: Positive
+    tensor: Mapping[str, Positive] = field(default_factory=dict)
+    vector: Mapping[str, Positive] = field(default_factory=dict)
     memory_kind: str | None = None
-    memory_visible: float | None = None
-    units: int | None = None
-    clock: float | None = None
-    exponentials: int | None = None
-    l2: float | None = None
+    memory_visible: Positive | None = None
+    units: Count | None = None
+    clock: Positive | None = None
+    exponentials: Count | None = None
+    l2: Positive | None = None
     interconnects: tuple[Interconnect, ...] = ()
-    tdp: float | None = None
+    tdp: Positive | None = None
     energy: EnergyFigures | None = None
     price: Price | None = None
     released: Annotated[int, Meta(ge=1900, le=2100)] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     host: Host | None = None
-    assumed_units: float | None = None
+    assumed_units: Positive | None = None
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        for name in (*self.tensor, *self.vector):
+            if name not in ARITHMETIC:
+                raise UnknownNameError("format of a peak", name, ARITHMETIC)
+        if not self.tensor and not self.vector:
+            raise RooflineError(f"{self.name} has no peak: give at least one, in tensor or vector")
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bandwidth, self.memory_capacity))

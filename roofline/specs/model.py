@@ -12,6 +12,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from roofline.core.checked import Checked
+from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.specs.formats import UNQUANTIZED_FORMATS
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.specs.sublayers import (
     Attention,
@@ -20,6 +23,7 @@ from roofline.specs.sublayers import (
     LatentAttention,
     Mixer,
     MixtureOfExperts,
+    Natural,
     Tokens,
     UNet,
 )
@@ -111,15 +115,15 @@ class Layer(Struct, frozen=True):
     one_all_reduce: bool = False
 
 
-class LayerGroup(Struct, frozen=True):
+class LayerGroup(Checked, frozen=True):
     """`count` identical layers under one name."""
 
     name: str
-    count: int
+    count: Count
     layer: Layer
 
 
-class Model(Struct, frozen=True, dict=True):
+class Model(Checked, frozen=True, dict=True):
     """A transformer or state-space model. `pattern` is the group name of every layer, first to last.
 
     `task`: generate tokens, or encode a sequence in one pass. `tower`: a network that runs first, either an "encoder"
@@ -136,8 +140,8 @@ class Model(Struct, frozen=True, dict=True):
     """
 
     name: str
-    hidden: int
-    vocabulary: int
+    hidden: Count
+    vocabulary: Natural
     groups: tuple[LayerGroup, ...]
     pattern: tuple[str, ...]
     norm: Norm
@@ -147,33 +151,41 @@ class Model(Struct, frozen=True, dict=True):
     quantization: str | None = None
     unquantized: tuple[str, ...] = ()
     formats: Mapping[str, str | Mapping[str, float]] | None = None
-    max_context: int | None = None
+    max_context: Tokens | None = None
     tied_embeddings: bool = False
     embedding_norm: bool = False
-    embedding_width: int | None = None
-    token_types: int = 0
+    embedding_width: Count | None = None
+    token_types: Natural = 0
     conditioning: Conditioning | None = None
     final_norm: bool = True
     lm_head: bool = True
     lm_head_bias: bool = False
     tower: Model | None = None
     tower_kind: Literal["encoder", "vision"] | None = None
-    tower_tokens: int | None = None
+    tower_tokens: Tokens | None = None
     image: ImageRule | None = None
     projector: tuple[int, ...] = ()
     projector_bias: bool = True
-    deepstack: int = 0
-    patch: int = 0
+    deepstack: Natural = 0
+    patch: Natural = 0
     patch_bias: bool = False
     convolutions: tuple[AudioConvolution, ...] = ()
-    extra_parameters: int = 0
-    mtp: int = 0
+    extra_parameters: Annotated[int, Meta(ge=0)] = 0
+    mtp: Natural = 0
     title: str = ""
     source: str | None = None
     parameters: int | None = None
     active_parameters: int | None = None
     stored: Stored | None = None
     gguf: bool = False
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        names = {group.name for group in self.groups}
+        if not self.pattern or not names.issuperset(self.pattern):
+            raise RooflineError(f"the pattern of {self.name} must name a group of layers for each of its layers")
+        if self.dtype and self.dtype not in UNQUANTIZED_FORMATS:  # "" while a reader has not found it yet
+            raise UnknownNameError("format of unquantized weights", self.dtype, UNQUANTIZED_FORMATS)
 
     def __repr__(self) -> str:
         released = "" if self.quantization is None else f", quantization {self.quantization}"

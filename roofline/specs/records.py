@@ -24,6 +24,10 @@ def record(kind: type[Record], content: object, where: str, key: str = "") -> Re
         return convert(body, kind)
     except ValidationError as error:
         raise SpecError(where, _explained(str(error), kind, body, key)) from None
+    except SpecError:
+        raise
+    except RooflineError as error:  # of the type's own check
+        raise SpecError(where, str(error)) from None
 
 
 def seconds(text: object, key: str, where: str) -> float:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 from msgspec.structs import replace
 
-from roofline.core.errors import RooflineError, quote
+from roofline.core.checked import Checked
+from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.specs.hardware import Hardware
 from roofline.specs.records import record
 
@@ -52,19 +53,19 @@ def check_memory(reading: str) -> None:
 
 Count = Annotated[int, Meta(ge=1, le=10**9)]
 Natural = Annotated[int, Meta(ge=0, le=10**9)]
-Size = Annotated[float, Meta(ge=0, le=1024)]
+Size = Annotated[float, Meta(ge=0, le=1024 * GIB)]
 
 
-class LargeDevice(Struct, frozen=True):
+class LargeDevice(Checked, frozen=True):
     """Other `tokens` and `sequences` on devices of at least `memory` bytes, but for names that start like `except_`."""
 
     tokens: Count
     sequences: Count
-    memory: Annotated[float, Meta(ge=0, le=1e6)]
+    memory: Annotated[float, Meta(ge=0, le=1e6 * GIB)]
     except_: tuple[Annotated[str, Meta(min_length=1)], ...] = field(default=(), name="except")
 
 
-class Reserve(Struct, frozen=True):
+class Reserve(Checked, frozen=True):
     """An engine's memory settings.
 
     `utilization`: usable fraction `of` device memory, or of what is free beside weights, activations and context.
@@ -140,12 +141,15 @@ def parse_reserve(content: object, where: str) -> Reserve:
     """The settings under a profile's key 'memory', where sizes are in GiB; `where` names the file in errors."""
     found = record(Reserve, content, where, "memory")
     large = found.large_device
-    return replace(
-        found,
-        large_device=None if large is None else replace(large, memory=large.memory * GIB),
-        context=found.context * GIB,
-        group_context=found.group_context * GIB,
-    )
+    try:
+        return replace(
+            found,
+            large_device=None if large is None else replace(large, memory=large.memory * GIB),
+            context=found.context * GIB,
+            group_context=found.group_context * GIB,
+        )
+    except RooflineError as error:
+        raise SpecError(where, f"'memory', in GiB: {error}") from None
 
 
 def render_reserve(reserve: Reserve) -> list[str]:

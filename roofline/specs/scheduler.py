@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
+from roofline.core.checked import Checked
 from roofline.specs.library import as_mapping
 from roofline.specs.records import record, seconds
 
@@ -25,7 +26,7 @@ Time = Annotated[float, Meta(ge=0, le=10)]
 Distance = Annotated[float, Meta(ge=0, le=100)]
 
 
-class Scheduler(Struct, frozen=True):
+class Scheduler(Checked, frozen=True):
     """A scheduler's policy and times.
 
     `order`: one of ORDERS. `tokens`: the most tokens of a step (None: those of the engine's memory settings).
