@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
 
+from roofline.validate.gpu.correctness import DECODES, PREFILLS, attention_case  # noqa: E402
 from roofline.validate.kernels.attention import DECODE, PREFILL, Decode  # noqa: E402
 from roofline.validate.kernels.work import Case, work_of  # noqa: E402
 
@@ -24,52 +25,13 @@ TOLERANCES = {"fp16": 2e-3, "bf16": 1e-2}
 
 def columns(dtype: str = "fp16", **given: int | str) -> dict[str, Any]:
     """The columns of a case; a small one but for what is given."""
-    small = {"batch": 1, "q_len": 1, "kv_len": 1, "heads": 1, "kv_heads": 1, "head_dim": 64, "window": 0}
-    return {"dtype": dtype, "kv_dtype": dtype, **small, **given}
+    return dict(attention_case("attention_prefill", dtype, **given).columns)
 
 
 def error(result: Any, expected: Any) -> float:
     """The distance over the norm; NaN for what nobody wrote."""
     assert result.shape == expected.shape
     return float((result.double() - expected).norm() / expected.norm().clamp_min(1e-30))
-
-
-PREFILLS = {
-    "one token": columns(),
-    "one query on a prefix": columns("bf16", kv_len=70, heads=3),
-    "no prefix, odd": columns(q_len=45, kv_len=45, heads=2, kv_heads=2),
-    "a prefix, three heads a group": columns("bf16", batch=2, q_len=19, kv_len=52, heads=6, kv_heads=2, head_dim=96),
-    "a prefix one short of a block": columns(q_len=20, kv_len=34),
-    "eight heads a group": columns("bf16", q_len=33, kv_len=33, heads=8, head_dim=128),
-    "the widest head": columns(q_len=34, kv_len=39, head_dim=256),
-    "a head that is no tile": columns(q_len=17, kv_len=20, head_dim=40),
-    "a window shorter than a block": columns(q_len=60, kv_len=60, heads=2, window=5),
-    "a window of one": columns(q_len=18, kv_len=18, window=1),
-    "a window of a block, with a prefix": columns("bf16", q_len=40, kv_len=77, heads=3, kv_heads=1, window=16),
-    "a window of several blocks": columns(q_len=70, kv_len=130, window=67),
-    "a window one short of blocks": columns(q_len=97, kv_len=97, window=63),
-    "a window longer than the keys": columns(q_len=21, kv_len=37, window=500),
-    "an fp8 cache": columns("bf16", batch=2, q_len=19, kv_len=52, heads=6, kv_heads=2, head_dim=96, kv_dtype="fp8"),
-    "an fp8 cache in a window": columns(q_len=40, kv_len=77, heads=3, window=16, kv_dtype="fp8"),
-    "an fp8 cache of whole blocks": columns("bf16", q_len=32, kv_len=96, kv_dtype="fp8"),
-}
-
-DECODES = {
-    "one token": columns(),
-    "three heads a group": columns("bf16", batch=3, kv_len=83, heads=6, kv_heads=2),
-    "eight heads a group": columns("bf16", kv_len=129, heads=8, head_dim=128),
-    "no groups, an odd width": columns(batch=2, kv_len=47, heads=2, kv_heads=2, head_dim=96),
-    "the widest head": columns(kv_len=35, heads=2, head_dim=256),
-    "a window inside a page": columns(batch=2, kv_len=61, heads=2, kv_heads=1, window=7),
-    "a window over pages": columns("bf16", kv_len=100, heads=3, window=50),
-    "a window longer than the keys": columns(kv_len=33, window=100),
-    "a few queries": columns("bf16", batch=2, q_len=3, kv_len=40, heads=6, kv_heads=2),
-    "a few queries in a window": columns(q_len=4, kv_len=66, heads=3, kv_heads=3, window=20),
-    "more rows than a tile": columns(q_len=9, kv_len=30, heads=8, kv_heads=1),
-    "an fp8 cache": columns("bf16", batch=3, kv_len=83, heads=6, kv_heads=2, head_dim=128, kv_dtype="fp8"),
-    "an fp8 cache in a window": columns(batch=2, q_len=2, kv_len=61, heads=3, window=7, kv_dtype="fp8"),
-    "an fp8 cache, split": columns("bf16", kv_len=700, heads=4, kv_heads=2, kv_dtype="fp8"),
-}
 
 
 def skipped(refusal: str | None, case: Case, backend: str) -> bool:
@@ -87,9 +49,8 @@ def skipped(refusal: str | None, case: Case, backend: str) -> bool:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("given", PREFILLS.values(), ids=PREFILLS)
-def test_prefill_against_float64(given: dict[str, Any], backend: str) -> None:
-    case = Case("attention_prefill", given)
+@pytest.mark.parametrize("case", PREFILLS.values(), ids=PREFILLS)
+def test_prefill_against_float64(case: Case, backend: str) -> None:
     if skipped(PREFILL.refusal(case, backend, DEVICE), case, backend):
         return
     inputs, outputs = PREFILL.inputs(case, DEVICE, seed=1), PREFILL.outputs(case, DEVICE)
@@ -99,9 +60,8 @@ def test_prefill_against_float64(given: dict[str, Any], backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("given", DECODES.values(), ids=DECODES)
-def test_decode_against_float64(given: dict[str, Any], backend: str) -> None:
-    case = Case("attention_decode", given)
+@pytest.mark.parametrize("case", DECODES.values(), ids=DECODES)
+def test_decode_against_float64(case: Case, backend: str) -> None:
     if skipped(DECODE.refusal(case, backend, DEVICE), case, backend):
         return
     inputs, outputs = DECODE.inputs(case, DEVICE, seed=2), DECODE.outputs(case, DEVICE)

@@ -15,6 +15,9 @@ from hypothesis import strategies as st
 from roofline.graph.op import Kind
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel_bound
+from roofline.validate.gpu import correctness
+from roofline.validate.gpu.correctness import experts_case as moe_case
+from roofline.validate.gpu.correctness import gemm_case
 from roofline.validate.kernels.benchmark import Benchmark
 from roofline.validate.kernels.experts import EXPERTS
 from roofline.validate.kernels.gemm import GEMM
@@ -88,35 +91,6 @@ def skip_oversized_tiles() -> suppress:
 def bits(tensor: Any) -> Any:
     """The bytes of a tensor: fp8 has no comparison."""
     return tensor.contiguous().view(torch.uint8)
-
-
-def gemm_case(dtype: str, m: int, n: int, k: int) -> Case:
-    return Case("gemm", {"dtype": dtype, "m": m, "n": n, "k": k})
-
-
-def moe_case(
-    tokens: int,
-    hidden: int,
-    intermediate: int,
-    top_k: int,
-    number: int,
-    routing: str = "uniform",
-    dtype: str = "bf16",
-    tp: int = 1,
-    ep: int = 1,
-) -> Case:
-    columns = {
-        "dtype": dtype,
-        "tokens": tokens,
-        "hidden": hidden,
-        "intermediate": intermediate,
-        "top_k": top_k,
-        "experts": number,
-        "tp": tp,
-        "ep": ep,
-        "routing": routing,
-    }
-    return Case("moe", columns)
 
 
 # ---- gemm
@@ -258,21 +232,7 @@ def test_weight_only_gemm_unpacks_every_integer() -> None:
 # ---- experts
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        moe_case(1, 33, 17, 1, 1),
-        moe_case(1, 16, 48, 3, 7, dtype="fp16"),
-        moe_case(3, 64, 32, 4, 4),
-        moe_case(9, 40, 50, 2, 5),
-        moe_case(6, 24, 40, 2, 4, "balanced", dtype="fp16"),
-        moe_case(40, 48, 66, 1, 2, tp=2),
-        moe_case(7, 24, 32, 3, 8, ep=4),
-        moe_case(33, 40, 24, 2, 4, "balanced", ep=2, tp=2),
-        moe_case(1, 16, 16, 1, 16, ep=16),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("case", correctness.EXPERTS, ids=str)
 def test_moe_against_float64(case: Case) -> None:
     for backend in EXPERTS.backends:
         computed(EXPERTS, case, backend)

@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
 
+from roofline.validate.gpu.correctness import ROW_SHAPES  # noqa: E402
+from roofline.validate.gpu.correctness import rows_case as case_of  # noqa: E402
 from roofline.validate.kernels.streaming import ACTIVATION, COPY, NORM, ROPE, SOFTMAX, TRIAD, head_dim  # noqa: E402
 from roofline.validate.kernels.work import Case, work_of  # noqa: E402
 
@@ -19,12 +21,6 @@ needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 
 BENCHMARKS = {benchmark.op: benchmark for benchmark in (NORM, SOFTMAX, ACTIVATION, ROPE, COPY, TRIAD)}
 TOLERANCES = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2}
-SHAPES = [(1, 1), (1, 2), (5, 6), (3, 128), (7, 100), (2, 129), (3, 384), (9, 50), (2, 514)]
-"""Rows and columns. Interpreted, a block has 128 elements: the last rows are wider, and short ones go together."""
-
-
-def case_of(op: str, dtype: str, rows: int, columns: int) -> Case:
-    return Case(op, {"dtype": dtype, "rows": rows, "columns": columns})
 
 
 def check(op: str, backend: str, case: Case) -> None:
@@ -49,7 +45,7 @@ def check(op: str, backend: str, case: Case) -> None:
 @pytest.mark.parametrize("op", BENCHMARKS)
 def test_against_float64(op: str, dtype: str, backend: str) -> None:
     ran = 0
-    for rows, columns in SHAPES:
+    for rows, columns in ROW_SHAPES:
         case = case_of(op, dtype, rows, columns)
         refusal = BENCHMARKS[op].refusal(case, backend, DEVICE)
         if op == "rope" and columns % 2:
