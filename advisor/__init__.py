@@ -1,6 +1,6 @@
 """What to change, what it gains and what it costs: every recommendation is simulated, none is a rule of thumb.
 
-In: a `Request`, or a `Service` with its rate and targets, and a `Goal`. Out: an `Advice` (recommendations and a plan),
+In: a `Scenario`, or a `Service` with its rate and targets, and a `Goal`. Out: an `Advice` (recommendations and a plan),
 or a `Sizing` (hardware, number of devices and configuration). `search/` tries combinations, `rules/` explains them,
 `sizing/` chooses hardware.
 """

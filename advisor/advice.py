@@ -1,25 +1,18 @@
-"""Advice: what limits a scenario, what to change and what it gains, what has no benefit, and a plan.
-
->>> from roofline.advisor import Goal, Objective, advise
->>> from roofline import load_hardware, load_model
->>> from roofline.whatif.request import Request
->>> request = Request(load_model("llama-2-13b"), load_hardware("a6000"), options={"prompt": 128})
->>> advice = advise(request, Goal(Objective.TPOT))
->>> advice.recommendations[0].move.slot
-'weight format'
-"""
+"""Advice: what limits a scenario, what to change and what it gains, what has no benefit, and a plan."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.case import Case
+from roofline.advisor.options import GoalOptions, read_goal
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rules
 from roofline.advisor.search.breakeven import HELPS, Condition
 from roofline.advisor.search.goal import Goal, Objective, Price
@@ -37,14 +30,17 @@ from roofline.advisor.search.moves import (
 )
 from roofline.advisor.search.plan import Plan, batch_grid, batch_moves, make_plan
 from roofline.advisor.search.trials import Trial, Trials, better, certain, level, sure
-from roofline.core.display import repr_html
+from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import analyze
+from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.techniques import check_request
 from roofline.techniques.base import Published
 from roofline.timing.intervals import Estimate
-from roofline.whatif.request import Request
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 Progress = Callable[[str], None]
 """Called with the name of each stage of the work."""
@@ -101,10 +97,11 @@ class IneffectiveMove(Struct, frozen=True):
     rule: str
 
 
-class Advice(Struct, frozen=True, dict=True):
-    """The answer for one request and goal; `bottlenecks` and `cautions` come with the names of their rules.
+class Advice(Result, Struct, frozen=True, dict=True):
+    """The answer for one scenario and goal; `bottlenecks` and `cautions` come with the names of their rules.
 
-    `engines` are those whose gain is uncertain: they should be measured, and no plan changes to them.
+    `engines` are those whose gain is uncertain: they should be measured, and no plan changes to them. `top` is the
+    number of single changes to show.
     """
 
     case: Case
@@ -115,9 +112,17 @@ class Advice(Struct, frozen=True, dict=True):
     no_benefit: tuple[IneffectiveMove, ...]
     cautions: tuple[tuple[str, str], ...]
     refused: Mapping[str, str]
+    top: int
     _plan: Callable[[], Plan]
 
-    _repr_html_ = repr_html
+    def __reduce__(self) -> tuple[Any, ...]:
+        *found, _ = (getattr(self, name) for name in self.__struct_fields__)
+        return Advice, (*found, partial(_made, self.plan))  # the plan itself: its search reports to a callback
+
+    @property
+    def scenario(self) -> Scenario:
+        """The unchanged scenario."""
+        return self.base.scenario
 
     @cached_property
     def plan(self) -> Plan:
@@ -126,7 +131,7 @@ class Advice(Struct, frozen=True, dict=True):
 
     @property
     def base(self) -> Trial:
-        """The unchanged request."""
+        """The unchanged scenario."""
         return self.case.base
 
     @property
@@ -144,29 +149,35 @@ class Advice(Struct, frozen=True, dict=True):
 
 
 def advise(
-    request: Request,
+    scenario: Scenario,
     goal: Goal | None = None,
     moves: Sequence[Move] | None = None,
     research: bool = False,
     top: int = 5,
     progress: Progress = lambda _: None,
+    **options: Unpack[GoalOptions],
 ) -> Advice:
-    """Returns what to change in `request` for `goal`.
+    """What to change in `scenario` for a goal: its `options`, such as objective="tpot" and ttft="500ms", or a `Goal`.
 
-    `moves` limits what may be advised; None is everything: the techniques that the request's engine runs, with
+    >>> from roofline import Scenario, advise
+    >>> advice = advise(Scenario("llama-2-13b", "a6000", prompt=128), objective="tpot", ttft="500ms")
+    >>> advice.recommendations[0].move.slot
+    'weight format'
+
+    `moves` limits what may be advised; None is everything: the techniques that the scenario's engine runs, with
     `research` the whole catalogue, parallelism within the device limit, engines, the best batch and hardware.
-    Break-even points are computed for the first `top`. Raises RooflineError if the request itself cannot be simulated.
+    Break-even points are computed for the first `top`. Raises RooflineError if the scenario itself cannot be simulated.
     """
-    goal = (Goal() if goal is None else goal).on(request.hardware)
+    goal = read_goal(goal, options).on(scenario.hardware)
     if goal.loaded:  # the static batch that rules and intervals look at
-        running = goal.served(analyze(request.scenario())).outcome.running
-        request = request.with_options(batch=max(1, round(running)))
-    trials = Trials(request, goal)
+        running = goal.served(analyze(scenario)).outcome.running
+        scenario = scenario.with_(batch=max(1, round(running)))
+    trials = Trials(scenario, goal)
     goal.check(trials.base.analysis)  # fails early
     grid = trials
     if goal.batch_varies:
-        grid = Trials(request.with_options(batch=batch_grid(request)), goal)
-    offered = tuple(moves) if moves is not None else (*all_moves(request, goal, research), *batch_moves(grid))
+        grid = Trials(scenario.with_(batch=batch_grid(scenario)), goal)
+    offered = tuple(moves) if moves is not None else (*all_moves(scenario, goal, research), *batch_moves(grid))
     case = Case(trials, {move.name: move for move in offered})
     progress("single changes")
     if goal.timed:
@@ -192,8 +203,13 @@ def advise(
         tuple(_ineffective(case, findings, recommendations)),
         tuple((rule, found.text) for rule, found in findings if isinstance(found, Caution) and not found.moves),
         {move.name: why for move in offered if (why := trials.refusal(move))},
+        top,
         partial(_best_plan, case, grid, moves is None and not research, progress),
     )
+
+
+def _made(plan: Plan) -> Plan:
+    return plan
 
 
 def _best_plan(case: Case, grid: Trials, other_engines: bool, progress: Progress) -> Plan:
@@ -202,7 +218,7 @@ def _best_plan(case: Case, grid: Trials, other_engines: bool, progress: Progress
     trials, offered = case.trials, tuple(case.moves.values())
     alone = {move: trials.attempt([move]) for move in offered if move.kind is Kind.ENGINE}
     surely = [move for move, trial in alone.items() if trial is not None and _adoptable(case, trial)]
-    further = elsewhere(trials.request, surely) if other_engines else ()
+    further = elsewhere(trials.scenario, surely) if other_engines else ()
     plain = [move for move in offered if move.kind in COMBINED]
     return make_plan(trials, grid, [move for move in (*plain, *surely, *further) if move.slot not in FACT_SLOTS])
 
@@ -216,16 +232,16 @@ def _adoptable(case: Case, trial: Trial) -> bool:
     return all(move.kind is not Kind.ENGINE for move in trial.moves) or certain(better(case.base, trial))
 
 
-def all_moves(request: Request, goal: Goal, research: bool = False) -> Iterator[Move]:
-    """Everything that may be advised for a request except batches and hardware."""
-    yield from technique_moves() if research else engine_techniques(request)
-    yield from parallel_moves(request, device_counts(request, goal))
-    yield from engine_moves(request)
+def all_moves(scenario: Scenario, goal: Goal, research: bool = False) -> Iterator[Move]:
+    """Everything that may be advised for a scenario except batches and hardware."""
+    yield from technique_moves() if research else engine_techniques(scenario)
+    yield from parallel_moves(scenario, device_counts(scenario, goal))
+    yield from engine_moves(scenario)
 
 
-def device_counts(request: Request, goal: Goal) -> list[int]:
+def device_counts(scenario: Scenario, goal: Goal) -> list[int]:
     """Device counts of plans: the present one, or with a limit every power of two up to it."""
-    present = request.scenario().settings.parallel.devices
+    present = scenario.settings.parallel.devices
     limit = goal.limits.gpus
     if limit is None:
         return [present]
@@ -234,7 +250,7 @@ def device_counts(request: Request, goal: Goal) -> list[int]:
 
 
 def _helping(case: Case, tried: Iterable[Trial]) -> Iterator[Trial]:
-    """Trials within the quality budget that improve the objective or meet limits that the request misses.
+    """Trials within the quality budget that improve the objective or meet limits that the scenario misses.
 
     Limits missed already may not be missed by more; what does not fit has no speed, so that only less memory improves
     on it.
@@ -333,7 +349,7 @@ def _hardware(case: Case, findings: Findings) -> tuple[Recommendation, ...]:
 
     For consumer hardware only consumer hardware is considered.
     """
-    request, present = case.trials.request, case.hardware
+    scenario, present = case.trials.scenario, case.hardware
     limits = replace(case.goal.limits, ttft=None, tpot=None, total=None)
     objective = Objective.THROUGHPUT if case.goal.loaded else case.goal.objective
     bound = replace(case.goal, objective=objective, at="bound", limits=limits, demand=None)
@@ -346,7 +362,7 @@ def _hardware(case: Case, findings: Findings) -> tuple[Recommendation, ...]:
         if is_consumer(present) and not is_consumer(device):
             continue
         try:
-            analysis = analyze(request.on(device).scenario())
+            analysis = analyze(scenario.with_(hw=device))
             if analysis.memory.fits:
                 promising.append((float(bound.gain(1.0, bound.value(analysis))), name))
         except RooflineError:

@@ -73,7 +73,7 @@ class Case(Struct, frozen=True, dict=True):
     @cached_property
     def break_even(self) -> BreakEven:
         """Finds where moves stop helping."""
-        return BreakEven(self.trials.request, self.goal)
+        return BreakEven(self.trials.scenario, self.goal)
 
     @cached_property
     def generates(self) -> bool:
@@ -258,14 +258,14 @@ class Case(Struct, frozen=True, dict=True):
     def at_batches(self, trial: Trial, batches: list[int]) -> Analysis | None:
         """A trial at several batches as one grid; None where it cannot be simulated."""
         try:
-            return analyze(trial.request.scenario(batch=np.array(batches)))
+            return analyze(trial.scenario.at(batch=np.array(batches)))
         except RooflineError:
             return None
 
     @cached_property
     def max_batch(self) -> int:
         """The largest of the tried batches that fits in memory; the request's own if no larger one does."""
-        most = self.base.request.max_batch
+        most = self.base.scenario.max_batch
         larger = (batch for batch in BATCHES if self.batch < batch <= most)
         found = self.at_batches(self.base, [self.batch, *larger])
         if found is None:

@@ -10,40 +10,40 @@ from roofline.advisor.sizing.configurations import formats_for
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure
 from roofline.scenario.analysis import analyze
-from roofline.whatif.request import Request
+from roofline.scenario.scenario import Scenario
 from roofline.whatif.solve.counts import tensor_degrees
 
 
-def what_fits(request: Request) -> Iterator[str]:
-    """The options that make a request fit, one of each kind.
+def what_fits(scenario: Scenario) -> Iterator[str]:
+    """The options that make a scenario fit, one of each kind.
 
     The widest formats that the engine is known to run on this hardware (`formats_for`), the fewest devices, and the
     largest batch or else the longest prompt.
     """
-    found = (_fitting_formats(request), _fitting_degree(request), _fitting_count(request))
+    found = (_fitting_formats(scenario), _fitting_degree(scenario), _fitting_count(scenario))
     yield from (option for option in found if option is not None)
 
 
-def _fitting_formats(request: Request) -> str | None:
-    for scheme, kv, _ in formats_for(request.model, request.hardware, request.engine, Quality.CALIBRATED):
-        chosen = {name: value for name, value in (("scheme", scheme), ("kv", kv)) if value}
-        if chosen and _fits(narrower := request.with_formats(**chosen)) and _stores_no_more(narrower, request):
-            return " ".join(f"--{'quant' if name == 'scheme' else name} {value}" for name, value in chosen.items())
+def _fitting_formats(scenario: Scenario) -> str | None:
+    for scheme, kv, _ in formats_for(scenario.model, scenario.hardware, scenario.profile, Quality.CALIBRATED):
+        chosen: dict[str, Any] = {name: value for name, value in (("quant", scheme), ("kv", kv)) if value}
+        narrower = _fitting(scenario, **chosen) if chosen else None
+        if narrower is not None and _stores_no_more(narrower, scenario):
+            return " ".join(f"--{name} {value}" for name, value in chosen.items())
     return None
 
 
-def _fitting_degree(request: Request) -> str | None:
-    present = request.degrees.get("tensor", 1)
-    degrees = (degree for degree in tensor_degrees(request.model, request.degrees) if degree > present)
-    return next((f"--tp {degree}" for degree in degrees if _fits(request.spread(tensor=degree))), None)
+def _fitting_degree(scenario: Scenario) -> str | None:
+    present = scenario.degrees.get("tensor", 1)
+    degrees = (degree for degree in tensor_degrees(scenario.model, scenario.degrees) if degree > present)
+    return next((f"--tp {degree}" for degree in degrees if _fitting(scenario, tp=degree)), None)
 
 
-def _fitting_count(request: Request) -> str | None:
+def _fitting_count(scenario: Scenario) -> str | None:
     """The largest batch that fits, or else the longest prompt."""
-    scenario = request.scenario()
     for name, present in (("batch", scenario.batch), ("prompt", scenario.prompt)):
         try:
-            fits = lambda counts, name=name: analyze(request.scenario(**{name: counts})).memory.fits  # noqa: E731
+            fits = lambda counts, name=name: analyze(scenario.at(**{name: counts})).memory.fits  # noqa: E731
             most = last_before_failure(fits, 1, present)
         except RooflineError:
             continue
@@ -52,16 +52,17 @@ def _fitting_count(request: Request) -> str | None:
     return None
 
 
-def _fits(request: Request) -> bool:
-    """Whether a request can be simulated and fits."""
+def _fitting(scenario: Scenario, **changes: Any) -> Scenario | None:
+    """The scenario with other options; None if that is no scenario, cannot be simulated or does not fit."""
     try:
-        return bool(analyze(request.scenario()).memory.fits)
+        changed = scenario.with_(**changes)
+        return changed if analyze(changed).memory.fits else None
     except RooflineError:
-        return False
+        return None
 
 
-def _stores_no_more(request: Request, other: Request) -> bool:
-    """Whether neither weights nor KV cache take more than those of another request."""
-    memory, present = (analyze(one.scenario()).memory for one in (request, other))
+def _stores_no_more(scenario: Scenario, other: Scenario) -> bool:
+    """Whether neither weights nor KV cache take more than those of another scenario."""
+    memory, present = (analyze(one).memory for one in (scenario, other))
     pairs: tuple[tuple[Any, Any], ...] = ((memory.weights, present.weights), (memory.kv_cache, present.kv_cache))
     return all(own <= before for own, before in pairs)

@@ -30,9 +30,22 @@ MODULES = (
         f"roofline.{room}"
         for room in ("core", "specs", "graph", "bound", "timing", "scenario", "techniques", "serving", "whatif")
     ),
+    "roofline.whatif.solve",
     "roofline.advisor",
 )
 """The public interface: the package and its rooms, in the order in which data flows."""
+
+VERBS: Mapping[str, tuple[str, str]] = {
+    "analyze": ("how fast, and does it fit?", "operators; of a grid its points"),
+    "serve": ("and under load?", "concurrencies or rates"),
+    "compare": ("which is better, and by which operators?", "scenarios"),
+    "sweep": ("over all of these options?", "combinations"),
+    "solve": ("which setting just meets a target?", "the answer, the next value, and others tried"),
+    "advise": ("what should change?", "single changes"),
+    "size": ("which hardware, and how much of it?", "choices"),
+    "explain": ("where does a figure come from?", "formulas with numbers"),
+}
+"""The verbs in order: the question, and the rows of `to_frame` of the answer."""
 
 DOCS = Path(__file__).resolve().parent
 
@@ -137,8 +150,8 @@ def literal(text: str) -> str:
 
 
 def python_page() -> str:
-    """The public names of MODULES with their signatures and docstrings, each once: in the room that defines it."""
-    lines = ["# Python", "", "The public interface, room by room. Times are in seconds, sizes in bytes.", ""]
+    """The verbs; then the public names of MODULES, each once: in the room that defines it."""
+    lines = ["# Python", "", *_verbs(), "Below is the public interface, room by room.", ""]
     for name in MODULES:
         module = import_module(name)
         lines += [f"## {name}", "", *documented(inspect.getdoc(module) or ""), ""]
@@ -146,8 +159,35 @@ def python_page() -> str:
             lines += ["Exports " + ", ".join(f"`{entry}`" for entry, _ in public(module)) + ", described below.", ""]
             continue
         for entry, value in public(module):
-            lines += [*_entry(entry, value), ""]
+            lines += [] if entry in VERBS else [*_entry(entry, value), ""]
     return "\n".join(lines)
+
+
+def _verbs() -> Iterator[str]:
+    """The eight verbs with an example of each, and what their answers offer."""
+    package = import_module(MODULES[0])
+    yield (
+        "A `Scenario` is the question, with every option by keyword; eight verbs answer it. `print(answer)` gives a few"
+        " lines, a notebook shows tables, `answer.to_dict()` is the document that the command prints as JSON,"
+        " `answer.to_frame()` has the rows as a DataFrame, and every answer can be pickled. Times are in seconds, sizes"
+        " in bytes; a target may be a text such as `30ms`."
+    )
+    yield from ("", "| verb | answers | rows of `to_frame()` |", "|---|---|---|")
+    for name, (question, rows) in VERBS.items():
+        yield f"| [`{name}`](#{name}) | {question} | {rows} |"
+    yield ""
+    for name in VERBS:
+        verb = getattr(package, name)
+        if inspect.isfunction(verb):
+            yield from (*_entry(name, verb), "")
+            continue
+        yield from (f"### {name}", "", *documented(inspect.getdoc(verb) or ""))
+        yield from ("| question | finds |", "|---|---|")
+        for entry, value in public(verb):
+            if inspect.isfunction(value):
+                finds = " ".join(inspect.cleandoc(value.__doc__ or "").split("\n\n")[0].split())
+                yield f"| [`{name}.{entry}`](#{entry}) | {literal(finds)} |"
+        yield ""
 
 
 def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -286,7 +326,69 @@ def gpu_page() -> str:
     return pages()
 
 
-GENERATED: Documents = {"reference/cli.md": commands_page, "reference/api.md": python_page, "gpu.md": gpu_page}
+def options_page() -> str:
+    """Every option of a scenario and of a load, by group, from the tables of options."""
+    from roofline.scenario.options import OPTIONS
+    from roofline.serving.options import LOAD_OPTIONS
+
+    lines = ["# Options", "", "What can be varied, from the tables that everything else is made from.", ""]
+    lines += [literal(paragraph) + "\n" for paragraph in _OPTIONS_TEXT.split("\n\n")]
+    groups = dict.fromkeys(option.group for option in (*OPTIONS.values(), *LOAD_OPTIONS.values()))
+    for group in groups:
+        lines += [f"## {group}", "", "| option | engines' names | takes | default | what |", "|---|---|---|---|---|"]
+        for keyword, option in _keywords():
+            if option.group == group:
+                lines.append(f"| {' | '.join(_option_cells(keyword, option))} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+_OPTIONS_TEXT = """\
+An option is `--tp` on the command line, `tp` as a keyword of `Scenario` and as a key or an axis of a study, and a field
+of the live page. The names that engines have for it are read in its place, on the command line and in studies. Options
+of a load are keywords of `serve`. `roofline schema` prints the same as a JSON Schema.
+
+Counts may be written like 32k (32,000) or 128K (131,072); `none` stands for an option that is not set."""
+
+
+def _keywords() -> Iterator[tuple[str, Any]]:
+    """The options with their keywords in Python."""
+    from roofline.core.options import table
+    from roofline.scenario.options import Options
+    from roofline.serving.options import LoadOptions
+
+    for options in (Options, LoadOptions):
+        named = {name: hint for name, hint in options.__annotations__.items() if hasattr(hint, "__metadata__")}
+        yield from zip(named, table(options).values(), strict=True)
+
+
+def _option_cells(keyword: str, option: Any) -> tuple[str, ...]:
+    """A row: names, engines' names, type with unit and range, default, help."""
+    flag = f"`{option.flag}`" if option.name != "model" else "`MODEL`"
+    own = flag if keyword == option.name else f"{flag}, in Python `{keyword}`"
+    takes = f"{option.kind.value} ({option.unit})" if option.unit else option.kind.value
+    if option.kind.ranged:
+        takes += f", {_count(option.low)} to {_count(option.high)}"
+    elif option.example and option.kind.name != "SWITCH":
+        takes += f": {_code(option.choices)}" if option.choices else f" such as `{option.example}`"
+    default = f"`{option.default}`" if option.default else literal(option.otherwise)
+    return own, _code(option.flags), takes, default, literal(option.help)
+
+
+def _count(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
+def _code(texts: Iterable[str]) -> str:
+    return ", ".join(f"`{text}`" for text in texts)
+
+
+GENERATED: Documents = {
+    "reference/cli.md": commands_page,
+    "reference/options.md": options_page,
+    "reference/api.md": python_page,
+    "gpu.md": gpu_page,
+}
 """Pages that are generated whole."""
 
 

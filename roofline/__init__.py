@@ -1,12 +1,15 @@
 """roofline: predicted speed, bottlenecks and memory of LLM inference on an accelerator.
 
->>> from roofline import Scenario, analyze, load_hardware, load_model
->>> scenario = Scenario(load_model("llama-2-7b"), load_hardware("a6000"), prompt=2048, generate=128)
+>>> from roofline import Scenario, analyze, solve
+>>> scenario = Scenario("llama-3.1-8b", "h100-sxm", batch=8, prompt=2048)
 >>> answer = analyze(scenario)
 >>> str(answer.prefill.bound), str(answer.decode.bound)
 ('compute', 'memory')
->>> answer.memory.fits
+>>> solve.max_batch(scenario, tpot="10ms").value > 8
 True
+
+`Scenario` is the question; `analyze`, `serve`, `compare`, `sweep`, `solve`, `advise`, `size` and `explain` answer it.
+Every answer prints a summary, shows as tables in a notebook, and has `to_dict()` and `to_frame()`.
 
 Data flows one way through the rooms: core -> specs -> graph -> bound -> timing -> scenario -> techniques -> serving ->
 whatif -> advisor -> validate -> reports -> cli. A room imports only from rooms before it (tests/test_rooms.py).
@@ -17,31 +20,47 @@ from typing import TYPE_CHECKING
 from roofline.core.lazy import lazy
 
 if TYPE_CHECKING:
+    from roofline.advisor.advice import Advice, advise
+    from roofline.advisor.sizing.sizing import Sizing, size
     from roofline.bound.memory import active_parameters, kv_bytes_per_token, parameters, state_bytes_per_sequence
     from roofline.core.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError
     from roofline.graph.convention import Convention
     from roofline.scenario.analysis import Analysis, analyze
     from roofline.scenario.scenario import Scenario
+    from roofline.serving.curve import Curve, serve
     from roofline.specs.hardware import Hardware, list_hardware, load_hardware
     from roofline.specs.model import Model
     from roofline.specs.modelspec import list_models, load_model
     from roofline.specs.precision import Precision, parse_precision
+    from roofline.whatif import solve
+    from roofline.whatif.comparison import Comparison, compare
+    from roofline.whatif.explanation import Explanation, explain
+    from roofline.whatif.sweeps import Sweep, sweep
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Advice",
     "Analysis",
+    "Comparison",
     "Convention",
+    "Curve",
+    "Explanation",
     "Hardware",
     "Model",
     "Precision",
     "RooflineError",
     "Scenario",
+    "Sizing",
     "SpecError",
+    "Sweep",
     "UnknownNameError",
     "UnsupportedError",
     "active_parameters",
+    "advise",
     "analyze",
+    "compare",
+    "explain",
     "kv_bytes_per_token",
     "list_hardware",
     "list_models",
@@ -49,20 +68,31 @@ __all__ = [
     "load_model",
     "parameters",
     "parse_precision",
+    "serve",
+    "size",
+    "solve",
     "state_bytes_per_sequence",
+    "sweep",
 ]
 
 __getattr__ = lazy(
     __name__,
     {
+        "advisor.advice": "Advice advise",
+        "advisor.sizing.sizing": "Sizing size",
         "bound.memory": "active_parameters kv_bytes_per_token parameters state_bytes_per_sequence",
         "core.errors": "RooflineError SpecError UnknownNameError UnsupportedError",
         "graph.convention": "Convention",
         "scenario.analysis": "Analysis analyze",
+        "serving.curve": "Curve serve",
         "specs.hardware": "Hardware list_hardware load_hardware",
         "specs.model": "Model",
         "specs.modelspec": "list_models load_model",
         "specs.precision": "Precision parse_precision",
         "techniques": "Scenario",  # from the catalogue, which applies the techniques that a scenario is asked for
+        "whatif.comparison": "Comparison compare",
+        "whatif.explanation": "Explanation explain",
+        "whatif.solve": "solve",
+        "whatif.sweeps": "Sweep sweep",
     },
 )

@@ -13,9 +13,11 @@ import yaml
 
 import roofline
 import roofline.advisor as advisor
-from docs.build import MODULES, commands_page, documented, filled, literal, outside, python_page, stale
+from docs.build import MODULES, commands_page, documented, filled, literal, options_page, outside, python_page, stale
 from docs.examples import ROOT, Command, ExampleError, Session, blocks, furnish, pages, parse
 from roofline import cli, list_hardware, list_models, load_model
+from roofline.scenario.options import OPTIONS
+from roofline.serving.options import LOAD_OPTIONS
 from tests.conftest import Run
 
 PAGES = [path.relative_to(ROOT).as_posix() for path in pages()]
@@ -141,6 +143,18 @@ def test_every_command_and_option_is_in_the_reference() -> None:
     assert "`--tp" not in sections["roofline analyze"]
 
 
+def test_every_option_with_its_names_and_range_is_in_the_reference() -> None:
+    page = options_page()
+    for option in (*OPTIONS.values(), *LOAD_OPTIONS.values()):
+        name = "MODEL" if option.name == "model" else option.flag
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}`"))
+        assert all(f"`{flag}`" in row for flag in option.flags)
+        assert literal(option.help) in row
+        assert (f"`{option.default}`" if option.default else literal(option.otherwise)) in row
+    assert "whole number (tokens), 1 to 1,000,000,000" in page
+    assert "in Python `techniques`" in page
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     page = python_page()
     for module in MODULES:
@@ -179,7 +193,7 @@ def test_the_theory_has_every_form_of_a_kernel() -> None:
             assert f"<!-- from: roofline.timing.kernels.{name} -->" in text
     names = ("bound.roof", "specs.engine", "scenario.generation", "scenario.energy", "scenario.cost", "whatif.gain")
     timing = ("passes", "corrections", "intervals", "calibration")
-    for name in (*names, *(f"timing.{part}" for part in timing), "whatif.sensitivity"):
+    for name in (*names, *(f"timing.{part}" for part in timing), "whatif.sensitivities"):
         assert f"<!-- from: roofline.{name} -->" in text
 
 

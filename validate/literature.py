@@ -166,7 +166,7 @@ def _simulated(framework: str, model: str, batch: int, context: int) -> dict[tup
         engine=_framework(framework),
     )
     before = analyze(plain).expected
-    after = analyze(replace(plain, precision=parse_precision("fp16", "awq"))).expected
+    after = analyze(plain.changed(precision=parse_precision("fp16", "awq"))).expected
     gains = {"prefill": before.ttft.mid / after.ttft.mid}
     if before.tpot is not None and after.tpot is not None:
         gains["decode"] = before.tpot.mid / after.tpot.mid

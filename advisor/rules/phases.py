@@ -195,7 +195,7 @@ def _attention_growth(case: Case) -> dict[str, str]:
     if longest <= now:
         return {}
     try:
-        decode = analyze(case.trials.request.scenario(context=np.array([now, longest]))).decode
+        decode = analyze(case.trials.scenario.at(context=np.array([now, longest]))).decode
     except RooflineError:
         return {}
     assert decode is not None

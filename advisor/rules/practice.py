@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
-from msgspec.structs import replace
 
 from roofline.advisor.case import Case
 from roofline.advisor.rules import Caution, Finding, Hint, rule
@@ -145,7 +144,7 @@ def _prefix_speedup(case: Case) -> float | None:
     if not prefix:
         return None
     try:
-        cold = analyze(replace(case.scenario, prompt=prefix + int(case.scenario.prompt), prefix=0))
+        cold = analyze(case.scenario.changed(prompt=prefix + int(case.scenario.prompt), prefix=0))
     except RooflineError:
         return None
     return float(cold.expected.ttft.mid / case.analysis.expected.ttft.mid)

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from roofline.advisor.search.goal import Goal
 from roofline.advisor.search.moves import Move, technique_move
 from roofline.core.errors import RooflineError
+from roofline.core.limits import MAX_LENGTH
 from roofline.core.search import bracket_root, integer_geomspace
 from roofline.scenario.analysis import analyze, prefetch_expected
-from roofline.scenario.scenario import MAX_LENGTH
+from roofline.scenario.scenario import Scenario
 from roofline.techniques import check_request
-from roofline.whatif.request import Request
 
 HELPS = 1.01
 """Smallest gain that counts as help."""
@@ -81,20 +81,20 @@ class Condition(Struct, frozen=True):
 
 
 class BreakEven:
-    """The break-even points of moves for the objective of a request; the request's own values are simulated once."""
+    """The break-even points of moves for the objective of a scenario; the scenario's own values are simulated once."""
 
-    def __init__(self, request: Request, goal: Goal) -> None:
-        self._request = request
+    def __init__(self, scenario: Scenario, goal: Goal) -> None:
+        self._request = scenario
         self._goal = goal
         self._before: dict[str, dict[int, float]] = defaultdict(dict)
 
     @cached_property
     def _present(self) -> Any:
-        """The objective of the request without moves."""
-        return self._goal.value(analyze(self._request.scenario()))
+        """The objective of the scenario without moves."""
+        return self._goal.value(analyze(self._request))
 
     def conditions(self, move: Move) -> tuple[Condition, ...]:
-        """The range in which `move` helps; it must help at the request's own values."""
+        """The range in which `move` helps; it must help at the scenario's own values."""
         found = (self._condition(variable, move) for variable in AXES.get(move.slot, ("batch",)))
         return tuple(condition for condition in found if condition is not None)
 
@@ -108,7 +108,7 @@ class BreakEven:
 
     def _counted(self, variable: str, move: Move) -> Condition | None:
         changed = move(self._request)
-        present = int(getattr(self._request.scenario(), variable))
+        present = int(getattr(self._request, variable))
 
         def helps(values: NDArray[np.int64]) -> NDArray[np.bool_]:
             before, after = self._values(variable, values, changed)
@@ -121,12 +121,12 @@ class BreakEven:
             return None
         return Condition(variable, None if low == 1 else low, None if high == most else high, most, ends)
 
-    def _values(self, variable: str, values: NDArray[np.int64], changed: Request) -> tuple[Any, Any]:
-        """The objective at each value, of the request and of the changed request."""
+    def _values(self, variable: str, values: NDArray[np.int64], changed: Scenario) -> tuple[Any, Any]:
+        """The objective at each value, of the scenario and of the changed scenario."""
         known, goal = self._before[variable], self._goal
         new = [value for value in values.tolist() if value not in known]
-        after = analyze(changed.scenario(**{variable: values}))
-        before = analyze(self._request.scenario(**{variable: np.array(new)})) if new else None
+        after = analyze(changed.at(**{variable: values}))
+        before = analyze(self._request.at(**{variable: np.array(new)})) if new else None
         if goal.timed:
             prefetch_expected([after] if before is None else [before, after])
         if before is not None:
@@ -138,7 +138,7 @@ class BreakEven:
         entry, goal = check_request(move.name), self._goal
         known = {parameter.name: parameter for parameter in entry.parameters}
         given = {name: known[name].default for name in DRAFT_KEYS if name in known}
-        speculation = move(self._request).scenario().settings.speculation
+        speculation = move(self._request).settings.speculation
         if "accept" in given and speculation is not None and speculation.measured:
             given = {"accept": speculation.accepted}
         key, default = next(((name, value) for name, value in given.items() if value is not None), ("", 0.0))
@@ -147,7 +147,7 @@ class BreakEven:
 
         def excess(value: float) -> float:
             changed = technique_move(entry, f"{entry.name}:{key}={value!r}")(self._request)
-            return float(goal.gain(self._present, goal.value(analyze(changed.scenario())))) - HELPS
+            return float(goal.gain(self._present, goal.value(analyze(changed)))) - HELPS
 
         low, high = float(known[key].low or 0.0), float(default)
         unit = "tokens a step" if key == "accept" else "of drafted tokens accepted"
@@ -155,20 +155,20 @@ class BreakEven:
         return Condition("acceptance", least, None, high, unit)
 
 
-def _limit(variable: str, request: Request) -> int:
+def _limit(variable: str, scenario: Scenario) -> int:
     """The largest value that is simulated."""
     if variable == "batch":
-        return min(MOST_BATCH, request.max_batch)
-    return min(request.model.max_context or MAX_LENGTH, 1 << 20)
+        return min(MOST_BATCH, scenario.max_batch)
+    return min(scenario.model.max_context or MAX_LENGTH, 1 << 20)
 
 
-def _most(variable: str, request: Request, present: int) -> tuple[int, str]:
+def _most(variable: str, scenario: Scenario, present: int) -> tuple[int, str]:
     """The largest value that is possible, at least the present one, and why."""
-    limit = _limit(variable, request)
+    limit = _limit(variable, scenario)
     ends = "the longest context of the model" if variable == "prompt" and limit < 1 << 20 else "the most tried"
 
     def fits(values: NDArray[np.int64]) -> NDArray[np.bool_]:
-        memory = analyze(request.scenario(**{variable: values})).memory
+        memory = analyze(scenario.at(**{variable: values})).memory
         holds: NDArray[np.bool_] = np.broadcast_to(memory.fits, values.shape)
         return holds
 

@@ -138,11 +138,9 @@ class Goal(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.demand is not None and not self.loaded:
-            raise RooflineError("a load (--concurrency or --rate) is for --objective goodput")
+            raise RooflineError("a load is for the objective goodput", options=["concurrency", "rate", "objective"])
         if self.loaded and (self.at == "bound" or self.limits.total is not None or self.vary_batch):
-            raise RooflineError(
-                "goodput is of expected times, with limits of --ttft and --tpot, and of no static batch"
-            )
+            raise RooflineError("goodput is of expected times, with limits of TTFT and TPOT, and of no static batch")
 
     @property
     def loaded(self) -> bool:
@@ -206,7 +204,7 @@ class Goal(Struct, frozen=True):
         if timed and analysis.decode is None:
             raise UnsupportedError(f"{analysis.scenario.model.name} only encodes and has no TPOT to limit")
         if timed and np.any(np.asarray(analysis.scenario.generate) < 2):
-            raise RooflineError("a TPOT needs at least two generated tokens: raise --generate")
+            raise RooflineError("a TPOT needs at least two generated tokens", options=["generate"])
 
     def gain(self, before: Any, after: Any) -> Any:
         """How many times better `after` is than `before`, both values of the objective."""

@@ -27,7 +27,9 @@ class Demand(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.concurrency is not None and self.rate is not None:
-            raise RooflineError("goodput is of --concurrency or --rate, not both")
+            raise RooflineError(
+                "goodput is of requests in flight or of a rate, not both", options=["concurrency", "rate"]
+            )
 
 
 class Served(Struct, frozen=True):

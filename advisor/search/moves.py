@@ -1,12 +1,13 @@
-"""Moves: candidate changes of a request: techniques, parallelism, engines, hardware and batches.
+"""Moves: candidate changes of a scenario: techniques, parallelism, engines, hardware and batches.
 
-A move settles a slot; two moves of one slot exclude each other, and a move replaces what the request has there.
+A move settles a slot; two moves of one slot exclude each other, and a move replaces what the scenario has there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from roofline.advisor.formats import no_narrower
 from roofline.advisor.search.goal import PRICES, Price
 from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
+from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
@@ -32,7 +34,6 @@ from roofline.techniques.support import (
     runs,
     support,
 )
-from roofline.whatif.request import Request
 
 
 class Kind(StrEnum):
@@ -46,7 +47,7 @@ class Kind(StrEnum):
 
 
 class Move(Struct, frozen=True):
-    """A change of a request: its name on the command line, its slot, its price, and its function.
+    """A change of a scenario: its name on the command line, its slot, its price, and its function.
 
     `assumes` says what the simulation takes as given, `source` where the technique is described. `devices` is the
     number that a move of parallelism needs, 0 where it is as before. `engines` are those that run it, None where it
@@ -58,7 +59,7 @@ class Move(Struct, frozen=True):
     kind: Kind
     slot: str
     price: Price
-    change: Callable[[Request], Request]
+    change: Callable[[Scenario], Scenario]
     assumes: str = ""
     source: str = ""
     devices: int = 0
@@ -68,8 +69,8 @@ class Move(Struct, frozen=True):
     def __hash__(self) -> int:
         return hash(self.name)  # sets of moves are looked up all the time
 
-    def __call__(self, request: Request) -> Request:
-        return self.change(request)
+    def __call__(self, scenario: Scenario) -> Scenario:
+        return self.change(scenario)
 
     def runs_on(self, engine: str) -> bool:
         return self.engines is None or engine in self.engines
@@ -109,15 +110,15 @@ def _entries() -> Iterator[Technique]:
             yield entry
 
 
-def engine_techniques(request: Request) -> Iterator[Move]:
-    """The techniques that the request's engine supports on its hardware, as the engine runs them.
+def engine_techniques(scenario: Scenario) -> Iterator[Move]:
+    """The techniques that the scenario's engine supports on its hardware, as the engine runs them.
 
     They are those that documents say its engine runs on this hardware (`roofline.techniques.support`) and does not run
     of itself, and those that need nothing of an engine: another prompt, another output, a smaller model of the same
     kind.
     For an engine that the documents do not know, they are those that any engine runs.
     """
-    engine = request.engine.name
+    engine = scenario.profile.name
     for entry in _entries():
         if entry.name in FEATURES:
             continue
@@ -127,52 +128,52 @@ def engine_techniques(request: Request) -> Iterator[Move]:
         others = engines_with(entry.name)
         chosen = engine if is_documented(engine) else next(iter(others), "")
         found = support(entry.name, chosen)
-        if found is None or not runs(entry.name, chosen, request.hardware):
+        if found is None or not runs(entry.name, chosen, scenario.hardware):
             continue
-        if found.default and not _left_out(request, entry):
+        if found.default and not _left_out(scenario, entry):
             continue
         move = technique_move(entry, f"{entry.name}:{found.parameters}" if found.parameters else None)
-        yield replace(move, engines=_running(entry, request, found.parameters))
-    yield from _drafts(request, engine)
-    yield from _careful(request, engine)
+        yield replace(move, engines=_running(entry, scenario, found.parameters))
+    yield from _drafts(scenario, engine)
+    yield from _careful(scenario, engine)
 
 
 CAREFUL = "q8_0"
 """The GGUF file type offered beside the default: larger, with quality close to the unquantized model."""
 
 
-def _careful(request: Request, engine: str) -> Iterator[Move]:
+def _careful(scenario: Scenario, engine: str) -> Iterator[Move]:
     """The higher-quality GGUF type, if the engine runs the default one."""
     entry, usual = techniques()["gguf"], support("gguf", engine)
-    if usual is not None and runs("gguf", engine, request.hardware):
+    if usual is not None and runs("gguf", engine, scenario.hardware):
         move = technique_move(entry, f"{entry.name}:type={CAREFUL}")
-        yield replace(move, engines=_running(entry, request, usual.parameters))
+        yield replace(move, engines=_running(entry, scenario, usual.parameters))
 
 
-def _running(entry: Technique, request: Request, parameters: str) -> frozenset[str]:
-    """The engines that run a technique on the request's hardware; the request's own, too, if undocumented."""
-    own = request.engine.name
+def _running(entry: Technique, scenario: Scenario, parameters: str) -> frozenset[str]:
+    """The engines that run a technique on the scenario's hardware; the scenario's own, too, if undocumented."""
+    own = scenario.profile.name
     named = (*documented_engines(), own)
-    found = {name: support(entry.name, name) for name in named if runs(entry.name, name, request.hardware)}
+    found = {name: support(entry.name, name) for name in named if runs(entry.name, name, scenario.hardware)}
     able = {name for name, said in found.items() if said is not None and said.parameters == parameters}
     return frozenset(able if is_documented(own) else {*able, own})
 
 
-def elsewhere(request: Request, engines: Iterable[Move]) -> Iterator[Move]:
-    """The techniques that other engines run and the request's does not: available with a change of engine."""
-    known = {move.name for move in engine_techniques(request)}
+def elsewhere(scenario: Scenario, engines: Iterable[Move]) -> Iterator[Move]:
+    """The techniques that other engines run and the scenario's does not: available with a change of engine."""
+    known = {move.name for move in engine_techniques(scenario)}
     for move in engines:
-        for other in engine_techniques(move(request)):
-            if other.name not in known and not other.runs_on(request.engine.name):
+        for other in engine_techniques(move(scenario)):
+            if other.name not in known and not other.runs_on(scenario.profile.name):
                 known.add(other.name)
                 yield other
 
 
-def _left_out(request: Request, entry: Technique) -> bool:
-    """Whether a request lacks what its engine does by default."""
+def _left_out(scenario: Scenario, entry: Technique) -> bool:
+    """Whether a scenario lacks what its engine does by default."""
     if entry.name == "flash-attention":
-        return "attention" not in (request.scenario().fusions or ())
-    return any(check_request(name).slot == entry.slot for name in request.techniques)
+        return "attention" not in (scenario.fusions or ())
+    return any(check_request(name).slot == entry.slot for name in scenario.techniques)
 
 
 DRAFTS: Mapping[str, str] = {
@@ -191,28 +192,21 @@ ACCEPTANCE = 0.6
 11 B, 0.57 and 0.61 for one of 100 M before a LaMDA of 137 B (Leviathan et al. 2023, Table 3)."""
 
 
-def _drafts(request: Request, engine: str) -> Iterator[Move]:
+def _drafts(scenario: Scenario, engine: str) -> Iterator[Move]:
     """Speculative decoding with a small model of the family, if the engine supports it."""
     entry = techniques()["speculative-decoding"]
-    draft = next((small for start, small in DRAFTS.items() if request.model.name.startswith(start)), None)
-    if draft is None or (is_documented(engine) and not runs(entry.name, engine, request.hardware)):
+    draft = next((small for start, small in DRAFTS.items() if scenario.model.name.startswith(start)), None)
+    if draft is None or (is_documented(engine) and not runs(entry.name, engine, scenario.hardware)):
         return
     move = technique_move(entry, f"{entry.name}:draft={draft},acceptance={ACCEPTANCE}")
     assumed = f"{move.assumes}; chance that a token of {draft} is accepted: {ACCEPTANCE}"
-    yield replace(move, assumes=assumed, engines=_running(entry, request, ""))
+    yield replace(move, assumes=assumed, engines=_running(entry, scenario, ""))
 
 
 def technique_move(entry: Technique, request: str | None = None) -> Move:
     """The move that applies a technique, replacing another of its slot; `request` may give parameters."""
     written = entry.name if request is None else request
-
-    def change(asked: Request) -> Request:
-        kept = [other for other in asked.techniques if check_request(other).slot != entry.slot]
-        changed = _unformatted(asked, entry.slot).using(*kept, written)
-        if entry.slot == "weight format" and asked.as_released:
-            _check_narrower(asked, changed)
-        return changed
-
+    change = partial(_with_technique, entry.slot, written)
     price = Price(entry.price.value)
     if entry.slot == "speculative decoding" and price is Price.LOSSLESS:
         price = Price.ENGINEERING  # a draft has to be found or trained
@@ -224,24 +218,31 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
     return Move(written, entry.title, Kind.TECHNIQUE, entry.slot, price, change, assumed, entry.reference)
 
 
-def _check_narrower(asked: Request, changed: Request) -> None:
+def _with_technique(slot: str, written: str, asked: Scenario) -> Scenario:
+    kept = [other for other in asked.techniques if check_request(other).slot != slot]
+    changed = _unformatted(asked, slot).with_(techniques=[*kept, written])
+    if slot == "weight format" and asked.as_released:
+        _check_narrower(asked, changed)
+    return changed
+
+
+def _check_narrower(asked: Scenario, changed: Scenario) -> None:
     """Raises UnsupportedError if a checkpoint released quantized would get formats that are no narrower."""
-    before, after = asked.precision, changed.scenario().precision
-    assert isinstance(after, Precision)
+    before, after = asked.plain.precision, changed.precision
     if no_narrower(asked.model, before, after):
         raise RooflineError(f"the checkpoint is in {before.weights.name} already, and nothing would be narrower")
 
 
-def _unformatted(request: Request, slot: str) -> Request:
-    """The request without the formats that a technique of the slot sets; the KV cache's format stays."""
-    formats = request.formats
+def _unformatted(scenario: Scenario, slot: str) -> Scenario:
+    """The scenario without the formats that a technique of the slot sets; the KV cache's format stays."""
+    formats = scenario.formats
     if slot == "KV format" and formats.get("kv"):
-        return replace(request, formats={**formats, "kv": None})
+        return scenario.with_(kv=None)
     if slot != "weight format" or not any(formats.get(part) for part in ("scheme", "weights", "activations")):
-        return request
-    precision = request.precision
+        return scenario
+    precision = scenario.plain.precision
     kept = None if precision.kv == precision.base else precision.kv.name
-    return replace(request, formats={"kv": kept})
+    return scenario.with_(quant=None, quantization=None, weights=None, activations=None, kv=kept)
 
 
 FEW_BITS = 3.5
@@ -264,12 +265,12 @@ def price_of(move: Move, scenario: Scenario) -> Price:
     return max(move.price, Price.LOSSY, key=PRICES.index) if few else move.price
 
 
-def parallel_moves(request: Request, devices: Iterable[int]) -> Iterator[Move]:
+def parallel_moves(scenario: Scenario, devices: Iterable[int]) -> Iterator[Move]:
     """Every split of devices into tensor, pipeline and data parallelism, with expert parallelism over all."""
-    present = Parallelism(**request.degrees).on(request.hardware)
+    present = scenario.plain.settings.parallel.on(scenario.hardware)
     for count in devices:
-        for degrees in _splits(count, request.model):
-            if present != Parallelism(**degrees).on(request.hardware):
+        for degrees in _splits(count, scenario.model):
+            if present != Parallelism(**degrees).on(scenario.hardware):
                 yield _parallel(degrees)
 
 
@@ -289,7 +290,8 @@ def _divisors(count: int) -> list[int]:
     return [value for value in range(1, count + 1) if count % value == 0]
 
 
-_FLAGS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep"}
+LAYOUT = (*DEGREES.values(), "enable_expert_parallel", "dp_attention")
+"""The options that a move of parallelism sets, or takes back."""
 
 
 def _devices(degrees: Mapping[str, int]) -> int:
@@ -298,32 +300,34 @@ def _devices(degrees: Mapping[str, int]) -> int:
 
 def _parallel(degrees: Mapping[str, int]) -> Move:
     count = _devices(degrees)
-    name = " ".join(f"{_FLAGS[key]}={value}" for key, value in degrees.items() if value > 1) or "tp=1"
+    name = " ".join(f"{DEGREES[key]}={value}" for key, value in degrees.items() if value > 1) or "tp=1"
     title = f"{count} device{'s' if count > 1 else ''} as {name}"
-
-    def change(request: Request) -> Request:
-        return replace(request, degrees=degrees)
-
+    change = partial(_laid_out, dict(degrees))
     return Move(name, title, Kind.PARALLELISM, "parallelism", Price.ENGINEERING, change, devices=count)
 
 
-def engine_moves(request: Request) -> Iterator[Move]:
-    """The other engines that run on this hardware and support the request's techniques."""
+def _laid_out(degrees: Mapping[str, int], scenario: Scenario) -> Scenario:
+    layout: dict[str, Any] = {DEGREES[part]: count for part, count in degrees.items()}
+    return scenario.without(*LAYOUT).with_(**layout)
+
+
+def _with(options: Mapping[str, Any], scenario: Scenario) -> Scenario:
+    return scenario.with_(**options)
+
+
+def engine_moves(scenario: Scenario) -> Iterator[Move]:
+    """The other engines that run on this hardware and support the scenario's techniques."""
     for name in SERVED_BY:
-        if name == request.engine.profile or not _serves(name, request.hardware) or not _keeps(request, name):
+        if name == scenario.profile.profile or not _serves(name, scenario.hardware) or not _keeps(scenario, name):
             continue
-
-        def change(asked: Request, name: str = name) -> Request:
-            return asked.with_options(engine=name)
-
-        title = f"the engine {load_engine(name).heading}"
+        title, change = f"the engine {load_engine(name).heading}", partial(_with, {"engine": name})
         yield Move(f"engine={name}", title, Kind.ENGINE, "engine", Price.ENGINEERING, change, engine=name)
 
 
-def _keeps(request: Request, engine: str) -> bool:
-    """Whether an engine runs those of the request's techniques that are documented for any engine."""
-    names = [check_request(written).name for written in request.techniques]
-    return all(runs(name, engine, request.hardware) for name in names if engines_with(name))
+def _keeps(scenario: Scenario, engine: str) -> bool:
+    """Whether an engine runs those of the scenario's techniques that are documented for any engine."""
+    names = [check_request(written).name for written in scenario.techniques]
+    return all(runs(name, engine, scenario.hardware) for name in names if engines_with(name))
 
 
 def _serves(engine: str, hardware: Hardware) -> bool:
@@ -347,14 +351,14 @@ def is_consumer(hardware: Hardware) -> bool:
 
 
 def hardware_move(hardware: Hardware) -> Move:
-    """The request on other hardware."""
+    """The scenario on other hardware."""
     return Move(
         f"hw={hardware.name}",
         hardware.title,
         Kind.HARDWARE,
         "hardware",
         Price.ENGINEERING,
-        lambda request: request.on(hardware).with_options(price=None),  # a given price is that of the given device
+        partial(_with, {"hw": hardware, "price": None}),  # a given price is that of the given device
     )
 
 
@@ -370,5 +374,5 @@ def batch_move(batch: int) -> Move:
         Kind.BATCH,
         "batch",
         Price.LOSSLESS,
-        lambda request: request.with_options(batch=batch),
+        partial(_with, {"batch": batch}),
     )

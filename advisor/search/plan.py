@@ -14,8 +14,8 @@ from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import BATCHES, Kind, Move, batch_move, price_of
 from roofline.advisor.search.outcomes import Choice, Outcomes
 from roofline.advisor.search.trials import NOTHING, Moves, Trial, Trials, better, certain, sure
+from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Estimate
-from roofline.whatif.request import Request
 
 
 class Step(Struct, frozen=True):
@@ -68,7 +68,7 @@ class Plan(Struct, frozen=True):
 
     `end` is the scenario after all steps. If nothing meets all limits, `nearest` gives for each limit the smallest
     value over limit among combinations that meet the others, or, if all exceed several (`jointly`), those of the
-    nearest combination. `stopped`: why no step was added. `needed`: the request itself misses limits.
+    nearest combination. `stopped`: why no step was added. `needed`: the scenario itself misses limits.
     """
 
     steps: tuple[Step, ...]
@@ -89,12 +89,12 @@ class Plan(Struct, frozen=True):
 
     @property
     def sure(self) -> bool:
-        """Whether the plan is recommended: it meets limits that the request misses, or its gain is sure."""
+        """Whether the plan is recommended: it meets limits that the scenario misses, or its gain is sure."""
         return bool(self.steps) and (self.needed or (self.better is not None and sure(self.better)))
 
 
 def make_plan(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DEPTH) -> Plan:
-    """The plan of a request; `single` simulates at its own batch, `grid` at all candidate batches."""
+    """The plan of a scenario; `single` simulates at its own batch, `grid` at all candidate batches."""
     searched = search(grid, moves, depth)
     outcomes, best = searched.outcomes, searched.outcomes.best
     if best is None:
@@ -150,7 +150,7 @@ def _interactions(trials: Trials, steps: Sequence[Step]) -> Iterator[Interaction
 
 def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], depth: int, why: str) -> str:
     """Why no step follows: the best remaining move, and what it would gain or which limits it would exceed."""
-    slots, asked = {move.slot for move in end.moves}, end.request.techniques
+    slots, asked = {move.slot for move in end.moves}, end.scenario.techniques
     quality = trials.goal.quality
     others = (move for move in moves if move.slot not in slots and move.name not in asked)
     left = [move for move in others if within_budget(trials, move, quality)]
@@ -183,7 +183,7 @@ def batch_moves(grid: Trials) -> Iterator[Move]:
         yield from () if best is None else (batch_move(best.batch),)
 
 
-def batch_grid(request: Request) -> Any:
-    """The candidate batches: round numbers up to the request's limit, and its own."""
-    most = request.max_batch
-    return np.array(sorted({*(batch for batch in BATCHES if batch <= most), request.options.get("batch", 1)}))
+def batch_grid(scenario: Scenario) -> Any:
+    """The candidate batches: round numbers up to the scenario's limit, and its own."""
+    most = scenario.max_batch
+    return np.array(sorted({*(batch for batch in BATCHES if batch <= most), scenario.options.get("batch", 1)}))

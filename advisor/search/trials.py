@@ -15,10 +15,10 @@ from roofline.advisor.search.goal import Goal, Objective, Price, filled
 from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
+from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line, serve_command
 from roofline.whatif.gain import Timed, gain
-from roofline.whatif.request import Request
 
 Moves = frozenset[Move]
 NOTHING: Moves = frozenset()
@@ -48,15 +48,18 @@ LIMITED_METRICS = ("ttft", "tpot", "memory")
 
 @dataclass(frozen=True)
 class Trial:
-    """A request with moves applied, simulated at its own batch or at a grid of batches."""
+    """A scenario with moves applied, simulated at its own batch or at a grid of batches."""
 
     moves: Moves
-    request: Request
+    scenario: Scenario
     goal: Goal
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.moves, self.scenario, self.goal, vars(self).get("analysis"))
 
     @cached_property
     def analysis(self) -> Analysis:
-        return analyze(self.request.scenario())
+        return analyze(self.scenario)
 
     @cached_property
     def value(self) -> Any:
@@ -110,12 +113,19 @@ class Trial:
     @property
     def command(self) -> str:
         if self.goal.loaded:
-            return serve_command(self.request, self.goal.served(self.analysis).load)
-        return command_line(self.request)
+            return serve_command(self.scenario, self.goal.served(self.analysis).load)
+        return command_line(self.scenario)
 
     @property
     def names(self) -> tuple[str, ...]:
         return names(self.moves)
+
+
+def _restored(moves: Moves, scenario: Scenario, goal: Goal, analysis: Analysis | None) -> Trial:
+    trial = Trial(moves, scenario, goal)
+    if analysis is not None:
+        vars(trial)["analysis"] = analysis
+    return trial
 
 
 def _least(figure: Callable[[], Any], counted: Any) -> float:
@@ -130,17 +140,21 @@ MAX_OVERCOMMIT = 8
 
 
 class Trials:
-    """The trials of one request and goal, each combination simulated once."""
+    """The trials of one scenario and goal, each combination simulated once."""
 
-    def __init__(self, request: Request, goal: Goal) -> None:
-        self.request = request
+    def __init__(self, scenario: Scenario, goal: Goal) -> None:
+        self.scenario = scenario
         self.goal = goal
         self._found: dict[Moves, Trial | RooflineError] = {}
-        self._requests: dict[tuple[Move, ...], Request] = {(): request}
+        self._requests: dict[tuple[Move, ...], Scenario] = {(): scenario}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What was simulated is again, when asked for.
+        return Trials, (self.scenario, self.goal), {"_found": {NOTHING: self.base}}
 
     @property
     def base(self) -> Trial:
-        """The request without moves; raises RooflineError if it cannot be simulated."""
+        """The scenario without moves; raises RooflineError if it cannot be simulated."""
         return self._of(NOTHING)
 
     def attempt(self, moves: Iterable[Move]) -> Trial | None:
@@ -203,14 +217,14 @@ class Trials:
         return found
 
     def _made(self, moves: Moves) -> Trial:
-        _check_engine(self.request, moves)
+        _check_engine(self.scenario, moves)
         trial = Trial(moves, self._requested(tuple(ordered(moves))), self.goal)
         if moves and not np.any(np.asarray(filled(trial.analysis)) < MAX_OVERCOMMIT):
             raise UnsupportedError(f"it needs more than {MAX_OVERCOMMIT} times the memory of a device")
         return trial
 
-    def _requested(self, moves: tuple[Move, ...]) -> Request:
-        """The request with moves applied in order; every prefix is built once."""
+    def _requested(self, moves: tuple[Move, ...]) -> Scenario:
+        """The scenario with moves applied in order; every prefix is built once."""
         if moves not in self._requests:
             self._requests[moves] = moves[-1](self._requested(moves[:-1]))
         return self._requests[moves]
@@ -219,9 +233,9 @@ class Trials:
         return len(self._found)
 
 
-def _check_engine(request: Request, moves: Moves) -> None:
+def _check_engine(scenario: Scenario, moves: Moves) -> None:
     """Raises UnsupportedError if the engine of a combination does not run one of its moves."""
-    engine = next((move.engine for move in moves if move.engine), request.engine.name)
+    engine = next((move.engine for move in moves if move.engine), scenario.profile.name)
     for move in moves:
         if not move.runs_on(engine):
             raise UnsupportedError(f"{engine} is not known to run {move.name}")

@@ -25,7 +25,8 @@ from roofline.advisor.sizing.workload import SHARES, Service
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.kv_capacity import Capacity, kv_capacity
-from roofline.serving.lengths import NORMAL
+from roofline.scenario.lengths import NORMAL
+from roofline.scenario.scenario import Scenario
 from roofline.serving.replica import Replica, budget_of, replica_of
 from roofline.serving.times import MOST
 from roofline.specs.formats import PROMOTIONS
@@ -116,27 +117,27 @@ class WorkloadCost:
     """
 
     def __init__(self, example: Configuration, service: Service) -> None:
-        request = replace(example.request.on(load_hardware(REFERENCE)), written={})
+        scenario = _whole(example.scenario).with_(hw=load_hardware(REFERENCE))
         self.lengths = prompt_lengths(service)
-        steps = request.with_options(batch=BATCHES, context=round(service.context))
-        answer = analyze(steps.scenario())
+        answer = analyze(scenario.at(batch=BATCHES, context=round(service.context)))
         assert answer.decode is not None
         computed = np.maximum(np.round(self.lengths * (1 - service.hits)), 1).astype(int)
-        prompts = analyze(request.with_options(prompt=computed, prefix=self.lengths - computed).scenario())
+        prompts = analyze(scenario.at(prompt=computed, prefix=self.lengths - computed))
         self.accepted = answer.tokens_per_iteration
         self.kernels = kernels_of(answer)
         self.decode = np.array([answer.decode.flops, answer.decode.bytes])
         self.prompt = np.array([prompts.prefill.flops, prompts.prefill.bytes])
-        self.needed = float(analyze(request.scenario()).memory.total)
-        self._scenario = request.scenario()
+        self.needed = float(analyze(scenario).memory.total)
+        self._scenario = scenario
         self._capacities: dict[Reserve, Capacity] = {}
 
     def capacity(self, hardware: Hardware, reserve: Reserve) -> Capacity:
         """The KV cache capacity of a device by the engine's settings; only the budget depends on the hardware."""
         if reserve not in self._capacities:
             scenario = self._scenario
+            model = replace(scenario.model, max_context=scenario.settings.longest_of(scenario.model))
             self._capacities[reserve] = kv_capacity(
-                scenario.model, scenario.hardware, scenario.run_precision, scenario.settings.parallel, reserve
+                model, scenario.hardware, scenario.run_precision, scenario.settings.parallel, reserve
             )
         found, visible = self._capacities[reserve], visible_memory(hardware)
         budget = reserve.budget(visible, found.weights, found.activations, found.context)
@@ -170,12 +171,14 @@ class Candidate(Struct, frozen=True, dict=True):
     @cached_property
     def slots(self) -> int:
         """An upper bound of the sequences that run at once; 0 if the model or a long request does not fit."""
-        reserve = self.configuration.engine.memory.on(self.hardware)
+        settings = self.configuration.scenario.settings
+        reserve = settings.reserved(self.configuration.engine.memory.on(self.hardware))
         capacity = self.counted.capacity(self.hardware, reserve)
         if capacity.cache <= 0:
             return 0
         prompts, answers, tokens = self.service.prompts, self.service.answers, capacity.tokens
-        limit = min(self.configuration.engine.scheduler.sequences * self.ranks or MOST, MOST)
+        running = settings.sequences or self.configuration.engine.scheduler.sequences
+        limit = min(running * self.ranks or MOST, MOST)
         if tokens is None:
             return limit
         longest = prompts.mean + answers.mean
@@ -211,7 +214,7 @@ class Candidate(Struct, frozen=True, dict=True):
 
     def _times(self, flops: Array, moved: Array) -> tuple[Array, Array]:
         """Seconds of FLOPs at the highest peak of the linear layers' inputs, and of bytes."""
-        inputs = self.configuration.request.scenario().run_precision.activations.arithmetic
+        inputs = self.configuration.scenario.run_precision.activations.arithmetic
         formats = {"bf16", "fp16", *PROMOTIONS[inputs]}
         hardware = self.hardware
         peaks = [unit[name] for unit in (hardware.tensor, hardware.vector) for name in formats if name in unit]
@@ -224,19 +227,18 @@ class Candidate(Struct, frozen=True, dict=True):
         Raises RooflineError if the hardware cannot run it.
         """
         service, (mean, tail) = self.service, self.counted.lengths
-        request = self.configuration.request.with_options(engine=self.configuration.engine)
-        scenario = request.scenario()
+        scenario = self.configuration.scenario.with_(engine=self.configuration.engine)
         whole = max(round(mean * (1 - service.hits)), 1)
         filling = max((budget_of(scenario, self.configuration.engine.scheduler) or whole) // whole, 1) * self.ranks
         lengths = np.append(np.full(self._batches.size + 2, mean), tail)
         computed = np.maximum(np.round(lengths * (1 - service.hits)), 1).astype(int)
-        grid = {
+        grid: dict[str, Any] = {
             "batch": np.append(self._batches, [filling, 1, 1]),
             "prompt": computed,
             "prefix": lengths - computed,
             "context": round(service.context),
         }
-        return analyze(request.with_options(**grid).scenario())
+        return analyze(_whole(scenario).at(**grid))
 
     @cached_property
     def _batches(self) -> NDArray[np.int64]:
@@ -256,7 +258,12 @@ class Candidate(Struct, frozen=True, dict=True):
     @cached_property
     def replica(self) -> Replica:
         """The replica of the configuration; raises RooflineError as `replica_of` does."""
-        return replica_of(self.configuration.request.scenario(), self.service.load(1))
+        return replica_of(self.configuration.scenario, self.service.load(1))
+
+
+def _whole(scenario: Scenario) -> Scenario:
+    """The scenario with prompts in one pass: bounds are of their work, which steps under load share with others."""
+    return scenario.without("max_num_batched_tokens")
 
 
 def kernels_of(answer: Analysis) -> float:

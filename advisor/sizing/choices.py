@@ -55,7 +55,7 @@ class Choice(Struct, frozen=True):
 
 def _differs(best: Deployment, runner_up: Deployment) -> Iterator[str]:
     one, other = best.configuration, runner_up.configuration
-    if one.request.hardware_name != other.request.hardware_name:
+    if one.scenario.hardware_name != other.scenario.hardware_name:
         yield "hardware"
     if one.split != other.split:
         yield "parallelism"

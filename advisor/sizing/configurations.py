@@ -14,13 +14,14 @@ from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.workload import Service
 from roofline.graph.parallel import Parallelism
+from roofline.scenario.options import DEGREES
+from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import precision_of, released
 from roofline.specs.engine import Engine, default_engine, load_engine
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.model import Model
 from roofline.techniques import check_request
 from roofline.techniques.support import runs, runs_format
-from roofline.whatif.request import Request
 
 TENSOR = (1, 2, 4, 8)
 """Tensor-parallel devices within a node; for MoE models also ranks of attention and experts."""
@@ -33,26 +34,26 @@ DESKTOP = (1, 2)
 
 
 class Configuration(Struct, frozen=True, dict=True):
-    """The configuration of a replica; its request has the service's mean lengths and batch 1.
+    """The configuration of a replica; its scenario has the service's mean lengths and batch 1.
 
-    `engine` is the profile that the request names.
+    `engine` is the profile that the scenario names.
     """
 
-    request: Request
+    scenario: Scenario
     price: Price
     engine: Engine
 
     @property
     def hardware(self) -> Hardware:
-        return self.request.hardware
+        return self.scenario.hardware
 
     @property
     def degrees(self) -> Mapping[str, int]:
-        return self.request.degrees
+        return self.scenario.degrees
 
     @property
     def parallel(self) -> Parallelism:
-        return Parallelism(**dict[str, Any](self.degrees))
+        return self.scenario.plain.settings.parallel
 
     @property
     def devices(self) -> int:
@@ -62,26 +63,27 @@ class Configuration(Struct, frozen=True, dict=True):
     @property
     def formats(self) -> str:
         """Text: the scheme or the weights' format, and the KV cache's if set."""
-        scheme = self.request.formats.get("scheme") or self.request.precision.weights.name
-        kv = self.request.formats.get("kv")
+        scheme = self.scenario.formats.get("scheme") or self.scenario.plain.precision.weights.name
+        kv = self.scenario.formats.get("kv")
         return f"{scheme}, KV {kv}" if kv else scheme
 
     @property
     def split(self) -> str:
         """Text: the parallelism, such as `tp=2 pp=4`."""
-        flags = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep"}
-        return " ".join(f"{flags[name]}={value}" for name, value in self.degrees.items() if name in flags and value > 1)
+        shown = ("tensor", "pipeline", "data", "expert")
+        found = ((DEGREES[name], value) for name, value in self.degrees.items() if name in shown and value > 1)
+        return " ".join(f"{name}={value}" for name, value in found)
 
     @property
     def key(self) -> tuple[Any, ...]:
         """The key of all that FLOPs and bytes depend on."""
-        as_released = released(self.request.model, self.hardware, self.engine)
-        return (*as_released.items(), *self.request.formats.items(), *self.request.degrees.items())
+        as_released = released(self.scenario.model, self.hardware, self.engine)
+        return (*as_released.items(), *self.scenario.formats.items(), *self.scenario.degrees.items())
 
     @cached_property
     def arithmetic(self) -> str:
         """The arithmetic native to the inputs of linear layers: no GEMM runs in a faster one."""
-        return self.request.scenario().run_precision.activations.arithmetic
+        return self.scenario.run_precision.activations.arithmetic
 
 
 OFFERED = {"fp8": "fp8", "nvfp4": "nvfp4", "smoothquant": "w8a8", "awq": "awq", "gptq": "gptq"}
@@ -92,13 +94,15 @@ both."""
 class Given(Struct, frozen=True):
     """Fixed choices of a sizing: degrees of parallelism (as of `Parallelism`), the scheme, and techniques.
 
-    `model` is the name or path of the model.
+    `model` is the name or path of the model, `options` further options of its scenarios by name, such as the settings
+    of the engine.
     """
 
     degrees: Mapping[str, int] = MappingProxyType({})
     scheme: str | None = None
     techniques: tuple[str, ...] = ()
     model: str | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
 
 
 NOTHING_GIVEN = Given()
@@ -148,7 +152,7 @@ def configurations(
     profiles: dict[str, Engine] = {}
     slots = {check_request(name).slot for name in given.techniques}
     cached = round(service.hits * service.prompts.mean)
-    lengths = {
+    lengths: dict[str, Any] = {
         "prompt": round(service.prompts.mean) - cached,
         "prefix": cached,
         "generate": max(2, round(service.answers.mean)),
@@ -163,12 +167,13 @@ def configurations(
         for scheme, kv, price in formats_for(model, device, profiles[chosen], quality, given.scheme):
             if (scheme and "weight format" in slots) or (kv and "KV format" in slots):
                 continue
-            formats = {**({"scheme": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
+            options = {**lengths, "quant": scheme or None, "kv": kv or None, "engine": chosen}
             for degrees in _degrees(model, device, service.alone, given.degrees):
-                options = {**lengths, "engine": chosen}
-                written = {"hardware": name, **({} if given.model is None else {"model": given.model})}
-                request = Request(model, device, formats, degrees, {}, given.techniques, options, written)
-                yield Configuration(request, price, profiles[chosen])
+                layout: dict[str, Any] = {DEGREES[part]: count for part, count in degrees.items()}
+                scenario = Scenario(
+                    given.model or model, name, techniques=given.techniques, **given.options, **options, **layout
+                )
+                yield Configuration(scenario, price, profiles[chosen])
 
 
 def _degrees(model: Model, hardware: Hardware, alone: bool, given: Mapping[str, int]) -> Iterator[dict[str, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -115,12 +115,12 @@ class Deployment(Struct, frozen=True, dict=True):
     @property
     def static(self) -> Analysis:
         """The analysis of a static batch of that size."""
-        return analyze(self.configuration.request.with_options(batch=self.batch).scenario())
+        return analyze(self.configuration.scenario.at(batch=self.batch))
 
     @property
     def command(self) -> str:
         """The `roofline serve` command that reproduces the outcome of a replica."""
-        return serve_command(self.configuration.request, self.service.load(self.replicas))
+        return serve_command(self.configuration.scenario, self.service.load(self.replicas))
 
 
 TRIED_REPLICAS = 8
@@ -184,6 +184,14 @@ class RankingObjective(Struct, frozen=True):
     key: Callable[[Figures], Key | None]
     timed: Timed | None
     rated: bool = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _objective, (self.name, self.meaning)
+
+
+def _objective(name: str, meaning: str) -> RankingObjective:
+    known = (*SERVICE_OBJECTIVES, *USER_OBJECTIVES)
+    return next(found for found in known if (found.name, found.meaning) == (name, meaning))
 
 
 def _known(value: float | None, *rest: float) -> Key | None:

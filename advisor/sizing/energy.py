@@ -26,7 +26,7 @@ def modelled_energy_per_token(
     hardware, devices, rate = configuration.hardware, configuration.devices, outcome.requests_per_second
     if not has_energy_figures([hardware]):
         return None
-    alone, together = (analyze(configuration.request.with_options(batch=count).scenario()) for count in (1, batch))
+    alone, together = (analyze(configuration.scenario.at(batch=count)) for count in (1, batch))
     first, rest = batch_energy(alone, "mid"), batch_energy(together, "mid")
     assert first is not None
     assert rest is not None

@@ -85,7 +85,7 @@ class Search:
     def _price(self, configuration: Configuration) -> float | None:
         """USD per hour of a device, or for one user to buy it: as given, else from its spec."""
         hardware = configuration.hardware
-        for name in (configuration.request.hardware_name, hardware.name):
+        for name in (configuration.scenario.hardware_name, hardware.name):
             if name in self.prices:
                 return self.prices[name]
         if hardware.price is None:
@@ -258,7 +258,7 @@ def _within_nodes(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates with pipelines over nodes only where no single node fits, on the fewest devices."""
 
     def kind(entry: Candidate) -> tuple[Any, ...]:
-        formats = entry.configuration.request.formats
+        formats = entry.configuration.scenario.formats
         return (entry.hardware.name, formats.get("scheme"), formats.get("kv"))
 
     within: set[tuple[Any, ...]] = set()

@@ -1,13 +1,5 @@
 """Sizing: hardware, number of devices, parallelism, formats and batch for a service.
 
->>> from roofline.advisor.sizing.sizing import size
->>> from roofline.advisor.sizing.workload import Service
->>> from roofline import load_model
->>> service = Service(rate=5, prompt=2000, generate=300, ttft=2, tpot=0.05)
->>> found = size(load_model("llama-3.1-8b"), service, ["l4", "h100-sxm"], prices={"l4": 0.8, "h100-sxm": 3.0})
->>> found.choice("cheapest").best.hardware.name
-'h100-sxm'
-
 Every configuration is first checked at its bounds (`roofline.advisor.sizing.bounds`), and served under the load
 (`roofline.serving`) only while it could still be among the best.
 """
@@ -15,24 +7,34 @@ Every configuration is first checked at its bounds (`roofline.advisor.sizing.bou
 from __future__ import annotations
 
 import math
+import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from roofline.advisor.options import quality_of
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.choices import Choice
-from roofline.advisor.sizing.configurations import NOTHING_GIVEN, Given
+from roofline.advisor.sizing.configurations import Given
 from roofline.advisor.sizing.deployments import At
+from roofline.advisor.sizing.options import SizeOptions, read_service
 from roofline.advisor.sizing.search import Progress, Search
 from roofline.advisor.sizing.workload import Service
+from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
-from roofline.serving.lengths import Lengths, longer
-from roofline.specs.hardware import load_hardware
+from roofline.core.options import names_in
+from roofline.scenario.lengths import Lengths, longer
+from roofline.specs.hardware import hardware_name, load_hardware
 from roofline.specs.model import Model
+from roofline.specs.modelspec import load_model
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 
-class Sizing(Struct, frozen=True):
+class Sizing(Result, Struct, frozen=True):
     """The answer: choices by objective, or the targets that nothing meets.
 
     `binding` are those targets (ttft, tpot or memory); `nearest` the least value of each, in seconds or bytes per
@@ -55,6 +57,10 @@ class Sizing(Struct, frozen=True):
     beyond: float = 0.0
 
     @property
+    def described(self) -> str:
+        return f"{self.model.name}: {', '.join(found.best.hardware.name for found in self.choices) or 'nothing'}"
+
+    @property
     def feasible(self) -> bool:
         """Whether anything meets the service."""
         return bool(self.choices)
@@ -68,24 +74,37 @@ class Sizing(Struct, frozen=True):
 
 
 def size(
-    model: Model,
-    service: Service,
-    hardware: Sequence[str] | None = None,
-    quality: Quality = Quality.CALIBRATED,
-    prices: Mapping[str, float] | None = None,
+    model: str | os.PathLike[str] | Model,
+    service: Service | None = None,
+    hw: Sequence[str] | str | None = None,
+    quality: str = Quality.CALIBRATED,
+    price: Mapping[str, float] | None = None,
     engine: str | None = None,
     at: At = "mid",
     progress: Progress = lambda _done, _all: None,
-    given: Given = NOTHING_GIVEN,
+    given: Given | None = None,
+    **options: Unpack[SizeOptions],
 ) -> Sizing:
     """The deployments that meet a service: cheapest, fewest devices, fastest, most efficient.
 
-    `hardware` are names; None is all hardware, for a single user all consumer hardware. `prices` are USD per hour and
-    device (to buy, for a single user) and override those of the specs. Targets must hold `at` expected mid or high.
-    `given` fixes degrees, formats or techniques. Raises RooflineError.
+    >>> from roofline import size
+    >>> prices = {"l4": 0.8, "h100-sxm": 3.0}
+    >>> found = size("llama-3.1-8b", rate=5, prompt=2000, generate=300, tpot="50ms", hw=list(prices), price=prices)
+    >>> found.choice("cheapest").best.hardware.name
+    'h100-sxm'
+
+    The service is given by `options`: rate= or concurrency=, lengths and targets; or as a `Service`. `hw` are names;
+    None is all hardware, for a single user all consumer hardware. `price` is USD per hour and device (to buy, for a
+    single user) by name and overrides those of the specs. Targets must hold `at` expected mid or high. Further options
+    of a scenario, such as tp=, quant= and techniques=, are fixed, or as a `Given`. Raises RooflineError.
     """
-    prices = dict(prices or {})
+    service, given, model = *read_service(service, given, options, model), _model(model)
+    hardware = list(map(hardware_name, names_in(hw) if isinstance(hw, str) else hw)) if hw is not None else None
+    prices, quality = {hardware_name(name): usd for name, usd in (price or {}).items()}, quality_of(quality)
     _check(model, hardware, prices)
+    longest = given.options.get("max_model_len")
+    if longest is not None and (most := service.load(1).longest) > longest:
+        raise RooflineError(f"the longest request, {most:.0f} tokens, is longer than the limit of {longest}")
     beyond = _beyond(model, service)
     search = Search(model, service, hardware, quality, prices, engine, at, progress, given)
     choices = tuple(search.choices())
@@ -104,6 +123,10 @@ def size(
         tuple(sorted(search.names(priced=False))),
         beyond,
     )
+
+
+def _model(model: str | os.PathLike[str] | Model) -> Model:
+    return model if isinstance(model, Model) else load_model(os.fspath(model))
 
 
 def _check(model: Model, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> None:

@@ -9,8 +9,9 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from roofline.core.errors import RooflineError, quote
-from roofline.serving.lengths import Lengths, as_number
+from roofline.scenario.lengths import Lengths, as_number
 from roofline.serving.load import Load
+from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.outcome import Latency
 from roofline.whatif.solve.load import READINGS
 from roofline.whatif.solve.targets import Targets
@@ -47,8 +48,9 @@ class Service(Struct, frozen=True, dict=True):
 
     def __post_init__(self) -> None:
         if self.rate is not None and self.concurrency is not None:
-            raise RooflineError("a service has --rate or --concurrency, not both")
+            raise RooflineError("a service has a rate or requests in flight, not both", options=["rate", "concurrency"])
         force_setattr(self, "quantile", statistic_of(self.quantile))
+        force_setattr(self, "hits", LOAD_OPTIONS["prefix_hits"].read(self.hits) or 0.0)
         load, _ = self.load(1), self.targets("mid")
         force_setattr(self, "prompt", load.prompts)
         force_setattr(self, "generate", load.outputs)

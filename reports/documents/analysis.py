@@ -31,17 +31,14 @@ from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
 from roofline.whatif.metrics import AT, devices, find_metric
 from roofline.whatif.notes import notes, service_note
-from roofline.whatif.request import Request
 
 ANALYSIS_SCHEMA = "roofline.analysis/1"
 
 
-def analysis_document(
-    analysis: Analysis, phases: tuple[str, ...] = ("prefill", "decode"), request: Request | None = None
-) -> dict[str, Any]:
-    """The JSON document of an analysis of a single workload; with its request also what would make it fit."""
+def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", "decode")) -> dict[str, Any]:
+    """The JSON document of an analysis of a single workload."""
     generation, speculation = analysis.generation, analysis.scenario.settings.speculation
-    served = service_note(analysis, request) if request is not None and analysis.times_are_expected else None
+    served = service_note(analysis)
     return {
         "schema": ANALYSIS_SCHEMA,
         "model": analysis.scenario.model.name,
@@ -58,7 +55,7 @@ def analysis_document(
             for name in phases
             if (phase := getattr(analysis, name)) is not None
         },
-        "memory": memory_document(analysis, request),
+        "memory": memory_document(analysis),
         "generation": {
             "batch": generation.batch,
             "prompt": generation.prompt,
@@ -83,19 +80,19 @@ def scenario_header(scenario: Scenario) -> dict[str, Any]:
     return {"model": scenario.model.name, "hardware": scenario.hardware.name, "engine": scenario.profile.label}
 
 
-def memory_document(analysis: Analysis, request: Request | None = None) -> dict[str, Any]:
+def memory_document(analysis: Analysis) -> dict[str, Any]:
     """Memory per device by part, what the engine may use (`budget`) of its capacity, and headroom, in bytes.
 
-    `fits_with`: the options that make the `request` fit where it does not.
+    `fits_with`: the options that make the scenario fit where it does not.
     """
     parts = ("weights", "kv_cache", "state", "activation_peak", "runtime", "total", "budget", "capacity", "headroom")
     sizes = {f"{name}_bytes": number(getattr(analysis.memory, name)) for name in parts}
     reading = STATIC if memory_is_static(analysis.scenario) else MEMORY_READINGS[0]
     document = {"reading": reading, **sizes, "fits": bool(analysis.memory.fits)}
-    if request is not None and not document["fits"]:
+    if analysis.scenario.asked and not document["fits"]:
         from roofline.advisor.fitting import what_fits
 
-        document["fits_with"] = list(what_fits(request))
+        document["fits_with"] = list(what_fits(analysis.scenario))
     return document
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from roofline.core.units import seconds, si
@@ -27,7 +27,7 @@ from roofline.reports.output.export import (
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.notes import generates
 from roofline.techniques.unsupported import unsupported
-from roofline.whatif.compare import METRICS, Metric, readings, waterfall
+from roofline.whatif.comparison import METRICS, Metric, readings, waterfall
 from roofline.whatif.notes import notes
 
 SCHEMA = "roofline.compare/1"
@@ -141,6 +141,59 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
         if fall["metric"] == metric:
             blocks.append(_fall_block(fall))
     return blocks
+
+
+def compare_lines(document: Mapping[str, Any], metric: str = "total") -> list[str]:
+    """Each scenario's times and memory in a line; then the difference of `metric`, and the operator behind it."""
+    scenarios = document["scenarios"]
+    shown = scenarios[:MOST_SHOWN] if len(scenarios) > MOST_SHOWN + 1 else scenarios
+    lines = [f"Comparison of {len(scenarios)} scenarios by {TITLES[metric]}"]
+    for index, entry in enumerate(shown, 1):
+        times = time_columns([entry])
+        expected = "expected_total_s" in entry
+        cells = _expected(entry, times, ()) if expected else _bound(entry, times, ())
+        told = ", ".join(f"{title} {cell}" for title, cell in zip(times.values(), cells, strict=True))
+        lines.append(f"{index}: {entry['label']}: {told}{'' if expected else ' at the bound'}; memory {_memory(entry)}")
+    falls = [fall for fall in document["waterfalls"] if fall["metric"] == metric]
+    return [*lines, *map(_fall_line, falls[: MOST_SHOWN - 1])]
+
+
+MOST_SHOWN = 3
+"""Scenarios in a summary."""
+
+
+def _fall_line(fall: Mapping[str, Any]) -> str:
+    """The difference of two scenarios, and the operator that changes most."""
+    key, whole = next(iter(fall["totals"].items()))
+    part = fall["parts"][0]
+    relative = f" ({whole['change'] / whole['before']:+.1%})" if whole["before"] else ""
+    most = f", of which {part['name']} {_signed(part[key]['change'], seconds)}" if part[key]["change"] else ""
+    return f"from 1 to {fall['to'] + 1}: {_signed(whole['change'], seconds)}{relative}{most}"
+
+
+def waterfall_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """A table of the operators that change."""
+    shown = _unit_shown(document)
+    rows = [
+        [part["name"], shown(part["before"]), shown(part["after"]), f"{part['change'] / (document['change'] or 1):.1%}"]
+        for part in document["parts"]
+        if part["change"]
+    ]
+    return [
+        Block(waterfall_lines(document)[0], header=("operator", "before", "after", "share of the change"), rows=rows)
+    ]
+
+
+def waterfall_lines(document: Mapping[str, Any]) -> list[str]:
+    """The metric before and after, and the operators that change most."""
+    shown = _unit_shown(document)
+    before, after = (shown(document[name]) for name in ("before", "after"))
+    parts = [f"{part['name']}: {_signed(part['change'], shown)}" for part in document["parts"][:4] if part["change"]]
+    return [f"{document['metric']}: {before} to {after} ({document['reading']})", *parts]
+
+
+def _unit_shown(document: Mapping[str, Any]) -> Callable[[float], str]:
+    return seconds if document["reading"] != "bytes" else lambda value: si(value, "B")
 
 
 def _name(entry: Mapping[str, Any]) -> str:

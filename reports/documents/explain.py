@@ -12,17 +12,18 @@ from roofline.reports.documents.analysis import scenario_header
 from roofline.reports.output.blocks import Block, finite
 from roofline.reports.output.export import BASES
 from roofline.scenario.analysis import Analysis
-from roofline.whatif.explain import DEFINITIONS, Explanation
+from roofline.whatif.explanation import DEFINITIONS, Explanation
 
 SCHEMA = "roofline.explain/1"
 
 
-def explain_document(found: Explanation, analysis: Analysis) -> dict[str, Any]:
-    """The JSON document of an explanation."""
-    kernel = found.kernel
+def explain_document(found: Explanation, analysis: Analysis | Explanation) -> dict[str, Any]:
+    """The JSON document of an explanation, of the scenario of `analysis`."""
+    kernel, scenario = found.kernel, analysis.scenario
+    assert scenario is not None
     return {
         "schema": SCHEMA,
-        **scenario_header(analysis.scenario),
+        **scenario_header(scenario),
         "subject": found.subject,
         "definition": found.definition,
         "value": finite(found.value),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from roofline.reports.documents.analysis import scenario_header
 from roofline.reports.output.blocks import Block, finite
-from roofline.whatif.request import Request
-from roofline.whatif.sensitivity import MORE, Sensitivity
+from roofline.scenario.scenario import Scenario
+from roofline.whatif.sensitivities import MORE, Sensitivity
 
 SCHEMA = "roofline.sensitivity/1"
 
@@ -16,10 +16,9 @@ COLUMNS = {"ttft": "TTFT", "tpot": "TPOT", "total": "total", "tokens_per_s": "to
 
 
 def sensitivity_document(
-    readings: Mapping[str, Sequence[Sensitivity]], request: Request, step: float
+    readings: Mapping[str, Iterable[Sensitivity]], scenario: Scenario, step: float
 ) -> dict[str, Any]:
     """The JSON document; the keys of `readings` are times: 'mid' or 'bound', for example."""
-    scenario = request.scenario()
     return {
         "schema": SCHEMA,
         **scenario_header(scenario),

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
-from msgspec.structs import replace
-
 from roofline.core.errors import RooflineError
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import interval
@@ -83,7 +81,7 @@ def _scenario_notes(curve: Curve) -> tuple[str, ...]:
     """The notes on the longest request alone."""
     output = max(round(curve.load.means[1]), 1)
     prompt = max(round(curve.load.longest) - output, 1)
-    return notes(analyze(replace(curve.scenario, batch=1, prompt=prompt, generate=output)))
+    return notes(analyze(curve.scenario.changed(batch=1, prompt=prompt, generate=output)))
 
 
 def _point(curve: Curve, value: float, found: Outcome) -> dict[str, Any]:
@@ -197,6 +195,32 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         *(f"note: {note}" for note in document["notes"]),
     ]
     return [Block(title, lines, header, rows, left=1), *_limits(document)]
+
+
+def serving_lines(document: Mapping[str, Any]) -> list[str]:
+    """The deployment, its lightest and its heaviest load that it sustains, and what limits it."""
+    block, *limits = serving_blocks(document)
+    points = [point for point in document["points"] if point["stable"]] or document["points"]
+    chosen = points[:1] if len(points) == 1 else [points[0], points[-1]]
+    return [
+        block.title,
+        *block.lines[:2],
+        *map(_point_line, chosen),
+        *(line for limit in limits for line in limit.lines),
+    ]
+
+
+def _point_line(point: Mapping[str, Any]) -> str:
+    """The figures of a point."""
+    name = next(iter(point))
+    times = [
+        f"{title} {_seconds(found['mean']['mid'])} (p95 {_seconds(found['p95']['mid'])})"
+        for title, found in (("TTFT", point["ttft_s"]), ("TPOT", point["tpot_s"]))
+    ]
+    cost = point["usd_per_million_tokens"]
+    price = "" if cost is None else f", {cost:.3f} USD per million tokens"
+    rate = si(point["output_tokens_per_s"], "")
+    return f"{name} {point[name]:g}: {', '.join(times)}, {rate} tokens/s{price}"
 
 
 def _policy(document: Mapping[str, Any]) -> str:

@@ -70,7 +70,7 @@ def _deployment(deployment: Deployment) -> dict[str, Any]:
     configuration, figures, outcome = deployment.configuration, deployment.figures, deployment.outcome
     price = deployment.hardware.price
     return {
-        "hardware": configuration.request.hardware_name,
+        "hardware": configuration.scenario.hardware_name,
         "devices": deployment.devices,
         "replicas": deployment.replicas,
         "devices_per_replica": configuration.devices,

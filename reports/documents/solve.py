@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import scenario_header
 from roofline.reports.output.blocks import Block, finite
 from roofline.reports.output.export import rate_columns, time_columns
+from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.whatif.command_line import command_line
 from roofline.whatif.notes import is_served, users_command
-from roofline.whatif.request import Request
 from roofline.whatif.solve import Answer, Check, Crossover, LoadAnswer, Targets
 from roofline.whatif.solve.load import load_of
 
@@ -24,7 +24,7 @@ TARGETS = {"ttft": "TTFT", "tpot": "TPOT", "total": "total", "tokens_per_second"
 
 
 def answer_document(
-    answer: Answer, request: Request, targets: Targets, against: Request | None = None
+    answer: Answer, scenario: Scenario, targets: Targets, against: Scenario | None = None
 ) -> dict[str, Any]:
     """The JSON document of an answer, with the figures of the answer, its neighbour and other candidates.
 
@@ -32,8 +32,8 @@ def answer_document(
     """
     return {
         "schema": SCHEMA,
-        **_header(answer.question, request),
-        **({} if against is None else {"scenarios": [command_line(each) for each in (request, against)]}),
+        **_header(answer.question, scenario),
+        **({} if against is None else {"scenarios": [command_line(each) for each in (scenario, against)]}),
         "targets": {
             **{f"{name}_s": getattr(targets, name) for name in ("ttft", "tpot", "total")},
             "tokens_per_s": targets.tokens_per_second,
@@ -45,35 +45,34 @@ def answer_document(
         "unit": answer.unit,
         "limited_by": list(answer.limited_by),
         "note": answer.note,
-        "under_load": _under_load(answer, request, targets),
+        "under_load": _under_load(answer, scenario, targets),
         "answer": _check(answer.check),
         "neighbour": None if answer.neighbour is None else _check(answer.neighbour),
         "candidates": [_check(entry) for entry in answer.candidates],
     }
 
 
-def _under_load(answer: Answer, request: Request, targets: Targets) -> str | None:
+def _under_load(answer: Answer, scenario: Scenario, targets: Targets) -> str | None:
     """The command that answers for a service, of a question about the latency of a batch."""
     limits = {name: getattr(targets, name) for name in ("ttft", "tpot") if getattr(targets, name) is not None}
-    users = int(request.scenario().batch) if is_served(request) else 0
+    users = int(scenario.batch) if is_served(scenario) else 0
     words = [word for name, limit in limits.items() for word in (f"--{name}", f"{limit:g}s")]
     if not limits or not users:
         return None
     if answer.question == "max-batch":
-        return " ".join([command_line(request.with_options(batch=1), "solve max-concurrency"), *words])
+        return " ".join([command_line(scenario.with_(batch=1), "solve max-concurrency"), *words])
     if users == 1:
         return None
     if answer.question == "min-gpus":
-        scheme = request.formats.get("scheme")
-        words += ["--hw", request.hardware_name, *(["--quant", scheme] if scheme else [])]
-        load = load_of(request.scenario(), users)
+        scheme = scenario.given("quant")
+        words += ["--hw", scenario.hardware_name, *(["--quant", scheme] if scheme else [])]
+        load = load_of(scenario, users)
         words += ["--prompt", load.prompts.written, "--generate", load.outputs.written, "--concurrency", str(users)]
-        return shlex.join(["roofline", "size", request.model_name, *words])
-    return users_command(request, users)
+        return shlex.join(["roofline", "size", scenario.model_name, *words])
+    return users_command(scenario, users)
 
 
-def _header(question: str, request: Request) -> dict[str, Any]:
-    scenario = request.scenario()
+def _header(question: str, scenario: Scenario) -> dict[str, Any]:
     return {"question": question, **scenario_header(scenario), "techniques": list(scenario.techniques)}
 
 
@@ -123,6 +122,21 @@ def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
     if _of_device(document) and not others and document["verdict"] != "never":
         blocks.append(Block(lines=["no known hardware meets the targets, or none was searched"]))
     return blocks
+
+
+def answer_lines(document: Mapping[str, Any]) -> list[str]:
+    """The answer in a sentence, and the figures of the answer and of the next value."""
+    lines = [f"{document['question']}: {document['model']} on {document['hardware']}, {document['engine']}"]
+    lines.append(_sentence(document))
+    for label, key in zip(_labels(document), ("answer", "neighbour"), strict=True):
+        if (entry := document[key]) is not None:
+            times, rates = time_columns([entry]), rate_columns([entry])
+            _, value, *cells, memory, missed = _row(document, label, entry, times, rates)
+            told = ", ".join(
+                f"{name} {cell}" for name, cell in zip((*times.values(), *rates.values()), cells, strict=True)
+            )
+            lines.append(f"{label} {value}: {told}, memory {memory}" + ("" if missed == "-" else f"; misses {missed}"))
+    return lines + ([f"under load: {document['under_load']}"] if document["under_load"] else [])
 
 
 def _labels(document: Mapping[str, Any]) -> tuple[str, str]:
@@ -179,12 +193,11 @@ def _row(
     ]
 
 
-def crossover_document(found: Sequence[Crossover], request: Request) -> dict[str, Any]:
+def crossover_document(found: Iterable[Crossover], scenario: Scenario) -> dict[str, Any]:
     """The JSON document of the bounds of all operators along batch, prompt and context."""
-    scenario = request.scenario()
     return {
         "schema": SCHEMA,
-        **_header("crossover", request),
+        **_header("crossover", scenario),
         "batch": finite(scenario.batch),
         "prompt": finite(scenario.prompt),
         "context": finite(scenario.decode_context),
@@ -224,11 +237,26 @@ def crossover_blocks(document: Mapping[str, Any]) -> list[Block]:
     return blocks
 
 
-def load_document(answer: LoadAnswer, request: Request, targets: Targets) -> dict[str, Any]:
+def crossover_lines(document: Mapping[str, Any]) -> list[str]:
+    """The changes of each phase along each axis."""
+    title, *_ = crossover_blocks(document)
+    lines = [f"{title.title}, {document['engine']}; {title.lines[0]}"]
+    for entry in document["crossovers"]:
+        if entry["name"] == entry["phase"]:
+            first, *others = entry["changes"]
+            then = ", ".join(f"{change['bound']} from {change['at']:,}" for change in others)
+            lines.append(
+                f"{entry['phase']} over {entry['axis']} 1 to {entry['to']:,}: {first['bound']}-bound"
+                + (f", {then}" if then else " throughout")
+            )
+    return lines
+
+
+def load_document(answer: LoadAnswer, scenario: Scenario, targets: Targets) -> dict[str, Any]:
     """The JSON document of the largest load within targets."""
     return {
         "schema": SCHEMA,
-        **_header(answer.question, request),
+        **_header(answer.question, scenario),
         "prompt": answer.load.prompts.mean,
         "generate": answer.load.outputs.mean,
         "targets": {"ttft_s": targets.ttft, "tpot_s": targets.tpot, "quantile": 0.95, "at": targets.at},
@@ -269,6 +297,16 @@ def load_blocks(document: Mapping[str, Any]) -> list[Block]:
         if document[key] is not None
     ]
     return [Block(title, lines, ("", "TTFT p95", "TPOT p95", "requests/s", "tokens/s", "running", "KV"), rows)]
+
+
+def load_lines(document: Mapping[str, Any]) -> list[str]:
+    """The answer, what limits it, and the figures of the answer and of the next value."""
+    (block,) = load_blocks(document)
+    rows = (
+        ", ".join(f"{name} {cell}" for name, cell in zip(block.header[1:], row[1:], strict=True)) for row in block.rows
+    )
+    labels = (row[0] for row in block.rows)
+    return [block.title, *block.lines, *(f"{label}: {row}" for label, row in zip(labels, rows, strict=True))]
 
 
 def _outcome_row(found: Mapping[str, Any]) -> list[str]:

@@ -27,10 +27,10 @@ from roofline.reports.figures.style import with_title
 from roofline.reports.figures.table import Table
 from roofline.reports.output.export import csv_text
 from roofline.reports.tables.rows import CsvEncoding
+from roofline.scenario.options import missing
 from roofline.timing.chains import load_calibration
 from roofline.validate.tables.frames import MAX_BYTES
-from roofline.whatif.frontier import frontier
-from roofline.whatif.options import missing, scenario_from
+from roofline.whatif.frontiers import frontier
 from roofline.whatif.selection import Selection
 from roofline.whatif.study import Study, assemble, is_study
 
@@ -73,7 +73,7 @@ def draw(
         if unused is not None:
             raise RooflineError(f"the figure {spec.kind} shows no sweep and takes no {unused}")
     if spec.kind in OF_SCENARIO:
-        return _of_scenario(spec, scenario_from(scenario_options(source, options)))
+        return _of_scenario(spec, Scenario(**scenario_options(source, options)))
     if spec.kind in ("roofs", "measured"):
         unused = next((name for name, value in options.items() if name != "hw" and value is not None), None)
         if unused is not None:
@@ -106,7 +106,7 @@ def _swept(
         table = Table.of(_whole(study))
         return Picture(pareto(table, columns, spec.title), _rows(table))
     if settings.get("pareto") is not None:
-        raise RooflineError(f"the figure {spec.kind} has no Pareto front: --pareto is for roofline plot pareto")
+        raise RooflineError(f"the figure {spec.kind} has no Pareto front: the figure pareto has", options=["pareto"])
     study = _whole(assemble(source, over, options, settings))
     metrics = spec.metric or (METRIC,)
     if spec.kind == "footprint":
@@ -126,7 +126,10 @@ def _frontier(spec: FigureSpec, study: Study, settings: Mapping[str, Any]) -> Pi
     unused = next((name for name in ("at", "where", "pareto") if settings.get(name) is not None), None)
     if unused is not None or spec.metric not in ((), (COST,)):
         given = f"--{unused}" if unused else f"metric {quote(','.join(spec.metric))}"
-        raise RooflineError(f"the figure frontier shows tokens/s, or with --metric {COST} costs, and takes no {given}")
+        raise RooflineError(
+            f"the figure frontier shows tokens/s, or with the metric {COST} costs, and takes no {given}",
+            options=["metric"],
+        )
     found = frontier(study)
     return Picture(frontier_figure(found, spec.metric == (COST,), spec.title), csv_text(*frontier_rows(found)))
 
@@ -164,7 +167,7 @@ def _rows(table: Table) -> str:
 def _roofs(spec: FigureSpec, source: str | None, options: Mapping[str, Any]) -> Picture:
     values = scenario_options(source, options)
     if "hw" not in values:
-        raise RooflineError(missing("hw"))
+        raise RooflineError(missing("hw"), options=["hw"])
     hardware = load_hardware(values["hw"])
     return Picture(roofs(hardware, spec.formats, spec.title), csv_text(*roofs_rows(hardware, spec.formats)))
 
@@ -183,7 +186,7 @@ def _measured(spec: FigureSpec, source: str | None, hardware: str | None) -> Pic
         from roofline.validate.score.end_to_end import end_to_end
 
         if hardware is not None:
-            raise RooflineError("figures of whole models name their hardware: remove --hw")
+            raise RooflineError("figures of whole models name their hardware themselves", options=["hw"])
         return _beside(of_models(end_to_end(path)), spec)
     scored = _scored(path, hardware)
     return Picture(with_title(kernels(scored), spec.title), csv_text(*kernels_rows(scored)))
@@ -198,7 +201,7 @@ def _checked(path: Path) -> Mapping[str, Any]:
     document = read_mapping(path)
     rows = document.get("anchors")
     if not isinstance(rows, list) or not all(isinstance(row, dict) and _is_anchor(row) for row in rows):
-        raise RooflineError(f"{quote(str(path), 200)} is not a document of roofline validate check --format json")
+        raise RooflineError(f"{quote(str(path), 200)} is not a document of validate check in JSON")
     return document
 
 

@@ -15,8 +15,9 @@ from roofline.core.errors import RooflineError
 from roofline.graph.convention import Convention
 from roofline.reports.figures.style import BLUE, GREEN, ORANGE, escaped, new_figure, styled
 from roofline.reports.figures.table import Table, labels
+from roofline.scenario.options import OPTIONS
+from roofline.scenario.scenario import Scenario
 from roofline.whatif.axes import Axis
-from roofline.whatif.options import OPTIONS, scenario_from
 
 PARTS = (("weights", BLUE), ("KV cache", ORANGE), ("activations", GREEN))
 PHASES = ("decode", "prefill")
@@ -93,7 +94,7 @@ def _held(table: Table) -> Iterator[Held]:
     for phase in PHASES:
         for row in range(table.rows.count):
             chosen = {axis.name: _value(axis, places[axis.name][row]) for axis in table.study.axes}
-            answer = analyze(scenario_from({**table.study.question.fixed, **chosen, "memory_reading": "static"}))
+            answer = analyze(Scenario(**{**table.study.question.fixed, **chosen, "memory_reading": "static"}))
             passes = getattr(answer, phase)
             if passes is None:
                 continue

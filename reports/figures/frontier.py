@@ -23,7 +23,7 @@ from roofline.reports.figures.style import (
 )
 from roofline.reports.figures.table import Table, describe, labels
 from roofline.whatif.axes import Axis
-from roofline.whatif.frontier import Frontier, FrontierPoint, deployment_axes
+from roofline.whatif.frontiers import Frontier, FrontierPoint, deployment_axes
 from roofline.whatif.selection import Rows
 
 COST = "cost"
@@ -40,7 +40,7 @@ TAIL = ("ttft_p50_s", "tpot_p50_s", "ttft_p95_s", "tpot_p95_s", "front")
 def frontier_figure(found: Frontier, cost: bool = False, title: str | None = None) -> Figure:
     """All points, and the Pareto front of each value of the first axis, numbered. Raises RooflineError."""
     if cost and not found.costed:
-        raise RooflineError("the cost needs a price: give --price in USD per hour and device")
+        raise RooflineError("the cost needs a price in USD per hour and device", options=["price"])
     user, other = found.values(cost)
     across, up = "tokens/s per user", "USD per million output tokens" if cost else "output tokens/s per device"
     subject = Table(found.study, Rows({}, 0)).subject()

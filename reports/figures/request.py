@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
+from roofline.core.options import names_in
 from roofline.specs.library import as_mapping, check_keys
-from roofline.whatif.options import names_in
 
 OF_SCENARIO = ("roofline", "batch", "prompt", "memory")
 OF_SWEEP = ("heatmap", "pareto", "curves", "bars", "frontier")
@@ -129,7 +129,7 @@ def figure_spec_for(figure: str, source: str | None) -> tuple[FigureSpec, str | 
 
 def scenario_options(source: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a scenario: from a study file without axes or a model's name, overridden by `given`."""
-    from roofline.whatif.options import find_option
+    from roofline.scenario.options import find_option
 
     values: dict[str, Any] = {}
     if source is not None and is_yaml(source) and SECTION in (content := read_mapping(Path(source))):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
-from msgspec.structs import replace
 
 from roofline import Analysis, Scenario, analyze
 from roofline.core.search import integer_geomspace
@@ -39,14 +38,14 @@ def scenario_figure(kind: str, scenario: Scenario) -> Figure:
 @styled
 def over_batch(scenario: Scenario, batches: Sequence[int]) -> Figure:
     """TTFT, TPOT and throughput over the batch: expected with its 80% interval, and the bound."""
-    answer = analyze(replace(scenario, batch=np.array(batches)))
+    answer = analyze(scenario.changed(batch=np.array(batches)))
     return _curves(answer, np.array(batches), "batch (sequences)", f"{base_title(scenario)} over the batch")
 
 
 @styled
 def over_prompt(scenario: Scenario, prompts: Sequence[int]) -> Figure:
     """TTFT, TPOT and throughput over the prompt length."""
-    answer = analyze(replace(scenario, prompt=np.array(prompts), context=None))
+    answer = analyze(scenario.changed(prompt=np.array(prompts), context=None))
     return _curves(answer, np.array(prompts), "prompt (tokens)", f"{base_title(scenario)} over the prompt length")
 
 
@@ -94,7 +93,7 @@ def _curves(answer: Analysis, values: Any, axis: str, title: str) -> Figure:
 def memory(scenario: Scenario, batches: Sequence[int]) -> Figure:
     """The parts of the memory of a device over the batch, and what the engine may use."""
     values = np.array(batches)
-    held = analyze(replace(scenario, batch=values)).memory
+    held = analyze(scenario.changed(batch=values)).memory
     figure, (panel,) = new_figure(f"{base_title(scenario)}: memory per device")
     parts = {
         "weights": np.full(values.shape, held.weights, dtype=float),

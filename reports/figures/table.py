@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.expressions import Type
 from roofline.core.units import seconds, si
+from roofline.scenario.options import find_option
 from roofline.whatif.axes import Axis
 from roofline.whatif.metrics import METRICS, find_metric
-from roofline.whatif.options import find_option
 from roofline.whatif.selection import Rows
 from roofline.whatif.study import Study
-from roofline.whatif.sweep import sweep
+from roofline.whatif.sweeps import sweep
 
 MAX_POINTS = 100_000
 """Maximum number of points of a figure."""

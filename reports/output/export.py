@@ -111,27 +111,13 @@ def printable(text: str) -> str:
 
 def summary_lines(document: Mapping[str, Any]) -> list[str]:
     """The workload, memory, latency, throughput, energy and cost of an analysis, one line each, then its notes."""
-    scenario, memory, generation = document["scenario"], document["memory"], document["generation"]
-    workload = f"batch {scenario['batch']}, prompt {scenario['prompt']}"
-    workload += "" if scenario["generate"] is None else f", generate {scenario['generate']}"
-    if scenario["prefix"]:
-        workload += f", cached prefix {scenario['prefix']}"
-    formats = f"weights {scenario['weights']}, activations {scenario['activations']}"
-    formats += "" if scenario["kv"] is None else f", KV {scenario['kv']}"
-    verdict = "fits" if memory["fits"] else "DOES NOT FIT"
-    headroom = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " over")
-    usable = si(memory["budget_bytes"], "B") + ("" if memory["reading"] == STATIC else " usable")
-    rate, unit = rate_of(generation)
-    bound = f"{count_text(generation[rate])} {unit}"
-    devices = _devices(document["parallelism"])
+    generation, devices = document["generation"], _devices(document["parallelism"])
     lines = [
-        f"{workload}; {formats}" + ("; FlashAttention" if scenario["flash"] else ""),
+        workload_line(document),
         *([f"on {devices}; operators and memory are per device"] if devices else []),
-        f"memory: {si(memory['total_bytes'], 'B')} of {usable}: {verdict}, {headroom}"
-        f" ({', '.join(_memory_parts(memory))})",
-        *([f"it fits with {alternatives(memory['fits_with'])}"] if memory.get("fits_with") else []),
-        f"at the bound: {_latencies(generation, '', seconds)}total {seconds(generation['total_s'])}, {bound}",
-        *(_expected_lines(document) if "expected_time_s" in generation else []),
+        memory_line(document["memory"]),
+        *fitting_lines(document["memory"]),
+        *times_lines(document),
     ]
     of_prompts = is_encoder(generation)
     lines += [*energy_lines(document["energy"], of_prompts), *cost_lines(document["cost"], of_prompts)]
@@ -141,9 +127,49 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         lines.append(accepted if source in (None, "given") else f"{accepted}, as measured for {source}")
     if document["techniques"]:
         lines.append(f"techniques: {', '.join(document['techniques'])}")
-    if scenario["convention"] != "physical":
-        lines.append(f"FLOPs and bytes counted by the {scenario['convention']} convention")
+    convention = document["scenario"]["convention"]
+    if convention != "physical":
+        lines.append(f"FLOPs and bytes counted by the {convention} convention")
     return [*lines, *(f"note: {note}" for note in document["notes"])]
+
+
+def workload_line(document: Mapping[str, Any]) -> str:
+    """The workload and the formats of an analysis."""
+    scenario = document["scenario"]
+    workload = f"batch {scenario['batch']}, prompt {scenario['prompt']}"
+    workload += "" if scenario["generate"] is None else f", generate {scenario['generate']}"
+    if scenario["prefix"]:
+        workload += f", cached prefix {scenario['prefix']}"
+    formats = f"weights {scenario['weights']}, activations {scenario['activations']}"
+    formats += "" if scenario["kv"] is None else f", KV {scenario['kv']}"
+    return f"{workload}; {formats}" + ("; FlashAttention" if scenario["flash"] else "")
+
+
+def memory_line(memory: Mapping[str, Any]) -> str:
+    """The memory in use, whether it fits, and its parts."""
+    verdict = "fits" if memory["fits"] else "DOES NOT FIT"
+    headroom = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " over")
+    usable = si(memory["budget_bytes"], "B") + ("" if memory["reading"] == STATIC else " usable")
+    return (
+        f"memory: {si(memory['total_bytes'], 'B')} of {usable}: {verdict}, {headroom}"
+        f" ({', '.join(_memory_parts(memory))})"
+    )
+
+
+def fitting_lines(memory: Mapping[str, Any]) -> list[str]:
+    """With what a scenario fits that does not."""
+    return [f"it fits with {alternatives(memory['fits_with'])}"] if memory.get("fits_with") else []
+
+
+def times_lines(document: Mapping[str, Any]) -> list[str]:
+    """TTFT, TPOT, total and throughput at the bound; then expected, with their intervals, and their calibration."""
+    generation = document["generation"]
+    rate, unit = rate_of(generation)
+    bound = f"{count_text(generation[rate])} {unit}"
+    return [
+        f"at the bound: {_latencies(generation, '', seconds)}total {seconds(generation['total_s'])}, {bound}",
+        *(_expected_lines(document) if "expected_time_s" in generation else []),
+    ]
 
 
 def is_encoder(rates: Mapping[str, Any]) -> bool:

@@ -27,13 +27,13 @@ from roofline.reports.output.export import (
     summary_lines,
     time_interval,
 )
-from roofline.reports.pages.controls import flash_fusions, has_flash, quantized, schemes
+from roofline.reports.pages.controls import has_flash, quantized, schemes
 from roofline.reports.pages.subjects import Subject
 from roofline.scenario.phase import Phase
+from roofline.scenario.scenario import Scenario
 from roofline.timing.calibration import Match
 from roofline.whatif.command_line import command_line
-from roofline.whatif.explain.assumptions import assumptions
-from roofline.whatif.request import Request
+from roofline.whatif.explanation.assumptions import assumptions
 from roofline.whatif.study import source_digest
 
 Progress = Callable[[str], None]
@@ -66,7 +66,7 @@ class Content(Struct, frozen=True):
 def content(subjects: Sequence[Subject], title: str | None, advice: bool, progress: Progress) -> Content:
     """The content of a report on these scenarios. Raises RooflineError."""
     progress("scenarios")
-    documents = [analysis_document(subject.analysis, request=subject.request) for subject in subjects]
+    documents = [analysis_document(subject.analysis) for subject in subjects]
     several = len(subjects) > 1
     rest = [Section("what-if", "What if: quantization and FlashAttention", list(_each(subjects, _what_if)))]
     if advice:
@@ -189,14 +189,14 @@ def _beside(subjects: Sequence[Subject], documents: Sequence[dict[str, Any]]) ->
 
 def _what_if(subject: Subject) -> Iterator[Block]:
     """Every quantization with and without FlashAttention, all else as requested."""
-    request, rows, failed = subject.request, [], []
-    for label, scheme in schemes(request):
-        formats = request if scheme is None else quantized(request, scheme)
+    scenario, rows, failed = subject.scenario, [], []
+    for label, scheme in schemes(scenario):
+        formats = scenario if scheme is None else quantized(scenario, scheme)
         for flash in (True, False):
-            requested = " (requested)" if scheme is None and flash is has_flash(request) else ""
+            requested = " (requested)" if scheme is None and flash is has_flash(scenario) else ""
             name = f"{label}, {'with' if flash else 'without'} FlashAttention"
             try:
-                answer = analyze(formats.with_options(fusions=flash_fusions(request, flash)).scenario())
+                answer = analyze(formats.with_(flash=flash))
                 rows.append(_row(f"{name}{requested}", answer))
             except RooflineError as error:
                 failed.append(f"{name}: {error}")
@@ -211,7 +211,7 @@ def _what_if(subject: Subject) -> Iterator[Block]:
 def _advice(subject: Subject) -> Iterator[Block]:
     """Advice on the total time, with a plan."""
     try:
-        yield from advice_blocks(advice_document(advise(subject.request, Goal(), top=TOP), TOP))
+        yield from advice_blocks(advice_document(advise(subject.scenario, Goal(), top=TOP), TOP))
     except RooflineError as error:
         yield Block(lines=[f"No advice for this scenario: {error}."])
 
@@ -290,23 +290,22 @@ def _reproduce(subjects: Sequence[Subject]) -> Iterator[Block]:
     commands = []
     for subject in subjects:
         try:
-            commands += [command_line(subject.request, name) for name in ("report", "analyze", "advise")]
+            commands += [command_line(subject.scenario, name) for name in ("report", "analyze", "advise")]
         except RooflineError as error:
             yield Block(lines=[str(error)])
     yield Block(lines=["Commands:"], commands=commands)
     rows = [["roofline", __version__, ""]]
-    for request in (subject.request for subject in subjects):
-        rows += _versions(request)
+    for scenario in (subject.scenario for subject in subjects):
+        rows += _versions(scenario)
     yield Block(lines=["Versions:"])
     yield Block(header=("input", "version", "source"), rows=list(map(list, dict.fromkeys(map(tuple, rows)))), left=3)
 
 
-def _versions(request: Request) -> Iterator[list[str]]:
-    """Name, digest and source of the specs that a request reads."""
-    scenario = request.scenario()
-    yield [f"model {scenario.model.name}", source_digest("model", request.model_name), scenario.model.source or ""]
+def _versions(scenario: Scenario) -> Iterator[list[str]]:
+    """Name, digest and source of the specs that a scenario reads."""
+    yield [f"model {scenario.model.name}", source_digest("model", scenario.model_name), scenario.model.source or ""]
     hardware = scenario.hardware
     sources = "; ".join(list(dict.fromkeys(hardware.sources.values()))[:3])
-    yield [f"hardware {hardware.name} and its calibration", source_digest("hw", request.hardware_name), sources]
+    yield [f"hardware {hardware.name} and its calibration", source_digest("hw", scenario.hardware_name), sources]
     engine = scenario.profile
-    yield [f"engine {engine.label}", source_digest("engine", request.engine_name), "; ".join(engine.sources)]
+    yield [f"engine {engine.label}", source_digest("engine", scenario.engine_name), "; ".join(engine.sources)]

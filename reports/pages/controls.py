@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from roofline.reports.pages.graph import MAX_OPS
 from roofline.reports.pages.subjects import Subject
-from roofline.whatif.request import Request
+from roofline.scenario.options import FORMATS, of_group
+from roofline.scenario.scenario import Scenario
 
 BATCHES = (1, 4, 16, 64, 256)
 PROMPTS = (128, 512, 2048, 8192, 32768)
@@ -41,7 +41,7 @@ class Controls(Struct, frozen=True):
     `quants` are (label, scheme), with scheme None for the requested formats.
     """
 
-    request: Request
+    scenario: Scenario
     batches: tuple[int, ...]
     prompts: tuple[int, ...]
     quants: tuple[tuple[str, str | None], ...]
@@ -61,43 +61,35 @@ class Controls(Struct, frozen=True):
         """Every combination of the other controls."""
         return list(starmap(Setting, product(*(range(len(v)) for v in (self.quants, self.flashes, self.degrees)))))
 
-    def at(self, setting: Setting, **options: Any) -> Request:
-        """The request at a setting."""
+    def at(self, setting: Setting, **options: Any) -> Scenario:
+        """The scenario at a setting."""
         _, scheme = self.quants[setting.quant]
-        request = self.request if scheme is None else quantized(self.request, scheme)
-        fusions = flash_fusions(request, self.flashes[setting.flash])
-        return request.spread(tensor=self.degrees[setting.tp]).with_options(fusions=fusions, **options)
+        scenario = self.scenario if scheme is None else quantized(self.scenario, scheme)
+        return scenario.with_(flash=self.flashes[setting.flash], tp=self.degrees[setting.tp], **options)
 
-    def grid(self, setting: Setting) -> Request:
-        """The request at a setting over all batches and prompts."""
+    def grid(self, setting: Setting) -> Scenario:
+        """The scenario at a setting over all batches and prompts."""
         return self.at(setting, batch=np.array(self.batches)[:, None], prompt=np.array(self.prompts)[None, :])
 
 
-def quantized(request: Request, scheme: str) -> Request:
-    """The request in the formats of a scheme."""
-    return replace(request, formats={"scheme": scheme})
+def quantized(scenario: Scenario, scheme: str) -> Scenario:
+    """The scenario in the formats of a scheme."""
+    return scenario.without(*of_group(FORMATS)).with_(quant=scheme)
 
 
-def has_flash(request: Request) -> bool:
+def has_flash(scenario: Scenario) -> bool:
     """Whether attention is fused (FlashAttention)."""
-    return "attention" in (request.options.get("fusions") or ())
+    return "attention" in scenario.plain.fusions
 
 
-def flash_fusions(request: Request, flash: bool) -> tuple[str, ...]:
-    """The fusions of the request with FlashAttention on or off."""
-    others = tuple(name for name in request.options.get("fusions") or () if name != "attention")
-    return ("attention", *others) if flash else others
-
-
-def schemes(request: Request) -> list[tuple[str, str | None]]:
+def schemes(scenario: Scenario) -> list[tuple[str, str | None]]:
     """(label, scheme) of the requested or released formats, then of common formats that the hardware supports."""
-    given = {name: text for name, text in request.formats.items() if text is not None}
-    precision = request.precision
+    given, precision = scenario.formats, scenario.plain.precision
     own, plain = precision.weights.name, precision.base.name
     label = str(given["scheme"]) if list(given) == ["scheme"] else ", ".join(f"{k} {v}" for k, v in given.items())
-    eight = "fp8" if request.hardware.supports("fp8") else "W8A8"
-    four = "q4_k_m" if request.engine.name == "llama.cpp" else "awq"
-    last = "nvfp4" if request.hardware.supports("nvfp4") else "W4A16KV8"
+    eight = "fp8" if scenario.hardware.supports("fp8") else "W8A8"
+    four = "q4_k_m" if scenario.profile.name == "llama.cpp" else "awq"
+    last = "nvfp4" if scenario.hardware.supports("nvfp4") else "W4A16KV8"
     others = [("W16", plain), *((scheme, scheme) for scheme in (eight, four, last))]
     found: list[tuple[str, str | None]] = [(label or own, None)]
     known = {(label or own).lower()}
@@ -110,19 +102,17 @@ def schemes(request: Request) -> list[tuple[str, str | None]]:
 
 def controls(subject: Subject, reports: int = 1) -> Controls:
     """The controls of a scenario, with as many values as fit on a page with `reports` scenarios."""
-    request, analysis = subject.request, subject.analysis
-    flash = has_flash(request)
+    scenario, analysis = subject.scenario, subject.analysis
+    flash = has_flash(scenario)
     attends = any("attention" in (entry.name, str(entry.kind)) for entry in analysis.prefill.ops)
     flashes = (flash, not flash) if attends else (flash,)
-    longest = request.model.max_context or PROMPTS[-1]
-    prompt = request.options.get("prompt")
-    prompt = int(analysis.scenario.prompt if prompt is None else prompt)
-    batch = int(request.options.get("batch", 1))
-    degree = int(request.degrees.get("tensor", 1))
+    longest = scenario.model.max_context or PROMPTS[-1]
+    prompt, batch = int(scenario.plain.prompt), int(scenario.plain.batch)
+    degree = int(scenario.degrees.get("tensor", 1))
     operators = min(len(analysis.prefill.ops) + (len(analysis.decode.ops) if analysis.decode else 0), 2 * MAX_OPS)
     batches = _values(BATCHES, batch)
     prompts = _values([value for value in PROMPTS if value <= longest], prompt)
-    quants, degrees = schemes(request), _values(DEGREES, degree)
+    quants, degrees = schemes(scenario), _values(DEGREES, degree)
     for sizes in SIZES:
         counts = [
             min(size, len(values)) for size, values in zip(sizes, (batches, prompts, quants, degrees), strict=True)
@@ -133,7 +123,7 @@ def controls(subject: Subject, reports: int = 1) -> Controls:
     batches, prompts = _thinned(batches, batch, counts[0]), _thinned(prompts, prompt, counts[1])
     degrees, quants = _thinned(degrees, degree, counts[3]), quants[: counts[2]]
     requested = Setting(0, 0, degrees.index(degree)), batches.index(batch), prompts.index(prompt)
-    return Controls(request, batches, prompts, tuple(quants), flashes, degrees, *requested)
+    return Controls(scenario, batches, prompts, tuple(quants), flashes, degrees, *requested)
 
 
 def _values(usual: Any, requested: int) -> tuple[int, ...]:

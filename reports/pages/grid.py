@@ -22,11 +22,11 @@ from roofline.reports.pages.controls import Controls, Setting, controls
 from roofline.reports.pages.graph import kept, roofs, rows_of
 from roofline.reports.pages.subjects import Subject
 from roofline.scenario.phase import Phase
+from roofline.scenario.scenario import Scenario
 from roofline.whatif.command_line import command_line
-from roofline.whatif.explain.lines import Line
-from roofline.whatif.explain.operators import in_symbols, operator_at
+from roofline.whatif.explanation.lines import Line
+from roofline.whatif.explanation.operators import in_symbols, operator_at
 from roofline.whatif.metrics import find_metric
-from roofline.whatif.request import Request
 
 DIGITS = 5
 """Significant digits of embedded figures."""
@@ -180,7 +180,7 @@ def _scenario(pools: PagePools, subject: Subject, found: Controls) -> str:
 def _setting(pools: PagePools, found: Controls, setting: Setting) -> str:
     """The figures, command, roofs and phases at one setting, over batches and prompts."""
     try:
-        answer = analyze(found.grid(setting).scenario())
+        answer = analyze(found.grid(setting))
         document = {
             "figures": _figures(pools, answer, found.shape),
             "command": pools.text(_command(found.at(setting, batch=ANY_BATCH, prompt=ANY_PROMPT))),
@@ -196,8 +196,8 @@ def _setting(pools: PagePools, found: Controls, setting: Setting) -> str:
     return f'{json.dumps(document)[:-1]},"phases":{{{",".join(phases)}}}}}'
 
 
-def _command(request: Request) -> str:
-    return command_line(request).replace(str(ANY_BATCH), "{batch}").replace(str(ANY_PROMPT), "{prompt}")
+def _command(scenario: Scenario) -> str:
+    return command_line(scenario).replace(str(ANY_BATCH), "{batch}").replace(str(ANY_PROMPT), "{prompt}")
 
 
 def _figures(pools: PagePools, answer: Analysis, shape: tuple[int, int]) -> dict[str, int]:

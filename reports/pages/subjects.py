@@ -14,8 +14,8 @@ from roofline import Analysis, analyze
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError
 from roofline.reports.figures.request import is_yaml, scenario_options
-from roofline.whatif.options import find_option, request_from
-from roofline.whatif.request import Request
+from roofline.scenario.options import find_option
+from roofline.scenario.scenario import Scenario
 from roofline.whatif.study import assemble
 
 MAX_SUBJECTS = 8
@@ -25,13 +25,13 @@ MAX_SUBJECTS = 8
 class Subject(Struct, frozen=True, dict=True):
     """A scenario, and its label among several; empty if there is only one."""
 
-    request: Request
+    scenario: Scenario
     label: str = ""
 
     @cached_property
     def analysis(self) -> Analysis:
         """The analysis of the scenario."""
-        return analyze(self.request.scenario())
+        return analyze(self.scenario)
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ def subjects(source: str | None, over: Iterable[str], options: Mapping[str, Any]
     """
     over = list(over)
     if not over and not _has_axes(source):
-        return [Subject(request_from(scenario_options(source, options)))]
+        return [Subject(Scenario(**scenario_options(source, options)))]
     study = assemble(source, over, options, {})
     if study.points > MAX_SUBJECTS:
         raise RooflineError(
@@ -58,7 +58,7 @@ def subjects(source: str | None, over: Iterable[str], options: Mapping[str, Any]
     for chosen in product(*values):
         varied = {axis.name: value for axis, value in zip(study.axes, chosen, strict=True)}
         label = ", ".join(f"{name} {_text(value)}" for name, value in varied.items())
-        found.append(Subject(request_from({**study.question.fixed, **varied}), label))
+        found.append(Subject(Scenario(**{**study.question.fixed, **varied}), label))
     return found
 
 

@@ -97,7 +97,10 @@ class Spool:
         if self._about.startswith(first):  # new, or cut off while it was created
             if first != self._about and os.path.lexists(self.path):
                 self.manifest.unlink()
-                raise RooflineError(f"{quote(str(self.path), 200)} is of no sweep; delete it, or name another --output")
+                raise RooflineError(
+                    f"{quote(str(self.path), 200)} is of no sweep; delete it, or name another output",
+                    options=["output"],
+                )
             self._log.seek(0)
             self._log.write(self._about)
             self._log.flush()
@@ -119,7 +122,7 @@ class Spool:
             )
         raise RooflineError(
             f"{quote(str(self.path), 200)} is of another sweep, or of other specs, another version or chunk size;"
-            " delete it to start over, or write to another file with --output"
+            " delete it to start over, or write to another file"
         )
 
     def _recover(self) -> None:

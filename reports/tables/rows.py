@@ -16,7 +16,7 @@ import numpy as np
 from roofline.core.errors import RooflineError, install, visible
 from roofline.core.expressions import Type
 from roofline.reports.output.export import csv_safe
-from roofline.whatif.options import OPTIONS
+from roofline.scenario.options import OPTIONS
 from roofline.whatif.selection import Rows
 from roofline.whatif.study import ERROR
 

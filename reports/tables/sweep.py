@@ -29,7 +29,7 @@ from roofline.whatif.executors import Pool
 from roofline.whatif.metrics import find_metric
 from roofline.whatif.selection import Rows
 from roofline.whatif.study import Question, Study
-from roofline.whatif.sweep import CHUNK, Answer, Chunks, Collector, Tally, answers
+from roofline.whatif.sweeps import CHUNK, Answer, Chunks, Collector, Tally, answers
 
 TABLE_ROWS = 100
 """Maximum number of rows of a table."""
@@ -82,16 +82,16 @@ def write_sweep(study: Study, format: SweepFormat, output: Path, run: Run) -> Ta
 def stream_sweep(study: Study, format: SweepFormat, out: BinaryIO, run: Run) -> Tally:
     """Runs a study and writes its rows to a stream as they arrive. Raises RooflineError."""
     if run.resume:
-        raise RooflineError("--resume needs a file to continue: name it with --output")
+        raise RooflineError("a sweep to resume needs a file to continue: name it", options=["output"])
     if format is SweepFormat.PARQUET:
-        raise RooflineError("Parquet is a binary format: name a file with --output")
+        raise RooflineError("Parquet is a binary format: name a file", options=["output"])
     return _write(study, format, out, run)
 
 
 def table_sweep(study: Study, run: Run) -> tuple[Rows, Tally]:
     """Runs a study and returns the rows of a table. Raises RooflineError."""
     if run.resume:
-        raise RooflineError("--resume needs a file to continue: name it with --output")
+        raise RooflineError("a sweep to resume needs a file to continue: name it", options=["output"])
     tally, collector = Tally(), Collector(study.question.selection)
     everything, shown = study.question.selection.everything, 0
     for answer in _watched(study, run, 0):

@@ -1,68 +1,83 @@
-"""What the fields of the live page offer: models, hardware, engines, formats, techniques, and every option."""
+"""What the fields of the live page are made from: the table of options, with a description of each name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from roofline.core.options import NOTHING, Kind, Option
+from roofline.core.registry import cached
 from roofline.core.units import si
-from roofline.graph.convention import Convention
 from roofline.graph.fusion import FUSIONS
-from roofline.reports.documents.catalogue import techniques
 from roofline.reports.documents.listing import hardware, models
-from roofline.specs.engine import list_engines, load_engine
+from roofline.scenario.options import OPTIONS
+from roofline.serving.options import LOAD_OPTIONS
+from roofline.specs.engine import load_engine
 from roofline.specs.formats import FORMATS
-from roofline.specs.host import list_hosts
-from roofline.specs.precision import SCHEMES
-from roofline.specs.reserve import MEMORY_READINGS
-from roofline.whatif.options import OPTIONS
-from roofline.whatif.vllm_options import DTYPES, METHODS
+from roofline.techniques import techniques
 
-NOTATIONS = ("W8A8", "W4A16", "W8A16", "W4A8", "W4A16KV8", "W16A16")
-"""Schemes by bits, beside the named ones."""
-
-ACTIVATIONS = ("bf16", "fp16", "fp32", "fp8", "int8", "nvfp4", "mxfp4")
-CACHES = ("bf16", "fp16", "fp8", "int8", "int4", "nvfp4")
+Choice = tuple[str, str]
 
 
-@cache
+@cached(maxsize=1)
 def catalogue() -> dict[str, Any]:
-    """The choices of each option as [value, description], and the kind of every option."""
-    found = techniques(None, None)
+    """The options of a scenario in order, and those of a load by name, each as the page needs it for a field."""
     return {
-        "choices": {
-            "model": [[entry["name"], _model(entry)] for entry in models()],
-            "hw": [[entry["name"], _hardware(entry)] for entry in hardware()],
-            "engine": [[name, load_engine(name.partition("@")[0]).title] for name in _engines()],
-            "quant": [[name, ""] for name in (*SCHEMES, *NOTATIONS)],
-            "weights": [[name, f"{entry.bits:.4g} bits"] for name, entry in FORMATS.items()],
-            "activations": [[name, ""] for name in ACTIVATIONS],
-            "kv": [[name, ""] for name in CACHES],
-            "with": [[entry["name"], entry["title"]] for entry in found if entry["simulated"]],
-            "host": [[name, ""] for name in list_hosts()],
-            "quantization": [[name, scheme or ""] for name, scheme in METHODS.items()],
-            "dtype": [[name, format or ""] for name, format in DTYPES.items()],
-            "fuse": [[name, fusion.effect] for name, fusion in FUSIONS.items() if name != "attention"],
-            "memory_reading": [[name, ""] for name in MEMORY_READINGS],
-            "convention": [[name, ""] for name in Convention],
-        },
-        "kinds": {name: option.kind.name.lower() for name, option in OPTIONS.items()},
+        "options": [_field(option) for option in OPTIONS.values()],
+        "load": {option.name: _field(option) for option in LOAD_OPTIONS.values()},
     }
 
 
-def _engines() -> list[str]:
+def _field(option: Option) -> dict[str, Any]:
+    """A field: `usual` is the value, or what holds, where the option is not set."""
+    unset = "" if option.kind is Kind.SWITCH or option.needed else NOTHING
+    return {
+        "name": option.name,
+        "title": option.short or option.name.replace("_", " "),
+        "kind": option.kind.name.lower(),
+        "group": option.group,
+        "unit": option.unit,
+        "help": option.described,
+        "usual": option.default or option.otherwise or unset,
+        "often": option.often,
+        "example": option.example,
+        "stops": option.stops,
+        "choices": [*_CHOICES.get(option.name, _plain)(option)],
+    }
+
+
+def _plain(option: Option) -> Iterable[Choice]:
+    """The names of an option, with what they stand for."""
+    return ((name, option.readings.get(name) or "") for name in option.names)
+
+
+def _models(_: Option) -> Iterable[Choice]:
+    for entry in models():
+        released = f", {entry['quantization']}" if entry["quantization"] else ""
+        yield entry["name"], f"{entry['title']}, {si(entry['parameters'])} parameters{released}"
+
+
+def _hardware(_: Option) -> Iterable[Choice]:
+    for entry in hardware():
+        memory = f"{si(entry['memory_capacity'], 'B')}, {si(entry['memory_bandwidth'], 'B/s')}"
+        yield entry["name"], f"{entry['title']}, {memory}"
+
+
+def _engines(option: Option) -> Iterable[Choice]:
     """Every engine, and from which versions on its profiles differ."""
-    found = []
-    for name in list_engines():
-        found += [name, *(f"{name}@{start}" for start in reversed(load_engine(name).starts))]
-    return found
+    for name in option.names:
+        engine = load_engine(name)
+        yield from (
+            (found, engine.title) for found in (name, *(f"{name}@{start}" for start in reversed(engine.starts)))
+        )
 
 
-def _model(entry: Mapping[str, Any]) -> str:
-    released = f", {entry['quantization']}" if entry["quantization"] else ""
-    return f"{entry['title']}, {si(entry['parameters'])} parameters{released}"
-
-
-def _hardware(entry: Mapping[str, Any]) -> str:
-    return f"{entry['title']}, {si(entry['memory_capacity'], 'B')}, {si(entry['memory_bandwidth'], 'B/s')}"
+_CHOICES: Mapping[str, Callable[[Option], Iterable[Choice]]] = {
+    "model": _models,
+    "hw": _hardware,
+    "engine": _engines,
+    "weights": lambda option: ((name, f"{FORMATS[name].bits:.4g} bits") for name in option.names),
+    "with": lambda option: ((name, techniques()[name].title) for name in option.names),
+    "fuse": lambda option: ((name, FUSIONS[name].effect) for name in option.names),
+}
+"""Names with a description, by option."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from roofline import Analysis, analyze
 from roofline.advisor import Goal, Limits, Objective, Quality, advise
 from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.limits import MAX_LENGTH
 from roofline.core.units import Dimension, parse_quantity
 from roofline.reports.documents.advice import advice_blocks, advice_document
 from roofline.reports.documents.analysis import analysis_document
@@ -23,16 +23,15 @@ from roofline.reports.documents.serving import serving_document
 from roofline.reports.output.blocks import finite
 from roofline.reports.pages.graph import kept, roofs, rows_of
 from roofline.reports.view.setups import Read, Setup, Specs, changes, quantities
-from roofline.scenario.scenario import MAX_LENGTH
-from roofline.serving.curve import serve
-from roofline.serving.load import Load
+from roofline.scenario.options import STATIC
+from roofline.scenario.scenario import Scenario
+from roofline.serving.curve import serve, targets_of
+from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.names import taken
 from roofline.whatif.axes import axis_of
-from roofline.whatif.explain import Explanation
-from roofline.whatif.explain.operators import operator_at
+from roofline.whatif.explanation import Explanation
+from roofline.whatif.explanation.operators import operator_at
 from roofline.whatif.metrics import find_metric
-from roofline.whatif.options import Kind, Option
-from roofline.whatif.request import Request
 
 BATCHES = tuple(2**power for power in range(11))
 PROMPTS = tuple(2**power for power in range(7, 18))
@@ -43,14 +42,6 @@ TOP = 8
 
 PARTS = 14
 """Operators of a waterfall; the others are summed."""
-
-LOADS: Mapping[str, Option] = {
-    "concurrency": Option("concurrency", Kind.INTEGER, (), 1, 10**6),
-    "rate": Option("rate", Kind.NUMBER, (), 1e-6, 1e6),
-}
-"""What a load is given by: requests in flight, or requests/s that arrive."""
-
-HITS = Option("prefix-hits", Kind.NUMBER, (), 0, 1)
 
 
 class Question(Struct, forbid_unknown_fields=True):
@@ -69,45 +60,44 @@ Answer = Callable[[Question, Specs], Any]
 def answer(question: Question, specs: Specs) -> dict[str, Any]:
     """The document of `roofline analyze` for the first set-up, and what its drawings need beside it."""
     read = first(question, specs)
-    analysis = analyze(read.request.scenario())
+    analysis = analyze(read.scenario)
     phases = [phase for phase in (analysis.prefill, analysis.decode) if phase is not None]
     graphs = {phase.name: {"places": (places := kept(phase)), "sections": rows_of(phase, places)} for phase in phases}
     files = [{"name": file.name, "text": file.text} for file in read.files.values() if file.text is not None]
     return {
-        "analysis": analysis_document(analysis, request=read.request),
+        "analysis": analysis_document(analysis),
         "graphs": graphs,
         "roofs": roofs(analysis),
-        "hardware": list(quantities(read.request)),
+        "hardware": list(quantities(read.scenario)),
         "files": files,
         "taken": list(taken()),
         "command": read.command(),
-        "python": _python(read.values, "analyze(scenario_from(@))", "from roofline import analyze", "scenario_from"),
+        "python": _python(read.values, "analyze(Scenario(**@))", "from roofline import Scenario, analyze"),
     }
 
 
 def curves(question: Question, specs: Specs) -> dict[str, Any]:
     """TTFT, TPOT and throughput against batch and against prompt: rows of `roofline sweep`, as one analysis each."""
     read = first(question, specs)
-    request = read.request
-    batch, prompt = given(request, "batch"), given(request, "prompt")
-    longest = min(request.limits.get("max_model_len", MAX_LENGTH), request.model.max_context or MAX_LENGTH)
-    room = longest - given(request, "generate") - given(request, "prefix")
+    scenario = read.scenario
+    batch, prompt = given(scenario, "batch"), given(scenario, "prompt")
+    longest = min(scenario.settings.longest or MAX_LENGTH, scenario.model.max_context or MAX_LENGTH)
+    room = longest - given(scenario, "generate") - given(scenario, "prefix")
     values = {
-        "batch": sorted({batch, *(value for value in BATCHES if value <= request.max_batch)}),
+        "batch": sorted({batch, *(value for value in BATCHES if value <= scenario.max_batch)}),
         "prompt": sorted({prompt, *(value for value in PROMPTS if value <= room)}),
     }
     return {name: _curve(read, name, points) for name, points in values.items()}
 
 
-def given(request: Request, name: str) -> int:
-    """A count of the request before techniques, which may shorten a prompt or split a batch."""
-    value = request.options.get(name)
-    return int(getattr(request.scenario(), name) if value is None else value)
+def given(scenario: Scenario, name: str) -> int:
+    """A count of the scenario before techniques, which may shorten a prompt or split a batch."""
+    return int(getattr(scenario.plain, name))
 
 
 def _curve(read: Read, name: str, values: list[int]) -> dict[str, Any]:
-    request = read.request
-    analysis = analyze(request.with_options(**{name: np.array(values)}).scenario())
+    scenario = read.scenario
+    analysis = analyze(scenario.at(**{name: np.array(values)}))
     readings = ("bound", "low", "mid", "high") if analysis.times_are_expected else ("bound",)
     rate = "sequences_per_s" if analysis.decode is None else "tokens_per_s"
 
@@ -117,7 +107,7 @@ def _curve(read: Read, name: str, values: list[int]) -> dict[str, Any]:
     names = ["ttft", *(["tpot"] if analysis.decode is not None else []), rate]
     fits = [bool(value) for value in _listed(analysis, "fits", len(values))]
     return {
-        "here": given(request, name),
+        "here": given(scenario, name),
         "values": values,
         "fits": fits,
         "figures": {metric: figures(metric) for metric in names},
@@ -128,11 +118,11 @@ def _curve(read: Read, name: str, values: list[int]) -> dict[str, Any]:
 def _swept(read: Read, name: str, values: list[int], metrics: list[str]) -> dict[str, str]:
     """The command and the Python of a sweep over the option `name`."""
     listed, columns = ",".join(map(str, values)), ",".join((*metrics, "fits"))
-    rest = replace(read, request=read.request.with_options(**{name: None}))
+    rest = replace(read, scenario=read.scenario.without(name))
     fixed = {option: value for option, value in read.values.items() if option != name}
     return {
         "command": rest.command("sweep", "--over", f"{name}={listed}", "--metrics", columns),
-        "python": "from roofline.whatif.study import make_study\nfrom roofline.whatif.sweep import sweep\n\n"
+        "python": "from roofline.whatif.study import make_study\nfrom roofline.whatif.sweeps import sweep\n\n"
         f"answer = sweep(make_study({{{name!r}: {listed!r}}}, {columns!r}, **{fixed!r}))",
     }
 
@@ -146,7 +136,7 @@ def _listed(analysis: Analysis, metric: str, count: int) -> list[Any]:
 def explain(question: Question, specs: Specs) -> dict[str, Any]:
     """The document of `roofline explain` for one operator of the first set-up."""
     read = first(question, specs)
-    analysis = analyze(read.request.scenario())
+    analysis = analyze(read.scenario)
     phase = {"prefill": analysis.prefill, "decode": analysis.decode}.get(question.phase)
     if phase is None or not 0 <= question.place < len(phase.ops):
         raise RooflineError("there is no such operator")
@@ -163,16 +153,15 @@ def compare(question: Question, specs: Specs) -> dict[str, Any]:
     found = [specs.read(setup) for setup in question.setups]
     if len(found) < 2:
         raise RooflineError("a comparison needs two set-ups")
-    analyses = [analyze(read.request.scenario()) for read in found]
+    analyses = [analyze(read.scenario) for read in found]
     labels = [read.command().removeprefix("roofline analyze ") for read in found]
     return {
         "comparison": compare_document(analyses, labels, PARTS),
         "command": shlex.join(["roofline", "compare", *labels]),
         "python": _python(
             [read.values for read in found],
-            f"compare_document([analyze(scenario_from(one)) for one in @], {labels})",
-            "from roofline import analyze\nfrom roofline.reports.documents.compare import compare_document",
-            "scenario_from",
+            f"compare_document([analyze(Scenario(**one)) for one in @], {labels})",
+            "from roofline import Scenario, analyze\nfrom roofline.reports.documents.compare import compare_document",
         ),
     }
 
@@ -184,7 +173,7 @@ def advice(question: Question, specs: Specs) -> dict[str, Any]:
     objective = _choice(Objective, setup.get("advice.objective", Objective.TOTAL))
     quality = _choice(Quality, setup.get("advice.quality", Quality.CALIBRATED))
     limits = Limits(ttft=_target(setup, "ttft"), tpot=_target(setup, "tpot"))
-    found = advise(read.request, Goal(objective, limits, quality), top=TOP)
+    found = advise(read.scenario, Goal(objective, limits, quality), top=TOP)
     trials = {entry.move.name: entry.trial for entry in (*found.recommendations, *found.engines, *found.hardware)}
     words = ["--objective", str(objective), "--quality", str(quality), *_targets(setup), "--top", str(TOP)]
     document = advice_document(found, TOP)
@@ -192,14 +181,13 @@ def advice(question: Question, specs: Specs) -> dict[str, Any]:
     return {
         "advice": document,
         "summary": [summary.title, *summary.lines],
-        "changes": {name: changes(read.request, trial.request) for name, trial in trials.items()},
-        "plan": [changes(read.request, step.trial.request) for step in found.plan.steps],
+        "changes": {name: changes(read.scenario, trial.scenario) for name, trial in trials.items()},
+        "plan": [changes(read.scenario, step.trial.scenario) for step in found.plan.steps],
         "command": read.command("advise", *words),
         "python": _python(
             read.values,
-            f"advise(request_from(@), Goal(Objective.{objective.name}, {limits}, Quality.{quality.name}), top={TOP})",
-            "from roofline.advisor import Goal, Limits, Objective, Quality, advise",
-            "request_from",
+            f"advise(Scenario(**@), Goal(Objective.{objective.name}, {limits}, Quality.{quality.name}), top={TOP})",
+            "from roofline import Scenario\nfrom roofline.advisor import Goal, Limits, Objective, Quality, advise",
         ),
     }
 
@@ -209,51 +197,33 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
     setups = question.setups or [{}]
     setup = setups[0]
     kind = setup.get("load.by", "concurrency")
-    if kind not in LOADS:
-        raise UnknownNameError("load", kind, LOADS)
-    hits = HITS.number(setup.get("load.hits") or 0)
-    reads = [specs.read(one) for one in setups]
-    loads = [_load(read.request, kind, hits) for read in reads]
-    text = setup.get(f"load.{kind}") or ("1:256:log9" if kind == "concurrency" else _below_saturation(reads, loads))
-    values = [float(value) for value in axis_of(LOADS[kind], text.replace("/s", "")).values]
-    targets = (_target(setup, "ttft") or math.inf, _target(setup, "tpot") or math.inf)
-    documents = [
-        serving_document(serve(one.request.scenario(), requests, values, targets=targets), targets)
-        for one, requests in zip(reads, loads, strict=True)
-    ]
+    if kind not in ("concurrency", "rate"):
+        raise UnknownNameError("load", kind, ("concurrency", "rate"))
+    options: dict[str, Any] = {
+        "prefix_hits": LOAD_OPTIONS["prefix_hits"].number(setup.get("load.hits") or 0),
+        **{name: _target(setup, name) for name in ("ttft", "tpot")},
+    }
+    reads = [replace(read, scenario=read.scenario.without(*STATIC)) for read in map(specs.read, setups)]
+    text = setup.get(f"load.{kind}") or (
+        LOAD_OPTIONS[kind].example if kind == "concurrency" else _below_saturation(reads, options)
+    )
+    values = [float(value) for value in axis_of(LOAD_OPTIONS[kind], text.replace("/s", "")).values]
+    options = {kind: values, **{name: value for name, value in options.items() if value}}
+    targets = targets_of(options.get("ttft"), options.get("tpot"))
     read = reads[0]
-    unused = dict.fromkeys(("batch", "prompt", "generate", "prefix", "images", "context"))
-    served = replace(read, request=read.request.with_options(**unused))
-    prompt, output = given(read.request, "prompt"), given(read.request, "generate")
-    words = ["--prompt", str(prompt), "--generate", str(output), f"--{kind}", text, *_targets(setup)]
-    words += ["--prefix-hits", f"{hits!r}"] if hits else []
-    of_values = f"Load({prompt}, {output}, {kind}=1, hits={hits!r}), {values}"
-    limits = ", ".join("math.inf" if math.isinf(target) else f"{target!r}" for target in targets)
+    words = [f"--{kind}", text, *_targets(setup)]
+    words += ["--prefix-hits", f"{options['prefix_hits']!r}"] if "prefix_hits" in options else []
+    arguments = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return {
-        "serving": documents,
-        "command": served.command("serve", *words),
-        "python": _python(
-            read.values,
-            f"serve(scenario_from(@), {of_values}, targets=({limits}))",
-            "import math\n\nfrom roofline.serving.curve import serve\nfrom roofline.serving.load import Load",
-            "scenario_from",
-        ),
+        "serving": [serving_document(serve(one.scenario, **options), targets) for one in reads],
+        "command": read.command("serve", *words),
+        "python": _python(read.values, f"serve(Scenario(**@), {arguments})", "from roofline import Scenario, serve"),
     }
 
 
-def _load(request: Request, kind: str, hits: float) -> Load:
-    prompt, output = given(request, "prompt"), given(request, "generate")
-    if kind == "rate":
-        return Load(prompt, output, rate=1.0, hits=hits)
-    return Load(prompt, output, concurrency=1, hits=hits)
-
-
-def _below_saturation(reads: list[Read], loads: list[Load]) -> str:
+def _below_saturation(reads: list[Read], options: Mapping[str, Any]) -> str:
     """Rates up to nearly the largest that the fastest set-up sustains."""
-    most = max(
-        serve(read.request.scenario(), load, [1.0]).outcomes[0].saturated_at or 0.0
-        for read, load in zip(reads, loads, strict=True)
-    )
+    most = max(serve(read.scenario, rate=1.0, **options).outcomes[0].saturated_at or 0.0 for read in reads)
     return f"{most / 32:.2g}:{0.95 * most:.2g}:log9"
 
 
@@ -293,6 +263,6 @@ def _choice(choices: Any, text: str) -> Any:
         raise UnknownNameError(choices.__name__.lower(), text, map(str, choices)) from None
 
 
-def _python(values: Any, call: str, imports: str, reader: str) -> str:
+def _python(values: Any, call: str, imports: str) -> str:
     """Python that computes the same: `call` with the option values in the place of @."""
-    return f"{imports}\nfrom roofline.whatif.options import {reader}\n\nanswer = {call.replace('@', repr(values))}"
+    return f"{imports}\n\nanswer = {call.replace('@', repr(values))}"

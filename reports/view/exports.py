@@ -19,7 +19,7 @@ def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:
         from roofline.reports.pages.subjects import Subject
         from roofline.reports.pages.web import web_page
         from roofline.reports.pages.write import markdown_page
-    requests = [specs.read(setup).request for setup in question.setups or [{}]]
+    requests = [specs.read(setup).scenario for setup in question.setups or [{}]]
     labels = [chr(ord("A") + place) for place in range(len(requests))] if len(requests) > 1 else [""]
     found = list(map(Subject, requests, labels))
     sections = content(found, None, True, lambda _: None)
@@ -30,7 +30,7 @@ def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:
 
 def _csv(question: Question, specs: Specs) -> dict[str, str]:
     read = first(question, specs)
-    return {"name": "operators.csv", "text": as_csv(analysis_document(analyze(read.request.scenario())))}
+    return {"name": "operators.csv", "text": as_csv(analysis_document(analyze(read.scenario)))}
 
 
 EXPORTS: Mapping[str, Callable[[Question, Specs], dict[str, str]]] = {

@@ -96,8 +96,8 @@ class Guard:
         return None
 
 
-def application(token: str, port: int, specs: Specs, help: Mapping[str, str]) -> ASGIApp:
-    """The application. `help` has a sentence for each option."""
+def application(token: str, port: int, specs: Specs) -> ASGIApp:
+    """The application."""
 
     async def asset(request: Request) -> Response:
         name = request.path_params.get("name", "")
@@ -107,7 +107,7 @@ def application(token: str, port: int, specs: Specs, help: Mapping[str, str]) ->
         return Response((files("roofline.reports") / path).read_bytes(), media_type=kind)
 
     async def options(_: Request) -> Response:
-        return JSONResponse({**await run_in_threadpool(catalogue), "help": dict(help)})
+        return JSONResponse(await run_in_threadpool(catalogue))
 
     async def document(request: Request) -> Response:
         found = {**ANSWERS, **EXPORTS}.get(request.path_params["name"])
@@ -175,7 +175,7 @@ async def _body(request: Request, most: int) -> bytes:
 class Server:
     """The server on a port of this machine, bound and not yet serving."""
 
-    def __init__(self, setup: Mapping[str, str], help: Mapping[str, str], port: int = 0) -> None:
+    def __init__(self, setup: Mapping[str, str], port: int = 0) -> None:
         """`setup`: the options that the page opens with. Raises RooflineError if the port is taken."""
         self._socket = socket.socket()
         try:
@@ -191,7 +191,7 @@ class Server:
         self.token = secrets.token_urlsafe(24)
         self.port = int(self._socket.getsockname()[1])
         self.specs = Specs()
-        app = application(self.token, self.port, self.specs, help)
+        app = application(self.token, self.port, self.specs)
         self.uvicorn = uvicorn.Server(
             uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
         )

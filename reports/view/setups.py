@@ -19,19 +19,18 @@ from typing import Any
 
 import yaml
 from msgspec import Struct
-from msgspec.structs import replace
 
 from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.files import write_text
 from roofline.core.inputs import opened, read_text, restricted
+from roofline.scenario.options import OPTIONS, read_options
+from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware, load_devices
 from roofline.specs.library import folders, spec_path
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_any, load_model, to_spec
-from roofline.whatif.command_line import command_words, option_words
-from roofline.whatif.options import OPTIONS, Kind, find_option, read_options, request_from
-from roofline.whatif.request import Request
+from roofline.whatif.command_line import command_words, option_texts
 
 Setup = Mapping[str, str]
 
@@ -74,26 +73,25 @@ class SpecFile(Struct, frozen=True):
 
 
 class Read(Struct, frozen=True):
-    """A set-up as a request, and the files that its commands need, by the option that names them."""
+    """A set-up as a scenario, and the files that its commands need, by the option that names them."""
 
-    request: Request
+    scenario: Scenario
     files: Mapping[str, SpecFile]
 
     @property
-    def named(self) -> Request:
-        """The request with the bare names of its files, for commands."""
-        own = {"model" if option == "model" else "hardware": file.name for option, file in self.files.items()}
-        return replace(self.request, written={**self.request.written, **own})
+    def names(self) -> dict[str, str]:
+        """The bare names of the files, for commands, by the option that names them."""
+        return {option: file.name for option, file in self.files.items()}
 
     def command(self, command: str = "analyze", *more: str) -> str:
         """The command line of a question, with further words behind it."""
         name, *rest = shlex.split(command)
-        return shlex.join(["roofline", name, *rest, *command_words(self.named), *more])
+        return shlex.join(["roofline", name, *rest, *command_words(self.scenario, self.names), *more])
 
     @property
     def values(self) -> dict[str, Any]:
-        """The option values of the request, for Python."""
-        return read_options(options_of(self.request)) | {"model": self.named.model_name, "hw": self.named.hardware_name}
+        """The option values of the scenario, for Python."""
+        return self.scenario.options | self.names
 
 
 class Specs:
@@ -110,7 +108,7 @@ class Specs:
         self._folder.cleanup()
 
     def read(self, setup: Setup) -> Read:
-        """The request of a set-up. Raises RooflineError."""
+        """The scenario of a set-up. Raises RooflineError."""
         options = {name: text for name, text in setup.items() if "." not in name and text.strip()}
         files = {}
         if held := setup.get("model.file"):
@@ -125,7 +123,7 @@ class Specs:
             if text is not None and path is not None:
                 files[option] = SpecFile(path.name, text)
                 options[option] = str(path)
-        return Read(request_from(read_options(options)), files)
+        return Read(Scenario(**read_options(options)), files)
 
     def write(self, text: str, name: str) -> Path:
         """The file of a text, in a folder of its own."""
@@ -192,13 +190,12 @@ def first_setup(options: Mapping[str, Any]) -> dict[str, str]:
 
     A checkpoint stays a path, which the page may read.
     """
-    request = request_from(options)
-    request.scenario()
-    found = options_of(request)
+    scenario = Scenario(**options)
+    found = option_texts(scenario)
     for option, package in (("model", "modelspecs"), ("hw", "hwspecs")):
         path = spec_path(found[option], package)
         if path is not None and path == Path(found[option]) and path.suffix.lower() in TEXTS:
-            spec = request.model if option == "model" else request.hardware
+            spec = scenario.model if option == "model" else scenario.hardware
             found |= {option: spec.name, f"{option}.spec": _text(path, spec)}
     return found
 
@@ -210,27 +207,15 @@ def _text(path: Path, spec: Model | Hardware) -> str:
     return str(yaml.safe_dump(to_spec(spec), sort_keys=False, allow_unicode=True))
 
 
-def options_of(request: Request) -> dict[str, str]:
-    """The options of a request that are not at their default, as texts by name."""
-    found = {"model": request.model_name, "hw": request.hardware_name}
-    for flag, value in option_words(request):
-        name = flag.removeprefix("--no-") if value is None else flag
-        option = find_option(name)
-        text = ("false" if flag.startswith("--no-") else "true") if value is None else value
-        several = option.kind is Kind.LIST and option.name in found
-        found[option.name] = f"{found[option.name]}+{text}" if several else text
-    return found
-
-
-def changes(before: Request, after: Request) -> dict[str, str | None]:
+def changes(before: Scenario, after: Scenario) -> dict[str, str | None]:
     """The options of `after` that differ from `before`; None for one that is at its default again."""
-    old, new = options_of(before), options_of(after)
+    old, new = option_texts(before), option_texts(after)
     return {name: new.get(name) for name in OPTIONS if old.get(name) != new.get(name)}
 
 
-def quantities(request: Request) -> Iterator[dict[str, str]]:
+def quantities(scenario: Scenario) -> Iterator[dict[str, str]]:
     """The editable quantities of the hardware: key, title and text."""
-    path = spec_path(request.hardware_name, "hwspecs")
+    path = spec_path(scenario.hardware_name, "hwspecs")
     content = {} if path is None else read_mapping(path)
     for key, title in EDITABLE.items():
         *sections, last = key.split(".")

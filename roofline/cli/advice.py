@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from roofline.cli.options import (
-    LENGTHS,
     AnswerFormat,
     AtChoice,
     AtOption,
@@ -19,15 +19,17 @@ from roofline.cli.options import (
     TotalOption,
     TpotOption,
     TtftOption,
+    numbers,
     print_document,
-    rates,
     rendered,
     seconds,
 )
-from roofline.cli.scenario_options import scenario_command
+from roofline.cli.scenario_options import GenerateOption, PromptOption, scenario_command, with_scenario_options
+from roofline.scenario.options import OPTIONS
+from roofline.serving.options import LOAD_OPTIONS
 
 if TYPE_CHECKING:
-    from roofline.whatif.request import Request
+    from roofline.scenario.scenario import Scenario
 
 ObjectiveChoice = StrEnum(
     "ObjectiveChoice", ["TOTAL", "TTFT", "TPOT", "THROUGHPUT", "MEMORY", "COST", "ENERGY", "GOODPUT"]
@@ -64,6 +66,13 @@ def _usd_per_hour(text: str | None) -> float | None:
     return value
 
 
+def _rate(text: str) -> float:
+    """The requests/s of a text such as 4 or 4/s; raises RooflineError."""
+    found = numbers("rate", text)
+    assert found
+    return found[0]
+
+
 ObjectiveOption = Annotated[ObjectiveChoice, typer.Option(help="The metric to improve.")]
 VaryOption = Annotated[
     bool | None,
@@ -94,7 +103,7 @@ BudgetOption = Annotated[str | None, typer.Option(metavar="USD/h", help="Maximum
 
 @scenario_command
 def advise(
-    request: Request,
+    scenario: Scenario,
     objective: ObjectiveOption = ObjectiveChoice.TOTAL,
     concurrency: InFlightOption = None,
     rate: ReachedRateOption = None,
@@ -135,10 +144,10 @@ def advise(
         budget=_usd_per_hour(budget),
     )
     loaded = concurrency is not None or rate is not None
-    demand = Demand(concurrency, None if rate is None else rates(rate)[0]) if loaded else None
+    demand = Demand(concurrency, None if rate is None else _rate(rate)) if loaded else None
     goal = Goal(Objective(objective), limits, Quality(quality), at.value, vary_batch, demand=demand)
     with progress_line() as progress:
-        advice = recommend(request, goal, research=research, top=top, progress=progress)
+        advice = recommend(scenario, goal, research=research, top=top, progress=progress)
         document = page.advice_document(advice, top)
     print_document(document, page.advice_blocks(document), format, output)
 
@@ -152,8 +161,6 @@ class SizeAt(StrEnum):
 
 RateOption = Annotated[str | None, typer.Option(metavar="N", help="Requests/s, such as 4 or 4/s. [default: one user]")]
 UsersOption = Annotated[int | None, typer.Option(metavar="N", help="Requests in flight: users who each have one.")]
-PromptOption = Annotated[str, typer.Option(metavar="LENGTH", help=f"Prompt tokens: {LENGTHS}")]
-GenerateOption = Annotated[str, typer.Option(metavar="LENGTH", help="Generated tokens, written likewise.")]
 QuantileOption = Annotated[
     str, typer.Option(metavar="FRACTION", help="Fraction of requests within the targets: 0.5, 0.95, 0.99 or mean.")
 ]
@@ -165,58 +172,34 @@ PricesOption = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=USD", help="USD/h of a device (one user: purchase price); repeatable."),
 ]
-EngineOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Engine. [default: vllm; llama.cpp on CPUs, Apple silicon and of GGUF]"),
-]
-TpOption = Annotated[
-    int | None,
-    typer.Option("--tp", "--tensor-parallel-size", "-tp", min=1, help="Tensor-parallel devices. [default: 1 to 8]"),
-]
-PpOption = Annotated[
-    int | None,
-    typer.Option("--pp", "--pipeline-parallel-size", "-pp", min=1, help="Pipeline stages. [default: as needed]"),
-]
-EpOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="Expert-parallel devices; beyond --tp, attention is data-parallel. [default: varied]"),
-]
-DpOption = Annotated[
-    int | None, typer.Option("--dp", "--data-parallel-size", "-dp", min=1, help="Ranks of attention. [default: varied]")
-]
-QuantOption = Annotated[
-    str | None, typer.Option(metavar="SCHEME", help="Quantization. [default: all that the engine runs there]")
-]
-WithOption = Annotated[
-    list[str] | None,
-    typer.Option("--with", metavar="NAME[:KEY=VALUE,...]", help="A technique, such as eagle-3; repeatable."),
-]
 SizeAtOption = Annotated[SizeAt, typer.Option(help="Expected times that meet the targets: p50, p90.")]
 
 
+DEPLOYED = (
+    *("tp", "pp", "ep", "dp", "quant", "with", "engine", "gpu_memory_utilization", "max_model_len", "max_num_seqs"),
+    *("max_num_batched_tokens", "enforce_eager"),
+)
+"""Options that every deployment of a sizing has where they are given; others are varied."""
+
+
+@partial(with_scenario_options, names=DEPLOYED)
 def size(
     model: ModelArgument,
     rate: RateOption = None,
     concurrency: UsersOption = None,
     prompt: PromptOption = "512",
-    generate: GenerateOption = "128",
-    prefix_hits: PrefixHitsOption = 0.0,
+    generate: GenerateOption = OPTIONS["generate"].default,
+    prefix_hits: PrefixHitsOption = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     quantile: QuantileOption = "0.95",
     hw: HardwareNamesOption = None,
     price: PricesOption = None,
     quality: QualityOption = QualityChoice.CALIBRATED,
-    engine: EngineOption = None,
-    tp: TpOption = None,
-    pp: PpOption = None,
-    ep: EpOption = None,
-    dp: DpOption = None,
-    quant: QuantOption = None,
-    with_: WithOption = None,
     at: SizeAtOption = SizeAt.MID,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
+    **options: Any,
 ) -> None:
     """Choose a deployment for a request rate, for concurrent users, or for one user.
 
@@ -229,19 +212,21 @@ def size(
     from roofline.advisor.sizing.configurations import Given
     from roofline.advisor.sizing.sizing import size as search_deployments
     from roofline.advisor.sizing.workload import Service
+    from roofline.core.options import names_in
     from roofline.reports.documents import sizing as page
     from roofline.reports.output.terminal import progress_line
+    from roofline.scenario.options import DEGREES, read_options
     from roofline.specs.hardware import hardware_name
-    from roofline.whatif.options import find_option, names_in
 
-    requests = None if rate is None else rates(rate)[0]
-    times = seconds(ttft), seconds(tpot)
-    service = Service(requests, prompt, generate, *times, quantile, concurrency, prefix_hits)
+    requests = None if rate is None else _rate(rate)
+    times, hits = (seconds(ttft), seconds(tpot)), LOAD_OPTIONS["prefix_hits"].read(prefix_hits) or 0.0
+    service = Service(requests, prompt, generate, *times, quantile, concurrency, hits)
     hardware = None if hw is None else list(map(hardware_name, names_in(hw)))
     prices = page.prices(price or [], service.alone)
-    degrees = {"tensor": tp, "pipeline": pp, "expert": ep, "data": dp}
-    chosen = {name: count for name, count in degrees.items() if count is not None}
-    given = Given(chosen, find_option("quant").read(quant), tuple(find_option("with").read(with_)), model)
+    read = read_options(options)
+    degrees = {part: read.pop(name) for part, name in DEGREES.items() if name in read}
+    engine, scheme, techniques = (read.pop(name, None) for name in ("engine", "quant", "with"))
+    given = Given(degrees, scheme, tuple(techniques or ()), model, read)
     with progress_line() as progress:
         report = lambda done, every: progress(f"configuration {done} of {every}")  # noqa: E731
         found = search_deployments(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from roofline.core.errors import visible
+from roofline.serving.options import LOAD_OPTIONS
 
 PIPED_WIDTH = 130
 """Columns of a table in a file or a pipe: wide enough for the longest operator names."""
@@ -34,9 +35,6 @@ ModelArgument = Annotated[
         metavar="MODEL",
         help="A model: its name, a Hugging Face repository, a spec file, config.json or checkpoint.",
     ),
-]
-HardwareOption = Annotated[
-    str, typer.Option("--hw", metavar="HW", help="Hardware: a name, also with a count as in 8xH200, or a spec file.")
 ]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
@@ -75,24 +73,22 @@ def emit(text: str, output: Path | None) -> None:
     write_output(output, text)
 
 
-def _limit(name: str, metric: str) -> Any:
-    return Annotated[str | None, typer.Option(name, metavar="TIME", help=f"Maximum {metric}, such as 500ms.")]
+def of_load(name: str) -> Any:
+    """The annotation of an option of a load, None by default; the verb reads its text."""
+    option = LOAD_OPTIONS[name]
+    help = f"{option.help} [default: {option.default}]" if option.default else option.help
+    declared = typer.Option(option.flag, metavar=option.metavar or option.unit.upper() or None, help=help)
+    return Annotated[str | None, declared]
 
 
-LENGTHS = "2000, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300, or a CSV file of length,count."
-
-PrefixHitsOption = Annotated[float, typer.Option(help="Fraction of each prompt in the prefix cache.")]
-DisaggregationOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="KEY=VALUE,...",
-        help="Prefill and decode on devices of their own: replicas of both (prefills=2,decodes=1), hardware and"
-        " layout of decode (decode=h200-sxm,tp=8,ep=8,dp=1), the link of the KV cache (link=network or node).",
-    ),
+ConcurrencyOption, RateOption, OfflineOption = of_load("concurrency"), of_load("rate"), of_load("offline")
+TraceOption, BurstinessOption, PrefixHitsOption = of_load("trace"), of_load("burstiness"), of_load("prefix_hits")
+DisaggregationOption, RoundsOption = of_load("disaggregation"), of_load("rounds")
+SimulateOption, SeedOption = of_load("simulate"), of_load("seed")
+TtftOption, TpotOption = of_load("ttft"), of_load("tpot")
+TotalOption = Annotated[
+    str | None, typer.Option("--total", metavar="TIME", help="Maximum E2E latency of the batch, such as 500ms.")
 ]
-TtftOption = _limit("--ttft", "TTFT")
-TpotOption = _limit("--tpot", "TPOT")
-TotalOption = _limit("--total", "E2E latency of the batch")
 
 
 def seconds(text: str | None) -> float | None:
@@ -102,14 +98,13 @@ def seconds(text: str | None) -> float | None:
     return None if text is None else parse_quantity(text, Dimension.TIME).value
 
 
-def rates(text: str) -> list[float]:
-    """The rates of a text such as 4/s or 0.5:8:log9, in requests/s."""
+def numbers(name: str, text: str | None) -> list[float] | None:
+    """The values of an option of a load, such as 1,8,64 or 1:256:log9, or 4/s of a rate; None for None."""
     from roofline.whatif.axes import axis_of
-    from roofline.whatif.options import Kind, Option
 
-    return [
-        float(value) for value in axis_of(Option("rate", Kind.NUMBER, (), 1e-6, 1e6), text.replace("/s", "")).values
-    ]
+    return (
+        None if text is None else [float(value) for value in axis_of(LOAD_OPTIONS[name], text.replace("/s", "")).values]
+    )
 
 
 def print_document(document: Mapping[str, Any], page: Any, format: StrEnum, output: Path | None) -> None:

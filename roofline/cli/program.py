@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
@@ -43,6 +43,7 @@ QUESTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
         },
         "What is known, and how sure is it?": {
             "specs": ("roofline.cli.specs", "specs_app"),
+            "schema": ("roofline.cli.schema", "schema"),
             "validate": ("roofline.cli.validate", "validate_app"),
         },
     }
@@ -74,8 +75,10 @@ def _summary(name: str) -> str:
 def _command(name: str) -> Any:
     found = _function(name)
     if not isinstance(found, typer.Typer):
+        from roofline.cli.engine_flags import EngineFlags
+
         alone = typer.Typer(rich_markup_mode=None, add_completion=False)
-        alone.command(name, context_settings=SETTINGS.get(name))(found)
+        alone.command(name, cls=EngineFlags, context_settings=SETTINGS.get(name))(found)
         found = alone
     command = typer.main.get_command(found)
     command.name = name
@@ -198,7 +201,7 @@ def _explain(error: Exception) -> int:
     from roofline.core.errors import RooflineError
 
     if isinstance(error, RooflineError):
-        return _complain(str(error))
+        return _complain(with_flags(str(error), error.options))
     # A usage error of Typer's parser; its class depends on the version.
     message = getattr(error, "format_message", None)
     if message is None:
@@ -208,10 +211,24 @@ def _explain(error: Exception) -> int:
     sentence = re.sub(r"\S{100,}", lambda found: f"{found[0][:40]}...", message())
     parameter = getattr(getattr(error, "param", None), "name", None)
     if type(error).__name__ == "MissingParameter" and parameter in ("model", "hw"):
-        from roofline.whatif.options import missing
+        from roofline.scenario.options import missing
 
-        return _complain(missing(parameter))
+        return _complain(with_flags(missing(parameter), ["hw"] if parameter == "hw" else []))
     return _complain(sentence, f"; see '{context.command_path} --help'" if context else "")
+
+
+def with_flags(message: str, options: Sequence[str]) -> str:
+    """The message of an error in the words of the command line: names of options as flags, and those that help."""
+    from roofline.scenario.options import OPTIONS
+    from roofline.serving.options import LOAD_OPTIONS
+
+    known = {**OPTIONS, **LOAD_OPTIONS}
+    named = re.sub(
+        r"\b[a-z]+(?:_[a-z]+)+\b", lambda found: known[found[0]].flag if found[0] in known else found[0], message
+    )
+    flags = [known[name].flag if name in known else f"--{name.replace('_', '-')}" for name in options]
+    more = [flag for flag in flags if flag not in named]
+    return f"{named.rstrip('.')} ({', '.join(more)})" if more else named
 
 
 def _names_taken() -> tuple[str, ...]:

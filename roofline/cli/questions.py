@@ -25,17 +25,17 @@ from roofline.cli.options import (
     rendered,
     seconds,
 )
-from roofline.cli.scenario_options import ConventionChoice, is_plain, parse_scenarios, scenario_command
+from roofline.cli.scenario_options import is_plain, parse_scenarios, scenario_command
 
 if TYPE_CHECKING:
-    from roofline.whatif.request import Request
+    from roofline.scenario.scenario import Scenario
 
 PhaseChoice = StrEnum("PhaseChoice", ["PREFILL", "DECODE", "BOTH"])
 
 
 @scenario_command
 def analyze(
-    request: Request,
+    scenario: Scenario,
     phase: Annotated[PhaseChoice, typer.Option(help="Phases to show.")] = PhaseChoice.BOTH,
     format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
     output: OutputOption = None,
@@ -47,11 +47,10 @@ def analyze(
     from roofline import analyze as analyze_scenario
     from roofline.reports.documents.analysis import analysis_document
 
-    scenario = request.scenario()
     phases = ("prefill", "decode") if phase is PhaseChoice.BOTH else (str(phase),)
     if phase is PhaseChoice.DECODE and scenario.model.task != "generate":
         raise typer.BadParameter(f"{scenario.model.name} only encodes and has no decode phase", param_hint="--phase")
-    document = analysis_document(analyze_scenario(scenario), phases, request)
+    document = analysis_document(analyze_scenario(scenario), phases)
     emit(_rendered(document, format, output is None), output)
 
 
@@ -109,7 +108,7 @@ ChipsOption = Annotated[
 def solve(
     context_: typer.Context,
     question: QuestionArgument,
-    request: Request,
+    scenario: Scenario,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     total: TotalOption = None,
@@ -148,29 +147,29 @@ def solve(
     hardware, other = None if chips else (), None
     match question:
         case Question.CROSSOVER:
-            document = page.crossover_document(solver.crossover(request), request)
+            document = page.crossover_document(solver.crossover(scenario), scenario)
             print_document(document, page.crossover_blocks(document), format, output)
             return
         case _ if of_a_load:
             pools = None if disaggregation is None else parse_pools(disaggregation)
-            found = getattr(solver, question.replace("-", "_"))(request, targets, pools)
-            document = page.load_document(found, request, targets)
+            found = getattr(solver, question.replace("-", "_"))(scenario, targets, pools)
+            document = page.load_document(found, scenario, targets)
             print_document(document, page.load_blocks(document), format, output)
             return
         case Question.BREAK_EVEN:
             other = parse_scenarios([against or ""], context_.params)[0]
-            answer = solver.break_even(request, other, targets, str(metric))
+            answer = solver.break_even(scenario, other, targets, str(metric))
         case Question.MIN_MEMORY | Question.MIN_BANDWIDTH | Question.MIN_PEAK:
-            answer = getattr(solver, question.replace("-", "_"))(request, targets, hardware)
+            answer = getattr(solver, question.replace("-", "_"))(scenario, targets, hardware)
         case _:
-            answer = getattr(solver, question.replace("-", "_"))(request, targets)
-    document = page.answer_document(answer, request, targets, other)
+            answer = getattr(solver, question.replace("-", "_"))(scenario, targets)
+    document = page.answer_document(answer, scenario, targets, other)
     print_document(document, page.answer_blocks(document), format, output)
 
 
 @scenario_command
 def sensitivity(
-    request: Request,
+    scenario: Scenario,
     step: Annotated[float, typer.Option(help="Relative step of central differences.")] = 0.01,
     at: AtOption = AtChoice.MID,
     format: FormatOption = AnswerFormat.TABLE,
@@ -182,12 +181,12 @@ def sensitivity(
     time, batch, lengths and bits: for expected times and for the bound.
     """
     from roofline.reports.documents import sensitivity as page
-    from roofline.whatif.sensitivity import sensitivity as elasticities
+    from roofline.whatif.sensitivities import sensitivity as elasticities
 
-    expected = request.scenario().convention == ConventionChoice.PHYSICAL
+    expected = scenario.convention == "physical"
     readings = [AtChoice.BOUND] if at is AtChoice.BOUND or not expected else [at, AtChoice.BOUND]
-    found = {str(reading): elasticities(request, reading.value, step) for reading in readings}
-    document = page.sensitivity_document(found, request, step)
+    found = {str(reading): elasticities(scenario, reading.value, step) for reading in readings}
+    document = page.sensitivity_document(found, scenario, step)
     print_document(document, page.sensitivity_blocks(document), format, output)
 
 
@@ -216,7 +215,7 @@ def explain(
         ),
     ] = "",
     *,
-    request: Request,
+    scenario: Scenario,
     phase: Annotated[PhaseChoice, typer.Option(help="Phase of the operator: prefill or decode.")] = PhaseChoice.PREFILL,
     definitions: Annotated[  # noqa: ARG001 - the callback of the metric handles it
         bool, typer.Option("--definitions", help="Define every metric and exit.")
@@ -231,11 +230,11 @@ def explain(
     """
     from roofline import analyze as analyze_scenario
     from roofline.reports.documents import explain as page
-    from roofline.whatif.explain import explain as explain_metric
+    from roofline.whatif.explanation import explain as explain_metric
 
     if phase is PhaseChoice.BOTH:
         raise typer.BadParameter("an operator is explained in one phase: prefill or decode", param_hint="--phase")
-    analysis = analyze_scenario(request.scenario())
+    analysis = analyze_scenario(scenario)
     document = page.explain_document(explain_metric(analysis, metric, str(phase)), analysis)
     print_document(document, page.explain_blocks(document), format, output)
 
@@ -264,7 +263,7 @@ def compare(
 
     if len(scenarios) < 2:
         raise typer.BadParameter("a comparison needs two or more scenarios, each in quotation marks")
-    analyses = [analyze_scenario(request.scenario()) for request in parse_scenarios(scenarios)]
+    analyses = [analyze_scenario(scenario) for scenario in parse_scenarios(scenarios)]
     labels = ["plain" if is_plain(text.split()) else text for text in scenarios]
     document = page.compare_document(analyses, labels, None if format is AnswerFormat.JSON else top)
     print_document(document, page.compare_blocks(document, str(metric)), format, output)

@@ -10,10 +10,10 @@ import typer
 
 from roofline.cli.options import FORMAT, AnswerFormat, print_document
 from roofline.cli.scenario_options import scenario_command, with_parameters
-from roofline.cli.serving import OF_A_LOAD
+from roofline.scenario.options import STATIC
 
 if TYPE_CHECKING:
-    from roofline.whatif.request import Request
+    from roofline.scenario.scenario import Scenario
 
 ModelOption = Annotated[
     str,
@@ -23,9 +23,9 @@ ModelOption = Annotated[
 
 def _server(
     url: Annotated[str, typer.Argument(metavar="URL", help="The endpoint, such as http://localhost:8000/v1.")],
-    request: Request,
+    scenario: Scenario,
     prompt: Annotated[str, typer.Option(metavar="LENGTHS", help="Prompt tokens of the loads, up to four.")] = "128,512",
-    generate: Annotated[str, typer.Option(metavar="TOKENS", help="Tokens to generate per request.")] = "64",
+    generate: Annotated[str, typer.Option(metavar="TOKENS", help="Tokens to generate per scenario.")] = "64",
     concurrency: Annotated[int | None, typer.Option(help="Most requests in flight. [default: 8]")] = None,
     api: Annotated[str, typer.Option(metavar="API", help="completions, or chat.")] = "completions",
     served_model: Annotated[
@@ -54,10 +54,11 @@ def _server(
     several requests in flight. Needs pip install 'llm-roofline[server]'.
     """
     from roofline.core.errors import RooflineError, needs_extra
+    from roofline.core.options import names_in
     from roofline.reports.documents.server import server_blocks
+    from roofline.scenario.options import OPTIONS
     from roofline.validate.servers.client import APIS
     from roofline.validate.servers.measure import Limits
-    from roofline.whatif.options import OPTIONS, names_in
 
     with needs_extra("server"):
         from roofline.validate.servers import server as measuring
@@ -71,7 +72,7 @@ def _server(
     limits = Limits(requests, 60 * minutes, answer=max(10 * timeout, 60.0))
     document = measuring.measure_server(
         measuring.Target(url, api, served_model, key_env, proxy),
-        request.scenario(),
+        scenario,
         measuring.Plan(prompts, output, most, limits, timeout),
         rows,
         fit,
@@ -87,4 +88,4 @@ def _with_model_option(command: Any) -> Any:
     )
 
 
-server = _with_model_option(scenario_command(_server, without=OF_A_LOAD))
+server = _with_model_option(scenario_command(_server, without={*STATIC, "prompt", "generate"}))

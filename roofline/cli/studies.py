@@ -124,7 +124,7 @@ def _ask(points: int, yes: bool) -> None:
 @contextmanager
 def _hinting(output: Path | None, resume: bool) -> Iterator[None]:
     """Say what an interrupted sweep keeps, or could have kept."""
-    from roofline.whatif.sweep import LostWorkersError
+    from roofline.whatif.sweeps import LostWorkersError
 
     hint = "the same command continues from its complete chunks"
     if not resume:
@@ -181,7 +181,7 @@ def plot(
     A study file with a `figure` section needs no further options: roofline plot STUDY.yaml.
     """
     from roofline.core.errors import needs_extra
-    from roofline.whatif.options import names_in
+    from roofline.core.options import names_in
 
     with needs_extra("report"):
         from roofline.reports.figures import drawing, style

@@ -67,9 +67,9 @@ def score(
 
     Errors, bias and interval coverage, beside those of the bound.
     """
+    from roofline.core.options import names_in
     from roofline.reports.documents import accuracy
     from roofline.validate.score.kernels import score_file
-    from roofline.whatif.options import names_in
 
     document = score_file(measurements, hw, names_in(by))
     print_document(document, accuracy, format, output)
@@ -91,9 +91,9 @@ def end_to_end(
 
     TTFT, TPOT, latency and throughput.
     """
+    from roofline.core.options import names_in
     from roofline.reports.documents import accuracy as pages
     from roofline.validate.score import end_to_end as figures_of_models
-    from roofline.whatif.options import names_in
 
     document = figures_of_models.end_to_end(figures, engine, names_in(by))
     print_document(document, pages, format, output)
@@ -115,9 +115,9 @@ def serving(
 
     Mean TTFT and TPOT at a number of requests in flight, or at a rate.
     """
+    from roofline.core.options import names_in
     from roofline.reports.documents import accuracy as pages
     from roofline.validate.score import serving as under_load
-    from roofline.whatif.options import names_in
 
     document = under_load.score_serving(figures, names_in(by))
     print_document(document, pages, format, output)
@@ -152,9 +152,9 @@ def import_results(
     Reads vllm bench serve, latency and throughput, sglang.bench_serving, GuideLLM, AIPerf, GenAI-Perf, trtllm-bench,
     llama-bench, TGI's benchmark and MLPerf's summary. Options state what the files lack, and take precedence over them.
     """
+    from roofline.scenario.options import OPTIONS
     from roofline.validate.imports.convert import import_files
     from roofline.validate.imports.result import Given
-    from roofline.whatif.options import OPTIONS
 
     lengths = {
         name: None if text is None else OPTIONS[name].number(text)
@@ -226,7 +226,7 @@ def measure(
 
     The most informative come first. Prints the fraction of each peak that they reach.
     """
-    from roofline.whatif.options import names_in
+    from roofline.core.options import names_in
 
     found = _loop().run_measure(
         str(device), minutes, names_in(ops), output, warm, names_in(dtype), backends=names_in(backend), threads=threads
@@ -247,7 +247,7 @@ def calibrate(
 
     Measures and fits kernels, writes spec, calibration and engine profile, and prints the errors of the fit.
     """
-    from roofline.whatif.options import names_in
+    from roofline.core.options import names_in
 
     found = _loop().run_calibrate(str(device), minutes, names_in(ops), specs, names_in(dtype), threads)
     say("\n".join(found.lines))
@@ -297,7 +297,7 @@ def model(
 
     Measured and predicted times of a decoder of the model's architecture.
     """
-    from roofline.whatif.options import OPTIONS
+    from roofline.scenario.options import OPTIONS
 
     given = {"batch": batch, "prompt": prompt, "generate": generate}
     counts = [int(OPTIONS[name].number(text)) for name, text in given.items()]

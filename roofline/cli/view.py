@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.cli.scenario_options import SCENARIO_OPTIONS, with_scenario_options
+from roofline.cli.scenario_options import with_scenario_options
 
 DEFAULTS = {"model": "llama-3.1-8b", "hw": "h100-sxm"}
 """What the page opens with."""
@@ -28,12 +28,12 @@ def view(
     """
     from roofline.core.errors import needs_extra
     from roofline.reports.view.setups import first_setup
-    from roofline.whatif.options import read_options
+    from roofline.scenario.options import read_options
 
     with needs_extra("view"):
         from roofline.reports.view.server import Server
     given = {name: value for name, value in {"model": model, **options}.items() if value not in (None, [])}
-    server = Server(first_setup(read_options({**DEFAULTS, **given})), option_help(), port)
+    server = Server(first_setup(read_options({**DEFAULTS, **given})), port)
     typer.echo(f"{server.address}\nCtrl-C ends it.")
     if open_:
         typer.launch(server.address)
@@ -41,8 +41,3 @@ def view(
         server.run()
     except KeyboardInterrupt:
         typer.echo("")
-
-
-def option_help() -> dict[str, str]:
-    """A sentence on each option of a scenario."""
-    return {name.removesuffix("_"): entry.annotation.__metadata__[0].help for name, entry in SCENARIO_OPTIONS.items()}

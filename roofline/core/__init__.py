@@ -4,7 +4,18 @@ In: text, files, functions. Out: numbers in SI units, parsed documents, roots, a
 Imports nothing else of roofline.
 """
 
+import copyreg
+from types import MappingProxyType
+from typing import Any
+
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError
 from roofline.core.units import Dimension, parse_quantity
 
 __all__ = ["Dimension", "RooflineError", "SpecError", "UnknownNameError", "UnsupportedError", "parse_quantity"]
+
+
+def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(mapping)  # a class that pickle does not find by its name
+
+
+copyreg.pickle(MappingProxyType, lambda mapping: (_read_only, (dict(mapping),)))

@@ -13,7 +13,14 @@ from pathlib import Path
 
 
 class RooflineError(Exception):
-    """Invalid input. The message is one sentence that states what is valid."""
+    """Invalid input. The message is one sentence that states what is valid.
+
+    `options` are the names of the options that would change it; a command adds their flags.
+    """
+
+    def __init__(self, message: str = "", *, options: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.options = tuple(options)
 
 
 class UnknownNameError(RooflineError):
@@ -23,18 +30,24 @@ class UnknownNameError(RooflineError):
     """
 
     def __init__(
-        self, kind: str, name: object, known: Iterable[str], candidates: Sequence[str] = (), hint: str = ""
+        self,
+        kind: str,
+        name: object,
+        known: Iterable[str],
+        candidates: Sequence[str] = (),
+        hint: str = "",
+        options: Sequence[str] = (),
     ) -> None:
         self.candidates = tuple(candidates)
         near = offer(list(map(quote, candidates))) if candidates else suggest(name, known)
-        super().__init__(f"unknown {kind} {quote(name)}{near}{hint}")
+        super().__init__(f"unknown {kind} {quote(name)}{near}{hint}", options=options)
 
 
 class SpecError(RooflineError):
     """An invalid spec file. `where` names the file, and the key in it if the error concerns one."""
 
-    def __init__(self, where: str, problem: str) -> None:
-        super().__init__(f"{where if where.isprintable() else quote(where, 200)}: {problem}")
+    def __init__(self, where: str, problem: str, *, options: Sequence[str] = ()) -> None:
+        super().__init__(f"{where if where.isprintable() else quote(where, 200)}: {problem}", options=options)
 
 
 class UnsupportedError(RooflineError):

@@ -21,7 +21,17 @@ class Offload(Checked, frozen=True):
         Checked.__post_init__(self)
         for name in ("weights", "kv"):
             if not 0 <= getattr(self, name) <= 1:
-                raise RooflineError(f"--offload {name} must be between 0 and 1, got {getattr(self, name)}")
+                raise RooflineError(
+                    f"the offloaded fraction of {name} must be between 0 and 1, got {getattr(self, name)}"
+                )
+
+    @property
+    def written(self) -> str:
+        """The text that `parse_offload` reads."""
+        parts = [f"{name}={getattr(self, name)!r}" for name in ("weights", "kv") if getattr(self, name)]
+        if self.bandwidth is not None:
+            parts.append(f"bandwidth={self.bandwidth!r}B/s")
+        return ",".join(parts)
 
 
 RESIDENT = Offload()
@@ -38,12 +48,12 @@ def parse_offload(text: str | None) -> Offload:
         if key not in ("weights", "kv", "bandwidth"):
             raise UnknownNameError("part to offload", key, ("weights", "kv", "bandwidth"))
         if key in given:
-            raise RooflineError(f"--offload names {key} twice")
+            raise RooflineError(f"offload names {key} twice", options=["offload"])
         if key == "bandwidth":
             given[key] = parse_quantity(value, Dimension.BANDWIDTH).value
             continue
         try:
             given[key] = float(value)
         except ValueError:
-            raise RooflineError(f"--offload: {quote(part)} is not a fraction; write it like weights=0.5") from None
+            raise RooflineError(f"offload: {quote(part)} is not a fraction; write it like weights=0.5") from None
     return Offload(**given)

@@ -20,6 +20,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.core.limits import MAX_DEVICES
 from roofline.graph.extents import popularity
 from roofline.graph.size import Size
 from roofline.specs.hardware import Hardware, Span
@@ -38,15 +39,14 @@ from roofline.specs.sublayers import (
     UNet,
 )
 
-MAX_DEVICES = 1_000_000
 NAMES: Mapping[str, str] = {
-    "tensor": "--tp",
-    "pipeline": "--pp",
-    "expert": "--ep",
-    "data": "--dp",
-    "sequence": "--sp",
-    "nodes": "--nodes",
-    "micro_batches": "--micro-batches",
+    "tensor": "the degree of tensor parallelism",
+    "pipeline": "the degree of pipeline parallelism",
+    "expert": "the degree of expert parallelism",
+    "data": "the degree of data parallelism",
+    "sequence": "the degree of sequence parallelism",
+    "nodes": "the number of nodes",
+    "micro_batches": "the number of micro-batches",
 }
 
 
@@ -86,28 +86,35 @@ class Parallelism(Struct, frozen=True):
     grid: bool = False
 
     def __post_init__(self) -> None:
-        for name, flag in NAMES.items():
+        for name, what in NAMES.items():
             value = getattr(self, name)
             if value is None and name == "nodes":
                 continue
             if type(value) is not int or not 1 <= value <= MAX_DEVICES:
-                raise RooflineError(f"{flag} must be an integer between 1 and {MAX_DEVICES}, got {value}")
+                raise RooflineError(f"{what} must be an integer between 1 and {MAX_DEVICES}, got {value}")
         if self.grid and math.isqrt(self.tensor) ** 2 != self.tensor:
             raise RooflineError(f"2-D tensor parallelism needs a square number of devices, got {self.tensor}")
         if self.expert > self.tensor * self.data:
             if self.expert % self.tensor:
-                raise RooflineError(f"--ep {self.expert} is not divisible by --tp {self.tensor}")
+                raise RooflineError(
+                    f"{self.expert} expert-parallel devices are not divisible by {self.tensor} tensor-parallel ones",
+                    options=["ep", "tp"],
+                )
             if self.data > 1:
-                ranks = f"{self.tensor * self.data} devices of --tp {self.tensor} and --dp {self.data}"
-                raise RooflineError(f"--ep {self.expert} exceeds the {ranks}: omit or increase --dp")
+                ranks = f"{self.tensor * self.data} of {self.tensor} x {self.data} (tensor x data)"
+                raise RooflineError(
+                    f"{self.expert} expert-parallel devices exceed the {ranks}: omit or increase data parallelism",
+                    options=["ep", "dp"],
+                )
             force_setattr(self, "data", self.expert // self.tensor)
         if (self.tensor * self.data) % self.expert:
             raise RooflineError(
-                f"--ep {self.expert} does not divide the {self.tensor * self.data} devices of --tp {self.tensor}"
-                f" and --dp {self.data}"
+                f"an expert parallelism of {self.expert} does not divide the {self.tensor * self.data} devices of"
+                f" {self.tensor} x {self.data} (tensor x data)",
+                options=["ep", "tp", "dp"],
             )
         if self.nodes is not None and self.nodes > self.devices:
-            raise RooflineError(f"--nodes {self.nodes} exceeds the {self.devices} devices")
+            raise RooflineError(f"{self.nodes} nodes exceed the {self.devices} devices", options=["nodes"])
 
     @property
     def devices(self) -> int:
@@ -291,7 +298,7 @@ def check_stages(model: Model, parallelism: Parallelism) -> None:
     """Raises RooflineError if there are more pipeline stages than layers."""
     if parallelism.pipeline > model.layers:
         layers = f"{model.layers} layers" if model.layers > 1 else "one layer"
-        raise RooflineError(f"--pp {parallelism.pipeline}: {model.name} has only {layers}")
+        raise RooflineError(f"{parallelism.pipeline} pipeline stages: {model.name} has only {layers}", options=["pp"])
 
 
 @lru_cache(maxsize=512)
@@ -299,9 +306,14 @@ def rank_model(model: Model, parallelism: Parallelism) -> Model:
     """The model of one rank of a stage; raises RooflineError where a degree does not divide a dimension."""
     check_stages(model, parallelism)
     if parallelism.expert > 1 and not model.experts:
-        raise RooflineError(f"--ep {parallelism.expert}: {model.name} has no experts")
+        raise RooflineError(
+            f"expert parallelism over {parallelism.expert}: {model.name} has no experts", options=["ep"]
+        )
     if parallelism.sequence > 1 and any(not isinstance(group.layer.mixer, Attention) for group in model.groups):
-        raise UnsupportedError(f"--sp is simulated for softmax attention only; {model.name} has other layers")
+        raise UnsupportedError(
+            f"sequence parallelism is simulated for softmax attention only; {model.name} has other layers",
+            options=["sp"],
+        )
     degree = parallelism.tensor
     if degree == 1 and parallelism.expert == 1:
         return model
@@ -315,9 +327,12 @@ def rank_model(model: Model, parallelism: Parallelism) -> Model:
     )
 
 
-def _divide(value: int, ranks: int, what: str, model: str, flag: str = "--tp") -> int:
+def _divide(value: int, ranks: int, what: str, model: str, by: str = "tensor") -> int:
     if value % ranks:
-        raise RooflineError(f"{flag} {ranks} does not divide the {value} {what} of {model}")
+        options = ["tp" if by == "tensor" else "ep"]
+        raise RooflineError(
+            f"{by} parallelism of {ranks} does not divide the {value} {what} of {model}", options=options
+        )
     return value // ranks
 
 
@@ -326,7 +341,9 @@ def _kv_heads(kv_heads: int, ranks: int, model: str) -> int:
     if kv_heads >= ranks:
         return _divide(kv_heads, ranks, "KV heads", model)
     if ranks % kv_heads:
-        raise RooflineError(f"--tp {ranks} is not a multiple of the {kv_heads} KV heads of {model}")
+        raise RooflineError(
+            f"tensor parallelism of {ranks} is not a multiple of the {kv_heads} KV heads of {model}", options=["tp"]
+        )
     return 1
 
 
@@ -353,14 +370,16 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
             values = _divide(mixer.value_heads, ranks, "value heads", model)
             mixer = replace(mixer, key_heads=keys, value_heads=values)
         case Hyena() | UNet() if ranks > 1:
-            raise UnsupportedError(f"--tp is not simulated for the convolutions of {model}")
+            raise UnsupportedError(
+                f"tensor parallelism is not simulated for the convolutions of {model}", options=["tp"]
+            )
     block = layer.feed_forward
     if isinstance(block, Mlp):
         block = replace(block, width=_divide(block.width, ranks, "MLP channels", model))
     elif isinstance(block, MixtureOfExperts):
         block = replace(
             block,
-            experts=_divide(block.experts, parallelism.expert, "experts", model, "--ep"),
+            experts=_divide(block.experts, parallelism.expert, "experts", model, "expert"),
             width=_divide(block.width, parallelism.expert_width_ranks, "channels of an expert", model),
             shared_width=_divide(block.shared_width, ranks, "channels of the shared experts", model),
         )

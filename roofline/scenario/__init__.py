@@ -4,8 +4,15 @@ In: a `Scenario`. Out: an `Analysis` with prefill and decode operator by operato
 cache capacity, energy and cost.
 """
 
-from roofline.scenario.analysis import Analysis, analyze
-from roofline.scenario.scenario import Scenario
-from roofline.scenario.settings import Settings
+from typing import TYPE_CHECKING
+
+from roofline.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from roofline.scenario.analysis import Analysis, analyze
+    from roofline.scenario.scenario import Scenario
+    from roofline.scenario.settings import Settings
 
 __all__ = ["Analysis", "Scenario", "Settings", "analyze"]
+
+__getattr__ = lazy(__name__, {"analysis": "Analysis analyze", "scenario": "Scenario", "settings": "Settings"})

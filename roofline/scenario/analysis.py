@@ -10,7 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.bound.memory import Memory
-from roofline.core.display import repr_html
+from roofline.core.display import Result
+from roofline.core.errors import RooflineError
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step, spread
 from roofline.graph.network import Build, Network
@@ -51,14 +52,12 @@ class ExpectedGeneration(NamedTuple):
     tokens_per_second: Estimate
 
 
-class Analysis:
+class Analysis(Result):
     """The analysis of a scenario; phases, generation and memory are computed lazily.
 
     FLOPs, bytes and memory are those of one of `parallel.devices` devices. `decode` is one iteration, which yields
     `tokens_per_iteration` tokens per sequence; it is None for a model that only encodes.
     """
-
-    _repr_html_ = repr_html
 
     def __init__(self, scenario: Scenario, calibrate: Calibrate = engine_calibration) -> None:
         precision = scenario.run_precision
@@ -78,8 +77,16 @@ class Analysis:
             self.decode = self.decode_phase(scenario.decode_step, scenario.shape)
         self._expected: ExpectedGeneration | None = None
 
-    def __repr__(self) -> str:
-        return f"Analysis({self.scenario.described})"
+    def __reduce__(self) -> tuple[Any, ...]:
+        phases = [phase for phase in (self.prefill, self.decode) if phase is not None]
+        known = self._expected, [phase._expected for phase in phases]
+        return Analysis, (self.scenario, self._calibrate), known  # times of a batch of scenarios differ in rounding
+
+    def __setstate__(self, known: tuple[ExpectedGeneration | None, list[Estimate | None]]) -> None:
+        self._expected = known[0]
+        for phase, expected in zip((self.prefill, self.decode), known[1], strict=False):
+            if phase is not None:
+                phase._expected = expected
 
     def decode_phase(self, step: Step, shape: tuple[int, ...] = ()) -> Phase:
         """A decode iteration at `step`, whose grid has `shape`."""
@@ -255,11 +262,31 @@ def prefetch_expected(parts: Iterable[Analysis | Phase]) -> None:
 def analyze(scenario: Scenario, calibrate: Calibrate = engine_calibration) -> Analysis:
     """The analysis of `scenario`, with the constants of kernels that `calibrate` finds.
 
-    >>> from roofline import Scenario, analyze, load_hardware, load_model
-    >>> answer = analyze(Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), batch=8, prompt=2048))
+    >>> from roofline import Scenario, analyze
+    >>> answer = analyze(Scenario("llama-3.1-8b", "h100-sxm", batch=8, prompt=2048))
     >>> str(answer.decode.bound), answer.memory.fits
     ('memory', True)
 
-    Raises UnsupportedError where the hardware cannot compute in the requested formats.
+    Raises UnsupportedError where the hardware cannot compute in the requested formats, and RooflineError for lengths
+    that are distributions, and where the engine would not start.
     """
-    return Analysis(scenario, calibrate)
+    for name, drawn in zip(("prompt", "generate"), scenario.drawn, strict=True):
+        if drawn is not None and scenario.asked:
+            raise RooflineError(f"{name} of a static batch is one length; {drawn.written} is a distribution under load")
+    if scenario.asked:
+        scenario.check_lengths()
+    answer = Analysis(scenario, calibrate)
+    if scenario.settings.longest is not None:
+        _check_start(answer)
+    return answer
+
+
+def _check_start(answer: Analysis) -> None:
+    """Raise RooflineError where the engine would not start: the longest sequence that it is set to run does not fit."""
+    scenario, longest = answer.scenario, answer.scenario.settings.longest
+    counts = {"batch": answer.parallel.data, "prompt": longest, "generate": 1, "prefix": 0, "images": 0}
+    whole = Analysis(scenario.changed(**counts, context=None))
+    if np.all(answer.memory.fits) and not np.all(whole.memory.fits):
+        raise RooflineError(
+            f"{scenario.profile.name} does not start: a sequence of max_model_len {longest} does not fit in memory"
+        )

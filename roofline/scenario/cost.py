@@ -58,4 +58,6 @@ def processed_tokens(analysis: Analysis) -> Any:
 
 def explain_missing(hardware: Hardware) -> UnsupportedError:
     """The error for a cost without a price."""
-    return UnsupportedError(f"the spec of {hardware.name} has no hourly price; set --price, in USD per device hour")
+    return UnsupportedError(
+        f"the spec of {hardware.name} has no hourly price; give one, in USD per device hour", options=["price"]
+    )

@@ -44,7 +44,7 @@ def times(analysis: Analysis, reading: Reading) -> Times:
         prefill, total = analysis.generation.ttft, analysis.generation.total
         return Times(prefill, total - prefill, total)
     if not analysis.times_are_expected:
-        raise UnsupportedError("the llm-viewer convention has no expected times: use --at bound")
+        raise UnsupportedError("the llm-viewer convention has no expected times, only the bound", options=["at"])
     expected = analysis.expected
     return Times(*(getattr(time, reading) for time in (expected.ttft, expected.decode, expected.total)))
 

@@ -76,7 +76,16 @@ def kv_capacity(
     whole = rules.pass_tokens(model.max_context) or 1
     settings = Settings(parallel=replace(parallel, micro_batches=1))
     memory = analyze(
-        Scenario(model, hardware, parallel.data, whole, 1, precision=chosen, settings=settings, engine=engine)
+        Scenario(
+            model,
+            hardware,
+            batch=parallel.data,
+            prompt=whole,
+            generate=1,
+            precision=chosen,
+            settings=settings,
+            engine=engine,
+        )
     ).memory
     return Capacity(
         visible=visible_memory(hardware),

@@ -17,7 +17,6 @@ from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from roofline.bound.memory import (
     Memory,
@@ -149,9 +148,9 @@ def _activations(
 ) -> Any:
     """The activation peak of all passes, or what the engine reserves for them."""
     convention, model = Convention(scenario.convention), scenario.model
-    tokens = reserve.pass_tokens(model.max_context)
-    if schedule.settings.chunk is not None and tokens is not None:
-        tokens = schedule.settings.chunk
+    tokens = reserve.pass_tokens(schedule.settings.longest_of(model))
+    if schedule.settings.pass_tokens is not None and tokens is not None:
+        tokens = schedule.settings.pass_tokens
     if "attention" not in tuple(scenario.fusions or ()):
         tokens = None
     ranks, splits = schedule.settings.parallel.sequence, model.task == "generate"
@@ -172,8 +171,7 @@ def memory_reserve(scenario: Scenario) -> Reserve:
     """What the engine reserves on the scenario's smallest device; nothing in the static reading."""
     if memory_is_static(scenario):
         return NO_RESERVE
-    reserve, share = scenario.profile.memory.on(_smallest_device(scenario)), scenario.settings.utilization
-    return reserve if share is None else replace(reserve, utilization=share)
+    return scenario.settings.reserved(scenario.profile.memory.on(_smallest_device(scenario)))
 
 
 def memory_is_static(scenario: Scenario) -> bool:

@@ -16,8 +16,10 @@ from roofline.graph.fusion import FUSIONS
 from roofline.graph.network import Network
 from roofline.graph.tensor import Role
 from roofline.scenario.analysis import Analysis
-from roofline.scenario.scenario import DEFAULT_GENERATE
+from roofline.scenario.options import OPTIONS
+from roofline.scenario.scenario import Scenario
 from roofline.scenario.stored import stored_notes
+from roofline.specs.engine import resolve_engine
 from roofline.specs.host import DEFAULT_HOST, list_hosts
 
 ATTENTION = "attention"
@@ -70,6 +72,19 @@ def fused(analysis: Analysis) -> tuple[str, ...]:
     return tuple(name for name in analysis.fusions if {FUSIONS[name].name, f"cross_{FUSIONS[name].name}"} & names)
 
 
+def without_graphs_note(scenario: Scenario) -> str | None:
+    """Why switching CUDA graphs off, as the settings ask for, changes nothing; None where it does, or is not asked."""
+    if not scenario.settings.eager:
+        return None
+    engine = resolve_engine(scenario.hardware, scenario.engine, scenario.model)
+    if not engine.graphs:
+        return f"{engine.heading} captures none"
+    if not engine.graphs_on(scenario.hardware):
+        return f"{scenario.hardware.title or scenario.hardware.name} has none"
+    launches = engine.without_graphs()["issue"] > 0
+    return None if launches else f"the profile {engine.name} launches kernels in no time"
+
+
 def _no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
     """The options that have no effect, each with the reason."""
     yield from _workload_no_ops(analysis)
@@ -89,6 +104,8 @@ def _no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
         yield f"the KV cache format {precision.kv.name}", f"{model.name} has no KV cache"
     if scenario.host is not None and not _over_host(analysis):
         yield f"--host {scenario.host}", "no devices communicate over PCIe"
+    if reason := without_graphs_note(scenario):
+        yield "switching CUDA graphs off", reason
     yield from _offload_no_ops(analysis)
 
 
@@ -115,7 +132,7 @@ def _workload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
             yield option, f"{name} resizes every image to the same size"
     context = [] if scenario.context is None else [f"--context {scenario.context}"]
     if not generates(analysis):
-        generate = [] if scenario.generate == DEFAULT_GENERATE else [f"--generate {scenario.generate}"]
+        generate = [] if scenario.generate == OPTIONS["generate"].usual else [f"--generate {scenario.generate}"]
         yield from ((option, f"{name} only encodes") for option in (*generate, *context))
     elif not _depends_on_past(analysis):
         prefix = [f"--prefix {scenario.prefix}"] if scenario.prefix else []

@@ -111,7 +111,8 @@ class Phase:
     ) -> None:
         self.name = name
         self.passes = passes
-        self.engine = engine
+        eager = any(run.eager and engine.graphs_on(run.placement.hardware) for run in passes)
+        self.engine = engine.without_graphs() if eager else engine
         self._shape = shape
         self._expected: Estimate | None = None
         self._calibrate = calibrate

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, quote
+from roofline.core.limits import MAX_BATCH, MAX_LENGTH, MAX_PRICE
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step
 from roofline.graph.fusion import check_fusions
-from roofline.scenario.settings import PLAIN_SETTINGS, Settings
+from roofline.scenario.catalogue import catalogue
+from roofline.scenario.lengths import Lengths, parse_lengths
+from roofline.scenario.options import OPTIONS, Options
+from roofline.scenario.question import Question, resolve
+from roofline.scenario.settings import Settings
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import Engine, default_engine, resolve_engine
 from roofline.specs.formats import find_format
@@ -24,8 +29,8 @@ from roofline.specs.images import EncodedImage, encoded_image, parse_image_size
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 
-MAX_LENGTH = 10**9
-"""The largest accepted sequence length in tokens."""
+if TYPE_CHECKING:
+    from typing import Unpack
 
 WORKLOAD = ("batch", "prompt", "generate", "prefix", "images")
 """The counts of a scenario that may be arrays, besides the context."""
@@ -33,134 +38,243 @@ WORKLOAD = ("batch", "prompt", "generate", "prefix", "images")
 DEFAULT_PROMPT = 512
 """Prompt tokens by default, as in llama.cpp's llama-bench."""
 
-DEFAULT_GENERATE = 128
-"""Tokens generated per sequence by default."""
-
-MAX_BATCH = 10**7
-"""The largest accepted batch in sequences."""
-
 INTEGER = find_format("int8")
 """The format to which some engines quantize activations that meet integer weights."""
 
-MAX_PRICE = 1e6
-"""The highest accepted price in USD per device hour."""
+FIELDS = (
+    *("model", "hardware", "batch", "prompt", "generate", "context", "prefix", "precision", "fusions", "convention"),
+    *("images", "settings", "techniques", "engine", "price", "image_size", "host", "drawn"),
+)
 
 
-class Applied(tuple[str, ...]):
-    """The techniques that a scenario has, in contrast to those that its caller asks for."""
+class Scenario:
+    """The question: a model on hardware with a workload, formats, parallelism, an engine and its settings.
 
-    __slots__ = ()
+    Every option of `roofline.scenario.options` is a keyword, and model and hardware may come first:
 
+    >>> from roofline import Scenario
+    >>> Scenario("llama-3.1-8b", "h100-sxm", batch=8, quant="fp8", tp=2)
+    Scenario(llama-3.1-8b on h100-sxm, batch 8, prompt 512, generate 128, weights fp8, KV bf16, 2 devices, engine vllm)
 
-_apply: Callable[[Scenario, Iterable[str]], Scenario] | None = None
+    Model, hardware, engine and host are names, paths or objects. `batch` (sequences), `prompt`, `generate`, `context`
+    and `prefix` (tokens per sequence) are integers or NumPy integer arrays that broadcast. `prefix` tokens are cached
+    before prefill. `context` is the number of cached tokens at the reported decode step, by default prefix + prompt,
+    the first step of a generation. Formats default to those of the released checkpoint, as far as engine and hardware
+    support them (`roofline.specs.checkpoint`); `precision` gives all at once. The `images` of each sequence pass
+    through the model's vision encoder and join the prompt. The prompt of an encoder-decoder is its encoder's input.
+    `settings`, a `Settings`, is the start that single options change. `techniques` are applied, each written NAME or
+    NAME:key=value. `fusions` are names of `roofline.graph.fusion` in place of `flash` and `fuse`.
 
-
-def apply_with(apply: Callable[[Scenario, Iterable[str]], Scenario]) -> None:
-    """Set how scenarios apply the techniques that they are asked for; the catalogue, a later room, does so."""
-    global _apply
-    _apply = apply
-
-
-class Scenario(Struct, frozen=True, eq=False, dict=True):
-    """A model on hardware with a workload, formats, parallelism and an engine. Errors are RooflineError.
-
-    `batch` (sequences), `prompt`, `generate`, `context` and `prefix` (tokens per sequence) are integers or NumPy
-    integer arrays that broadcast. `prefix` tokens are cached before prefill. `context` is the number of cached tokens
-    at the reported decode step, by default prefix + prompt, the first step of a generation. `precision` defaults to
-    the released checkpoint's, as far as engine and hardware support it (`roofline.specs.checkpoint`). `fusions` are
-    names of `roofline.graph.fusion`; the default is FlashAttention, "attention". The `images` of each sequence pass
-    through the model's vision encoder and join the prompt; `image_size` is theirs in pixels, "1024x768" (default: that
-    of the model's spec). The prompt of an encoder-decoder is its encoder's input.
-    `settings`: parallelism, speculative decoding, chunked prefill, ... `engine` is the profile of expected times, a
-    name, a path or an `Engine` (`roofline.specs.engine`): by default llama.cpp on CPUs and Apple silicon and of models
-    in GGUF, else vLLM. `techniques` are applied, each written NAME or NAME:key=value
-    (`roofline.techniques.apply_techniques`). `price` is USD per device hour, by default that of the hardware's spec.
-    `host` is the server of PCIe devices, a name or a path (`roofline.specs.host`), by default that of the hardware's
-    spec.
+    Scenarios are immutable, comparable, hashable and picklable; `with_` gives a changed one. Raises RooflineError for
+    values that no scenario has, or not together.
     """
 
     model: Model
     hardware: Hardware
-    batch: Any = 1
-    prompt: Any = None
-    generate: Any = DEFAULT_GENERATE
-    context: Any = None
-    prefix: Any = 0
-    precision: Precision | None = None
-    fusions: Iterable[str] | None = None
-    convention: Convention | str = Convention.PHYSICAL
-    images: Any = 0
-    settings: Settings = PLAIN_SETTINGS
-    techniques: tuple[str, ...] = ()
-    engine: Engine | str | None = None
-    price: float | None = None
-    image_size: str | None = None
-    host: str | None = None
+    batch: Any
+    prompt: Any
+    generate: Any
+    context: Any
+    prefix: Any
+    precision: Precision
+    fusions: tuple[str, ...]
+    convention: Convention
+    images: Any
+    settings: Settings
+    techniques: tuple[str, ...]
+    engine: Engine | str
+    price: float | None
+    image_size: str | None
+    host: str | None
+    drawn: tuple[Lengths | None, Lengths | None]
+    _question: Question | None
+    _plain: Scenario | None
 
-    def __post_init__(self) -> None:
-        if self.techniques and not isinstance(self.techniques, Applied):
-            self._become(self._with_techniques())
-            return
-        try:
-            convention = Convention(self.convention)
-        except ValueError:
-            known = ", ".join(Convention)
-            raise RooflineError(f"unknown convention {quote(self.convention)}; known: {known}") from None
-        default = () if convention is Convention.LLM_VIEWER else ("attention",)
-        if isinstance(self.fusions, str):
-            raise RooflineError(f"fusions must be a list of names, got {quote(self.fusions)}")
-        chosen = default if self.fusions is None else check_fusions(self.fusions)
-        settings = {
-            "convention": convention,
-            "fusions": chosen,
-            "batch": _count("batch", self.batch, 1, MAX_BATCH),
-            "prompt": _count("prompt", self._default_prompt if self.prompt is None else self.prompt, 1, MAX_LENGTH),
-            "generate": _count("generate", self.generate, 1, MAX_LENGTH),
-            "prefix": _count("prefix", self.prefix, 0, MAX_LENGTH),
-            "images": _count("images", self.images, 0, MAX_BATCH),
-            "precision": self.precision or precision_of(self.model, self.hardware, self.profile),
-        }
-        if self.price is not None and (
-            isinstance(self.price, bool) or not isinstance(self.price, (int, float)) or not 0 <= self.price < MAX_PRICE
-        ):
-            raise RooflineError(f"--price must be USD per device hour, at least 0, got {self.price}")
-        if self.host is not None and self.hardware.host != (host := load_host(self.host)):
-            settings["hardware"] = hosted(self.hardware, host)
-        engine = default_engine(self.hardware, self.model)
-        if self.engine is None:
-            settings["engine"] = engine
-        elif self.engine != engine:
-            self.profile  # noqa: B018 - raises for an unknown engine
-        least = 1 if convention.context_includes_new_token else 0
-        if self.context is not None:
-            settings["context"] = _count("context", self.context, least, 2 * MAX_LENGTH)
-        self._check_model(settings)
-        _check_shapes({name: settings[name] for name in (*WORKLOAD, "context") if name in settings})
-        for name, value in settings.items():
-            force_setattr(self, name, value)
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Model | None = None,
+        hardware: str | os.PathLike[str] | Hardware | None = None,
+        /,
+        **options: Unpack[Options],
+    ) -> None:
+        first = {name: value for name, value in (("model", model), ("hw", hardware)) if value is not None}
+        self._ask(Question().with_({**first, **_apart(options, first)}))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a scenario does not change: scenario.with_({name}=...) gives a changed one")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a scenario does not change, and keeps its {name}")
 
     def __repr__(self) -> str:
         return f"Scenario({self.described})"
 
-    def _with_techniques(self) -> Scenario:
-        """The scenario with the techniques that it is asked for."""
-        names = self.techniques
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise RooflineError(f"techniques must be a list of names, got {quote(names)}")
-        if _apply is None:
-            raise RooflineError("techniques are applied with roofline.techniques.apply_techniques")
-        return _apply(replace(self, techniques=()), names)
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, Scenario) else NotImplemented
 
-    def _become(self, other: Scenario) -> None:
-        """Take the fields of another scenario."""
-        for name in self.__struct_fields__:
-            force_setattr(self, name, getattr(other, name))
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self._fields, self._question, self._plain)
+
+    def with_(self, **changes: Unpack[Options]) -> Scenario:
+        """The scenario with other options, and its techniques applied again; None takes an option back.
+
+        >>> from roofline import Scenario
+        >>> scenario = Scenario("llama-3.1-8b", "h100-sxm", techniques=["awq"])
+        >>> scenario.with_(batch=64, techniques=None) == Scenario("llama-3.1-8b", "h100-sxm", batch=64)
+        True
+        """
+        question = self._asked.with_(changes)
+        changed = object.__new__(Scenario)
+        plain = self._plain if _same_plain(self._asked, question) else None
+        changed._ask(question, plain)
+        return changed
+
+    def without(self, *names: str) -> Scenario:
+        """The scenario with options at their defaults."""
+        return self.with_(**dict[str, Any].fromkeys(names))
+
+    def changed(self, **fields: Any) -> Scenario:
+        """The scenario with fields changed, as techniques and variations do: no option is read again."""
+        return _restored(_checked({**self._fields, **fields}), None)
+
+    def at(self, **counts: Any) -> Scenario:
+        """The scenario with other counts of its workload, before techniques; no limit of the engine checks them."""
+        plain = self.plain.changed(**counts)
+        return catalogue().apply(plain, self._asked.values["with"]) if self.techniques else plain
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, by name: `Scenario(**scenario.options) == scenario`.
+
+        Raises RooflineError for a scenario of objects that no text stands for.
+        """
+        return self._asked.options
+
+    def given_options(self, without: Collection[str] = ()) -> dict[str, Any]:
+        """The options as they were given, but for some; objects of the library where no text stands for them."""
+        question = self._asked.with_(dict.fromkeys(without))
+        return {**question.values, **question.written}
+
+    @property
+    def asked(self) -> bool:
+        """Whether the scenario's options are known: not of one whose fields a technique or a variation changed."""
+        return self._question is not None
+
+    @property
+    def model_name(self) -> str:
+        """The name or path of the model, as given."""
+        return self._asked.written.get("model", self.model.name)
+
+    @property
+    def hardware_name(self) -> str:
+        """The name or path of the hardware, as given."""
+        return self._asked.written.get("hw", self.hardware.name)
+
+    @property
+    def engine_name(self) -> str:
+        """The name (with a version) or path of the engine."""
+        return self.engine if isinstance(self.engine, str) else self.engine.label
+
+    @property
+    def plain(self) -> Scenario:
+        """The scenario before its techniques."""
+        return self._plain or self
+
+    @property
+    def degrees(self) -> Mapping[str, int]:
+        """The degrees of parallelism that were given, by field of `Parallelism`."""
+        return self._asked.degrees
+
+    @property
+    def formats(self) -> Mapping[str, str]:
+        """The formats that were given, by argument of `parse_precision`."""
+        return self._asked.groups["formats"]
+
+    def given(self, name: str) -> Any:
+        """The value of an option as it was given; None for one that was not."""
+        return self._asked.values.get(name)
+
+    @property
+    def as_released(self) -> bool:
+        """Whether a quantized checkpoint keeps its released format: no option or technique sets another."""
+        return self._asked.as_released
+
+    @property
+    def max_batch(self) -> int:
+        """The most sequences in the batch, of all data-parallel ranks."""
+        settings = self.plain.settings
+        return min(MAX_BATCH, (settings.sequences or MAX_BATCH) * settings.parallel.data)
+
+    @property
+    def lengths(self) -> tuple[Lengths, Lengths]:
+        """The lengths of prompts and of outputs under load, in tokens."""
+        counts = ("prompt", self.prompt), ("generate", self.generate)
+        prompt, generate = (_lengths(name, count, own) for (name, count), own in zip(counts, self.drawn, strict=True))
+        return prompt, generate
+
+    def _ask(self, question: Question, plain: Scenario | None = None) -> None:
+        """Take the fields that a question resolves to, with its techniques applied to the `plain` scenario."""
+        techniques = question.values.get("with", ())
+        if plain is None:
+            plain = _restored(_checked(resolve(question)), question.with_({"with": None}) if techniques else question)
+            if plain.hardware is question.values["hw"]:
+                vars(plain)["profile"] = question.profile
+            plain._check_limits()
+        applied = catalogue().apply(plain, techniques) if techniques else plain
+        vars(self).update({**applied._fields, "_question": question, "_plain": plain if techniques else None})
+
+    @property
+    def _fields(self) -> dict[str, Any]:
+        return {name: vars(self)[name] for name in FIELDS}
+
+    @property
+    def _asked(self) -> Question:
+        """The question; of a scenario whose fields were changed, its fields."""
+        asked: Question | None = vars(self)["_question"]
+        if asked is not None:
+            return asked
+        if self.techniques:
+            raise RooflineError("a scenario that was changed after its techniques cannot be asked again: start before")
+        return Question().with_({FIELD_OPTIONS.get(name, name): value for name, value in self._fields.items()})
+
+    @cached_property
+    def _key(self) -> tuple[object, ...]:
+        """All that a prediction depends on, in a form that compares."""
+        counts = (_comparable(getattr(self, name)) for name in (*WORKLOAD, "context"))
+        lengths = (None if drawn is None else drawn.written for drawn in self.drawn)
+        settings = _comparable_settings(self.settings)
+        return (
+            *(self.model, self.hardware, self.precision, self.fusions, self.convention, self.techniques, self.profile),
+            *(self.price, self.image_size, self.host, *counts, *lengths, settings),
+        )
+
+    @cached_property
+    def _hash(self) -> int:
+        counts = (_comparable(getattr(self, name)) for name in (*WORKLOAD, "context"))
+        degrees = self.settings.parallel
+        return hash((self.model.name, self.hardware.name, self.techniques, self.price, degrees, *counts))
+
+    def _check_limits(self) -> None:
+        """Raise RooflineError for what vLLM refuses, or runs in turns."""
+        settings = self.settings
+        if settings.sequences is not None and (batch := int(np.max(self.batch))) > self.max_batch:
+            raise RooflineError(f"a batch of {batch} is more than max_num_seqs allows at once, {self.max_batch}")
+        if any(_told(name, self.given(name)) for name in ("prompt", "generate", "prefix", "images")):
+            self.check_lengths()  # a load or a trace may have others than the default ones
+
+    def check_lengths(self) -> None:
+        """Raise RooflineError for sequences that are longer than the engine is set to run."""
+        longest = self.plain.settings.longest
+        if longest is not None and (tokens := int(np.max(self.plain.first_cached + self.plain.generate))) > longest:
+            raise RooflineError(f"a sequence of {tokens} tokens is longer than max_model_len {longest}")
 
     @property
     def described(self) -> str:
         """The scenario in a line: model, hardware, workload, formats, devices, techniques and engine."""
         workload = [f"{name} {_shown(getattr(self, name))}" for name in ("batch", "prompt", "generate")]
-        assert self.precision is not None
         formats = f"weights {self.precision.weights.name}, KV {self.precision.kv.name}"
         devices = self.settings.parallel.devices
         spread = [f"{devices} devices"] if devices > 1 else []
@@ -182,7 +296,6 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
     def run_precision(self) -> Precision:
         """The formats that the engine computes in: some quantize activations that meet integer weights to 8 bits."""
         precision = self.precision
-        assert precision is not None
         linear, hardware = precision.weights.linear, self.hardware
         if linear is None or linear.arithmetic != INTEGER.arithmetic or self.convention is not Convention.PHYSICAL:
             return precision
@@ -196,24 +309,6 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
         return replace(precision, activations=INTEGER, queries=precision.attention)
 
     @property
-    def _default_prompt(self) -> int:
-        """512 tokens, the maximum context of a shorter encoder or a U-Net, or an encoder's fixed length (Whisper)."""
-        if self._encoder and self.model.tower_tokens:
-            return self.model.tower_tokens
-        longest = self.model.max_context if self.model.task == "encode" else None
-        return longest if longest and self.model.unet else min(DEFAULT_PROMPT, longest or DEFAULT_PROMPT)
-
-    def _check_model(self, settings: dict[str, Any]) -> None:
-        model = self.model
-        self._image  # noqa: B018 - raises for a size that is none, or that the image processor rejects
-        if _any(settings["images"]) and model.tower_kind != "vision":
-            if model.title.endswith("(text decoder only)"):
-                raise RooflineError(f"the spec of {model.name} has no vision encoder: images are not simulated")
-            raise RooflineError(f"{model.name} has no vision encoder for images")
-        if _any(settings["prefix"]) and (model.tower_kind == "encoder" or model.task == "encode"):
-            raise RooflineError(f"{model.name} has an encoder, which cannot start from a cached prefix")
-
-    @property
     def _encoder(self) -> bool:
         return self.model.tower_kind == "encoder"
 
@@ -224,7 +319,7 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def _image(self) -> EncodedImage:
-        return encoded_image(self.model, None if self.image_size is None else parse_image_size(self.image_size))
+        return _encoded_image(self.model, self.image_size)
 
     @property
     def image_tokens(self) -> int:
@@ -284,6 +379,127 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
         if all(type(value) is int for value in values):
             return ()
         return np.broadcast_shapes(*(np.shape(value) for value in values))
+
+
+FIELD_OPTIONS: Mapping[str, str] = {"hardware": "hw", "techniques": "with"}
+"""Options by the field that they set, where the names differ."""
+
+
+def _apart(options: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The keywords, none of which may name what came first."""
+    for name in first:
+        if name in options or (name == "hw" and "hardware" in options):
+            raise RooflineError(f"{name} is given twice")
+    return options
+
+
+def _same_plain(before: Question, after: Question) -> bool:
+    """Whether two questions differ in techniques alone, and these leave the scenario before them as it is."""
+    rest = [{name: value for name, value in asked.values.items() if name != "with"} for asked in (before, after)]
+    if rest[0].keys() != rest[1].keys() or any(rest[0][name] is not rest[1][name] for name in rest[0]):
+        return False
+    return before.as_released == after.as_released
+
+
+def _restored(fields: Mapping[str, Any], question: Question | None, plain: Scenario | None = None) -> Scenario:
+    """The scenario of checked fields."""
+    scenario = object.__new__(Scenario)
+    vars(scenario).update({**fields, "_question": question, "_plain": plain})
+    return scenario
+
+
+def _checked(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a scenario in their final types; raises RooflineError for what no scenario has."""
+    model, hardware = fields["model"], fields["hardware"]
+    try:
+        convention = Convention(fields["convention"])
+    except ValueError:
+        known = ", ".join(Convention)
+        raise RooflineError(f"unknown convention {quote(fields['convention'])}; known: {known}") from None
+    fusions = fields["fusions"]
+    if isinstance(fusions, str):
+        raise RooflineError(f"fusions must be a list of names, got {quote(fusions)}")
+    default = () if convention is Convention.LLM_VIEWER else ("attention",)
+    price, host = fields["price"], fields["host"]
+    if price is not None and (
+        isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < MAX_PRICE
+    ):
+        raise RooflineError(f"the price must be USD per device hour, at least 0, got {price}")
+    if host is not None and hardware.host != (found := load_host(host)):
+        hardware = hosted(hardware, found)
+    engine, precision = fields["engine"], fields["precision"]
+    prompt = _default_prompt(model) if fields["prompt"] is None else fields["prompt"]
+    counts = {
+        "batch": _count("batch", fields["batch"], 1, MAX_BATCH),
+        "prompt": _count("prompt", prompt, 1, MAX_LENGTH),
+        "generate": _count("generate", fields["generate"], 1, MAX_LENGTH),
+        "prefix": _count("prefix", fields["prefix"], 0, MAX_LENGTH),
+        "images": _count("images", fields["images"], 0, MAX_BATCH),
+    }
+    if fields["context"] is not None:
+        least = 1 if convention.context_includes_new_token else 0
+        counts["context"] = _count("context", fields["context"], least, 2 * MAX_LENGTH)
+    _check_model(model, counts, fields["image_size"])
+    _check_shapes(counts)
+    return {
+        **fields,
+        **counts,
+        "hardware": hardware,
+        "convention": convention,
+        "fusions": default if fusions is None else check_fusions(fusions),
+        "engine": default_engine(hardware, model) if engine is None else engine,
+        "precision": precision_of(model, hardware, engine) if precision is None else precision,
+        "techniques": tuple(fields["techniques"]),
+    }
+
+
+def _told(name: str, value: Any) -> bool:
+    """Whether the value of an option is another one than its default."""
+    return value is not None and (isinstance(value, np.ndarray) or value != OPTIONS[name].usual)
+
+
+def _lengths(name: str, count: Any, drawn: Lengths | None) -> Lengths:
+    """The lengths of a count, or of a distribution, of which techniques may have changed the mean."""
+    if drawn is None:
+        return parse_lengths(count, name)
+    mean = max(1, round(drawn.mean))
+    return drawn if count == mean else drawn.times(count / mean)
+
+
+def _default_prompt(model: Model) -> int:
+    """512 tokens, the maximum context of a shorter encoder or a U-Net, or an encoder's fixed length (Whisper)."""
+    if model.tower_kind == "encoder" and model.tower_tokens:
+        return model.tower_tokens
+    longest = model.max_context if model.task == "encode" else None
+    return longest if longest and model.unet else min(DEFAULT_PROMPT, longest or DEFAULT_PROMPT)
+
+
+def _check_model(model: Model, counts: Mapping[str, Any], image_size: str | None) -> None:
+    """Raise RooflineError for images or a cached prefix that the model cannot have."""
+    _encoded_image(model, image_size)  # raises for a size that is none, or that the image processor rejects
+    if _any(counts["images"]) and model.tower_kind != "vision":
+        if model.title.endswith("(text decoder only)"):
+            raise RooflineError(f"the spec of {model.name} has no vision encoder: images are not simulated")
+        raise RooflineError(f"{model.name} has no vision encoder for images")
+    if _any(counts["prefix"]) and (model.tower_kind == "encoder" or model.task == "encode"):
+        raise RooflineError(f"{model.name} has an encoder, which cannot start from a cached prefix")
+
+
+def _encoded_image(model: Model, size: str | None) -> EncodedImage:
+    return encoded_image(model, None if size is None else parse_image_size(size))
+
+
+def _comparable(count: Any) -> object:
+    """A count, or the shape and values of an array of them."""
+    return (count.shape, tuple(count.reshape(-1).tolist())) if isinstance(count, np.ndarray) else count
+
+
+def _comparable_settings(settings: Settings) -> object:
+    """The settings, whose counts may be arrays."""
+    arrays = ("useful", "kv_reserved")
+    if not any(isinstance(getattr(settings, name), np.ndarray) for name in arrays):
+        return settings
+    return tuple(_comparable(getattr(settings, name)) for name in settings.__struct_fields__)
 
 
 def _any(value: Any) -> bool:

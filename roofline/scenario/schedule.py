@@ -36,7 +36,8 @@ class Pass(NamedTuple):
 
     `busy` is the fraction of these runs, over all pipeline stages, that have work; the others are pipeline bubbles.
     `host`: what the CPU does before it; drafts, and parts of a pass, follow each other within one step of the engine.
-    `slowdown`: its expected time over that of its kernels and its step, where more was measured.
+    `slowdown`: its expected time over that of its kernels and its step, where more was measured. `eager`: no CUDA graph
+    replays it.
     """
 
     placement: Placement
@@ -46,6 +47,7 @@ class Pass(NamedTuple):
     busy: Any = 1.0
     host: HostWork = "step"
     slowdown: float = 1.0
+    eager: bool = False
 
 
 def overlaps(passes: Iterable[Pass]) -> bool:
@@ -171,6 +173,13 @@ class Schedule:
 
     def prefill(self, step: Step, tower: Step | None) -> tuple[Pass, ...]:
         """The passes of prefill: encoder, chunks of the prompt, KV cache transfer, and the draft's own prefill."""
+        return self._launched(self._prefill(step, tower))
+
+    def _launched(self, passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
+        """The passes as the engine launches them."""
+        return tuple(run._replace(eager=True) for run in passes) if self.settings.eager else passes
+
+    def _prefill(self, step: Step, tower: Step | None) -> tuple[Pass, ...]:
         passes: list[Pass] = []
         if tower is not None and self.model.tower is not None:
             placed, local = self._place(self.tower, self.hardware), self._local(tower, micro=False)
@@ -219,14 +228,15 @@ class Schedule:
         N chunks follow each other through p pipeline stages in the time of (N + p - 1) / p passes. Every pass in which
         a prompt ends computes logits, as the last one does.
         """
-        if self.settings.chunk is None:
+        budget = self.settings.pass_tokens
+        if budget is None:
             bubbles, busy = self._bubbles(step, decode=False)
             whole = Pass(self._prefill_placement, self._local(step, split=True), bubbles, busy=busy)
             yield from self._staged(whole, self.networks[0])
             return
         parallel, overlap = self.settings.parallel, self._overlap_batches("prefill")
         ranked = step._replace(batch=np.ceil(step.batch / parallel.data))
-        stretches = chunks(ranked, self.settings.chunk, self.networks[0].saturation_points)
+        stretches = chunks(ranked, budget, self.networks[0].saturation_points)
         number = sum(runs for _, runs in stretches)
         filled = number + parallel.pipeline - 1
         # The prompts that end before the last pass, as a share of the sequences in these passes.
@@ -244,6 +254,9 @@ class Schedule:
 
     def decode(self, step: Step) -> tuple[Pass, ...]:
         """The passes of one decode iteration: the decode step, or draft passes and verification."""
+        return self._launched(self._decode(step))
+
+    def _decode(self, step: Step) -> tuple[Pass, ...]:
         step = step._replace(batch=step.batch * self.settings.beams)
         if self.cascade is None:
             return self._iteration(step)

@@ -17,7 +17,7 @@ from roofline.scenario.speculation import Speculation
 from roofline.specs.engine import PHASES
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
-from roofline.specs.reserve import MEMORY_READINGS, check_memory
+from roofline.specs.reserve import MEMORY_READINGS, Reserve, check_memory
 
 
 class Host(Checked, frozen=True):
@@ -65,9 +65,9 @@ class Settings(Checked, frozen=True):
     prompt once for all its beams. `two_batch_overlap`: the phases in which one micro-batch computes during the
     all-to-all of another.
     `memory`: what the engine reserves, or the "static" reading: one pass over all prompts, and the whole device.
-    `utilization`: the fraction of device memory that the engine may use, by default its profile's. Under load at most
-    `sequences` run on a data-parallel rank, by default the engine's, and requests have at most `longest` tokens.
-    `stages`:
+    `utilization`: the fraction of device memory that the engine may use, by default its profile's. At most `sequences`
+    run on a data-parallel rank, requests have at most `longest` tokens, and a step of the engine at most `step_tokens`:
+    all by default the engine's. `eager`: the engine replays no CUDA graphs. `stages`:
     fractions of the layers in order, each with the share of the tokens that they process; () for all. `propagate_keys`:
     layers that a decoded token skips (`depth`) still compute its keys and values. `fetch`: the prefix's KV cache is
     loaded over a network.
@@ -95,6 +95,8 @@ class Settings(Checked, frozen=True):
     utilization: float | None = None
     sequences: int | None = None
     longest: int | None = None
+    step_tokens: int | None = None
+    eager: bool = False
     stages: tuple[tuple[float, float], ...] = ()
     propagate_keys: bool = False
     fetch: Fetch | None = None
@@ -114,16 +116,43 @@ class Settings(Checked, frozen=True):
                 f"stages of Settings must be fractions of the layers and of the tokens, got {self.stages}"
             )
         if self.utilization is not None and not 0 < self.utilization <= 1:
-            raise RooflineError(f"--gpu-memory-utilization must be above 0 and at most 1, got {self.utilization}")
-        for option, count in (("--max-num-seqs", self.sequences), ("--max-model-len", self.longest)):
+            raise RooflineError(
+                f"the fraction of memory that the engine may use must be above 0 and at most 1, got {self.utilization}"
+            )
+        for meaning, count in (
+            ("the most sequences at once", self.sequences),
+            ("the longest sequence in tokens", self.longest),
+            ("the most tokens of a step", self.step_tokens),
+        ):
             if count is not None and not (type(count) is int and count >= 1):
-                raise RooflineError(f"{option} must be an integer of at least 1, got {count}")
+                raise RooflineError(f"{meaning} must be an integer of at least 1, got {count}")
+        if self.step_tokens and self.sequences and self.step_tokens < self.sequences:
+            raise RooflineError(
+                f"a step of at most {self.step_tokens} tokens has no room for {self.sequences} sequences, which decode"
+                " at least one token each"
+            )
         if not 0 <= self.expert_skew <= 10:
-            raise RooflineError(f"--expert-skew must be between 0 and 10, got {self.expert_skew}")
-        if self.stages and any((self.chunk, self.host, self.speculation, self.cascade, self.depth != 1)):
+            raise RooflineError(
+                f"the skew of experts must be between 0 and 10, got {self.expert_skew}", options=["expert_skew"]
+            )
+        if self.stages and any((self.pass_tokens, self.host, self.speculation, self.cascade, self.depth != 1)):
             raise RooflineError(
                 "layers with fewer tokens than others are simulated for whole passes of one model alone"
             )
+
+    def reserved(self, reserve: Reserve) -> Reserve:
+        """An engine's memory settings on a device, with those that are given in their place."""
+        found = reserve.limited(self.utilization, self.step_tokens, self.sequences)
+        return found.without_graphs() if self.eager else found
+
+    def longest_of(self, model: Model) -> int | None:
+        """The longest sequence of a model that the engine is set to run; None where nothing limits it."""
+        return min((limit for limit in (self.longest, model.max_context) if limit), default=None)
+
+    @property
+    def pass_tokens(self) -> int | None:
+        """The most tokens of a pass of prefill, of all sequences together; None where nothing asks for a limit."""
+        return min((limit for limit in (self.chunk, self.step_tokens) if limit), default=None)
 
     @property
     def kept_tokens(self) -> float:
@@ -135,6 +164,19 @@ def _within(values: Any, least: float) -> bool:
     """Whether a number, or every number of an array, is finite and at least `least`."""
     array = np.asarray(values)
     return array.dtype.kind in "iuf" and bool(np.all(np.isfinite(array) & (array >= least)))
+
+
+def gpu_layers(model: Model, cpu: Hardware, count: int) -> Host | None:
+    """The host of a model with `count` layers on the GPU (llama.cpp's --n-gpu-layers); None where it has them all.
+
+    The other layers are computed on the `cpu`, and their weights and KV cache stay in its memory. llama.cpp counts the
+    output head as a further layer; here it is divided like the layers.
+    """
+    layers = model.layers
+    if not count >= 0:
+        raise RooflineError(f"the layers on the GPU must be at least 0, got {count}")
+    share = max(layers - count, 0) / layers
+    return Host(cpu, work=share, memory=share) if share else None
 
 
 PLAIN_SETTINGS = Settings()

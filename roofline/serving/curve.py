@@ -1,41 +1,41 @@
-"""A deployment under loads: the answer of `roofline serve`.
-
->>> from roofline import Scenario, load_hardware, load_model
->>> from roofline.serving import Load, serve
->>> scenario = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"))
->>> curve = serve(scenario, Load(prompt=1024, output=256, concurrency=1), [1, 16, 64])
->>> [round(point.output_tokens_per_second) for point in curve.outcomes] == sorted(
-...     round(point.output_tokens_per_second) for point in curve.outcomes)
-True
-"""
+"""A deployment under loads: the answer of `roofline serve`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.display import repr_html
-from roofline.core.errors import RooflineError
+from roofline.core.display import Result
+from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.scenario.cost import HOUR, MILLION, price
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
-from roofline.serving.load import Arrivals, Load
+from roofline.serving.load import Arrivals, Load, Trace
+from roofline.serving.options import LOAD_OPTIONS, LoadOptions
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
-from roofline.serving.pools import Pools, Tandem, tandem_of
+from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.simulation import simulate
 from roofline.serving.steady import steady
+from roofline.serving.traces import read_trace
 from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import Scheduler
 
+if TYPE_CHECKING:
+    from typing import Unpack
 
-class Curve(Struct, frozen=True):
+
+class Curve(Result, Struct, frozen=True):
     """The outcomes of a replica at each of `values`: concurrencies, rates in requests/s, or a single run.
 
-    With prefill and decode apart, `tandem` has both, and `replica` is one of decode.
+    With prefill and decode apart, `tandem` has both, and `replica` is one of decode. `targets` are those of goodput:
+    TTFT and TPOT in seconds, infinite without one.
     """
 
     replica: Replica
@@ -44,8 +44,7 @@ class Curve(Struct, frozen=True):
     outcomes: tuple[Outcome, ...]
     simulated: bool
     tandem: Tandem | None = None
-
-    _repr_html_ = repr_html
+    targets: Targets = NO_TARGETS
 
     @property
     def scenario(self) -> Scenario:
@@ -77,44 +76,103 @@ class Curve(Struct, frozen=True):
 
 def serve(
     scenario: Scenario,
-    load: Load,
+    load: Load | None = None,
     values: Sequence[float] | None = None,
     *,
-    requests: int | None = None,
-    seed: int = 0,
-    targets: Targets = NO_TARGETS,
     scheduler: Scheduler | None = None,
-    pools: Pools | None = None,
+    **options: Unpack[LoadOptions],
 ) -> Curve:
-    """The outcomes at several concurrencies or rates (None: the load's own).
+    """The outcomes of a scenario's deployment under load, at one or several concurrencies or rates.
 
-    Steady states by default; `requests` simulates that many for each value, and traces, offline loads and closed loops
-    with `rounds` are always simulated. `pools` are replicas of prefill and of decode; one of each for a scenario with
-    `decode_hardware`. Raises RooflineError where the model or no request fits.
+    >>> from roofline import Scenario, serve
+    >>> curve = serve(Scenario("llama-3.1-8b", "h100-sxm", prompt=1024, generate=256), concurrency=[1, 16, 64])
+    >>> tokens = [outcome.output_tokens_per_second for outcome in curve.outcomes]
+    >>> tokens == sorted(tokens)
+    True
+
+    The load is given by keywords, the options of `roofline.serving.options`: `concurrency`, `rate` (requests/s),
+    `offline` or `trace`, by default 1 to 256 requests in flight. Or it is a `Load`, at some `values` of it. Lengths are
+    the scenario's. Steady states by default; `simulate` simulates that many requests for each value, and traces,
+    offline loads and closed loops with `rounds` are always simulated. `disaggregation` are replicas of prefill and of
+    decode; one of each for a scenario with `decode_hardware`. Raises RooflineError where the model or no request fits.
     """
-    _check(scenario)
-    kind = load.arrivals
+    asked = {name: LOAD_OPTIONS[name].usual for name in LOAD_OPTIONS} | _read(options)
+    if load is None:
+        load, values = _load_of(asked, values)
+    elif given := sorted(ARRIVALS & {name for name, value in options.items() if value is not None}):
+        raise RooflineError(f"{' and '.join(given)} are given beside a load")
+    load = load.of(scenario)
+    kind, requests, seed = load.arrivals, asked["simulate"], asked["seed"]
+    targets = targets_of(asked["ttft"], asked["tpot"])
     points = tuple(float(value) for value in (values if values is not None else [_own(load)]))
-    _check_run(load, points, requests, seed, targets)
+    _check_run(load, points)
     quick = kind in (Arrivals.CLOSED, Arrivals.OPEN) and requests is None and load.rounds is None
+    pools = asked["disaggregation"]
     if pools is not None or scenario.settings.decode_hardware is not None:
-        tandem, count = tandem_of(scenario, load, pools or Pools(), scheduler), requests or DEFAULT_REQUESTS
+        pools = parse_pools(pools) if isinstance(pools, str) else pools or Pools()
+        tandem, count = tandem_of(scenario, load, pools, scheduler), requests or DEFAULT_REQUESTS
         found = (
             steady_outcomes_of(tandem, load, points, targets)
             if quick
             else tuple(simulated_outcome(tandem, _at(load, value), count, seed, targets) for value in points)
         )
-        return Curve(tandem.decode, load, points, found, not quick, tandem)
+        return Curve(tandem.decode, load, points, found, not quick, tandem, targets)
     replica = replica_of(scenario, load, scheduler)
     if quick:
         found = steady_outcomes(replica, load, steady(replica, load, points), targets)
-        return Curve(replica, load, points, found, simulated=False)
+        return Curve(replica, load, points, found, simulated=False, targets=targets)
     outcomes = []
     for value in points:
         changed = _at(load, value)
         served = simulate(replica, changed, requests or DEFAULT_REQUESTS, seed)
         outcomes.append(outcome_of(replica, changed, served, targets))
-    return Curve(replica, load, points, tuple(outcomes), simulated=True)
+    return Curve(replica, load, points, tuple(outcomes), simulated=True, targets=targets)
+
+
+def targets_of(ttft: float | str | None, tpot: float | str | None) -> Targets:
+    """Targets of TTFT and TPOT in seconds, infinite without one."""
+    read = _read({"ttft": ttft, "tpot": tpot})
+    return read.get("ttft", math.inf), read.get("tpot", math.inf)
+
+
+USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Requests in flight where no load is given."""
+
+ARRIVALS = frozenset({"concurrency", "rate", "offline", "trace", "burstiness", "prefix_hits", "rounds"})
+"""Options that make a load."""
+
+
+def _read(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of options; one of numbers may have several, and objects of the library stay."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in LOAD_OPTIONS:
+            raise UnknownNameError("option of a load", name, LOAD_OPTIONS)
+        if value is None:
+            continue
+        option = LOAD_OPTIONS[name]
+        if name in ("concurrency", "rate") and not isinstance(value, (int, float, str)):
+            found[name] = [option.number(entry) for entry in value]
+        elif isinstance(value, (Trace, Pools)):
+            found[name] = value
+        else:
+            found[name] = option.read(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    return found
+
+
+def _load_of(asked: Mapping[str, Any], values: Sequence[float] | None) -> tuple[Load, Sequence[float] | None]:
+    """The load of options, and its values."""
+    given = {name: asked[name] for name in ("concurrency", "rate", "offline", "trace") if asked[name] is not None}
+    if not given:
+        given = {"concurrency": USERS}
+    for name in ("concurrency", "rate"):
+        if name in given and not isinstance(given[name], (int, float)):
+            values = list(given[name])
+            given[name] = values[0] if values else None
+    if isinstance(given.get("trace"), str):
+        given["trace"] = read_trace(Path(given["trace"]))
+    hits, rounds = asked["prefix_hits"], asked["rounds"]
+    return Load(**given, burstiness=asked["burstiness"], hits=hits, rounds=rounds), values
 
 
 DEFAULT_REQUESTS = 2000
@@ -134,8 +192,8 @@ def _own(load: Load) -> float:
     return float(load.concurrency or load.rate or load.offline or 0)
 
 
-def _check_run(load: Load, points: tuple[float, ...], requests: int | None, seed: int, targets: Targets) -> None:
-    """Raise RooflineError for values that no load has, and for a simulation of none or of negative requests."""
+def _check_run(load: Load, points: tuple[float, ...]) -> None:
+    """Raise RooflineError for values that no load has."""
     whole = load.arrivals is Arrivals.CLOSED
     least, noun = (1.0, "whole numbers of at least 1") if whole else (0.0, "numbers above 0")
     own = load.arrivals in (Arrivals.CLOSED, Arrivals.OPEN)
@@ -143,14 +201,3 @@ def _check_run(load: Load, points: tuple[float, ...], requests: int | None, seed
         raise RooflineError(f"the values of a {load.arrivals} load must be {noun}, got {list(points)}")
     if whole and any(point % 1 for point in points):
         raise RooflineError(f"requests in flight must be {noun}, got {list(points)}")
-    if requests is not None and not (type(requests) is int and requests >= 1):
-        raise RooflineError(f"the requests to simulate must be a whole number of at least 1, got {requests}")
-    if type(seed) is not int or seed < 0:
-        raise RooflineError(f"the seed must be a whole number of at least 0, got {seed}")
-    if not all(target > 0 for target in targets):
-        raise RooflineError(f"targets of TTFT and TPOT must be seconds above 0, got {targets}")
-
-
-def _check(scenario: Scenario) -> None:
-    if scenario.shape:
-        raise RooflineError("a load is served by one deployment: the scenario's workload must not be an array")

@@ -117,7 +117,7 @@ def steady_tandem(tandem: Tandem, load: Load, values: Any) -> Steady:
     shares = (np.arange(16) + 0.5) / 16
     random = np.random.default_rng(0)
     sent = random.permutation(tandem.transfer(load.prompts.inverse(shares)))
-    prefill = _stage(tandem.prefill, replace(load, output=1), tandem.prefills)
+    prefill = _stage(tandem.prefill, replace(load, generate=1), tandem.prefills)
     alone = prefill.at(np.array([LEAST * prefill.saturation])).samples
     stages = _Stages(prefill, _stage(tandem.decode, load, tandem.decodes), alone, sent, tandem.prefills)
     most = stages.saturation

@@ -20,8 +20,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from roofline.scenario.lengths import Lengths, parse_lengths
 from roofline.serving.closed_loop import orbit_of
-from roofline.serving.lengths import Lengths, parse_lengths
 from roofline.serving.load import Load
 from roofline.serving.prompts import seconds
 from roofline.serving.replica import Replica
@@ -46,7 +46,7 @@ def _exponential(mean: int) -> Lengths:
 def few_sequences(replica: Replica, load: Load, times: Times, rate: Array, slots: float) -> tuple[Array, Array]:
     """Samples of TTFT and the further columns of `steady._open`."""
     output = load.outputs if load.outputs.varies else _exponential(round(load.outputs.mean))
-    closed = replace(load, rate=None, concurrency=1, output=output)
+    closed = replace(load, rate=None, concurrency=1, generate=output)
     users = np.arange(1, int(slots) + 1)
     loops = [orbit_of(replica, closed, slots, int(number)) for number in users]
     tokens = times.steps * replica.steps.accepted

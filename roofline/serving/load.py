@@ -22,12 +22,11 @@ from msgspec.structs import astuple, force_setattr, replace
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
-from roofline.serving.lengths import Lengths, parse_lengths
+from roofline.core.limits import MAX_CONCURRENCY
+from roofline.scenario.lengths import Lengths, parse_lengths
+from roofline.scenario.scenario import Scenario
 
 Array = NDArray[np.float64]
-
-MAX_CONCURRENCY = 10**6
-"""The most accepted requests in flight."""
 
 
 class Arrivals(StrEnum):
@@ -73,12 +72,12 @@ class Trace(Struct, frozen=True):
 class Load(Struct, frozen=True):
     """The requests of a deployment: exactly one of `concurrency`, `rate`, `offline` (requests) and `trace`.
 
-    `prompt` and `output` are lengths in tokens as of `parse_lengths`. `hits` is the fraction of a prompt that is in the
-    prefix cache. Raises RooflineError.
+    `prompt` and `generate` are lengths in tokens as of `parse_lengths`; None are the scenario's (`of`). `hits` is the
+    fraction of a prompt that is in the prefix cache. Raises RooflineError.
     """
 
-    prompt: float | str | Lengths = 1024
-    output: float | str | Lengths = 128
+    prompt: float | str | Lengths | None = None
+    generate: float | str | Lengths | None = None
     concurrency: int | None = None
     rate: float | None = None
     offline: int | None = None
@@ -91,22 +90,48 @@ class Load(Struct, frozen=True):
     def __post_init__(self) -> None:
         given = [name for name in ("concurrency", "rate", "offline", "trace") if getattr(self, name) is not None]
         if len(given) != 1:
-            found = " and ".join(f"--{name}" for name in given) or "none"
-            raise RooflineError(f"a load is one of --concurrency, --rate, --offline and --trace, got {found}")
+            found = " and ".join(given) or "none"
+            raise RooflineError(f"a load is one of concurrency, rate, offline and trace, got {found}")
         for name in ("concurrency", "offline"):
             count = getattr(self, name)
             if count is not None and not (type(count) is int and 1 <= count <= MAX_CONCURRENCY):
-                raise RooflineError(f"--{name} must be an integer from 1 to {MAX_CONCURRENCY}, got {count}")
+                raise RooflineError(f"{name} must be an integer from 1 to {MAX_CONCURRENCY}, got {count}")
         for name in ("rate", "burstiness", "rounds"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise RooflineError(f"--{name} must be above 0, got {value}")
+                raise RooflineError(f"{name} must be above 0, got {value}")
         if not (self.ramp >= 0 and math.isfinite(self.ramp)):
             raise RooflineError(f"the seconds between the first requests must be at least 0, got {self.ramp}")
         if not 0 <= self.hits < 1:
-            raise RooflineError(f"--prefix-hits must be at least 0 and below 1, got {self.hits}")
-        force_setattr(self, "prompt", parse_lengths(self.prompt, "--prompt"))
-        force_setattr(self, "output", parse_lengths(self.output, "--generate"))
+            raise RooflineError(f"prefix_hits must be at least 0 and below 1, got {self.hits}")
+        for name in ("prompt", "generate"):
+            if (lengths := getattr(self, name)) is not None:
+                force_setattr(self, name, parse_lengths(lengths, name))
+
+    def of(self, scenario: Scenario) -> Load:
+        """The load with the lengths of a scenario, whose cached prefix is in the prefix cache.
+
+        Raises RooflineError for lengths that both have, and differ.
+        """
+        if scenario.shape:
+            raise RooflineError("a load is served by one deployment: the scenario's workload must not be an array")
+        if self.trace is not None:
+            return self
+        lengths = dict(zip(("prompt", "generate"), scenario.lengths, strict=True))
+        for name, own in lengths.items():
+            found = getattr(self, name)
+            if found is not None and scenario.asked and scenario.given(name) is not None and found != own:
+                raise RooflineError(f"{name} is {own.written} in the scenario and {found.written} in the load")
+        prompt, generate = self.prompt or lengths["prompt"], self.generate or lengths["generate"]
+        prefix = int(scenario.prefix)
+        if not prefix or self.prompt is not None:
+            return replace(self, prompt=prompt, generate=generate)
+        if self.hits or scenario.drawn[0] is not None:
+            raise RooflineError(
+                "a cached prefix beside prefix_hits or a distribution of prompts: give prefix_hits alone"
+            )
+        whole = float(prefix + scenario.prompt)
+        return replace(self, prompt=whole, generate=generate, hits=prefix / whole)
 
     @property
     def arrivals(self) -> Arrivals:
@@ -120,7 +145,7 @@ class Load(Struct, frozen=True):
     @property
     def prompts(self) -> Lengths:
         """The lengths of prompts."""
-        assert isinstance(self.prompt, Lengths)
+        assert isinstance(self.prompt, Lengths), "the load has those of a scenario"
         return self.prompt
 
     @property
@@ -164,8 +189,8 @@ class Load(Struct, frozen=True):
     @property
     def outputs(self) -> Lengths:
         """The lengths of outputs."""
-        assert isinstance(self.output, Lengths)
-        return self.output
+        assert isinstance(self.generate, Lengths), "the load has those of a scenario"
+        return self.generate
 
 
 def share_of(load: Load, copies: int) -> Load:

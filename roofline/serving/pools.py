@@ -55,11 +55,14 @@ def parse_pools(text: str) -> Pools:
     for part in filter(None, (part.strip() for part in text.split(","))):
         key, separator, value = (piece.strip() for piece in part.partition("="))
         if not separator or not value:
-            raise RooflineError(f"--disaggregation takes {', '.join(f'{name}=' for name in KEYS)}, got {quote(part)}")
+            raise RooflineError(
+                f"disaggregation takes {', '.join(f'{name}=' for name in KEYS)}, got {quote(part)}",
+                options=["disaggregation"],
+            )
         if key not in KEYS:
-            raise UnknownNameError("key of --disaggregation", key, KEYS)
+            raise UnknownNameError("key of disaggregation", key, KEYS)
         if key in given:
-            raise RooflineError(f"--disaggregation: {quote(key)} is given twice")
+            raise RooflineError(f"disaggregation: {quote(key)} is given twice")
         given[key] = value
     counts = {key: _count(key, value) for key, value in given.items() if key not in ("decode", "link")}
     degrees: dict[str, Any] = {DEGREES[key]: value for key, value in counts.items() if key in DEGREES}
@@ -74,7 +77,7 @@ def parse_pools(text: str) -> Pools:
 
 def _count(key: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MOST):
-        raise RooflineError(f"--disaggregation: {key} is a whole number from 1 to {MOST}, got {quote(text)}")
+        raise RooflineError(f"disaggregation: {key} is a whole number from 1 to {MOST}, got {quote(text)}")
     return int(text)
 
 
@@ -117,8 +120,8 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
     settings = scenario.settings
     hardware = pools.decode or settings.decode_hardware or scenario.hardware
     parallel = pools.parallel or replace(settings.parallel, nodes=None)
-    first = replace(scenario, settings=replace(settings, decode_hardware=None))
-    second = replace(first, hardware=hardware, settings=replace(first.settings, parallel=parallel))
+    first = scenario.changed(settings=replace(settings, decode_hardware=None))
+    second = first.changed(hardware=hardware, settings=replace(first.settings, parallel=parallel))
     policy = scheduler or scenario.profile.scheduler
     # Only prompts run on the devices of prefill, and the front end is theirs.
     ahead = replace(policy, order=PREFILL_FIRST, stream=1, gather=0)
@@ -130,7 +133,7 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
     seconds = np.max(
         [_sent(end, other.hardware, pools.link, tokens) for end, other in zip(ends, ends[::-1], strict=True)], 0
     )
-    apart = replace(scenario, settings=replace(settings, decode_hardware=hardware))
+    apart = scenario.changed(settings=replace(settings, decode_hardware=hardware))
     return Tandem(
         apart,
         replace(prefill, copies=1),
@@ -146,7 +149,7 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
 def only_prompts(load: Load) -> Load:
     """The load with the first token of each output alone."""
     if load.trace is None:
-        return replace(load, output=1)
+        return replace(load, generate=1)
     return replace(load, trace=replace(load.trace, output=(1,) * len(load.trace.output)))
 
 
@@ -154,8 +157,8 @@ def _sent(scenario: Scenario, other: Hardware, link: str, tokens: Array) -> Arra
     """Seconds in which each rank of a replica sends, or receives, its part of the KV cache of so many tokens."""
     settings = replace(scenario.settings, decode_hardware=other, chunk=None)
     carrier = _over(scenario.hardware, link)
-    one = replace(
-        scenario, hardware=carrier, batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings
+    one = scenario.changed(
+        hardware=carrier, batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings
     )
     answer, each = analyze(one), np.ones_like(tokens)
     step = Step(each * answer.parallel.data, tokens, 0 * each)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError
 from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.scenario import Scenario
+from roofline.scenario.settings import Settings
 from roofline.serving.load import Load
 from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
@@ -45,7 +46,7 @@ class Replica(Struct, frozen=True, dict=True):
         if self.copies == 1:
             return found
         parallel = replace(settings.parallel, data=self.copies, nodes=None)
-        return replace(found, settings=replace(settings, parallel=parallel))
+        return found.changed(settings=replace(settings, parallel=parallel))
 
     @property
     def data(self) -> int:
@@ -74,9 +75,20 @@ class Replica(Struct, frozen=True, dict=True):
 
 
 def budget_of(scenario: Scenario, policy: Scheduler) -> int | None:
-    """The most tokens of a step: of the scheduler, of chunked prefill, or of the engine's memory settings."""
-    reserve = scenario.profile.memory.on(scenario.hardware)
-    return policy.tokens or scenario.settings.chunk or reserve.pass_tokens(scenario.model.max_context)
+    """The most tokens of a step: as set, of the scheduler, of chunked prefill, or of the engine's memory settings."""
+    settings, reserve = scenario.settings, scenario.profile.memory.on(scenario.hardware)
+    least = reserve.pass_tokens(settings.longest_of(scenario.model))
+    return settings.step_tokens or policy.tokens or settings.chunk or least
+
+
+def _with_policy(settings: Settings, policy: Scheduler, own: Scheduler) -> Settings:
+    """The settings with the limits of a policy that are not the engine's `own`: it reserves memory by them, too."""
+    tokens, sequences = settings.step_tokens, settings.sequences
+    if tokens is None and policy.tokens != own.tokens:
+        tokens = policy.tokens
+    if sequences is None and policy.sequences != own.sequences:
+        sequences = policy.sequences or None
+    return replace(settings, step_tokens=tokens, sequences=sequences)
 
 
 def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = None) -> Replica:
@@ -87,15 +99,15 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     """
     engine, hardware, parallel = scenario.profile, scenario.hardware, scenario.settings.parallel
     if parallel.data > 1 and parallel.expert == 1 and not parallel.nodes:
-        one = replace(scenario, settings=replace(scenario.settings, parallel=replace(parallel, data=1)))
+        one = scenario.changed(settings=replace(scenario.settings, parallel=replace(parallel, data=1)))
         return replace(replica_of(one, load, scheduler), copies=parallel.data)
     policy = scheduler or engine.scheduler
-    budget = policy.tokens or budget_of(scenario, policy)
-    settings = scenario.settings
+    settings = _with_policy(scenario.settings, policy, engine.scheduler)
+    budget = budget_of(scenario, policy)
     policy = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
-    share = settings.utilization
-    reserve = engine.memory if share is None else replace(engine.memory, utilization=share)
-    capacity = kv_capacity(scenario.model, hardware, scenario.run_precision, parallel, reserve)
+    model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
+    reserve = settings.reserved(engine.memory.on(hardware))
+    capacity = kv_capacity(model, hardware, scenario.run_precision, parallel, reserve)
     if capacity.cache <= 0:
         raise DoesNotFitError(
             f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"
@@ -104,9 +116,11 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     kv_tokens = UNLIMITED if capacity.tokens is None else capacity.tokens * parallel.data
     longest, limit = load.longest, settings.longest
     if limit is not None and longest > limit:
-        raise RooflineError(f"the longest request, {longest:.0f} tokens, is longer than --max-model-len {limit}")
+        raise RooflineError(f"the longest request, {longest:.0f} tokens, is longer than max_model_len {limit}")
     if limit is not None and limit > kv_tokens // parallel.data:
-        raise DoesNotFitError(f"vLLM does not start: a sequence of --max-model-len {limit} does not fit in memory")
+        raise DoesNotFitError(
+            f"{engine.name} does not start: a sequence of max_model_len {limit} does not fit in memory"
+        )
     least = load.shortest
     if least > kv_tokens // parallel.data:
         raise DoesNotFitError(

@@ -171,12 +171,14 @@ class StepTimes:
         if scenario.settings.decode_hardware is not None:
             raise UnsupportedError(
                 "prefill and decode on devices of their own are taken by serve, by solve max-rate and max-concurrency,"
-                " and by advise --objective goodput; here one device does both"
+                " and by advise for goodput; here one device does both"
             )
-        settings = replace(scenario.settings, chunk=None)
-        single = replace(scenario, batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
-        self.scenario, self.engine = scenario, scenario.profile
+        settings = replace(scenario.settings, chunk=None, step_tokens=None)
+        single = scenario.changed(batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
+        self.scenario = scenario
+        self._covered = (context, chunk, batch)
         self._answer = analyze(single)
+        self.engine = self._answer.prefill.engine
         parallel = self._answer.parallel
         self.data, self.ring = parallel.data, parallel.sequence
         self._micro_batches = parallel.micro_batches if parallel.pipeline > 1 else 1
@@ -187,6 +189,9 @@ class StepTimes:
         chunks, before = geometric(1, chunk, CHUNKS), np.append(0.0, geometric(256, context, CONTEXTS))
         decode, prefill = self._runs(batches, contexts, decode=True), self._runs(chunks, before, decode=False)
         self._tabulate(decode, prefill, (batches, contexts), (chunks, before))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StepTimes, (self.scenario, *self._covered)  # tables are faster to make than to store
 
     def _phase(self, decode: bool) -> Phase:
         answer: Analysis = self._answer

@@ -24,7 +24,7 @@ from typing import Any
 
 from roofline.core.errors import RooflineError, quote
 from roofline.core.inputs import read_text
-from roofline.scenario.scenario import MAX_LENGTH
+from roofline.core.limits import MAX_LENGTH
 from roofline.serving.load import Trace
 
 TIMES = ("timestamp", "arrival", "arrival_s", "arrival_time", "time")

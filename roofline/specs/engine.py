@@ -18,6 +18,7 @@ has the longer branch, and at least the bound of both together. A profile holds 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from importlib.resources import files
@@ -35,7 +36,7 @@ from roofline.core.errors import RooflineError, UnknownNameError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine_versions import aliases_of, split_name
 from roofline.specs.hardware import KINDS, Hardware
-from roofline.specs.library import modified
+from roofline.specs.library import ENGINES, File, modified, own_files, written
 from roofline.specs.reserve import NO_RESERVE, Reserve
 from roofline.specs.scheduler import PLAIN_SCHEDULER, Scheduler
 from roofline.specs.version import Version, nearest
@@ -80,6 +81,7 @@ PARAMETERS = (
     Parameter("draft_step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time before a draft pass of speculative decoding"),
     Parameter("gap", Unit.SECONDS, 0.0, 100e-6, 0.0, "idle time between two kernels"),
     Parameter("issue", Unit.SECONDS, 0.0, 1e-3, 0.0, "host time to launch a kernel without a CUDA graph"),
+    Parameter("eager", Unit.SECONDS, 0.0, 1e-3, 0.0, "least host time to launch a kernel with graphs switched off"),
     Parameter("launch", Unit.RATIO, 0.1, 10.0, 1.0, "kernel launch time relative to the calibration"),
     Parameter("memory", Unit.RATIO, 0.1, 1.5, 1.0, "achieved memory bandwidth relative to the calibration"),
     Parameter(
@@ -136,7 +138,8 @@ class Engine(Checked, frozen=True, dict=True):
     `fusions`: names of FUSIONS. `graphs`: phases that replay CUDA graphs. `overlap`: the host schedules the next pass
     while the device computes this one. `shared_stream`: passes of up to this many tokens, if replayed, run shared
     experts on a second stream. `all_reduce`: the engine's own all-reduce kernel by the first word of a link's kind;
-    the faster of it and NCCL is used. `gated_delta_rule`: its prefill kernel
+    the faster of it and NCCL is used, over PCIe the one that the engine takes (`roofline.timing.pcie_collectives`).
+    `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
     layers with integer weights quantize their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose
     calibration does not apply, because it measured other kernels (PyTorch's on CPUs), `own_kernels_of`: the engine that
@@ -260,6 +263,27 @@ class Engine(Checked, frozen=True, dict=True):
         parameters = MappingProxyType({**self.parameters, **used})
         return replace(self, parameters=parameters, vendors=MappingProxyType(others))
 
+    def graphs_on(self, hardware: Hardware) -> tuple[str, ...]:
+        """The phases that replay CUDA (or HIP) graphs on such hardware; other kinds have none."""
+        return self.graphs if hardware.kind == "gpu" and hardware.vendor != "Apple" else ()
+
+    def without_graphs(self) -> Engine:
+        """The profile with CUDA graphs switched off: the host launches every kernel of a pass, and none are kept.
+
+        A launch takes the `dispatch` of the scheduler, which was fitted to steps that no graph replays, or `eager`.
+        An engine that captures no graphs is the same without them.
+        """
+        if not self.graphs:
+            return self
+        launch = max(self["issue"], self["eager"], self.scheduler.dispatch)
+        return replace(
+            self,
+            graphs=(),
+            parameters=MappingProxyType({**self.parameters, "issue": launch}),
+            scheduler=replace(self.scheduler, captured=0),
+            memory=self.memory.without_graphs(),
+        )
+
     def measured_as(self, hardware: Hardware) -> tuple[str, str]:
         """The engine and version whose measured kernels on such hardware stand for this engine's."""
         own = not self.uses_calibrated_kernels(hardware)
@@ -317,12 +341,12 @@ def resolve_engine(hardware: Hardware, requested: Engine | str | None, model: Mo
 
 
 def list_engines() -> list[str]:
-    """The names of the bundled engines, without versions and aliases."""
-    return sorted(_bundled())
+    """The names of the bundled engines and of those in `ROOFLINE_SPECS`, without versions and aliases."""
+    return sorted({*bundled_profiles(), *own_files(ENGINES)})
 
 
 @lru_cache(maxsize=1)
-def _bundled() -> Mapping[str, Path]:
+def bundled_profiles() -> Mapping[str, Path]:
     """The bundled profile files by name."""
     found = (Path(str(entry)) for entry in (files("roofline.specs") / "engines").iterdir())
     return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
@@ -330,13 +354,14 @@ def _bundled() -> Mapping[str, Path]:
 
 def bundled_content(name: str) -> Mapping[str, Any]:
     """The content of a bundled profile's file."""
-    return read_mapping(_bundled()[name])
+    return read_mapping(bundled_profiles()[name])
 
 
-@lru_cache(maxsize=1)
-def _aliases() -> Mapping[str, str]:
-    """The aliases of the bundled profiles' versions, with the requests that they stand for."""
-    contents = {path: read_mapping(path) for path in _bundled().values()}
+@lru_cache(maxsize=4)
+def _aliases(own: tuple[File, ...]) -> Mapping[str, str]:
+    """The aliases of the versions of all profiles, with the requests that they stand for."""
+    paths = {path.stem: path for path in (*bundled_profiles().values(), *(file.path for file in own))}
+    contents = {path: read_mapping(path) for path in paths.values()}
     return MappingProxyType(
         {
             alias: f"{path.stem}@{version}"
@@ -346,18 +371,23 @@ def _aliases() -> Mapping[str, str]:
     )
 
 
-def load_engine(name: str) -> Engine:
-    """The bundled profile `name`, or the YAML file at that path, either followed by `@VERSION`; or an alias of one.
+def load_engine(name: str | os.PathLike[str] | Engine) -> Engine:
+    """The profile `name`, or the YAML file at that path, either followed by `@VERSION`; or an alias of one.
 
-    An unknown version gets the profile of the nearest one. Raises UnknownNameError, SpecError, and RooflineError for a
-    text that is not a version.
+    Profiles in the folder `engines` of `ROOFLINE_SPECS` come before bundled ones. An unknown version gets the profile
+    of the nearest one. Raises UnknownNameError, SpecError, and RooflineError for a text that is not a version.
     """
-    family, version = split_name(name)
+    if isinstance(name, Engine):
+        return name
+    family, version = split_name(written(name, "engine"))
+    own = own_files(ENGINES)
     if family.endswith((".yaml", ".yml")) or "/" in family:
         path = Path(family)
-    elif family in _bundled():
-        path = _bundled()[family]
-    elif family not in (aliases := _aliases()):
+    elif family in own:
+        path = own[family].path
+    elif family in bundled_profiles():
+        path = bundled_profiles()[family]
+    elif family not in (aliases := _aliases(tuple(own.values()))):
         raise UnknownNameError("engine", family, (*list_engines(), *aliases))
     elif version:
         raise RooflineError(f"{family} is {aliases[family]}: name another version of {split_name(aliases[family])[0]}")

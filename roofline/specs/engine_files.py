@@ -16,7 +16,7 @@ from roofline.specs.engine import (
     PARAMETERS,
     Engine,
     bundled_content,
-    list_engines,
+    bundled_profiles,
 )
 from roofline.specs.engine_versions import KEYS, aliases_of, merged, versions_of
 from roofline.specs.library import as_mapping, check_keys
@@ -50,7 +50,7 @@ def _inherited(content: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """The content after that of the bundled profile that it is `based_on`, whose kernels of its own it has."""
     if BASE not in content:
         return content
-    name, known = content[BASE], list_engines()
+    name, known = content[BASE], list(bundled_profiles())
     if name not in known:
         raise SpecError(where, f"unknown name {quote(str(name))} in {quote(BASE)}{suggest(str(name), known)}")
     base = {key: value for key, value in bundled_content(str(name)).items() if key not in KEYS}

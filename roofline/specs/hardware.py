@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote, suggest
 from roofline.core.units import si
 from roofline.specs.host import Host
-from roofline.specs.library import modified, spec_files, spec_path
+from roofline.specs.library import modified, spec_files, spec_path, written
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
 """Formats for which a spec may give a peak."""
@@ -257,7 +258,7 @@ def hosted(hardware: Hardware, host: Host) -> Hardware:
     return replace(hardware, host=host)
 
 
-def load_hardware(name: str) -> Hardware:
+def load_hardware(name: str | os.PathLike[str] | Hardware) -> Hardware:
     """The hardware `name`, or that of the YAML file at that path.
 
     `name` may also be another name of one device (`roofline.specs.hardware_names`). Raises UnknownNameError with the
@@ -272,8 +273,11 @@ def load_hardware(name: str) -> Hardware:
     return hardware
 
 
-def load_devices(name: str) -> tuple[Hardware, int]:
+def load_devices(name: str | os.PathLike[str] | Hardware) -> tuple[Hardware, int]:
     """The hardware `name`, and the number of devices in it: 8 in 8xH200. Raises like `load_hardware`."""
+    if isinstance(name, Hardware):
+        return name, 1
+    name = written(name, "hardware")
     path = spec_path(name, "hwspecs")
     if path is not None:
         return _load(path, modified(path)), 1

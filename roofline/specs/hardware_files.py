@@ -15,7 +15,7 @@ from roofline.specs.host import Host, load_host
 from roofline.specs.library import as_mapping, check_keys, check_name
 from roofline.specs.records import record
 
-_SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
+SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
     "memory": {
         "capacity": Dimension.BYTES,
         "bandwidth": Dimension.BANDWIDTH,
@@ -42,7 +42,7 @@ CITED_TEXTS = ("reduction",)
 
 _CITED = re.compile(r"\s*(?P<text>[^\[\]]{1,80}?)\s*\[\s*(?P<source>[^\];]+?)\s*(?:;\s*(?P<remark>[^\]]*?)\s*)?\]\s*")
 
-_PLAIN_KEYS: Mapping[str, tuple[str, ...]] = {
+PLAIN_KEYS: Mapping[str, tuple[str, ...]] = {
     "": (
         *("name", "title", "vendor", "family", "kind", "released", "memory", "compute", "cache", "interconnects"),
         *("power", "energy", "price", "host", "sources"),
@@ -141,8 +141,8 @@ class _Reader:
         if content is None:
             raise SpecError(self.where, f"the key {quote(place)} is missing")
         content = as_mapping(content, self.where, place)
-        dimensions = _SECTIONS.get(name, {})
-        check_keys(content, (*dimensions, *_PLAIN_KEYS.get(name, ())), self.where, place)
+        dimensions = SECTIONS.get(name, {})
+        check_keys(content, (*dimensions, *PLAIN_KEYS.get(name, ())), self.where, place)
         for key in required:
             if content.get(key) is None:
                 raise SpecError(self.where, f"the key {quote(f'{place}.{key}')} is missing")

@@ -8,6 +8,7 @@ devices share, and between sockets.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import UnknownNameError
-from roofline.specs.library import find_file, modified
+from roofline.specs.library import find_file, modified, written
 from roofline.specs.records import record
 
 RANKS = (2, 4, 8)
@@ -60,8 +61,9 @@ def list_hosts() -> list[str]:
     return sorted(Path(str(entry)).stem for entry in (files("roofline") / "hwspecs" / "hosts").iterdir())
 
 
-def load_host(name: str) -> Host:
+def load_host(name: str | os.PathLike[str]) -> Host:
     """The host `name`, or that of the YAML file at that path; raises UnknownNameError or SpecError."""
+    name = written(name, "host")
     if name.endswith((".yaml", ".yml")) or "/" in name:
         path: Path | None = Path(name)
     else:

@@ -42,7 +42,7 @@ def parse_image_size(text: str) -> ImageSize:
     sides = [int(side) for side in match.groups()] if match else []
     if not sides or not all(1 <= side <= MAX_SIDE for side in sides):
         problem = f"width x height in pixels, each 1 to {MAX_SIDE}, like 1024x768"
-        raise RooflineError(f"--image-size must be {problem}, got {quote(text)}")
+        raise RooflineError(f"the size of images must be {problem}, got {quote(text)}", options=["image_size"])
     return ImageSize(*sides)
 
 
@@ -69,7 +69,8 @@ def _resized(size: ImageSize, rule: ImageRule) -> ImageSize:
     """
     if max(size) > MAX_ASPECT * min(size):
         raise RooflineError(
-            f"--image-size {size.width}x{size.height}: the longer side is over {MAX_ASPECT} times the other"
+            f"images of {size.width}x{size.height}: the longer side is over {MAX_ASPECT} times the other",
+            options=["image_size"],
         )
     side = rule.patch * rule.merge
     area = size.width * size.height

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,9 +11,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote, suggest
-from roofline.core.inputs import check_allowed, reason
+from roofline.core.inputs import check_allowed, read_text, reason
+from roofline.core.registry import registered
 
 SEARCH_PATH = "ROOFLINE_SPECS"
 """Environment variable: further spec folders or files, separated like PATH; they override the bundled ones."""
@@ -99,6 +101,25 @@ def overriding_files(folder: str, package: str) -> dict[str, File]:
     return {name: file for extra in reversed(own) for name, file in files_below(extra).items()}
 
 
+ENGINES, TECHNIQUES = "engines", "techniques"
+"""The folders of `ROOFLINE_SPECS` with engine profiles, and with entries of the technique catalogue."""
+
+
+def own_files(folder: str) -> dict[str, File]:
+    """The YAML files in the folder of this name in each folder of `ROOFLINE_SPECS`, by name; the first one counts."""
+    paths = [path for root in _extra_roots() for path in sorted((root / folder).glob("*.yaml"))]
+    return {path.stem: File(path, modified(path)) for path in reversed(paths)}
+
+
+def extensions() -> str:
+    """A digest of what extends the program beside specs: registered functions, and techniques in `ROOFLINE_SPECS`.
+
+    For keys of stored results; "" where nothing does. Raises SpecError for a file that cannot be read.
+    """
+    found = [registered(), *(read_text(file.path, MAX_BYTES) for file in own_files(TECHNIQUES).values())]
+    return hashlib.sha256("\0".join(found).encode()).hexdigest() if any(found) else ""
+
+
 @lru_cache(maxsize=8)
 def bundled_folder(package: str) -> Path:
     """The folder of a bundled package (hwspecs or modelspecs)."""
@@ -142,6 +163,16 @@ def _is_path(name: str) -> bool:
     if "/" not in name and os.sep not in name:
         return False
     return _REPOSITORY.fullmatch(name) is None or os.path.exists(name)  # noqa: PTH110 - raises for no text
+
+
+def written(name: object, kind: str) -> str:
+    """The text of a name or a path; raises RooflineError for what is neither."""
+    if isinstance(name, os.PathLike):
+        path = str(os.fspath(name))
+        return path if os.sep in path or _is_path(path) else f"{os.curdir}{os.sep}{path}"
+    if not isinstance(name, str):
+        raise RooflineError(f"{kind} is a name, a path or a {kind.capitalize()}, got {quote(name)}")
+    return name
 
 
 def spec_path(name: str, package: str) -> Path | None:

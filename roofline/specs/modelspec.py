@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -14,6 +14,7 @@ from msgspec.structs import asdict, fields, replace
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.core.registry import cached
 from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.layer_checks import check_layer
@@ -25,6 +26,7 @@ from roofline.specs.library import (
     modified,
     spec_files,
     spec_path,
+    written,
 )
 from roofline.specs.model import AudioConvolution, Conditioning, ImageRule, Layer, LayerGroup, Model, Norm, Positions
 from roofline.specs.precision import check_scheme
@@ -34,7 +36,7 @@ from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Na
 from roofline.specs.weight_files.stored import is_checkpoint
 
 
-def load_model(name: str) -> Model:
+def load_model(name: str | os.PathLike[str] | Model) -> Model:
     """The model `name`, or that of the YAML spec, `config.json`, GGUF file or folder of safetensors at that path.
 
     `name` may be a repository of the hub (`roofline.specs.model_names`); a quantization that it names is the model's.
@@ -43,6 +45,9 @@ def load_model(name: str) -> Model:
     >>> load_model("Qwen/Qwen3-32B-AWQ")
     Model(qwen3-32b: 64 layers, hidden 5120, vocabulary 151936, bf16, quantization awq)
     """
+    if isinstance(name, Model):
+        return name
+    name = written(name, "model")
     path = spec_path(name, "modelspecs")
     if path is not None:
         return _load(path, _modified(path))
@@ -57,7 +62,7 @@ def _modified(path: Path) -> tuple[int, ...]:
     return tuple(map(modified, filter(None, (path, modelopt_file(path)))))
 
 
-@lru_cache(maxsize=256)
+@cached(maxsize=256)
 def _load(path: Path, _changed: tuple[int, ...]) -> Model:
     if is_checkpoint(path):
         from roofline.specs.weight_files.load import load_checkpoint
@@ -116,7 +121,7 @@ class _Repository(Struct, frozen=True, forbid_unknown_fields=True):
 _Layers: TypeAlias = Annotated[float, Meta(gt=0, le=10**5)]
 
 
-class _Spec(Struct, frozen=True, forbid_unknown_fields=True):
+class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """The top-level keys of a model file, before the blocks are merged."""
 
     name: Annotated[str, Meta(min_length=1, max_length=80)]
@@ -174,13 +179,13 @@ class _Spec(Struct, frozen=True, forbid_unknown_fields=True):
     moe: dict[str, Any] | None = None
 
 
-_SECTIONS: Mapping[str, type[Any]] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm}
+SECTIONS: Mapping[str, type[Any]] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm}
 """The parts of a layer, by section key."""
 
 _SWITCHES = ("residual", "shared_norm", "one_all_reduce")
-_LAYER_KEYS = (*_SECTIONS, *_SWITCHES)
+LAYER_KEYS = (*SECTIONS, *_SWITCHES)
 _CONVERTED = {"convolutions", "name", "norm", "projector", "tower", "unquantized"}
-_SHARED = tuple(key for key in _Spec.__struct_fields__ if key in Model.__struct_fields__ and key not in _CONVERTED)
+_SHARED = tuple(key for key in ModelSpec.__struct_fields__ if key in Model.__struct_fields__ and key not in _CONVERTED)
 """Keys that are the same in the file and in `Model`."""
 
 
@@ -191,7 +196,7 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         content["layers"] = {"count": content["layers"]}
     if isinstance(content.get("positions"), str):
         content["positions"] = {"kind": content["positions"]}
-    spec = record(_Spec, content, where)
+    spec = record(ModelSpec, content, where)
     if not spec.name.isprintable():
         raise SpecError(where, f"'name' must be printable characters, got {quote(spec.name)}")
     if (spec.positions.kind in ("learned", "relative")) != (spec.positions.count is not None):
@@ -237,7 +242,7 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
     )
 
 
-def _check_formats(spec: _Spec, formats: Mapping[str, str | Mapping[str, float]], where: str) -> None:
+def _check_formats(spec: ModelSpec, formats: Mapping[str, str | Mapping[str, float]], where: str) -> None:
     if spec.quantization is None or spec.unquantized:
         raise SpecError(
             where, "'formats' needs 'quantization' and replaces 'unquantized': it lists all that is quantized"
@@ -253,7 +258,7 @@ def _check_formats(spec: _Spec, formats: Mapping[str, str | Mapping[str, float]]
             raise SpecError(where, f"'formats.{component}' is empty")
 
 
-def _tower(spec: _Spec, where: str) -> Model | None:
+def _tower(spec: ModelSpec, where: str) -> Model | None:
     if spec.tower is None:
         return None
     if spec.tower.get("tower"):
@@ -262,14 +267,14 @@ def _tower(spec: _Spec, where: str) -> Model | None:
     return parse_model(content, f"{where}: tower")
 
 
-def _blocks(spec: _Spec, where: str) -> dict[str, dict[str, Any]]:
+def _blocks(spec: ModelSpec, where: str) -> dict[str, dict[str, Any]]:
     blocks = spec.blocks or {"layer": {}}
     for name, overrides in blocks.items():
-        check_keys(as_mapping(overrides, where, f"blocks.{name}"), _LAYER_KEYS, where, f"blocks.{name}")
+        check_keys(as_mapping(overrides, where, f"blocks.{name}"), LAYER_KEYS, where, f"blocks.{name}")
     return blocks
 
 
-def _pattern(spec: _Spec, blocks: Mapping[str, object], where: str) -> list[str]:
+def _pattern(spec: ModelSpec, blocks: Mapping[str, object], where: str) -> list[str]:
     """The block of every layer: the pattern with repeats expanded, repeated and truncated to the layer count."""
     if spec.layers.pattern is None:
         if len(blocks) > 1:
@@ -290,7 +295,7 @@ def _pattern(spec: _Spec, blocks: Mapping[str, object], where: str) -> list[str]
     return (period * repeats)[: spec.layers.count]
 
 
-def _layer(spec: _Spec, overrides: Mapping[str, Any], name: str, where: str) -> Layer:
+def _layer(spec: ModelSpec, overrides: Mapping[str, Any], name: str, where: str) -> Layer:
     """One block: the top-level sections with the block's overrides merged in and dependent defaults filled in.
 
     A mixer or feed-forward section of the block replaces the top level's; `mlp: null` removes it.
@@ -338,9 +343,9 @@ class _Switches(Struct, frozen=True, forbid_unknown_fields=True):
     one_all_reduce: bool
 
 
-def _record(spec: _Spec, key: str, section: dict[str, Any], prefix: str, where: str) -> Any:
+def _record(spec: ModelSpec, key: str, section: dict[str, Any], prefix: str, where: str) -> Any:
     """The record of one section, validated under its own key."""
-    if _SECTIONS[key] is Attention:
+    if SECTIONS[key] is Attention:
         section = dict(section)
         heads = section.get("heads")
         section.setdefault("kv_heads", heads)
@@ -349,7 +354,7 @@ def _record(spec: _Spec, key: str, section: dict[str, Any], prefix: str, where: 
                 problem = f"hidden {spec.hidden} is not divisible by {quote(heads)[1:-1]} heads; give a head_dim"
                 raise SpecError(where, f"'{prefix}{key}.heads': {problem}")
             section["head_dim"] = spec.hidden // heads
-    return record(_SECTIONS[key], section, where, f"{prefix}{key}")
+    return record(SECTIONS[key], section, where, f"{prefix}{key}")
 
 
 def to_spec(model: Model) -> dict[str, Any]:
@@ -367,7 +372,7 @@ def to_spec(model: Model) -> dict[str, Any]:
         "unquantized": list(model.unquantized) or None,
         "layers": model.layers if plain else {"count": model.layers, "pattern": _runs(model.pattern)},
     }
-    defaults = {field.name: field.default for field in fields(_Spec)}
+    defaults = {field.name: field.default for field in fields(ModelSpec)}
     spec = {key: value for key, value in written.items() if value is not None and value != defaults.get(key, NODEFAULT)}
     for key, same in (("positions", "rope"), ("title", model.name)):
         if spec.get(key) == same:

@@ -49,6 +49,8 @@ def _explained(message: str, kind: type[Struct], body: object, key: str) -> str:
         return f"the key {quote(f'{place}.{field[1]}'.lstrip('.'))} is missing"
     if (field := re.fullmatch("(?s)Object contains unknown field `(.*)`", problem)) is not None:
         return unknown_key(field[1], _fields(types), place)
+    if (field := re.fullmatch("(?s)Invalid enum value '(.*)'", problem)) is not None:
+        problem = f"Invalid enum value {quote(field[1])}"
     if given is None:
         return f"the key {quote(place)} is missing"
     if any(isinstance(one, inspect.LiteralType) for one in types):

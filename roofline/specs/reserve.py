@@ -48,7 +48,10 @@ MEMORY_READINGS = _, STATIC = ("engine", "static")
 def check_memory(reading: str) -> None:
     """Raise RooflineError for an unknown reading of memory."""
     if reading not in MEMORY_READINGS:
-        raise RooflineError(f"--memory-reading must be {' or '.join(MEMORY_READINGS)}, got {quote(reading)}")
+        raise RooflineError(
+            f"the reading of memory must be {' or '.join(MEMORY_READINGS)}, got {quote(reading)}",
+            options=["memory_reading"],
+        )
 
 
 Count = Annotated[int, Meta(ge=1, le=10**9)]
@@ -74,7 +77,8 @@ class Reserve(Checked, frozen=True):
     at once (0: no limit, and sampling takes no more than a pass). `profiles`: a pass of that many tokens and sequences
     is reserved at the start, within `utilization`; else activations take what the workload needs, beyond `utilization`
     where that is below 1. `context`: bytes of the runtime (CUDA context, library workspaces, CUDA graphs where the
-    engine counts them) on a single device; `group_context`: the same with communication buffers.
+    engine counts them) on a single device; `group_context`: the same with communication buffers. `graphs`: the part of
+    both that CUDA graphs take.
     """
 
     utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -86,6 +90,7 @@ class Reserve(Checked, frozen=True):
     large_device: LargeDevice | None = None
     context: Size = 0.0
     group_context: Size = 0.0
+    graphs: Size = 0.0
     profiles: bool = False
 
     def on(self, hardware: Hardware) -> Reserve:
@@ -98,6 +103,24 @@ class Reserve(Checked, frozen=True):
         ):
             return self if large is None else replace(self, large_device=None)
         return replace(self, tokens=large.tokens, sequences=large.sequences, large_device=None)
+
+    def limited(self, utilization: float | None, tokens: int | None, sequences: int | None) -> Reserve:
+        """The settings of this device with those that are given in their place.
+
+        An engine without a limit of tokens, or of sequences, reserves nothing by one.
+        """
+        return replace(
+            self,
+            utilization=self.utilization if utilization is None else utilization,
+            tokens=tokens if tokens and self.tokens else self.tokens,
+            whole=0 if tokens else self.whole,
+            sequences=sequences if sequences and self.sequences else self.sequences,
+        )
+
+    def without_graphs(self) -> Reserve:
+        """The settings of an engine that captures no CUDA graphs."""
+        context, group = (max(size - self.graphs, 0.0) for size in (self.context, self.group_context))
+        return replace(self, context=context, group_context=group, graphs=0.0)
 
     def pass_tokens(self, longest: int | None) -> int | None:
         """Tokens of the largest pass of a model with the maximum context `longest`; None for all prompts at once."""
@@ -147,6 +170,7 @@ def parse_reserve(content: object, where: str) -> Reserve:
             large_device=None if large is None else replace(large, memory=large.memory * GIB),
             context=found.context * GIB,
             group_context=found.group_context * GIB,
+            graphs=found.graphs * GIB,
         )
     except RooflineError as error:
         raise SpecError(where, f"'memory', in GiB: {error}") from None
@@ -159,7 +183,7 @@ def render_reserve(reserve: Reserve) -> list[str]:
     lines = [f"  utilization: {reserve.utilization:.4g}", *(["  of: free"] if reserve.of == "free" else [])]
     counts = ((name, getattr(reserve, name)) for name in ("block", "tokens", "whole", "sequences"))
     lines += [f"  {name}: {value}" for name, value in counts if value]
-    sizes = ((name, getattr(reserve, name) / GIB) for name in ("context", "group_context"))
+    sizes = ((name, getattr(reserve, name) / GIB) for name in ("context", "group_context", "graphs"))
     lines += [f"  {name}: {value:.4g}  # GiB" for name, value in sizes if value]
     if (large := reserve.large_device) is not None:
         names = f", except: [{', '.join(large.except_)}]" if large.except_ else ""

@@ -170,8 +170,21 @@ def _mixed(base: str, better: str, rule: Callable[[int, int], bool] = _more_bits
     return Mixture(FORMATS[base], FORMATS[better], rule)
 
 
+# Named functions, which pickle.
 def _first_eighth(layer: int, layers: int) -> bool:
     return layer < layers // 8
+
+
+def _first_sixteenth(layer: int, layers: int) -> bool:
+    return layer < layers // 16
+
+
+def _first_four(layer: int, _: int) -> bool:
+    return layer < 4
+
+
+def _first_two(layer: int, _: int) -> bool:
+    return layer < 2
 
 
 def _middle(layer: int, layers: int) -> bool:
@@ -224,7 +237,7 @@ GGUF = (
         "q4_k_s",
         "q4_k",
         "q6_k",
-        v_proj=_deep(_mixed("q4_k", "q5_k", lambda layer, _: layer < 4)),
+        v_proj=_deep(_mixed("q4_k", "q5_k", _first_four)),
         down_proj=_mixed("q4_k", "q5_k", _first_eighth),
     ),
     _gguf("q4_1", "q4_1", "q6_k"),
@@ -236,8 +249,8 @@ GGUF = (
         "q3_k_m",
         "q3_k",
         "q6_k",
-        v_proj=_deep(_mixed("q4_k", "q5_k", lambda layer, _: layer < 2)),
-        down_proj=_mixed("q4_k", "q5_k", lambda layer, layers: layer < layers // 16),
+        v_proj=_deep(_mixed("q4_k", "q5_k", _first_two)),
+        down_proj=_mixed("q4_k", "q5_k", _first_sixteenth),
         o_proj="q4_k",
     ),
     _gguf("q3_k_s", "q3_k", "q6_k", v_proj=_deep("q3_k")),

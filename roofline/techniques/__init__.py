@@ -13,44 +13,102 @@ and the description of each technique: the systems it covers, its price and its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import count
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
+from msgspec import Struct, field, structs, to_builtins
 
-from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
-from roofline.scenario.scenario import Applied, Scenario, apply_with
-from roofline.techniques.base import Level, Parameter, Price, Published, Technique
-from roofline.techniques.entries import bundled_entries
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote, visible
+from roofline.core.registry import Registration, Registry, cached
+from roofline.scenario.catalogue import Catalogue, use_catalogue
+from roofline.scenario.scenario import Scenario
+from roofline.specs.library import TECHNIQUES, File, own_files
+from roofline.specs.records import record
+from roofline.techniques.base import Function, Level, Parameter, Price, Published, Registered, Technique, check_entry
+from roofline.techniques.entries import bundled_entries, own_entries
 
 OF_ANY_WEIGHTS = frozenset({"weight format", "weight sparsity", "rank", "adapter"})
 """Slots of techniques that change weights, whatever the network."""
 
 
+class _Catalogue(Struct, frozen=True, eq=False):
+    """The entries by name, the entry's name by each name that finds it, and a number that no other catalogue has."""
+
+    entries: Mapping[str, Technique]
+    names: Mapping[str, str]
+    number: int = field(default_factory=count().__next__)
+
+
+_REGISTERED: Registry[Technique] = Registry("technique", {})
+
+_ORDER = (Level.MODEL, Level.DATA, Level.SYSTEM)
+"""The levels in the order in which techniques apply."""
+
+
+def _catalogue() -> _Catalogue:
+    return _read(tuple(own_files(TECHNIQUES).values()))
+
+
+@cached(maxsize=4)
+def _read(own: tuple[File, ...]) -> _Catalogue:
+    """The shipped entries, then those of a user's files, then registered ones; each replaces earlier ones by name."""
+    shipped = _shipped()
+    functions = {entry.function for entry in shipped if entry.function}
+    every = {entry.name: entry for entry in (*shipped, *own_entries(own, functions), *_REGISTERED.values())}
+    entries = {entry.name: entry for entry in sorted(every.values(), key=lambda entry: _ORDER.index(entry.level))}
+    covered = {system.lower(): entry.name for entry in entries.values() for system in entry.covers}
+    return _Catalogue(MappingProxyType(entries), MappingProxyType({**covered, **{name: name for name in entries}}))
+
+
 @lru_cache(maxsize=1)
+def _shipped() -> tuple[Technique, ...]:
+    return tuple(bundled_entries())
+
+
 def techniques() -> Mapping[str, Technique]:
     """The catalogue by name, in the order of application."""
-    return MappingProxyType({entry.name: entry for entry in bundled_entries()})
+    return _catalogue().entries
 
 
-@lru_cache(maxsize=1)
 def names() -> Mapping[str, str]:
     """The technique for each technique name and each system that a technique covers, in lower case."""
-    found = {system.lower(): entry.name for entry in techniques().values() for system in entry.covers}
-    return MappingProxyType({**found, **{name: name for name in techniques()}})
+    return _catalogue().names
+
+
+def register(technique: Technique, function: Function, *, replace: bool = False) -> Registration:
+    """Add a technique that a function of one's own applies, until the registration is undone.
+
+    `function(scenario, name, **constants, **parameters)` returns the changed scenario, and takes the place of the one
+    that the technique names. It applies after the shipped techniques of its level. Raises RooflineError for an invalid
+    field, a function that does not take the parameters, and for a name (its own, or of a system that it `covers`)
+    that another technique has, unless it is to `replace` that one.
+    """
+    where = f"the technique {quote(technique.name)}"
+    content = {**to_builtins(technique), "function": getattr(function, "__qualname__", "function")}
+    entry = Registered(**structs.asdict(record(Technique, content, where)), own=function)
+    check_entry(entry, where)
+    clash = next((name for name in (entry.name, *entry.covers) if name.lower() in names()), None)
+    if clash is not None and not replace:
+        raise RooflineError(f"the technique {quote(clash)} exists already; replace=True replaces it")
+    return _REGISTERED.add(entry.name, entry, (function, content), replace=True)
 
 
 def find_technique(name: str) -> Technique:
     """The technique called `name`, or the one that covers the system of that name."""
-    key = names().get(name.strip().lower())
+    return _find(name, _catalogue())
+
+
+def _find(name: str, catalogue: _Catalogue) -> Technique:
+    key = catalogue.names.get(name.strip().lower())
     if key is None:
-        raise UnknownNameError("technique", name, names())
-    return techniques()[key]
+        raise UnknownNameError("technique", name, catalogue.names)
+    return catalogue.entries[key]
 
 
-def apply_techniques(scenario: Scenario, requests: Iterable[str]) -> Scenario:
+def apply_techniques(scenario: Scenario, requests: str | Iterable[str]) -> Scenario:
     """The scenario with techniques applied, each written NAME or NAME:key=value,key=value.
 
     Techniques apply in catalogue order, whatever the order of the requests. Raises RooflineError where two have the
@@ -58,26 +116,31 @@ def apply_techniques(scenario: Scenario, requests: Iterable[str]) -> Scenario:
     """
     chosen: dict[str, RequestedTechnique] = {}
     slots: dict[str, str] = {}
+    requests = (requests,) if isinstance(requests, str) else tuple(requests)
+    if not requests:
+        return scenario  # without reading the catalogue
+    catalogue = _catalogue()
     for request in requests:
-        requested = _requested(request)
+        requested = _requested(request, catalogue)
         name, slot = requested.technique.name, requested.technique.slot
         if name in chosen:
             raise RooflineError(f"the technique {name} is requested twice")
         if slot in slots:
             raise RooflineError(f"{name} conflicts with {slots[slot]}: both set the {slot}")
         if requested.technique.change is None:
-            raise UnsupportedError(f"{name} cannot be simulated: {requested.technique.caveat}")
+            raise UnsupportedError(f"{name} cannot be simulated: {visible(requested.technique.caveat[:400])}")
         chosen[name] = requested
         slots[slot] = name
-    for name in techniques() if chosen else ():
+    for name in catalogue.entries:
         if name in chosen:
-            scenario = _applied(scenario, chosen[name])
+            scenario = _applied(scenario, chosen[name], catalogue.number)
     return scenario
 
 
-def _applied(scenario: Scenario, requested: RequestedTechnique) -> Scenario:
-    """The scenario with one more technique, cached in the scenario."""
-    found = scenario.technique_cache.get(requested.written)
+def _applied(scenario: Scenario, requested: RequestedTechnique, catalogue: int) -> Scenario:
+    """The scenario with one more technique of a catalogue, cached in the scenario."""
+    key = f"{requested.written} {catalogue}"
+    found = scenario.technique_cache.get(key)
     if found is None:
         technique = requested.technique
         if scenario.model.unet and technique.level is not Level.SYSTEM and technique.slot not in OF_ANY_WEIGHTS:
@@ -86,17 +149,21 @@ def _applied(scenario: Scenario, requested: RequestedTechnique) -> Scenario:
             )
         assert requested.technique.change is not None
         changed = requested.technique.change(scenario, requested.values)
-        found = replace(changed, techniques=Applied((*scenario.techniques, requested.written)))
-        scenario.technique_cache[requested.written] = found
+        found = changed.changed(techniques=(*scenario.techniques, requested.written))
+        scenario.technique_cache[key] = found
     return found
-
-
-apply_with(apply_techniques)
 
 
 def check_request(request: str) -> Technique:
     """The technique of a request NAME or NAME:key=value,...; raises RooflineError for an invalid request."""
-    return _requested(request).technique
+    return _requested(request, _catalogue()).technique
+
+
+def _simulated() -> Iterator[str]:
+    return (name for name, technique in techniques().items() if technique.change is not None)
+
+
+use_catalogue(Catalogue(apply_techniques, lambda written: check_request(written).slot, _simulated))
 
 
 class RequestedTechnique(NamedTuple):
@@ -108,9 +175,9 @@ class RequestedTechnique(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _requested(request: str) -> RequestedTechnique:
+def _requested(request: str, catalogue: _Catalogue) -> RequestedTechnique:
     name, given = _parse(request)
-    technique = find_technique(name)
+    technique = _find(name, catalogue)
     parameters = ",".join(f"{key}={value}" for key, value in given.items())
     written = f"{technique.name}:{parameters}" if parameters else technique.name
     return RequestedTechnique(technique, MappingProxyType(technique.values(given)), written)
@@ -139,5 +206,6 @@ __all__ = [
     "check_request",
     "find_technique",
     "names",
+    "register",
     "techniques",
 ]

@@ -102,4 +102,4 @@ def share_kv_cache(scenario: Scenario, _: str, *, every: int) -> Scenario:
             return layer
         return replace(layer, mixer=replace(layer.mixer, kv_shared=True))
 
-    return replace(scenario, model=split_layers(scenario.model, "shared", shared))
+    return scenario.changed(model=split_layers(scenario.model, "shared", shared))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from msgspec import Struct
 
-from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.core.units import parse_count
 from roofline.scenario.scenario import Scenario
 
@@ -55,6 +57,8 @@ class Published(Struct, frozen=True):
 
 Values = Mapping[str, Any]
 Change = Callable[[Scenario, Values], Scenario]
+Function = Callable[..., Scenario]
+"""Applies a technique: takes a scenario, the technique's name, and its constants and parameters as keywords."""
 
 
 class Technique(Struct, frozen=True):
@@ -88,6 +92,13 @@ class Technique(Struct, frozen=True):
     def change(self) -> Change | None:
         """The technique as a function of a scenario and the values of its parameters; None if it is not simulated."""
         return partial(_changed, self) if self.function else None
+
+    @property
+    def applied_by(self) -> Function:
+        """The function that applies the technique."""
+        module, _, name = self.function.rpartition(".")
+        found: Function = getattr(import_module(f"roofline.techniques.{module}"), name)
+        return found
 
     def values(self, given: Mapping[str, str]) -> dict[str, Any]:
         """All parameters, `given` or default; raises RooflineError for an unknown key or a value out of range."""
@@ -131,7 +142,48 @@ def _changed(technique: Technique, scenario: Scenario, values: Values) -> Scenar
 
     for requirement in technique.requires:
         REQUIREMENTS[requirement](scenario, technique.name)
-    module, _, function = technique.function.rpartition(".")
-    apply = getattr(import_module(f"roofline.techniques.{module}"), function)
-    changed: Scenario = apply(scenario, technique.name, **technique.constants, **values)
-    return changed
+    return technique.applied_by(scenario, technique.name, **technique.constants, **values)
+
+
+class Registered(Technique, frozen=True):
+    """An entry of a user's, with the function that applies it."""
+
+    own: Any = None
+
+    @property
+    def applied_by(self) -> Function:
+        """The function that applies the technique."""
+        found: Function = self.own
+        return found
+
+
+def _within(value: object, low: float, high: float) -> bool:
+    return isinstance(value, (int, float)) and -1e300 < low <= value <= high < 1e300
+
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
+
+
+def check_entry(entry: Technique, where: str, key: str = "") -> None:
+    """Check what the shipped entries have tests for: the name, what is required, and that the function takes it all.
+
+    Raises SpecError, which names the place `where` and the entry's `key` in it.
+    """
+    from roofline.techniques.changes import REQUIREMENTS
+
+    place = f"{quote(key)}: " if key else ""
+    if not _NAME.fullmatch(entry.name):
+        raise SpecError(where, f"{place}its name must be of small letters, digits, dashes and points")
+    for needed in entry.requires:
+        if needed not in REQUIREMENTS:
+            raise SpecError(where, f"{place}unknown requirement {quote(needed)}{suggest(needed, REQUIREMENTS)}")
+    for one in entry.parameters:
+        if one.low is not None and one.high is not None and not _within(one.default, one.low, one.high):
+            raise SpecError(where, f"{place}the default of {quote(one.name)} must be a number from its low to its high")
+    if not entry.function:
+        return
+    parameters = {parameter.name: parameter.default for parameter in entry.parameters}
+    try:
+        signature(entry.applied_by).bind(None, entry.name, **entry.constants, **parameters)
+    except TypeError as error:
+        raise SpecError(where, f"{place}its function cannot take its constants and parameters: {error}") from None

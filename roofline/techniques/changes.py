@@ -96,11 +96,11 @@ def scaled_tokens(count: Any, factor: float) -> Any:
 
 def with_tokens(scenario: Scenario, **counts: Any) -> Scenario:
     """The scenario with other token counts; an explicit context shifts with the prompt and prefix before it."""
-    changed = replace(scenario, context=None, **counts)
+    changed = scenario.changed(context=None, **counts)
     if scenario.context is None:
         return changed
     shifted = np.maximum(scenario.context + (changed.first_cached - scenario.first_cached), 1)
-    return replace(changed, context=shifted if np.ndim(shifted) else int(shifted))
+    return changed.changed(context=shifted if np.ndim(shifted) else int(shifted))
 
 
 def with_cached_prefix(scenario: Scenario, fraction: float, replaced_by: int | None = None) -> Scenario:
@@ -123,7 +123,7 @@ _EXCLUSIVE = (LowRank, Adapter)
 
 def with_settings(scenario: Scenario, **changes: Any) -> Scenario:
     """The scenario with other settings."""
-    return replace(scenario, settings=replace(scenario.settings, **changes))
+    return scenario.changed(settings=replace(scenario.settings, **changes))
 
 
 def with_rewrite(scenario: Scenario, name: str, rewrite: Rewrite) -> Scenario:
@@ -151,7 +151,7 @@ def with_precision(
     """The scenario with other formats; None keeps a format."""
     formats = {"weights": weights, "activations": activations, "kv": kv}
     changes: dict[str, Any] = {part: format for part, format in formats.items() if format is not None}
-    return replace(scenario, precision=replace(precision_of(scenario), **changes))
+    return scenario.changed(precision=replace(precision_of(scenario), **changes))
 
 
 def with_weight_format(scenario: Scenario, change: Callable[[Format], Format]) -> Scenario:
@@ -170,7 +170,7 @@ def _with_layers(scenario: Scenario, name: str, change: Callable[[Layer], Layer]
     model = scenario.model
     groups = tuple(LayerGroup(group.name, group.count, change(group.layer)) for group in model.groups)
     changed = replace(model, name=f"{model.name}+{name}", groups=groups, parameters=None, active_parameters=None)
-    return replace(scenario, model=changed)
+    return scenario.changed(model=changed)
 
 
 def with_attention(scenario: Scenario, name: str, change: Callable[[Attention], Mixer]) -> Scenario:

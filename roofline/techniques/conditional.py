@@ -53,7 +53,7 @@ def copies_as_experts(scenario: Scenario, name: str, *, experts: int, top_k: int
             return layer
         return replace(layer, feed_forward=_into_experts(name, block, experts, top_k, block.width))
 
-    return replace(scenario, model=split_layers(scenario.model, "experts", copied))
+    return scenario.changed(model=split_layers(scenario.model, "experts", copied))
 
 
 def fewer_experts(scenario: Scenario, name: str, *, kept: float) -> Scenario:

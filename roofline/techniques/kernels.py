@@ -23,7 +23,7 @@ def fuse(scenario: Scenario, name: str, *, fusions: Sequence[str]) -> Scenario:
     chosen = {*(scenario.fusions or ()), *fusions}
     if "gate_up_act" in chosen:
         chosen.discard("gate_up")  # gate_up_act contains gate_up
-    return replace(scenario, fusions=tuple(chosen))
+    return scenario.changed(fusions=tuple(chosen))
 
 
 NEVER_SPLIT, ALWAYS_SPLIT = 0.0, 2.0
@@ -35,13 +35,13 @@ def split_kv(scenario: Scenario, _: str, *, split: bool) -> Scenario:
     profile = scenario.profile
     parameters = {**profile.parameters, "split_kv": ALWAYS_SPLIT if split else NEVER_SPLIT}
     fusions = tuple({*(scenario.fusions or ()), "attention"})
-    return replace(scenario, fusions=fusions, engine=replace(profile, parameters=parameters))
+    return scenario.changed(fusions=fusions, engine=replace(profile, parameters=parameters))
 
 
 def flash_decoding_plus_plus(scenario: Scenario, name: str) -> Scenario:
     """Split keys, fused kernels and a CUDA graph of the decode step."""
     split = decode_graphs(split_kv(scenario, name, split=True), name)
-    return replace(split, engine=replace(split.profile, fusions=tuple(FUSIONS)))
+    return split.changed(engine=replace(split.profile, fusions=tuple(FUSIONS)))
 
 
 def decode_graphs(scenario: Scenario, _: str) -> Scenario:
@@ -49,4 +49,4 @@ def decode_graphs(scenario: Scenario, _: str) -> Scenario:
     profile = scenario.profile
     if "decode" in profile.graphs:
         return scenario
-    return replace(scenario, engine=replace(profile, graphs=(*profile.graphs, "decode")))
+    return scenario.changed(engine=replace(profile, graphs=(*profile.graphs, "decode")))

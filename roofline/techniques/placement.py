@@ -167,4 +167,4 @@ def over_the_internet(scenario: Scenario, name: str, *, stages: int, bandwidth: 
     )
     local = tuple(other for other in scenario.hardware.interconnects if other.scope != "network")
     hardware = replace(scenario.hardware, interconnects=(*local, link))
-    return with_settings(replace(scenario, hardware=hardware), parallel=parallel)
+    return with_settings(scenario.changed(hardware=hardware), parallel=parallel)

@@ -22,14 +22,14 @@ def student(scenario: Scenario, name: str, *, model: str) -> Scenario:
         raise RooflineError(f"{name}: {smaller.name} does not do the task of {teacher.name}")
     if stored_parameters(smaller) >= stored_parameters(teacher):
         raise RooflineError(f"{name}: the student {smaller.name} is not smaller than {teacher.name}")
-    return replace(scenario, model=smaller)
+    return scenario.changed(model=smaller)
 
 
 def prune(
     scenario: Scenario, name: str, *, hidden: float = 1.0, heads: float = 1.0, width: float = 1.0, layers: float = 1.0
 ) -> Scenario:
     """The scenario with fractions of the hidden size, heads, feed-forward width and layers of its model."""
-    return replace(scenario, model=pruned_model(scenario.model, name, hidden, heads, width, layers))
+    return scenario.changed(model=pruned_model(scenario.model, name, hidden, heads, width, layers))
 
 
 def pruned_model(
@@ -95,7 +95,7 @@ def slice_residual_stream(scenario: Scenario, name: str, *, slice: float) -> Sce
 
 def fewer_layers(scenario: Scenario, name: str, *, share: float) -> Scenario:
     """The scenario with a fraction of the layers, evenly spread."""
-    return replace(scenario, model=_with_fewer_layers(scenario.model, name, share))
+    return scenario.changed(model=_with_fewer_layers(scenario.model, name, share))
 
 
 def smaller_vocabulary(scenario: Scenario, name: str, *, share: float) -> Scenario:
@@ -105,7 +105,7 @@ def smaller_vocabulary(scenario: Scenario, name: str, *, share: float) -> Scenar
         raise UnsupportedError(f"{name} needs a vocabulary, and {model.name} has none")
     size, changed = scaled(model.vocabulary, share), f"{model.name}+vocabulary"
     smaller = replace(model, name=changed, vocabulary=size, parameters=None, active_parameters=None)
-    return replace(scenario, model=smaller)
+    return scenario.changed(model=smaller)
 
 
 def share_weights(scenario: Scenario, name: str, *, repeats: int) -> Scenario:

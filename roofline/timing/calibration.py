@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -21,6 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from roofline.core.registry import cached
 from roofline.specs.hardware import Hardware
 from roofline.specs.version import Version
 from roofline.timing.kernels import (
@@ -186,7 +186,7 @@ class Match(Struct, frozen=True):
         return f"{self.place}: {self.source}"
 
 
-@lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _in_step(fit: Fit, hardware: Hardware) -> Mapping[str, float]:
     return in_step(fit.op, fit.parameters, hardware)
 
@@ -280,7 +280,7 @@ class Calibration(Struct, frozen=True, eq=False):
         return Expected(bound, bound, bound, np.zeros(bound.shape, dtype=bool), "bound", "no measurements")
 
 
-@lru_cache(maxsize=256)
+@cached(maxsize=256)
 def _of_engine(calibration: Calibration, engine: str) -> Calibration:
     links = [link for link in calibration.chain if link.engine == engine]
     if not links:
@@ -306,7 +306,7 @@ Another engine on the same GPU is nearer than the same one on other GPUs.
 """
 
 
-@lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _find(calibration: Calibration, op: str, format: str) -> Match | None:
     best: tuple[tuple[float, bool], Calibration, Fit, tuple[Level, ...]] | None = None
     candidates = (format, *(RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())))
@@ -378,7 +378,7 @@ def within(fit: Fit, columns: Columns, shape: tuple[int, ...]) -> NDArray[np.boo
     return inside
 
 
-@lru_cache(maxsize=1024)
+@cached(maxsize=1024)
 def _factors(fit: Fit, widening: float, spread: float) -> tuple[Array, Array]:
     """The factors from p50 down to p10 and up to p90, (2, regimes): of shapes outside the fitted range, then inside."""
     everywhere = fit.residuals.get("all", Residuals(0.5, 1.0, 2.0, 0))

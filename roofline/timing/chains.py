@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from roofline.core.documents import MAX_BYTES, parse_mapping
 from roofline.core.inputs import read_text
+from roofline.core.registry import cached
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
-from roofline.specs.library import File, bundled_folder, files_below, modified, overriding_files
+from roofline.specs.library import File, bundled_folder, extensions, files_below, modified, overriding_files
 from roofline.timing.calibration import Basis, Calibration, Fit, Fits
 from roofline.timing.calibration_files import Document, of_version, parse_document
 from roofline.timing.kernels.common import has_tensor_memory
@@ -70,12 +71,15 @@ class FileFits(Mapping[tuple[str, str], Fit]):
 
     @property
     def digest(self) -> str:
-        """A digest of the version and of the file's content, equal on every machine."""
+        """A digest of the version, of the file's content and of what extends the program, equal on every machine.
+
+        What is computed with constants depends on the kernel models and techniques that are registered.
+        """
         file, version, other = self._key
-        return f"{version} {other} {hashlib.sha256(_text(file).encode()).hexdigest()}"
+        return f"{version} {other} {hashlib.sha256(_text(file).encode()).hexdigest()} {extensions()}".rstrip()
 
 
-_file_fits = lru_cache(maxsize=512)(FileFits)
+_file_fits = cached(maxsize=512)(FileFits)
 """One object for equal arguments, so that each file is parsed once."""
 
 
@@ -84,7 +88,7 @@ def _text(file: File) -> str:
     return read_text(file.path, MAX_BYTES)
 
 
-@lru_cache(maxsize=128)
+@cached(maxsize=128)
 def _parse(file: File) -> Document:
     return parse_document(parse_mapping(_text(file), file.path), str(file.path))
 
@@ -164,7 +168,7 @@ def load_calibration(
     return _load(hardware, first, engine, version, kind, tuple(own.items()))
 
 
-@lru_cache(maxsize=1024)
+@cached(maxsize=1024)
 def _load(
     hardware: Hardware, first: File | None, engine: str, version: str, kind: bool, own: tuple[tuple[str, File], ...]
 ) -> Calibration:

@@ -7,13 +7,13 @@ kernels of their own for weight-only GEMMs, all-reduces, the experts of a rank a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.bound.roof import Placement
+from roofline.core.registry import cached
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective
 from roofline.specs.engine import Engine
@@ -31,12 +31,11 @@ from roofline.timing.kernels.common import (
     has_tensor_memory,
     numbers,
 )
-from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.moe import TILES_BEFORE
 from roofline.timing.kernels.shapes import KernelShape, kernel_shape, of_ggml, weight_format
 from roofline.timing.levels import crossing_spread
-from roofline.timing.pcie_collectives import on_host
+from roofline.timing.pcie_collectives import of_two_peers, on_host
 
 ATTENTION = ("attention_prefill", "attention_decode")
 """The measurement schema's names of the two attention kernels."""
@@ -122,7 +121,7 @@ class Constants(NamedTuple):
     upcasts_cache: bool
 
 
-@lru_cache(maxsize=1 << 14)
+@cached(maxsize=1 << 14)
 def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, by_expert: bool = False) -> Constants:
     """The constants of a kernel of these operators; `by_expert`: of a layer whose experts ranks divide."""
     hardware, calibration = choices.hardware, choices.calibration
@@ -151,7 +150,10 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
         if link is not None and link.collective is Collective.ALL_REDUCE
         else None
     )
-    if own is not None:
+    if own is not None and link is not None and hardware.over_host(link.reach):
+        kernel_of_engine = calibration.find(shape.op, own)
+        matches = {op: of_two_peers(kernel_of_engine, match, hardware, link.ranks) for op, match in matches.items()}
+    elif own is not None:
         others = {op: match for op in matches if (match := calibration.find(op, own)) is not None}
     return Constants(shape if matches else None, matches, others, upcasts)
 
@@ -335,9 +337,9 @@ def _computes(shape: KernelShape, hardware: Hardware) -> bool:
     return hardware.supports(str(shape.texts.get("arithmetic", form.arithmetic)))
 
 
-@lru_cache(maxsize=16)
+@cached(maxsize=16)
 def _default_pass(op: str) -> Match:
     """Default constants of elementwise kernels without measurements."""
-    constants = {parameter.name: parameter.default for parameter in PASS_PARAMETERS}
+    constants = {parameter.name: parameter.default for parameter in kernel(op).parameters("any")}
     fit = Fit(op, "any", constants, {"all": UNMEASURED})
     return Match(fit, "pooled", "default", "launch and bandwidth typical of small kernels", 1.0)

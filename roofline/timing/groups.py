@@ -14,6 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from roofline.bound.roof import Placement, coefficient_rows
+from roofline.core.registry import cached
 from roofline.graph.parallel import ONE_NODE
 from roofline.graph.size import Monomial
 from roofline.specs.engine import Engine
@@ -94,7 +95,7 @@ def _group(
     return KernelGroup(op, match, other, hardware, texts, indices, fixed, varying, factor, conversion, form)
 
 
-@lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _form(*_kernel: object) -> object:
     """An object that identifies a formula with everything but its columns' values: one identity check compares all."""
     return object()

@@ -6,13 +6,13 @@ Fused operators are one kernel, every other operator is a kernel.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from roofline.bound.roof import Placement
+from roofline.core.registry import cached
 from roofline.graph.network import Section
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import as_size
@@ -92,7 +92,7 @@ def launches(placement: Placement, engine: Engine, calibration: Calibration) -> 
     return found
 
 
-@lru_cache(maxsize=4096)
+@cached(maxsize=4096)
 def _of_section(
     section: Section,
     start: int,

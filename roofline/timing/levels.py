@@ -10,6 +10,7 @@ and the component is what makes 80% of its rows fall into the interval.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from math import sqrt
@@ -18,7 +19,7 @@ from typing import Literal, get_args
 
 from roofline.core.documents import finite_number, read_mapping
 from roofline.core.errors import SpecError, quote
-from roofline.specs.library import as_mapping, check_keys, find_file
+from roofline.specs.library import SEARCH_PATH, File, as_mapping, bundled_folder, check_keys, find_file, modified
 
 Level = Literal["table", "version", "release", "family", "engine", "pooled", "format"]
 """`table`: another engine's or version's table of a kernel that engines share; `version`: a near version of the engine;
@@ -32,23 +33,43 @@ FILE = "levels.yaml"
 """The file of `hwspecs/calibration` with the components by kind of kernel and format."""
 
 
-@lru_cache(maxsize=1024)
 def crossing_spread(op: str, format: str, crossed: tuple[Level, ...]) -> float:
     """The standard deviation of the logarithm of measured over predicted time that the levels `crossed` add.
 
     It is that of the format where it is known, and of the kind of kernel for "".
     """
-    components = level_components()
+    return _spread(op, format, crossed, _file())
+
+
+@lru_cache(maxsize=1024)
+def _spread(op: str, format: str, crossed: tuple[Level, ...], file: File) -> float:
+    components = _components(file)
     own = components.get(f"{op} {format}") or components.get(op, components["other"])
     return sqrt(sum(own[level] ** 2 for level in crossed))
 
 
-@lru_cache(maxsize=1)
 def level_components() -> Mapping[str, Mapping[Level, float]]:
     """The standard deviation of each level by kind of kernel and format (`gemm fp8`), by kind, and of `other` kinds."""
+    return _components(_file())
+
+
+def _file() -> File:
+    """The file with the components, as it is now; one in `ROOFLINE_SPECS` comes before the bundled one."""
+    if not os.environ.get(SEARCH_PATH):
+        return _bundled()
     path = find_file(f"calibration/{FILE}", "hwspecs")
-    assert path is not None, "the bundled file exists"
-    return parse_levels(path)
+    return File(path, modified(path)) if path is not None else _bundled()
+
+
+@lru_cache(maxsize=1)
+def _bundled() -> File:
+    path = bundled_folder("hwspecs") / "calibration" / FILE
+    return File(path, modified(path))
+
+
+@lru_cache(maxsize=4)
+def _components(file: File) -> Mapping[str, Mapping[Level, float]]:
+    return parse_levels(file.path)
 
 
 def parse_levels(path: Path) -> Mapping[str, Mapping[Level, float]]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.bound.roof import TIMES, Placement, blocks, hidden, monomial_values, monomials_of, values_at
+from roofline.core.registry import cached
 from roofline.core.result_cache import MAX_CACHED_VALUES, LruCache
 from roofline.graph.extents import Step, extents, spread
 from roofline.specs.engine import ROUTED_EXPERTS, SHARED_EXPERTS, Engine
@@ -350,7 +351,7 @@ parallelism have batches that fewer ranks had before.
 """
 
 
-@lru_cache(maxsize=512)
+@cached(maxsize=512)
 def timing(placement: Placement, engine: Engine, calibration: Calibration) -> Timing:
     """The kernels of `placement` on `engine`, with the constants of `calibration`."""
     return Timing(placement, engine, calibration)

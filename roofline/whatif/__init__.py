@@ -1,7 +1,7 @@
 """Questions over many scenarios: sweeps, inverse questions, comparisons, sensitivities and explanations.
 
-In: a `Request` (the parts of a scenario before techniques) and what to vary. Out: tables of metrics, solutions,
-differences by operator, elasticities, and formulas with their numbers.
+In: a `Scenario` and what to vary. Out: tables of metrics, solutions, differences by operator, elasticities, and
+formulas with their numbers.
 """
 
 from typing import TYPE_CHECKING
@@ -9,19 +9,42 @@ from typing import TYPE_CHECKING
 from roofline.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from roofline.whatif.compare import Waterfall, waterfall
-    from roofline.whatif.request import Request
+    from roofline.whatif import solve
+    from roofline.whatif.comparison import Comparison, Waterfall, compare, waterfall
+    from roofline.whatif.explanation import Explanation, explain
+    from roofline.whatif.frontiers import Frontier, frontier
+    from roofline.whatif.sensitivities import Sensitivities, Sensitivity, sensitivity
     from roofline.whatif.study import Study, make_study
-    from roofline.whatif.sweep import Sweep
+    from roofline.whatif.sweeps import Sweep, sweep
 
-__all__ = ["Request", "Study", "Sweep", "Waterfall", "make_study", "waterfall"]
+__all__ = [
+    "Comparison",
+    "Explanation",
+    "Frontier",
+    "Sensitivities",
+    "Sensitivity",
+    "Study",
+    "Sweep",
+    "Waterfall",
+    "compare",
+    "explain",
+    "frontier",
+    "make_study",
+    "sensitivity",
+    "solve",
+    "sweep",
+    "waterfall",
+]
 
 __getattr__ = lazy(
     __name__,
     {
-        "compare": "Waterfall waterfall",
-        "request": "Request",
+        "comparison": "Comparison Waterfall compare waterfall",
+        "explanation": "Explanation explain",
+        "frontiers": "Frontier frontier",
+        "sensitivities": "Sensitivities Sensitivity sensitivity",
+        "solve": "solve",
         "study": "Study make_study",
-        "sweep": "Sweep",
+        "sweeps": "Sweep sweep",
     },
 )

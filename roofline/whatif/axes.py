@@ -2,7 +2,7 @@
 
     1,2,4            a list                            1:256         every whole number, both ends included
     0:4096:512       in steps                          1:256:log16   16 values in equal ratios, 0:1:lin5 in equal steps
-    4k,32k,128K      counts (`units.parse_count`)      all           of models, hardware, engines, hosts
+    4k,32k,128K      counts (`units.parse_count`)      all           models, hardware, engines, formats, techniques
 
 Workload counts are arrays that one analysis evaluates at once; every other axis is a loop over its values.
 """
@@ -10,6 +10,7 @@ Workload counts are arrays that one analysis evaluates at once; every other axis
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
@@ -19,26 +20,28 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, quote
+from roofline.core.options import NOTHING, Kind, Option
 from roofline.core.units import parse_count
-from roofline.specs.engine import list_engines
-from roofline.specs.hardware import list_hardware
-from roofline.specs.host import list_hosts
-from roofline.specs.modelspec import list_models
-from roofline.whatif.options import NEEDED, NOTHING, Kind, Option, find_option
+from roofline.scenario.options import NEEDED, find_option
+from roofline.specs.engine import Engine
+from roofline.specs.hardware import Hardware
+from roofline.specs.model import Model
 
 MAX_VALUES = 10_000_000
 """Maximum values of one axis."""
 
 EVERYTHING = "all"
-"""The text for all models, hardware, engines or hosts."""
-
-_KNOWN = {"model": list_models, "hw": list_hardware, "engine": list_engines, "host": list_hosts}
+"""The text for all names of models, hardware, engines, formats, techniques and the like."""
 
 _NUMBER = r"[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+|[kmgKMG])?"
 _RANGE = re.compile(
     rf"(?P<first>{_NUMBER})\s*:\s*(?P<last>{_NUMBER})(?:\s*:\s*(?P<how>log|lin)?(?P<step>{_NUMBER}))?", re.ASCII
 )
 FORMS = "write it like 1,2,4 or 1:8 or 0:4096:512 or 1:256:log16 or 0:1:lin5"
+
+
+OBJECTS = (Model, Hardware, Engine)
+"""Values that are no text: their label is their name."""
 
 
 class Axis(Struct, frozen=True, eq=False):
@@ -71,8 +74,8 @@ def parse_axis(name: str, given: object) -> Axis:
     Raises RooflineError for an unknown option, an invalid value or range, or a repeated value.
     """
     option = find_option(name)
-    if isinstance(given, str) and given == EVERYTHING and option.name in _KNOWN:
-        given = _KNOWN[option.name]()
+    if isinstance(given, str) and given == EVERYTHING and option.names:
+        given = option.names
     return axis_of(option, given)
 
 
@@ -81,11 +84,12 @@ def axis_of(option: Option, given: object) -> Axis:
     entries = _split(given, option) if isinstance(given, str) else _listed(given, option)
     if option.kind is Kind.GRID:
         return _grid_axis(option, entries)
-    if option.kind in (Kind.INTEGER, Kind.NUMBER):
+    if option.kind.ranged:
         values = tuple(value for entry in entries for value in _numbers(option, entry))
         _check_distinct(option, values)
         return Axis(option, values, values)
-    values = tuple(option.read(entry) for entry in entries)
+    entries = [os.fspath(entry) if isinstance(entry, os.PathLike) else entry for entry in entries]
+    values = tuple(entry if isinstance(entry, OBJECTS) else option.read(entry) for entry in entries)
     if option.name in NEEDED and not all(values):
         raise RooflineError(f"the axis {option.name} has an empty value; {_forms(option)}")
     labels = values if option.kind is Kind.SWITCH else tuple(map(_label, entries))
@@ -144,13 +148,13 @@ def _split(text: str, option: Option) -> list[Any]:
 
 
 def _forms(option: Option) -> str:
-    return FORMS if option.kind.counts or option.kind is Kind.NUMBER else "separate values by commas"
+    return FORMS if option.kind.ranged else "separate values by commas"
 
 
 def _listed(given: object, option: Option) -> list[Any]:
     if isinstance(given, np.ndarray):
         given = given.tolist() if given.ndim == 1 else None
-    if isinstance(given, (int, float)):
+    if isinstance(given, (int, float, *OBJECTS)):
         return [given]
     if not isinstance(given, Iterable) or isinstance(given, (Mapping, bytes)):
         raise RooflineError(f"the axis {option.name} takes a list of values; {_forms(option)}")
@@ -163,6 +167,8 @@ def _listed(given: object, option: Option) -> list[Any]:
 def _label(entry: object) -> str:
     if entry is None:
         return NOTHING
+    if isinstance(entry, OBJECTS):
+        return entry.name
     return entry if isinstance(entry, str) else "+".join(map(str, entry)) if isinstance(entry, list) else str(entry)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, install, quote
-from roofline.whatif.sweep import Executor, Future, LostWorkersError
+from roofline.whatif.sweeps import Executor, Future, LostWorkersError
 
 CONNECT = 5
 """Timeout of the connection to a Dask scheduler, in seconds."""
@@ -73,7 +73,9 @@ def pool(workers: int | None = None, dask: str | None = None) -> Iterator[Pool]:
     Raises RooflineError if the scheduler does not answer or has no workers.
     """
     if workers is not None and dask is not None:
-        raise RooflineError("--workers and --dask exclude each other")
+        raise RooflineError(
+            "workers of this machine and a Dask cluster exclude each other", options=["workers", "dask"]
+        )
     if dask is not None:
         with _cluster(dask) as found:
             yield found
@@ -141,7 +143,7 @@ def _cluster(address: str) -> Iterator[Pool]:
     try:
         distributed: Any = import_module("distributed")
     except ModuleNotFoundError:
-        raise RooflineError(f"--dask needs distributed: {install('cluster')}") from None
+        raise RooflineError(f"a Dask cluster needs distributed: {install('cluster')}", options=["dask"]) from None
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are reported as RooflineError
     try:

@@ -86,7 +86,7 @@ def _timed(
 
 def _expects(analysis: Analysis) -> Analysis:
     if not analysis.times_are_expected:
-        raise UnsupportedError("the llm-viewer convention has no expected times: use --at bound")
+        raise UnsupportedError("the llm-viewer convention has no expected times, only the bound", options=["at"])
     return analysis
 
 

@@ -22,21 +22,24 @@ from pathlib import Path
 from typing import Any
 
 import msgspec.json
+import numpy as np
 from msgspec import Struct, field
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.core.expressions import Expression, Type, parse_condition
+from roofline.core.options import Kind
+from roofline.scenario.options import NEEDED, OPTIONS, SPELLINGS, find_option, missing, read_options
+from roofline.scenario.question import OBJECTS
 from roofline.specs.engine import default_engine, load_engine
-from roofline.specs.hardware import load_devices
+from roofline.specs.hardware import Hardware, load_devices
 from roofline.specs.host import load_host
+from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.timing.chains import FileFits, load_calibration
 from roofline.whatif.axes import Axis, assigned, parse_axes
 from roofline.whatif.metrics import AT, NAMES, check_needs, default_metrics, expand, find_metric
-from roofline.whatif.options import NEEDED, OPTIONS, Kind, find_option, missing, read_options
 from roofline.whatif.selection import Selection
-from roofline.whatif.vllm_options import ALIASES
 
 INVALID = ("drop", "keep")
 """Treatment of combinations that cannot run: only counted, or kept as rows with an error."""
@@ -49,7 +52,8 @@ class Question(Struct, frozen=True):
     """A study without its points, which is pickled for worker processes.
 
     `axes` are the types of the axes, `outputs` the metrics shown, `figures` all metrics to compute. `sources` are
-    digests of the specs used, by kind and name.
+    digests of the specs used, by kind and name. `objects` are the values of loop axes that are no text, by name and
+    label.
     """
 
     fixed: Mapping[str, Any]
@@ -61,6 +65,7 @@ class Question(Struct, frozen=True):
     selection: Selection
     keep: bool
     sources: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    objects: Mapping[tuple[str, str], Any] = field(default_factory=dict)
 
     @property
     def condition(self) -> Expression | None:
@@ -106,7 +111,8 @@ class Study(Struct, frozen=True, eq=False, dict=True):
         selection = (question.selection.pareto, question.selection.top, question.selection.by)
         parts: list[Any] = [__version__, dict(question.fixed), question.outputs, question.at, question.where, selection]
         parts += [question.keep, sorted((*name, digest) for name, digest in question.sources.items())]
-        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+        parts += [[*name, _digest(value)] for name, value in sorted(question.objects.items())]
+        digest = hashlib.sha256(json.dumps(parts, sort_keys=True, default=_digest).encode())
         for axis in self.axes:
             digest.update(f"\0{axis.name}\0".encode())
             digest.update(axis.values.tobytes() if axis.grid else json.dumps(list(axis.labels)).encode())
@@ -126,6 +132,7 @@ def make_study(
 ) -> Study:
     """The study over the axes `over` (option to values, as text or a list), with the other options `fixed`.
 
+    Options are texts, or values as a `Scenario` takes them: `**scenario.options` fixes those of a scenario.
     `metrics` are the columns, by default those of the models' tasks; times are expected or the bound (`at`). Rows that
     meet `where` are kept, of these the Pareto front of `pareto`, of these the `top` ones `by` a metric or a count.
     `invalid` combinations are counted ("drop") or kept ("keep") as rows with an error, whose metrics are NaN, False or
@@ -138,7 +145,7 @@ def make_study(
     """
     axes = parse_axes(over)
     if not axes:
-        raise RooflineError("a study needs an axis, like --over batch=1:256:log16")
+        raise RooflineError("a study needs an axis, like batch=1:256:log16", options=["over"])
     if at not in AT:
         raise UnknownNameError("reading of times", at, AT)
     if invalid not in INVALID:
@@ -148,7 +155,7 @@ def make_study(
     values = {name: (value,) for name, value in settled.items()} | {axis.name: axis.values for axis in axes}
     selection = _selection(_listed(pareto), top, by, varied, at)
     if metrics is None:
-        metrics = default_metrics(map(load_model, values["model"]))
+        metrics = default_metrics(map(_model, values["model"]))
     ranked = [name for name in selection.names if name not in varied]
     outputs = tuple(dict.fromkeys((*expand(_listed(metrics), at), *ranked)))
     if not outputs:
@@ -156,7 +163,7 @@ def make_study(
     condition = None if where is None else parse_condition(where, _types(varied, at))
     tested = condition.names if condition else frozenset()
     figures = (*outputs, *sorted(name for name in tested if name not in varied and name not in outputs))
-    check_needs(figures, at, [load_devices(name)[0] for name in values["hw"]], "price" in values)
+    check_needs(figures, at, list(map(_device, values["hw"])), "price" in values)
     question = Question(
         fixed=settled,
         axes=varied,
@@ -167,19 +174,30 @@ def make_study(
         selection=selection,
         keep=invalid == "keep" and where is None and selection.everything,
         sources=_sources(values),
+        objects={
+            (axis.name, label): value
+            for axis in axes
+            if not axis.grid
+            for label, value in zip(axis.labels, axis.values, strict=True)
+            if isinstance(value, Struct)
+        },
     )
     return Study(axes, question)
 
 
 def _read_fixed(fixed: Mapping[str, Any], varied: Mapping[str, Type]) -> dict[str, Any]:
     """The values of the fixed options; raises RooflineError for an axis, or without a model or hardware."""
-    read = read_options(fixed)
-    for name in read:
+    objects = {name: value for name, value in fixed.items() if name in OBJECTS or isinstance(value, Struct)}
+    read = read_options({name: value for name, value in fixed.items() if name not in objects})
+    read |= {name if name in OBJECTS else find_option(name).name: value for name, value in objects.items()}
+    for name, value in read.items():
+        if isinstance(value, np.ndarray):
+            raise RooflineError(f"{name} has several values: make it an axis")
         if name in varied:
             raise RooflineError(f"{name} is an axis and cannot be fixed as well")
     for needed in NEEDED:
         if needed not in {**read, **varied}:
-            raise RooflineError(f"{missing(needed)}, or make it an axis")
+            raise RooflineError(f"{missing(needed)}, or make it an axis", options=["hw"] if needed == "hw" else [])
     return read
 
 
@@ -191,7 +209,7 @@ def _listed(names: str | Iterable[str]) -> list[str]:
 def _type_of(axis: Axis) -> Type:
     if axis.option.kind is Kind.SWITCH:
         return Type.TRUTH
-    return Type.NUMBER if axis.option.kind in (Kind.GRID, Kind.INTEGER, Kind.NUMBER) else Type.TEXT
+    return Type.NUMBER if axis.option.kind.ranged else Type.TEXT
 
 
 def _types(varied: Mapping[str, Type], at: str) -> dict[str, Type]:
@@ -220,20 +238,28 @@ def _selection(
     if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
         raise RooflineError(f"top takes a whole number above 0, got {quote(top)}")
     if top is not None and by is None and not pareto:
-        raise RooflineError("top needs a metric to rank by, like --by tokens_per_s_per_gpu")
+        raise RooflineError("top needs a metric to rank by, like tokens_per_s_per_gpu", options=["by"])
     if by is not None and top is None and not pareto:
-        raise RooflineError(f"ranking by {by} needs the number of rows, like --top 10")
+        raise RooflineError(f"ranking by {by} needs the number of rows, like 10", options=["top"])
     return Selection(front, top, None if by is None else (by, _better(by, varied, at)))
 
 
 def _sources(values: Mapping[str, Iterable[Any]]) -> dict[tuple[str, str], str]:
     """Digests of the specs of a study, whose options have these values."""
-    named = {name: values.get(name, ()) for name in _LOADERS}
-    if not named["engine"]:
-        models = [load_model(name) for name in named["model"] if name]
-        devices = [load_devices(name)[0] for name in named["hw"] if name]
+    named = {name: [value for value in values.get(name, ()) if isinstance(value, str)] for name in _LOADERS}
+    if not values.get("engine"):
+        models = [_model(value) for value in values["model"] if value]
+        devices = [_device(value) for value in values["hw"] if value]
         named["engine"] = sorted({default_engine(device, model) for device in devices for model in models})
     return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
+
+
+def _model(value: str | Model) -> Model:
+    return value if isinstance(value, Model) else load_model(value)
+
+
+def _device(value: str | Hardware) -> Hardware:
+    return value if isinstance(value, Hardware) else load_devices(value)[0]
 
 
 def _hardware(name: str) -> object:
@@ -246,7 +272,11 @@ _LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine, "host":
 
 def source_digest(kind: str, name: str) -> str:
     """A digest of a model, of hardware with its calibration, or of an engine; raises RooflineError."""
-    return hashlib.sha256(msgspec.json.encode(_LOADERS[kind](name), enc_hook=_plain)).hexdigest()[:16]
+    return _digest(_LOADERS[kind](name))
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, enc_hook=_plain)).hexdigest()[:16]
 
 
 def _plain(value: object) -> object:
@@ -278,7 +308,7 @@ def assemble(name: str | None, over: Iterable[str], fixed: Mapping[str, Any], qu
     return make_study(varied, **{**kept, **given, **query})
 
 
-_KEYS = ("over", "metrics", "at", "where", "top", "by", "pareto", "invalid")
+QUERY_KEYS = ("over", "metrics", "at", "where", "top", "by", "pareto", "invalid")
 
 
 def is_study(path: Path) -> bool:
@@ -297,11 +327,11 @@ def read_study(path: Path) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for key, value in content.items():
         name = key.strip().replace("-", "_")
-        name = ALIASES.get(name, name)
+        name = name if name in OPTIONS else SPELLINGS.get(name, name)  # -ep is another option than ep
         if name == "figure":  # for `roofline plot`
             continue
-        if name not in OPTIONS and name not in _KEYS:
-            raise SpecError(where, f"unknown key {quote(key)}{suggest(key, (*_KEYS, *OPTIONS))}")
+        if name not in OPTIONS and name not in QUERY_KEYS:
+            raise SpecError(where, f"unknown key {quote(key)}{suggest(key, (*QUERY_KEYS, *OPTIONS))}")
         if name in ("metrics", "pareto"):
             names = value.split(",") if isinstance(value, str) else value
             if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):

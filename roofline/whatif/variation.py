@@ -24,7 +24,7 @@ def with_hardware(scenario: Scenario, change: Callable[[Hardware], Hardware]) ->
     settings = scenario.settings
     if settings.decode_hardware is not None:
         settings = replace(settings, decode_hardware=change(settings.decode_hardware))
-    return replace(scenario, hardware=change(scenario.hardware), settings=settings)
+    return scenario.changed(hardware=change(scenario.hardware), settings=settings)
 
 
 def scaled_bandwidth(hardware: Hardware, factor: float) -> Hardware:
@@ -73,7 +73,7 @@ def with_weight_bits(scenario: Scenario, factor: float) -> Scenario:
     special = MappingProxyType({name: _scaled_choice(chosen, factor) for name, chosen in scheme.special.items()})
     linear = None if scheme.linear is None else _scaled_format(scheme.linear, factor)
     weights = WeightScheme(scheme.name, linear, special, scheme.unquantized, scheme.beside_experts)
-    return replace(scenario, precision=replace(precision, weights=weights))
+    return scenario.changed(precision=replace(precision, weights=weights))
 
 
 def with_kv_bits(scenario: Scenario, factor: float) -> Scenario:
@@ -81,7 +81,7 @@ def with_kv_bits(scenario: Scenario, factor: float) -> Scenario:
     precision = precision_of(scenario)
     # A new name: kernels read the bytes of the cache from its format if that is not the format of queries.
     kv = replace(precision.kv, name=f"{precision.kv.name} x {factor:g}", bits=precision.kv.bits * factor)
-    return replace(scenario, precision=replace(precision, kv=kv))
+    return scenario.changed(precision=replace(precision, kv=kv))
 
 
 def _scaled_format(form: Format, factor: float) -> Format:

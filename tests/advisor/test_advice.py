@@ -16,16 +16,15 @@ from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.moves import engine_techniques, is_consumer, technique_moves
 from roofline.advisor.search.trials import sure
 from roofline.cli.scenario_options import parse_scenarios
+from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Estimate
-from roofline.whatif.options import compose
-from roofline.whatif.request import Request
 
 SCENARIOS = st.builds(
-    lambda model, hw, batch, prompt, generate, quant, tp, engine: compose(
+    lambda model, hw, batch, prompt, generate, quant, tp, engine: Scenario(
         model,
         hw,
-        formats={"scheme": quant},
-        degrees={"tensor": tp},
+        quant=quant,
+        tp=tp,
         batch=batch,
         prompt=prompt,
         generate=generate,
@@ -53,17 +52,17 @@ SCENARIOS = st.builds(
     ],
 )
 def test_no_checkpoint_is_quantized_to_what_it_has(model, hw, scheme, refused) -> None:
-    asked = compose(model, hw, formats={"scheme": scheme}, degrees={"tensor": 8})
+    asked = Scenario(model, hw, quant=scheme, tp=8)
     told = set()
     for move in technique_moves():
         try:
-            changed = move(asked).scenario()
+            changed = move(asked)
         except RooflineError as error:
             if "nothing would be narrower" in str(error):
                 told.add(move.name)
             continue
         if move.slot == "weight format" and scheme is None:
-            before, after = (analyze(entry).memory.weights for entry in (asked.scenario(), changed))
+            before, after = (analyze(entry).memory.weights for entry in (asked, changed))
             assert after < before * 1.01
     assert refused <= told
     assert bool(refused) is bool(told)
@@ -92,7 +91,7 @@ def test_every_figure_is_reproduced_by_its_command(objective, request_) -> None:
         assert goal.quality.allows(found.price)
 
 
-def advice_command(request_: Request) -> str:
+def advice_command(request_: Scenario) -> str:
     from roofline.whatif.command_line import command_line
 
     return command_line(request_)
@@ -101,12 +100,11 @@ def advice_command(request_: Request) -> str:
 def read(words: list[str]):
     assert words[:2] == ["roofline", "analyze"]
     (found,) = parse_scenarios([shlex.join(words[2:])])
-    return analyze(found.scenario())
+    return analyze(found)
 
 
-def asked(model: str = "llama-2-13b", hw: str = "a6000", **options) -> Request:
-    degrees = {"tensor": options.pop("tp", 1)}
-    return compose(model, hw, formats={}, degrees=degrees, **{"prompt": 128, "generate": 128, **options})
+def asked(model: str = "llama-2-13b", hw: str = "a6000", **options) -> Scenario:
+    return Scenario(model, hw, **{"prompt": 128, "generate": 128, **options})
 
 
 def test_four_bit_weights_gain_at_the_bound_what_the_paper_says() -> None:
@@ -164,7 +162,7 @@ def test_a_mac_is_advised_what_llama_cpp_runs() -> None:
 
 @pytest.mark.parametrize(("hardware", "desk"), [("rtx-3060", True), ("m4-pro", True), ("a6000", False)])
 def test_for_a_desk_other_computers_are_advised_and_no_accelerators_of_servers(hardware: str, desk: bool) -> None:
-    found = [entry.trial.request.hardware for entry in advise(asked("llama-3.1-8b", hardware), Goal(), top=0).hardware]
+    found = [entry.trial.scenario.hardware for entry in advise(asked("llama-3.1-8b", hardware), Goal(), top=0).hardware]
     assert found
     assert all(is_consumer(device) for device in found) is desk
 
@@ -217,7 +215,7 @@ def test_break_even_points_are_edges() -> None:
 
     def gain(batch: int, technique: str = "eagle-2") -> float:
         before, after = (
-            goal.value(analyze(one.scenario(batch=batch))) for one in (request_, request_.using(technique))
+            goal.value(analyze(one.at(batch=batch))) for one in (request_, request_.with_(techniques=technique))
         )
         return float(goal.gain(before, after))
 
@@ -231,13 +229,13 @@ def test_objectives_that_a_scenario_has_no_figure_of_are_refused() -> None:
     with pytest.raises(RooflineError, match="price"):
         advise(asked(hw="mi300x"), Goal(Objective.COST))
     with pytest.raises(RooflineError, match="only encodes"):
-        advise(compose("bert-base", "h100-sxm", formats={}, degrees={}), Goal(Objective.TPOT))
+        advise(Scenario("bert-base", "h100-sxm"), Goal(Objective.TPOT))
     with pytest.raises(RooflineError, match="two generated tokens"):
         advise(asked(generate=1), Goal(Objective.TPOT))
     with pytest.raises(RooflineError, match="two generated tokens"):
         advise(asked(generate=1), Goal(Objective.TOTAL, Limits(tpot=0.01)))
     with pytest.raises(RooflineError, match="no TPOT"):
-        advise(compose("bert-base", "h100-sxm", formats={}, degrees={}), Goal(Objective.TTFT, Limits(tpot=0.01)))
+        advise(Scenario("bert-base", "h100-sxm"), Goal(Objective.TTFT, Limits(tpot=0.01)))
     with pytest.raises(RooflineError, match="above 0"):
         Limits(ttft=-1)
 
@@ -256,7 +254,7 @@ def test_a_price_is_that_of_the_given_device_alone() -> None:
 
 
 def test_an_encoder_can_be_advised() -> None:
-    advice = advise(compose("bert-base", "h100-sxm", formats={}, degrees={}, batch=64), Goal(Objective.TTFT))
+    advice = advise(Scenario("bert-base", "h100-sxm", batch=64), Goal(Objective.TTFT))
     assert all(found.move.slot not in ("speculative decoding", "KV format") for found in advice.recommendations)
 
 

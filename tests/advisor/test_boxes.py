@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from roofline import load_hardware, load_model
+from roofline import load_model
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.search.moves import parallel_moves
 from roofline.advisor.sizing.configurations import configurations
 from roofline.advisor.sizing.sizing import size
 from roofline.advisor.sizing.workload import Service
 from roofline.graph.parallel import Parallelism
-from roofline.whatif.request import Request
+from roofline.scenario.scenario import Scenario
 
 
 def test_a_box_is_offered_as_one_node() -> None:
@@ -25,7 +25,7 @@ def test_a_box_is_offered_as_one_node() -> None:
 
 
 def test_moves_to_four_cards_stay_within_a_node() -> None:
-    request = Request(load_model("llama-2-13b"), load_hardware("a6000"), {}, {}, {}, (), {}, {"hardware": "a6000"})
+    request = Scenario("llama-2-13b", "a6000")
 
     def nodes(count: int) -> set[int | None]:
         moved = (move(request) for move in parallel_moves(request, [count]))
@@ -35,13 +35,13 @@ def test_moves_to_four_cards_stay_within_a_node() -> None:
     assert nodes(9) == nodes(16) == {2}
 
 
-@pytest.mark.parametrize("degrees", [{"tensor": 16}, {"tensor": 16, "nodes": 2}, {"tensor": 8, "pipeline": 2}])
+@pytest.mark.parametrize("degrees", [{"tp": 16}, {"tp": 16, "nodes": 2}, {"tp": 8, "pp": 2}])
 def test_the_present_layout_over_nodes_is_no_change(degrees: dict[str, int]) -> None:
-    model, hardware = load_model("llama-3.1-405b"), load_hardware("h100-sxm")
-    request = Request(model, hardware, {}, degrees, {}, (), {}, {"hardware": "h100-sxm"})
-    offered = {move(request).scenario().settings.parallel.on(hardware) for move in parallel_moves(request, [16])}
-    assert Parallelism(**degrees).on(hardware) not in offered
-    spread = Request(model, hardware, {}, {"tensor": 16, "nodes": 4}, {}, (), {}, {"hardware": "h100-sxm"})
+    request = Scenario("llama-3.1-405b", "h100-sxm", **degrees)
+    present, hardware = request.settings.parallel, request.hardware
+    offered = {move(request).settings.parallel.on(hardware) for move in parallel_moves(request, [16])}
+    assert present.on(hardware) not in offered
+    spread = Scenario("llama-3.1-405b", "h100-sxm", tp=16, nodes=4)
     assert len(list(parallel_moves(spread, [16]))) == len(offered) + 1
 
 
@@ -56,12 +56,12 @@ def test_advice_over_four_gpus_names_their_link(run) -> None:
 
 def test_the_present_layout_is_no_change() -> None:
     for degrees, devices in (
-        ({"tensor": 8}, 8),
-        ({"expert": 32, "data": 32, "nodes": 4}, 32),
-        ({"tensor": 8, "pipeline": 2, "nodes": 2}, 16),
+        ({"tp": 8}, 8),
+        ({"ep": 32, "dp": 32, "nodes": 4}, 32),
+        ({"tp": 8, "pp": 2, "nodes": 2}, 16),
     ):
-        request = Request(load_model("deepseek-v3"), load_hardware("h800-sxm"), degrees=degrees)
-        present = request.scenario().settings.parallel
-        after = [move(request).scenario().settings.parallel for move in parallel_moves(request, [devices])]
+        request = Scenario("deepseek-v3", "h800-sxm", **degrees)
+        present = request.settings.parallel
+        after = [move(request).settings.parallel for move in parallel_moves(request, [devices])]
         assert after
         assert present not in after

@@ -14,7 +14,6 @@ from roofline.advisor.search.moves import technique_move
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.scenario import Scenario
 from roofline.techniques import check_request
-from roofline.whatif.options import compose
 
 
 @given(st.floats(0.05, 4.0), st.floats(0.2, 6.0), st.floats(1.001, 10.0))
@@ -50,7 +49,7 @@ def test_root_finding_takes_half_the_evaluations_of_bisection() -> None:
 
 
 def test_the_request_itself_is_worked_out_once_for_all_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, batch=4, prompt=512, generate=64)
+    request = Scenario("llama-3.1-8b", "h100-sxm", batch=4, prompt=512, generate=64)
     asked: list[tuple[bool, list[int]]] = []
 
     def counted(scenario: Scenario) -> Analysis:

@@ -21,7 +21,7 @@ CASES = {
 
 
 def fits(command: str) -> bool:
-    return bool(analyze(parse_scenarios([command])[0].scenario()).memory.fits)
+    return bool(analyze(parse_scenarios([command])[0]).memory.fits)
 
 
 @pytest.mark.parametrize(("command", "expected"), CASES.items(), ids=CASES)

@@ -9,11 +9,11 @@ from roofline import RooflineError, load_hardware, load_model
 from roofline.advisor import Goal, Limits, Objective, advise
 from roofline.advisor.search.goodput import Demand
 from roofline.advisor.search.trials import Trials
+from roofline.scenario.scenario import Scenario
 from roofline.serving import Load, serve
-from roofline.whatif.request import Request
 from roofline.whatif.solve import Targets, max_rate
 
-REQUEST = Request(load_model("llama-3.1-8b"), load_hardware("l40s"), options={"prompt": 1000, "generate": 200})
+REQUEST = Scenario(load_model("llama-3.1-8b"), load_hardware("l40s"), prompt=1000, generate=200)
 
 
 def goal(concurrency: int | None = None, rate: float | None = None, **limits: float) -> Goal:
@@ -21,9 +21,9 @@ def goal(concurrency: int | None = None, rate: float | None = None, **limits: fl
 
 
 def test_users_in_flight_get_the_throughput_and_the_latencies_of_serve() -> None:
-    request = REQUEST.spread(tensor=2)
+    request = REQUEST.with_(tp=2)
     base = Trials(request, goal(24, ttft=2, tpot=0.05)).base
-    (outcome,) = serve(request.scenario(), Load(1000, 200, concurrency=24)).outcomes
+    (outcome,) = serve(request, Load(1000, 200, concurrency=24)).outcomes
     assert base.value == pytest.approx(outcome.requests_per_second / 2)
     assert base.used["ttft"] == pytest.approx(outcome.ttft.p95.mid / 2)
     assert base.used["tpot"] == pytest.approx(outcome.tpot.p95.mid / 0.05)
@@ -67,10 +67,13 @@ def test_commands_reproduce_the_goodput(run) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--concurrency", "8"], "is for --objective goodput"),
-        (["--objective", "goodput", "--concurrency", "8", "--rate", "2"], "--concurrency or --rate, not both"),
+        (["--concurrency", "8"], "a load is for the objective goodput (--concurrency, --rate, --objective)"),
+        (
+            ["--objective", "goodput", "--concurrency", "8", "--rate", "2"],
+            "requests in flight or of a rate, not both (--concurrency, --rate)",
+        ),
         (["--objective", "goodput", "--at", "bound"], "goodput is of expected times"),
-        (["--objective", "goodput", "--total", "3s"], "with limits of --ttft and --tpot"),
+        (["--objective", "goodput", "--total", "3s"], "with limits of TTFT and TPOT"),
         (["--objective", "goodput", "--concurrency", "0"], "must be an integer from 1"),
     ],
 )

@@ -11,14 +11,14 @@ from roofline.advisor.search.goal import Goal, Limits, Objective, Quality
 from roofline.advisor.search.moves import technique_moves
 from roofline.advisor.search.outcomes import Choice, Outcomes
 from roofline.advisor.search.trials import Trial, Trials, level, names
-from roofline.whatif.options import compose
+from roofline.scenario.scenario import Scenario
 
 NAMES = ("awq", "fp8", "smoothquant", "fp8-kv", "eagle", "llmlingua")
 BATCHES = np.array([1, 4, 64, 512])
 
 
 def trials(goal: Goal, prompt: int = 512) -> list[Trial]:
-    request = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, batch=BATCHES, prompt=prompt, generate=64)
+    request = Scenario("llama-3.1-8b", "h100-sxm", batch=BATCHES, prompt=prompt, generate=64)
     known = {move.name: move for move in technique_moves()}
     found = Trials(request, goal)
     pairs = [frozenset(known[name] for name in pair) for count in (0, 1, 2) for pair in combinations(NAMES, count)]

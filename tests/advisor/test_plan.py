@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from roofline.advisor.advice import advise, all_moves
 from roofline.advisor.search.combine import MIN_GAIN, _useful, search
@@ -25,22 +24,21 @@ from roofline.advisor.search.moves import (
 )
 from roofline.advisor.search.plan import batch_grid, make_plan
 from roofline.advisor.search.trials import Trials
+from roofline.scenario.scenario import Scenario
 from roofline.techniques import check_request
 from roofline.techniques.support import runs
-from roofline.whatif.options import compose
-from roofline.whatif.request import Request
 
 NAMES = ("awq", "fp8", "fp8-kv", "eagle", "llmlingua")
 
 
-def moves(request: Request, *names: str) -> list[Move]:
+def moves(request: Scenario, *names: str) -> list[Move]:
     known = {move.name: move for move in technique_moves()}
     degrees = [move for move in parallel_moves(request, [2]) if move.name == "tp=2"]
     return [known[name] for name in names] + degrees
 
 
-def request(batch: int = 1, prompt: int = 512, model: str = "llama-3.1-8b", hw: str = "h100-sxm") -> Request:
-    return compose(model, hw, formats={}, degrees={}, batch=batch, prompt=prompt, generate=64)
+def request(batch: int = 1, prompt: int = 512, model: str = "llama-3.1-8b", hw: str = "h100-sxm") -> Scenario:
+    return Scenario(model, hw, batch=batch, prompt=prompt, generate=64)
 
 
 def exhaustive(trials: Trials, offered: list[Move]) -> list[tuple[float, bool, frozenset[Move]]]:
@@ -74,7 +72,7 @@ def exhaustive(trials: Trials, offered: list[Move]) -> list[tuple[float, bool, f
 def test_the_search_equals_an_exhaustive_one(objective, batch, prompt) -> None:
     goal = Goal(objective, Limits(tpot=0.02), Quality.LOSSY)
     asked = request(batch, prompt)
-    grid = asked.with_options(batch=batch_grid(asked)) if goal.batch_varies else asked
+    grid = asked.with_(batch=batch_grid(asked)) if goal.batch_varies else asked
     trials = Trials(grid, goal)
     offered = moves(asked, *NAMES)
     found = search(trials, offered, exhaustive=1000).outcomes.best
@@ -134,7 +132,7 @@ def test_loosening_never_worsens_the_objective(objective, hw, limit, tightness, 
     found = []
     for seconds, quality in ((tight, budgets[0]), (tight * factor, budgets[0]), (tight * factor, budgets[1])):
         goal = Goal(objective, Limits(**{limit: seconds}), quality)
-        grid = asked.with_options(batch=batch_grid(asked)) if goal.batch_varies else asked
+        grid = asked.with_(batch=batch_grid(asked)) if goal.batch_varies else asked
         found.append(search(Trials(grid, goal), offered).outcomes.best)
     for before, after in pairwise(found):
         if before is not None:
@@ -143,7 +141,7 @@ def test_loosening_never_worsens_the_objective(objective, hw, limit, tightness, 
 
 
 def test_more_devices_never_worsen_the_objective() -> None:
-    asked = compose("llama-3.1-70b", "h100-sxm", formats={}, degrees={"tensor": 2}, prompt=512, generate=64)
+    asked = Scenario("llama-3.1-70b", "h100-sxm", tp=2, prompt=512, generate=64)
     values = []
     for gpus in (2, 4, 8):
         goal = Goal(Objective.TOTAL, Limits(gpus=gpus))
@@ -164,7 +162,7 @@ def test_more_devices_never_worsen_the_objective() -> None:
     ],
 )
 def test_a_plan_is_as_good_as_every_change_alone(model, hw, objective, batch, options, limits) -> None:
-    asked = compose(model, hw, formats={}, degrees={"tensor": 8}, batch=batch, **options)
+    asked = Scenario(model, hw, tp=8, batch=batch, **options)
     advice = advise(asked, Goal(objective, limits), top=0)
     end = advice.plan.end
     assert end is not None
@@ -176,7 +174,7 @@ def test_a_plan_is_as_good_as_every_change_alone(model, hw, objective, batch, op
 def test_other_numbers_of_devices_never_worsen_the_objective() -> None:
     """With a limit of as many devices as there are, fewer may be had: more is allowed, and nothing is lost."""
     options = {"batch": 64, "prompt": 3000, "generate": 128}
-    asked = compose("glm-4.5-air", "rtx-4090", formats={}, degrees={"tensor": 8}, **options)
+    asked = Scenario("glm-4.5-air", "rtx-4090", tp=8, **options)
     plans = [advise(asked, Goal(Objective.THROUGHPUT, Limits(tpot=0.04, gpus=gpus)), top=0).plan for gpus in (None, 8)]
     same, fewer = (plan.end for plan in plans)
     assert same is not None
@@ -211,7 +209,7 @@ def test_limits_that_are_met_one_at_a_time_are_reported_together() -> None:
 
 def test_moves_that_work_only_together_are_found() -> None:
     """Llama-3.1-70B in bf16 fits on no A6000, with W4 on one."""
-    asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
+    asked = Scenario("llama-3.1-70b", "a6000", prompt=512, generate=64)
     advice = advise(asked, Goal(Objective.TOTAL), moves=moves(asked, "awq", "eagle", "fp8-kv")[:-1])
     assert advice.base.missed == ("capacity",)
     assert "awq" in {step.move.name for step in advice.plan.steps}
@@ -220,7 +218,7 @@ def test_moves_that_work_only_together_are_found() -> None:
 
 def test_a_move_after_which_nothing_is_decoded_has_no_tpot() -> None:
     """Skeleton-of-Thought leaves one step of two: such a move is refused, and the others are still advised."""
-    asked = request().with_options(generate=2)
+    asked = request().with_(generate=2)
     chosen = [move for move in technique_moves() if move.name in ("skeleton-of-thought", "awq")]
     advice = advise(asked, Goal(Objective.TPOT, quality=Quality.LOSSY), moves=chosen, top=0)
     assert list(advice.refused) == ["skeleton-of-thought"]
@@ -230,7 +228,7 @@ def test_a_move_after_which_nothing_is_decoded_has_no_tpot() -> None:
 @pytest.mark.parametrize(
     ("model", "hw", "batch", "degrees", "objective", "quality", "least"),
     [
-        ("deepseek-v3", "h200-sxm", 32, {"tensor": 8}, Objective.COST, "calibrated", 2),
+        ("deepseek-v3", "h200-sxm", 32, {"tp": 8}, Objective.COST, "calibrated", 2),
         ("qwen2.5-32b", "rtx-4090", 1, {}, Objective.TOTAL, "calibrated", 2),  # it does not fit as it is
         ("llama-3.1-8b", "h100-sxm", 64, {}, Objective.THROUGHPUT, "calibrated", 2),
         ("llama-2-13b", "a6000", 1, {}, Objective.TPOT, "calibrated", 2),
@@ -238,7 +236,7 @@ def test_a_move_after_which_nothing_is_decoded_has_no_tpot() -> None:
     ],
 )
 def test_no_single_change_makes_a_plan_better(model, hw, batch, degrees, objective, quality, least) -> None:
-    asked = compose(model, hw, formats={}, degrees=degrees, batch=batch, prompt=2000, generate=500)
+    asked = Scenario(model, hw, **degrees, batch=batch, prompt=2000, generate=500)
     goal = Goal(objective, quality=Quality(quality))
     advice = advise(asked, goal)
     end = advice.plan.end
@@ -272,7 +270,7 @@ def test_a_plan_that_is_full_says_what_would_make_it_better() -> None:
 
 def test_a_larger_budget_goes_on_from_the_best_of_a_smaller_one() -> None:
     """Alone neither eagle nor awq helps as much over four devices as both do: one is lossless, the other calibrated."""
-    asked = compose("qwen3-30b-a3b", "h100-sxm", formats={}, degrees={})
+    asked = Scenario("qwen3-30b-a3b", "h100-sxm")
     advice = advise(asked, Goal(limits=Limits(gpus=4)))
     end = advice.plan.end
     assert end is not None
@@ -286,7 +284,7 @@ def test_a_larger_budget_goes_on_from_the_best_of_a_smaller_one() -> None:
 @pytest.mark.parametrize("hw", ["h100-sxm", "rtx-4090"])
 @pytest.mark.parametrize("engine", ["hf-eager", "gpt-fast", "vllm"])
 def test_plans_change_to_engines_that_are_surely_better_and_run_all_of_the_plan(engine: str, hw: str) -> None:
-    asked = compose("llama-3.1-8b", hw, formats={}, degrees={}, engine=engine)
+    asked = Scenario("llama-3.1-8b", hw, engine=engine)
     advice = advise(asked)
     plan, goal = advice.plan, advice.case.goal
     assert plan.end is not None
@@ -303,7 +301,7 @@ def test_plans_change_to_engines_that_are_surely_better_and_run_all_of_the_plan(
 
 
 def test_techniques_of_another_engine_need_that_engine() -> None:
-    asked = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, engine="hf-eager")
+    asked = Scenario("llama-3.1-8b", "h100-sxm", engine="hf-eager")
     engines = {move.name: move for move in engine_moves(asked)}
     further = {move.name: move for move in elsewhere(asked, engines.values())}
     trials = Trials(asked, Goal())
@@ -314,16 +312,15 @@ def test_techniques_of_another_engine_need_that_engine() -> None:
 
 
 def test_engines_without_a_technique_in_use_are_not_offered() -> None:
-    asked = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}).using("medusa")
+    asked = Scenario("llama-3.1-8b", "h100-sxm").with_(techniques="medusa")
     able = {name for name in SERVED_BY if runs("medusa", name, asked.hardware)} - {"vllm"}
     assert {move.engine for move in engine_moves(asked)} == able
-    assert able < {move.engine for move in engine_moves(replace(asked, techniques=()))}
+    assert able < {move.engine for move in engine_moves(asked.with_(techniques=()))}
 
 
 def test_an_older_version_runs_what_its_engine_runs_and_may_be_upgraded() -> None:
     newest, same, older = (
-        compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, engine=name)
-        for name in ("vllm", "vllm@0.24", "vllm@0.5")
+        Scenario("llama-3.1-8b", "h100-sxm", engine=name) for name in ("vllm", "vllm@0.24", "vllm@0.5")
     )
     techniques = [[(move.name, move.engines) for move in engine_techniques(asked)] for asked in (newest, same, older)]
     assert techniques[0] == techniques[1] == techniques[2]
@@ -333,7 +330,7 @@ def test_an_older_version_runs_what_its_engine_runs_and_may_be_upgraded() -> Non
 
 
 def test_what_does_not_fit_is_not_timed_until_it_is_asked_for() -> None:
-    asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
+    asked = Scenario("llama-3.1-70b", "a6000", prompt=512, generate=64)
     trials = Trials(asked, Goal(Objective.TOTAL))
     (eagle, awq) = (frozenset({move}) for move in moves(asked, "eagle", "awq")[:-1])
     trials.prefetch([eagle, awq])
@@ -349,7 +346,7 @@ def test_what_does_not_fit_is_not_timed_until_it_is_asked_for() -> None:
 
 def test_two_that_help_each_other_are_found_where_no_step_of_one_leads() -> None:
     """No change alone is within the limit: drafting, and what halves the weights, are together."""
-    asked = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, batch=4, prompt=16384, generate=256)
+    asked = Scenario("llama-3.1-8b", "h100-sxm", batch=4, prompt=16384, generate=256)
     advice = advise(asked, Goal(Objective.TTFT, Limits(tpot=0.004)), top=0)
     assert not [one for one in advice.recommendations if not one.trial.missed]
     assert {step.move.name for step in advice.plan.steps} == {"fp8", "eagle-3"}
@@ -357,7 +354,7 @@ def test_two_that_help_each_other_are_found_where_no_step_of_one_leads() -> None
 
 def test_the_search_continues_from_the_best_of_the_combinations_that_do_not_fit() -> None:
     """No drafting makes room for a model; the best if there were any is tried with what does."""
-    asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
+    asked = Scenario("llama-3.1-70b", "a6000", prompt=512, generate=64)
     offered = [
         move
         for move in all_moves(asked, Goal(Objective.TPOT))
@@ -374,5 +371,5 @@ def test_the_search_continues_from_the_best_of_the_combinations_that_do_not_fit(
 
 
 def test_techniques_in_use_are_not_listed_as_remaining() -> None:
-    asked = request(batch=4).using("fp8-kv")
+    asked = request(batch=4).with_(techniques="fp8-kv")
     assert "fp8-kv" not in advise(asked, moves=moves(asked, "fp8-kv")[:1]).plan.stopped

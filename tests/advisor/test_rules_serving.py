@@ -11,8 +11,8 @@ from roofline.advisor import Advice, Goal, Limits, Objective, Quality, advise
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, rules
 from roofline.advisor.search.moves import Move, batch_move, engine_moves, parallel_moves, technique_move
 from roofline.cli.scenario_options import parse_scenarios
+from roofline.scenario.scenario import Scenario
 from roofline.techniques import check_request
-from roofline.whatif.request import Request
 
 Span = tuple[float, float]
 
@@ -415,7 +415,7 @@ COVERED = frozenset(number for entry in CASES for number in entry.ids)
 """The rules of the research notes that this table holds."""
 
 
-def offered(request: Request, names: Sequence[str]) -> list[Move]:
+def offered(request: Scenario, names: Sequence[str]) -> list[Move]:
     """The moves of these names."""
     engines = {move.name: move for move in engine_moves(request)}
     found = []

@@ -18,9 +18,9 @@ from roofline.advisor.rules import Bottleneck, Caution, Hint, rules
 from roofline.advisor.search.goal import Goal, Limits, Objective, Quality
 from roofline.advisor.search.moves import Move, batch_move, hardware_move, technique_move
 from roofline.cli.scenario_options import parse_scenarios
+from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import load_hardware
 from roofline.techniques import check_request
-from roofline.whatif.request import Request
 
 TTFT, TPOT, TOTAL, MEMORY = Objective.TTFT, Objective.TPOT, Objective.TOTAL, Objective.MEMORY
 Expect = Callable[[Advice], None]
@@ -787,7 +787,7 @@ COVERED = {
 """The rules of the notes that have both."""
 
 
-def moves_of(request: Request, goal: Goal, names: tuple[str, ...]) -> list[Move]:
+def moves_of(request: Scenario, goal: Goal, names: tuple[str, ...]) -> list[Move]:
     """Moves by name: techniques with parameters and hardware beside all that may be advised."""
     known = {move.name: move for move in all_moves(request, goal, research=True)}
     moves = []

@@ -31,12 +31,12 @@ def searched(model, service: Service, hardware: list[str], engine: str | None = 
 
 def test_bad_services_are_told() -> None:
     for arguments, message in (
-        ((0, 100, 100), "--rate must be above 0"),
+        ((0, 100, 100), "rate must be above 0"),
         ((5, 100, 1), "at least 2 tokens"),
         ((5, 100, 100, -1.0), "ttft must be above 0"),
         ((5, 100, 100, 1.0, 1.0, "0.9"), "the quantile must be 0.5, 0.95, 0.99 or mean"),
-        ((5, 100, 100, 1.0, 1.0, "0.95", 10), "--rate or --concurrency, not both"),
-        ((None, 100, 100, 1.0, 1.0, "0.95", 0), "--concurrency must be an integer from 1"),
+        ((5, 100, 100, 1.0, 1.0, "0.95", 10), "a rate or requests in flight, not both"),
+        ((None, 100, 100, 1.0, 1.0, "0.95", 0), "concurrency must be an integer from 1"),
     ):
         with pytest.raises(RooflineError, match=message):
             Service(*arguments)
@@ -47,7 +47,7 @@ def test_bad_services_are_told() -> None:
     with pytest.raises(RooflineError, match="maximum context"):
         size(MODEL, Service(5, 200_000, 100), FEW)
     with pytest.raises(RooflineError, match="not among the hardware"):
-        size(MODEL, Service(5, 100, 100), ["l4"], prices={"h100-sxm": 3.0})
+        size(MODEL, Service(5, 100, 100), ["l4"], price={"h100-sxm": 3.0})
 
 
 @pytest.mark.parametrize("engine", ["vllm", "vllm-v0", "sglang", "tensorrt-llm", "lmdeploy"])
@@ -55,7 +55,7 @@ def test_no_replica_runs_more_sequences_than_the_bound_allows(engine: str) -> No
     service, held = Service(1, 8000, 500), set()
     for candidate in searched(load_model("llama-3.1-70b"), service, ["h100-sxm"], engine).fitting:
         load = service.load(1)
-        slots = slots_of(replica_of(candidate.configuration.request.scenario(), load), load)
+        slots = slots_of(replica_of(candidate.configuration.scenario, load), load)
         assert slots <= candidate.slots <= max(1.1 * slots, slots + 2)
         held.add(candidate.slots)
     assert max(held) > 150
@@ -128,7 +128,7 @@ def test_more_requests_never_take_less_and_looser_targets_never_more(rate, ttft,
 
     def needs(*service: float) -> list[float]:
         asked = Service(service[0], 1500, 200, *service[1:], quantile)
-        found = size(MODEL, asked, list(prices), Quality.LOSSLESS, prices=prices)
+        found = size(MODEL, asked, list(prices), Quality.LOSSLESS, price=prices)
         if not found.feasible:
             return [math.inf, math.inf]
         return [found.choice("cheapest").best.figures.cost, found.choice("fewest").best.devices]
@@ -210,7 +210,7 @@ def test_setups_of_the_same_hardware_have_no_price_below_which_one_is_the_choice
         assert set(choice.differs) & {"formats", "parallelism"}
         assert not {change.what for change in choice.changes} & {"price", "price_ratio"}
     assert not found.choice("efficient").runner_up_has_lower_modelled_energy
-    unpriced = size(MODEL, Service(5, 2000, 300), ["mi300x"], prices={})
+    unpriced = size(MODEL, Service(5, 2000, 300), ["mi300x"], price={})
     assert not {change.what for choice in unpriced.choices for change in choice.changes} & {"price", "price_ratio"}
     assert size(MODEL, Service(5, 2000, 300), FEW, Quality.LOSSLESS).choice("cheapest").differs[0] == "hardware"
 

@@ -27,7 +27,7 @@ def test_a_service_draws_static_power_always_and_what_its_requests_move_and_comp
     for deployment in deployments(service, MODELLED):
         energy = deployment.hardware.energy
         assert energy is not None
-        prefill = batch_energy(analyze(deployment.configuration.request.scenario()), "mid")
+        prefill = batch_energy(analyze(deployment.configuration.scenario), "mid")
         decode = batch_energy(deployment.static, "mid")
         assert prefill is not None
         assert decode is not None

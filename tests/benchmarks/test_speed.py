@@ -15,10 +15,9 @@ from roofline.advisor import Goal, Objective, advise
 from roofline.advisor.sizing.sizing import size
 from roofline.advisor.sizing.workload import Service
 from roofline.cli.scenario_options import parse_scenarios
-from roofline.whatif.request import Request
 from roofline.whatif.solve import Targets, max_batch
 from roofline.whatif.study import make_study
-from roofline.whatif.sweep import answers
+from roofline.whatif.sweeps import answers
 
 MODEL, HARDWARE = load_model("llama-3.1-8b"), load_hardware("h100-sxm")
 VARIED = count()
@@ -38,7 +37,7 @@ def test_the_largest_batch_for_a_target(benchmark: Any) -> None:
     targets = count(1)
 
     def run() -> Any:
-        request = Request(MODEL, HARDWARE, options={"prompt": 2048, "generate": 256})
+        request = Scenario(MODEL, HARDWARE, prompt=2048, generate=256)
         return max_batch(request, Targets(tpot=10e-3 + 1e-5 * next(targets)))
 
     benchmark(run)

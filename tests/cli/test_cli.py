@@ -18,7 +18,7 @@ import yaml
 
 from roofline import __version__, list_hardware, list_models, load_hardware, load_model
 from roofline.cli import program
-from roofline.whatif.options import NEEDED
+from roofline.scenario.options import OPTIONS
 from tests.paths import CONFIGS, ROOT
 
 FILES = sorted(CONFIGS.glob("*.json"))
@@ -799,6 +799,7 @@ def test_only_the_called_command_is_imported() -> None:
     modules, names = done.stdout.splitlines()
     assert modules.split() == [
         "roofline.cli.advice",
+        "roofline.cli.engine_flags",
         "roofline.cli.options",
         "roofline.cli.program",
         "roofline.cli.scenario_options",
@@ -829,6 +830,6 @@ def test_help_answers_questions_in_whole_sentences(ok: Callable[..., str]) -> No
 
 def test_what_errors_name_exists() -> None:
     for kind, known in (("model", list_models()), ("hw", list_hardware())):
-        names = re.findall(r"[a-z0-9.]+(?:-[a-z0-9.]+)+|mi300x", NEEDED[kind].partition(" (")[0])
+        names = re.findall(r"[a-z0-9.]+(?:-[a-z0-9.]+)+|mi300x", OPTIONS[kind].needed.partition(" (")[0])
         assert len(names) >= 4
         assert set(names) <= set(known)

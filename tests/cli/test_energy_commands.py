@@ -62,7 +62,7 @@ def test_missing_energy_and_price_are_absent(ok: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("explain", "cost", "llama-3.1-8b", "--hw", "mi300x"), "set --price"),
+        (("explain", "cost", "llama-3.1-8b", "--hw", "mi300x"), "give one, in USD per device hour (--price)"),
         (("explain", "energy", "llama-3.1-8b", "--hw", "mi300x"), "no energy figures"),
         (("analyze", *PLAIN, "--price", "-1"), "price must be between 0 and"),
         (("analyze", *PLAIN, "--price", "cheap"), "price takes a number"),

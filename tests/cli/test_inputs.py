@@ -20,7 +20,7 @@ from roofline.core import inputs
 from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, SpecError
 from roofline.core.inputs import read_bytes
-from roofline.serving.lengths import parse_lengths
+from roofline.scenario.lengths import parse_lengths
 from roofline.serving.traces import read_trace
 from roofline.specs.engine import load_engine
 from roofline.specs.engine_files import parse_engine

@@ -15,7 +15,7 @@ from roofline.core import files
 from roofline.core.errors import RooflineError
 from roofline.core.files import write_together
 from roofline.whatif import executors
-from roofline.whatif.sweep import LostWorkersError
+from roofline.whatif.sweeps import LostWorkersError
 from tests.conftest import Run
 from tests.paths import ROOT
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from roofline import analyze, load_hardware, load_model
-from roofline.whatif.request import Request
+from roofline.scenario.scenario import Scenario
 from roofline.whatif.solve import Targets, max_batch
 
 SMALL = ("llama-3.2-1b", "--hw", "l4", "--prompt", "128", "--generate", "8")
@@ -82,8 +82,7 @@ def test_answer_has_its_simulation(document: Callable[..., dict[str, Any]], name
 
 
 def test_command_equals_function(document: Callable[..., dict[str, Any]]) -> None:
-    options = {"prompt": 128, "generate": 8}
-    request = Request(load_model("llama-3.2-1b"), load_hardware("l4"), degrees={"tensor": 2}, options=options)
+    request = Scenario("llama-3.2-1b", "l4", tp=2, prompt=128, generate=8)
     for at in ("bound", "low", "mid", "high"):
         found = document("solve", "max-batch", *SMALL, "--tp", 2, "--tpot", "20ms", "--at", at)
         assert found["value"] == max_batch(request, Targets(tpot=0.02, at=at)).value  # type: ignore[arg-type]
@@ -102,8 +101,8 @@ def test_suitable_hardware_is_listed(document: Callable[..., dict[str, Any]]) ->
     names = {entry["value"] for entry in found["candidates"]}
     assert {"h200-sxm", "mi300x"} <= names
     assert "l4" not in names
-    asked = Request(load_model("llama-3.1-8b"), load_hardware("l4"), options={"batch": 64, "prompt": 8000})
-    fitting = {name: analyze(asked.on(load_hardware(name)).scenario()).memory.fits for name in names | {"l4"}}
+    asked = Scenario(load_model("llama-3.1-8b"), load_hardware("l4"), batch=64, prompt=8000)
+    fitting = {name: analyze(asked.with_(hw=load_hardware(name))).memory.fits for name in names | {"l4"}}
     assert fitting == {**dict.fromkeys(names, True), "l4": False}
     assert all(entry["memory_bytes"] <= entry["capacity_bytes"] for entry in found["candidates"])
 
@@ -124,9 +123,8 @@ def test_missing_options_are_those_of_the_first_scenario(document: Callable[...,
     )
     assert second["techniques"] == first["techniques"] == ["awq"]
     assert (third["hardware"], third["batch"], third["techniques"]) == ("h100-sxm", 4, ["kivi"])
-    own = Request(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), techniques=("awq",))
-    options = {"batch": 8, "prompt": 100, "fusions": ("attention", "qkv")}
-    simulated = analyze(Request(own.model, own.hardware, techniques=("awq",), options=options).scenario())
+    own = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), techniques=("awq",))
+    simulated = analyze(own.with_(batch=8, prompt=100, fuse=["qkv"]))
     assert first["ttft_s"] == simulated.generation.ttft
     assert [(fall["to"], fall["metric"]) for fall in found["waterfalls"]] == [
         (index, metric) for index in (1, 2) for metric in ("ttft", "tpot", "total")
@@ -193,14 +191,17 @@ def test_sensitivity_reports_step_and_reading(document: Callable[..., dict[str, 
 
 MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "unknown question": (("solve", "max-speed", *SMALL), "'max-speed'"),
-    "no model": (("solve", "max-batch", "--hw", "l4"), "MODEL"),
+    "no model": (("solve", "max-batch", "--hw", "l4"), "a model is missing"),
     "unknown model": (("solve", "max-batch", "llama-9", "--hw", "l4"), "unknown model"),
     "no unit": (("solve", "max-batch", *SMALL, "--tpot", "30"), "has no unit"),
     "no time": (("solve", "max-batch", *SMALL, "--tpot", "30 GB"), "has the unit"),
     "no target": (("solve", "min-bandwidth", *SMALL), "needs a latency or throughput target"),
     "negative rate": (("solve", "max-batch", *SMALL, "--tokens-per-s", "-3"), "above 0"),
     "rate that is no number": (("solve", "max-batch", *SMALL, "--tokens-per-s", "nan"), "above 0"),
-    "scheme for bits": (("solve", "max-bits", *SMALL, "--quant", "awq"), "omit --quant"),
+    "scheme for bits": (
+        ("solve", "max-bits", *SMALL, "--quant", "awq"),
+        "omit the scheme, or set formats one by one (--quant)",
+    ),
     "no draft": (("solve", "max-draft", *SMALL), "max-draft needs"),
     "nothing against": (("solve", "break-even", *SMALL), "--against"),
     "against nothing": (("solve", "max-batch", *SMALL, "--against", "--quant awq"), "--against"),
@@ -218,8 +219,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "nan step": (("sensitivity", *SMALL, "--step", "nan"), "between"),
     "one scenario": (("compare", "llama-3.2-1b --hw l4"), "two or more scenarios"),
     "no hardware": (("compare", "llama-3.2-1b", "llama-3.2-1b --hw l4"), "--hw"),
-    "unknown option": (("compare", "llama-3.2-1b --hw l4", "--hardware l4"), "--hardware"),
-    "empty scenario": (("compare", "", "llama-3.2-1b --hw l4"), "MODEL"),
+    "unknown option": (("compare", "llama-3.2-1b --hw l4", "--hardwear l4"), "--hardwear"),
+    "empty scenario": (("compare", "", "llama-3.2-1b --hw l4"), "a model is missing"),
     "csv": (("compare", "llama-3.2-1b --hw l4", "--hw a6000", "--format", "csv"), "csv"),
 }
 

@@ -152,9 +152,12 @@ def test_unreachable_targets_have_a_result(run) -> None:
     ("options", "said"),
     [
         (["--rate", "0"], "rate must be between"),
-        (["--rate", "1", "--concurrency", "2"], "--rate or --concurrency, not both"),
-        (["--prompt", "many"], "--prompt is a number of tokens"),
-        (["--generate", "uniform:5"], "--generate: a uniform distribution is uniform:LOW:HIGH"),
+        (
+            ["--rate", "1", "--concurrency", "2"],
+            "a service has a rate or requests in flight, not both (--rate, --concurrency)",
+        ),
+        (["--prompt", "many"], "prompt is a number of tokens"),
+        (["--generate", "uniform:5"], "generate: a uniform distribution is uniform:LOW:HIGH"),
         (["--hw", "h100-sxn"], "did you mean 'h100-sxm'?"),
         (["--hw", ""], "names separated by commas"),
         (["--price", "h100-sxm"], "a price is written NAME=USD"),
@@ -187,11 +190,20 @@ def test_degrees_and_formats_can_be_told(run) -> None:
         assert all(flag in command for flag in ("--tp 8", "--ep 8", "--quant fp8"))
 
 
+def test_techniques_and_settings_of_the_engine_can_be_told(run) -> None:
+    told = ("--hw", "h100-sxm", "--with", "eagle-3", "--max-num-seqs", 64, "--enforce-eager")
+    status, out, _ = run(*ASKED, *told, "--format", "json")
+    assert status == 0
+    for choice in json.loads(out)["choices"]:
+        command = choice["best"]["command"]
+        assert all(flag in command for flag in ("--with eagle-3", "--max-num-seqs 64", "--enforce-eager"))
+
+
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        (("--tp", 3), "--tp 3 does not divide"),
-        (("--ep", 3, "--tp", 2), "--ep 3 is not divisible by --tp 2"),
+        (("--tp", 3), "tensor parallelism of 3 does not divide the 64 attention heads of llama-3.1-70b (--tp)"),
+        (("--ep", 3, "--tp", 2), "3 expert-parallel devices are not divisible by 2 tensor-parallel ones (--ep, --tp)"),
         (("--ep", 8), "has no experts"),
         (("--quant", "w3z"), "unknown quantization scheme 'w3z'"),
     ],

@@ -168,7 +168,8 @@ def test_closing_line_counts_invalid_points(run: Run) -> None:
     status, _, err = run(*BASE, "--over", "tp=1,3", "--over", "batch=1:5")
     assert status == 0
     assert err == (
-        "10 points, 5 rows; 5 points cannot run: --tp 3 does not divide the 32 attention heads of llama-3.1-8b\n"
+        "10 points, 5 rows; 5 points cannot run: tensor parallelism of 3 does not divide the 32 attention heads of"
+        " llama-3.1-8b\n"
     )
 
 
@@ -227,7 +228,7 @@ def test_the_options_of_a_scenario_are_those_of_analyze(run: Run) -> None:
         ((*BASE, "--over", "batch=1", "--where", "not fits"), ["none of the 1 points meets"]),
         ((*BASE, "--over", "batch=1", "--where", "not fits", "-o", "a.csv"), ["none of the 1 points"]),
         ((*BASE, "--over", "batch=1", "--where", "not fits", "-o", "a.csv", "--resume"), ["none of the 1 points"]),
-        ((*BASE, "--over", "tp=3", "--format", "csv"), ["can run: --tp 3"]),
+        ((*BASE, "--over", "tp=3", "--format", "csv"), ["can run: tensor parallelism of 3 does not divide"]),
         ((*BASE, "--over", "batch=1", "--at", "bond"), ["--at"]),
         ((*BASE, "--over", "batch=1", "--format", "parquet"), ["--output"]),
         ((*BASE, "--over", "batch=1", "--resume"), ["--output"]),

@@ -21,17 +21,18 @@ from roofline.core.documents import read_mapping
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.output.export import as_json
 from roofline.reports.tables.resumable import Spool
+from roofline.scenario.options import OPTIONS
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.huggingface import translate
 from roofline.specs.model import Model
 from roofline.specs.modelspec import parse_model
+from roofline.techniques import find_technique
 from roofline.timing.levels import parse_levels
 from roofline.validate.check.anchor import read_anchors
 from roofline.validate.check.check import read_predictions
-from roofline.whatif.options import OPTIONS, scenario_from
 from roofline.whatif.study import assemble
-from roofline.whatif.sweep import sweep
+from roofline.whatif.sweeps import sweep
 from tests.fuzzing import attempt, damaged, disordered, dumped, hostile, mutated
 from tests.paths import ROOT
 
@@ -128,6 +129,19 @@ def calibration(generator: random.Random, folder: Path) -> None:
         attempt(lambda: parse_levels(folder / "calibration" / "own.yaml"))
 
 
+def catalogue(generator: random.Random, folder: Path) -> None:
+    """Entries of techniques on the search path, of which one is applied."""
+    content = generator.choice(documents("roofline/techniques/catalogue/*.yaml"))
+    name = generator.choice(sorted(content["techniques"]))
+    changed = mutated({**content, "techniques": {name: content["techniques"][name]}}, generator)
+    (folder / "techniques").mkdir(exist_ok=True)
+    write_mutant(folder / "techniques" / "own.yaml", changed, generator)
+    with _searched(folder):
+        if attempt(lambda: find_technique(name)) is not None:
+            model, hardware = load_model("llama-3.2-1b"), load_hardware("h100-sxm")
+            attempt(lambda: Scenario(model, hardware, batch=2, prompt=64, techniques=(name,)))
+
+
 @contextlib.contextmanager
 def _searched(folder: Path) -> Any:
     os.environ["ROOFLINE_SPECS"] = str(folder)
@@ -178,7 +192,7 @@ def scenario(generator: random.Random, folder: Path) -> None:
         chosen[name] = generator.choice(SETTINGS[name])
     read = attempt(lambda: {name: OPTIONS[name].read(value) for name, value in chosen.items()})
     if read is not None:
-        document = attempt(lambda: analysis_document(analyze(scenario_from(read))))
+        document = attempt(lambda: analysis_document(analyze(Scenario(**read))))
         if document is not None and attempt(lambda: as_json(document)) is not None:
             assert not (wrong := disordered(document)), (chosen, wrong[:3])
 

@@ -19,6 +19,7 @@ SURFACES: Mapping[Surface, int] = {
     files.config: 10,
     files.engine: 10,
     files.calibration: 6,
+    files.catalogue: 4,
     files.anchors: 6,
     files.scenario: 5,
     files.study: 10,

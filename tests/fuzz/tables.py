@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from roofline.reports.output.export import as_json
-from roofline.serving.lengths import parse_lengths
+from roofline.scenario.lengths import parse_lengths
 from roofline.serving.traces import read_trace
 from roofline.specs.modelspec import parse_model
 from roofline.specs.weight_files.gguf import read_gguf

@@ -10,10 +10,10 @@ from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from roofline.cli.view import option_help
+from roofline.core.options import Kind
 from roofline.reports.view.server import Server
 from roofline.reports.view.setups import first_setup
-from roofline.whatif.options import OPTIONS, Kind, read_options
+from roofline.scenario.options import OPTIONS, read_options
 from tests.browser import Opened
 
 BASE = {"model": "llama-3.1-70b", "hw": "h100-sxm", "tp": "4", "batch": "8", "prompt": "2048"}
@@ -23,7 +23,7 @@ VIEWS = ("overview", "network", "operators", "compare", "advice", "load")
 @contextmanager
 def serving(options: Mapping[str, Any] = BASE, port: int = 0) -> Iterator[Server]:
     """The server of a page that opens with these options."""
-    server = Server(first_setup(read_options(options)), option_help(), port)
+    server = Server(first_setup(read_options(options)), port)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

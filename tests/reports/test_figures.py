@@ -55,7 +55,7 @@ def test_curves_equal_the_analysis() -> None:
     batches = [1, 16, 256, 512]
     figure = figures.over_batch(SCENARIO, batches)
     lines = {line.get_label(): line for panel in figure.axes for line in panel.get_lines()}
-    answer = analyze(replace(SCENARIO, batch=16))
+    answer = analyze(SCENARIO.changed(batch=16))
     assert answer.expected.tpot is not None
     assert lines["TPOT, expected"].get_ydata()[1] == pytest.approx(answer.expected.tpot.mid)
     assert lines["TTFT, at the bound"].get_ydata()[1] == pytest.approx(answer.generation.ttft)
@@ -64,7 +64,7 @@ def test_curves_equal_the_analysis() -> None:
 
 def test_names_are_not_parsed_as_mathematics(tmp_path: Path) -> None:
     hostile = replace(SCENARIO.model, name="$\\frac{1}{0$ <script>\x1b")
-    figures.save(figures.over_prompt(replace(SCENARIO, model=hostile), [10, 100]), tmp_path / "figure.svg")
+    figures.save(figures.over_prompt(SCENARIO.changed(model=hostile), [10, 100]), tmp_path / "figure.svg")
     assert "<script>" not in (tmp_path / "figure.svg").read_text(encoding="utf-8")
 
 

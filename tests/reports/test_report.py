@@ -24,7 +24,7 @@ from roofline.reports.pages.figures import of_accuracy, of_scenarios
 from roofline.reports.pages.grid import embedded
 from roofline.reports.pages.subjects import subjects
 from roofline.reports.pages.write import write_report
-from roofline.whatif.request import Request
+from roofline.scenario.scenario import Scenario
 from tests.conftest import Run
 from tests.reports.hostile import hostile_specs
 
@@ -78,7 +78,7 @@ def check_place(
     data: dict[str, Any], at: dict[str, Any], found: Controls, setting: Setting, batch: int, prompt: int
 ) -> None:
     request = found.at(setting, batch=found.batches[batch], prompt=found.prompts[prompt])
-    answer = analyze(request.scenario())
+    answer = analyze(request)
     assert answer.decode is not None
 
     def number(place: int) -> float:
@@ -164,8 +164,8 @@ def test_a_study_file_gives_its_scenarios_side_by_side(tmp_path: Path) -> None:
         (("llama-68m", "--hw", "l4", "-o", "r.pdf"), "ends in neither"),
         (("llama-68m", "--hw", "l4", "--date", "yesterday"), "a date is written like 2026-11-22"),
         (("llama-68m", "--hw", "nothing"), "unknown hardware"),
-        (("llama-68m",), "--hw is missing"),
-        (("--hw", "l4"), "MODEL is missing"),
+        (("llama-68m",), "hardware is missing"),
+        (("--hw", "l4"), "a model is missing"),
         (("llama-68m", "--hw", "l4", "--over", "batch=1:64"), "8 scenarios side by side at most"),
         (("llama-68m", "--hw", "l4", "-o", "missing/report.html"), "cannot write"),
         (("llama-68m", "--hw", "l4", "-o", "missing/report.md", "--no-advice"), "cannot write"),
@@ -237,15 +237,15 @@ def test_hostile_studies_are_refused(tmp_path: Path) -> None:
     ("model", "formats", "expected"),
     [
         ("llama-3.1-8b", {}, ["bf16", "fp8", "awq", "W4A16KV8"]),
-        ("llama-3.1-8b", {"scheme": "fp8"}, ["fp8", "bf16", "awq", "W4A16KV8"]),
+        ("llama-3.1-8b", {"quant": "fp8"}, ["fp8", "bf16", "awq", "W4A16KV8"]),
         ("gpt-oss-20b", {}, ["mxfp4", "bf16", "fp8", "awq", "W4A16KV8"]),
-        ("gpt-oss-20b", {"scheme": "bf16"}, ["bf16", "fp8", "awq", "W4A16KV8"]),
+        ("gpt-oss-20b", {"quant": "bf16"}, ["bf16", "fp8", "awq", "W4A16KV8"]),
     ],
 )
 def test_schemes_start_with_the_requested_or_released_formats(
     model: str, formats: dict[str, str], expected: list[str]
 ) -> None:
-    request = Request(load_model(model), load_hardware("h100-sxm"), formats=formats)
+    request = Scenario(load_model(model), load_hardware("h100-sxm"), **formats)
     found = schemes(request)
     assert [label for label, _ in found] == expected
     assert found[0][1] is None

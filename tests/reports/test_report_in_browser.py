@@ -275,7 +275,9 @@ def test_the_scenario_can_be_switched(browser: Any, folder: Path) -> None:
 def test_an_invalid_setting_shows_the_reason(browser: Any, folder: Path) -> None:
     opened = Explored(browser, folder / "encoder.html")
     opened.page.locator("#control-tp").select_option("8")
-    assert "--tp 8 does not divide the 12 attention heads" in opened.page.locator("#problem").inner_text()
+    assert (
+        "tensor parallelism of 8 does not divide the 12 attention heads" in opened.page.locator("#problem").inner_text()
+    )
     assert opened.cards() == {}
     opened.page.locator("#reset").click()
     assert opened.page.locator("#problem").is_hidden()

@@ -14,7 +14,7 @@ pytest.importorskip("uvicorn", reason="the live page needs uvicorn and Starlette
 pytest.importorskip("starlette", reason="the live page needs uvicorn and Starlette")
 
 from roofline.reports.view.server import Server
-from roofline.whatif.options import OPTIONS
+from roofline.scenario.options import OPTIONS
 from tests.reports.live import BASE, VIEWS, Live
 
 WIDTHS = (390, 1280, 2560)
@@ -80,7 +80,7 @@ def test_fields_move_nothing(live: Live) -> None:
     for name, text in {"batch": "1", "prompt": "100000", "tp": "1", "quant": "fp8", "hw": "l4"}.items():
         live.write(name, text)
     live.write("tp", "3")
-    assert "--tp 3 does not divide" in live.page.locator("#problem").inner_text()
+    assert "Tensor parallelism of 3 does not divide" in live.page.locator("#problem").inner_text()
     live.complaints.clear()  # the browser logs the status of the refusal
     live.write("tp", "4")
     assert sum(live.page.evaluate("shifts")) < 0.002

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 import roofline
 from roofline import Analysis, Convention, Precision, Scenario, analyze, load_hardware, load_model, parse_precision
@@ -55,10 +54,13 @@ def test_a_scenario_applies_the_techniques_it_is_asked_for() -> None:
     assert (asked.techniques, repr(asked)) == (applied.techniques, repr(applied))
     assert analyze(asked).memory == analyze(applied).memory
     assert analyze(asked).memory.weights < 0.4 * analyze(plain).memory.weights
-    larger = replace(asked, batch=4)  # has them already
+    larger = asked.changed(batch=4)  # has them already
     assert larger.techniques == asked.techniques
     assert analyze(larger).memory.weights == analyze(asked).memory.weights
-    assert analyze(replace(plain, techniques=("awq",))).memory.weights == analyze(asked).memory.weights
+    assert (
+        plain.with_(techniques="awq") == plain.with_(techniques=("awq",)) == Scenario(MODEL, HARDWARE, techniques="awq")
+    )
+    assert analyze(plain.with_(techniques=("awq",))).memory.weights == analyze(asked).memory.weights
 
 
 @pytest.mark.parametrize(
@@ -68,8 +70,8 @@ def test_a_scenario_applies_the_techniques_it_is_asked_for() -> None:
         (("awk",), "did you mean 'awq'"),
         (("awq", "gptq"), "gptq conflicts with awq"),
         (("awq:grup=64",), "did you mean .group."),
-        ("awq", "must be a list of names"),
-        ((3,), "must be a list of names"),
+        ((3,), "takes names"),
+        (3, "takes names"),
     ],
 )
 def test_techniques_that_a_scenario_refuses(techniques: Any, expected: str) -> None:

@@ -196,8 +196,9 @@ def test_no_folder_to_write_into(project: Project, tmp_path: Path) -> None:
 def test_an_installation_has_no_committed_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PREDICTIONS", tmp_path / "tests" / "golden" / "predictions.yaml")
     for accept in (False, True):
-        with pytest.raises(RooflineError, match="give --anchors and --predictions"):
+        with pytest.raises(RooflineError, match="give anchors and predictions") as caught:
             check(accept=accept)
+        assert caught.value.options == ("anchors", "predictions")
 
 
 def test_an_installation_checks_one_file_of_its_user(
@@ -208,7 +209,7 @@ def test_an_installation_checks_one_file_of_its_user(
     golden = project.predictions.with_name("golden.yaml")
     command = ("validate", "check", "--anchors", project.anchors / "page.yaml", "--predictions", golden)
     status, _, err = run(*command)
-    assert (status, "does not exist; --accept writes it" in err) == (2, True)
+    assert (status, "does not exist; accepting the predictions writes it (--accept)" in err) == (2, True)
     assert not golden.exists()
     assert run(*command, "--accept")[0] == 0
     assert list(read_predictions(golden)) == list(ENTRIES)
@@ -219,8 +220,9 @@ def test_an_installation_checks_one_file_of_its_user(
 
 
 def test_other_anchors_need_their_own_predictions(project: Project) -> None:
-    with pytest.raises(RooflineError, match="--predictions"):
+    with pytest.raises(RooflineError, match="anchors of your own need their predictions") as caught:
         check(project.anchors)
+    assert caught.value.options == ("predictions",)
 
 
 @pytest.mark.parametrize(

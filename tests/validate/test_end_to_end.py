@@ -8,7 +8,6 @@ import json
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError
@@ -127,7 +126,7 @@ def test_decode_from_an_empty_prompt_averages_over_its_steps(tmp_path: Path) -> 
 def test_the_expected_time_is_that_of_the_rows_engine(tmp_path: Path) -> None:
     row = case(tmp_path, engine="TensorRT-LLM v0.9")
     found = predict(row)
-    answer = analyze(replace(plain(), engine="tensorrt-llm@0.9"))
+    answer = analyze(plain().changed(engine="tensorrt-llm@0.9"))
     assert (found.low, found.mid, found.high) == answer.expected.total
     assert found.bound == answer.generation.total < found.low < found.mid < found.high
     assert predict(row, "hf-eager").mid > found.mid
@@ -145,7 +144,7 @@ def test_a_batch_that_does_not_fit_is_served_in_waves(tmp_path: Path) -> None:
     """Llama-2-7B's cache takes 0.5 MiB a token: 22 sequences of 2048 tokens fit beside it on an A100 of 40 GB."""
     row = case(tmp_path, hardware="a100-sxm-40gb", batch="64", input_len="1024", output_len="1024")
     assert row.waves == (22, 22, 20)
-    parts = [analyze(replace(row.scenario, batch=size, engine=row.engine)).expected.total for size in (22, 20)]
+    parts = [analyze(row.scenario.changed(batch=size, engine=row.engine)).expected.total for size in (22, 20)]
     found = predict(row)
     assert found.mid == pytest.approx(2 * parts[0].mid + parts[1].mid)
     assert found.bound == analyze(row.scenario).generation.total
@@ -259,7 +258,7 @@ def test_gpt_fast_quantizes_the_output_head() -> None:
         ({"weights": "nosuch"}, "no weight format is 'nosuch'"),
         ({"weights": "Q9_9", "engine": "llama.cpp"}, "no file type 'Q9_9'"),
         ({"kv": "nosuch"}, "no cache format is 'nosuch'"),
-        ({"gpus": "3"}, "--tp 3 does not divide"),
+        ({"gpus": "3"}, "tensor parallelism of 3 does not divide"),
         ({"gpus": "32"}, "more than one node"),
         ({"batch": "EP32 unit, ~?"}, "the batch is not stated ('EP32 unit, ~?')"),
         ({"input_len": "2000?"}, "the prompt length is not stated"),

@@ -60,7 +60,9 @@ def test_rows_without_a_model_have_a_reason(tmp_path: Path) -> None:
     assert not found.scored
     reasons = [reason for _, reason in found.unmapped]
     for reason, said in zip(
-        reasons, ("Nosuch 7B", "Q9_9", "Nosuch 9000", "pegainfer", "lengths", "--tp 3", "'x' is no number"), strict=True
+        reasons,
+        ("Nosuch 7B", "Q9_9", "Nosuch 9000", "pegainfer", "lengths", "tensor parallelism of 3", "'x' is no number"),
+        strict=True,
     ):
         assert said in reason
 

@@ -245,26 +245,35 @@ def test_a_rate_with_a_limit_is_no_load() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "message"),
+    ("name", "options", "message", "help"),
     [
-        ("vllm-serve.json", Given(), "does not state the hardware: give --hw"),
-        ("vllm-latency.json", Given(hw="l40s"), "does not state the model: give --model"),
+        ("vllm-serve.json", Given(), "does not state the hardware", "hw"),
+        ("vllm-latency.json", Given(hw="l40s"), "does not state the model", "model"),
         (
             "vllm-latency.json",
             Given(hw="l40s", model="llama-3.1-8b"),
-            "the batch size or the concurrency: give --batch",
+            "the batch size or the concurrency",
+            "batch",
         ),
-        ("vllm-latency.json", Given(hw="l40s", model="llama-3.1-8b", batch="8"), "the prompt length: give --prompt"),
-        ("vllm-throughput.json", Given(hw="l40s", model="llama-3.1-8b"), "the output length: give --generate"),
-        ("guidellm.json", Given(hw="l40s"), "does not state the engine: give --engine"),
-        ("guidellm.json", Given(hw="l40s", engine="vLLM", batch="8"), "several values that --batch would replace"),
-        ("guidellm.json", Given(hw="l40s", engine="fastllm"), "no engine profile is for 'fastllm'"),
-        ("vllm-serve.json", Given(hw="l4000"), "unknown hardware 'l4000'"),
+        ("vllm-latency.json", Given(hw="l40s", model="llama-3.1-8b", batch="8"), "the prompt length", "prompt"),
+        ("vllm-throughput.json", Given(hw="l40s", model="llama-3.1-8b"), "the output length", "generate"),
+        ("guidellm.json", Given(hw="l40s"), "does not state the engine", "engine"),
+        (
+            "guidellm.json",
+            Given(hw="l40s", engine="vLLM", batch="8"),
+            "several values that --batch would replace",
+            None,
+        ),
+        ("guidellm.json", Given(hw="l40s", engine="fastllm"), "no engine profile is for 'fastllm'", None),
+        ("vllm-serve.json", Given(hw="l4000"), "unknown hardware 'l4000'", None),
     ],
 )
-def test_what_is_lacking_is_named(name: str, options: Given, message: str) -> None:
-    with pytest.raises(RooflineError, match=message):
+def test_what_is_lacking_is_named(name: str, options: Given, message: str, help: str | None) -> None:
+    """With the option that gives it, which the command line names."""
+    with pytest.raises(RooflineError, match=message) as caught:
         rows(DATA / name, options)
+    if help is not None:
+        assert caught.value.options == (help,)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +309,7 @@ def test_other_files_are_refused(text: bytes, message: str, tmp_path: Path) -> N
         ("model_id", ["a", "b"] * 10, "names the model 'a'"),
         ("model_id", {"a": 1}, "'model_id' must be a short text"),
         ("model_id", "x" * 1000, "'model_id' must be a short text"),
-        ("model_id", "/etc/passwd", "names the model '/etc/passwd', which is not bundled: give --model"),
+        ("model_id", "/etc/passwd", "names the model '/etc/passwd', which is not bundled"),
         ("model_id", "./config.json", "names the model './config.json', which is not bundled"),
     ],
 )

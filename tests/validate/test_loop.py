@@ -284,7 +284,7 @@ def test_measure_fit_score_and_run_a_model(tmp_path: Path, monkeypatch: pytest.M
     assert whole_model._calibrated_hardware(devices.open_device("cpu", 1), folder, 2) is None
     quick = replace(run, times=(replace(first, measured=first.bound / 2), each))
     assert sum("faster than the bound" in line for line in quick.lines) == 1
-    with pytest.raises(RooflineError, match="--layers must be from 1 to 2"):
+    with pytest.raises(RooflineError, match="the layers must be from 1 to 2"):
         loop.run_model("llama-68m", "cpu", folder, "fp32", layers=3, threads=1)
 
 
@@ -292,7 +292,7 @@ def test_measure_fit_score_and_run_a_model(tmp_path: Path, monkeypatch: pytest.M
 def test_a_run_with_too_few_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RooflineError, match=r"too few to fit.*measure for longer|has no rows"):
         loop.run_calibrate("cpu", 0.0002, ("gemm",), tmp_path / "specs", ("fp32",), threads=1)
-    with pytest.raises(RooflineError, match="--minutes must be above 0"):
+    with pytest.raises(RooflineError, match="the minutes must be above 0"):
         loop.run_measure("cpu", 0.0)
     with pytest.raises(RooflineError, match="unknown op 'gem'"):
         loop.run_measure("cpu", 1.0, ("gem",), threads=1)
@@ -385,5 +385,5 @@ def test_a_model_that_does_not_fit_is_one_sentence(tmp_path: Path, monkeypatch: 
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ...")
 
     monkeypatch.setattr(whole_model, "Decoder", refuse)
-    with pytest.raises(RooflineError, match="llama-68m with 1 layers does not fit in memory; reduce --layers"):
+    with pytest.raises(RooflineError, match="llama-68m with 1 layers does not fit in memory; take fewer layers"):
         loop.run_model("llama-68m", "cpu", tmp_path, "fp32", layers=1, threads=1)

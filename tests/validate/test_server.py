@@ -176,7 +176,7 @@ def test_prompts_share_no_prefix_and_the_key_is_sent_but_never_written(
         ("large", "answers with more than 1 MiB"),
         ("list", r"answers with '\[1, 2\]', not JSON"),
         ("compressed", "not JSON"),
-        ("two models", "serves 2 models: name one with --served-model, such as 'a', 'b'"),
+        ("two models", "serves 2 models: name one, such as 'a', 'b'"),
         ("no usage", "reports no 'usage.prompt_tokens'"),
         ("endless", "sends more than the 8 tokens that it was asked for"),
         ("half", "answers with '{not json', not JSON"),
@@ -196,6 +196,9 @@ def test_a_server_that_misbehaves_gets_one_sentence(
             tmp_path / "rows.csv",
         )
     assert time.monotonic() - start < 5
+    assert caught.value.options == {"two models": ("served_model",), "hang": ("timeout",), "stalls": ("timeout",)}.get(
+        mode, ()
+    )
     assert str(caught.value).isprintable()
     assert not caplog.records, "asyncio logs a traceback where a generator is not closed"
     assert not (tmp_path / "rows.csv").exists()
@@ -301,7 +304,7 @@ def test_addresses() -> None:
         (("--minutes", 0), "--minutes must be above 0"),
         (("--prompt", "1,2,3,4,5"), "--prompt takes one to four lengths"),
         (("--api", "embeddings"), "--api must be completions or chat"),
-        (("--fit", "own.txt"), "--fit writes a YAML file"),
+        (("--fit", "own.txt"), "an engine profile is a YAML file, got 'own.txt' (--fit)"),
         (("--proxy", "nonsense"), "the URL, the key or the proxy is not valid"),
     ],
 )
@@ -331,7 +334,7 @@ def test_no_request_leaves_for_a_host_that_was_not_named(
 
 def made(engine: Engine, *loads: tuple[int, int]) -> list[ServingCase]:
     """Cases of the shipped profile whose times another engine would have: concurrency and prompt of each."""
-    base = replace(scenario(), engine=load_engine("vllm"))
+    base = scenario().changed(engine=load_engine("vllm"))
     points = [Measured(count, 3 * count, prompt, 32, 1.0, 1.0, 1.0, 1.0) for count, prompt in loads]
     cases = [case_of(point, base, index) for index, point in enumerate(points)]
     logs, owner = residuals(cases, engine)

@@ -22,12 +22,12 @@ from roofline.core.units import Dimension, parse_quantity
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.memory import memory_reserve
+from roofline.scenario.options import OPTIONS, read_options
 from roofline.scenario.scenario import DEFAULT_PROMPT, Scenario
 from roofline.specs.library import unknown_key
 from roofline.specs.precision import Precision
 from roofline.specs.records import record
 from roofline.timing.intervals import Estimate
-from roofline.whatif.options import OPTIONS, read_options, scenario_from
 
 FOLDER = Path(str(files("roofline.validate"))) / "anchors"
 
@@ -240,7 +240,7 @@ def parse_value(text: str, metric: Metric) -> Value:
 def scenario_of(anchor: Anchor) -> Scenario:
     """The scenario of an anchor's conditions; raises SpecError naming file and anchor if they are invalid."""
     try:
-        return scenario_from(anchor.options)
+        return Scenario(**anchor.options)
     except RooflineError as error:
         raise SpecError(anchor.where, f"the anchor {quote(anchor.id)}: {error}") from None
 

@@ -144,16 +144,20 @@ def _verdict(document: Mapping[str, Any]) -> str:
 def _committed_path(anchors: Path | None, given: Path | None, accept: bool) -> Path:
     if anchors is not None and given is None:
         raise RooflineError(
-            "--anchors requires --predictions: the committed predictions are those of the bundled anchors"
+            "anchors of your own need their predictions: the committed ones are of the bundled anchors",
+            options=["predictions"],
         )
     path = PREDICTIONS if given is None else given
     if given is None and not path.parent.exists():
         raise RooflineError(
             "an installation has no committed predictions of the bundled anchors; to check figures of your own, give"
-            " --anchors and --predictions"
+            " anchors and predictions",
+            options=["anchors", "predictions"],
         )
     if not accept and not path.exists():
-        raise RooflineError(f"{quote(str(path), 200)} does not exist; --accept writes it")
+        raise RooflineError(
+            f"{quote(str(path), 200)} does not exist; accepting the predictions writes it", options=["accept"]
+        )
     return path
 
 

@@ -62,14 +62,14 @@ def passes_of(case: Case) -> list[Passes]:
     """The passes of a row: prefills, decode steps at three quadrature contexts, or both."""
     found = []
     for scenario, times in case.parts:
-        batch, run = float(scenario.batch), replace(scenario, engine=case.engine)
+        batch, run = float(scenario.batch), scenario.changed(engine=case.engine)
         if case.quantity is not Quantity.TPOT:
             found.append(Passes("prefill", analyze(run), np.full(1, float(times)), batch))
         if case.quantity is not Quantity.TTFT:
             steps = scenario.generate - 1
             contexts = np.maximum(np.round(scenario.first_cached + (steps - 1) / 2 + steps / 2 * NODES), 0)
             share = times * WEIGHTS / 2 * (steps if case.quantity is Quantity.TOTAL else 1.0)
-            found.append(Passes("decode", analyze(replace(run, context=contexts)), share, batch))
+            found.append(Passes("decode", analyze(run.changed(context=contexts)), share, batch))
     return found
 
 

@@ -147,10 +147,10 @@ def applied(case: ServingCase, values: Mapping[str, float]) -> ServingCase:
     plain = {**values, "spread_ttft": (1.0, 1.0), "spread_tpot": (1.0, 1.0)}
     engine = replace(profile, scheduler=replace(profile.scheduler, **plain))
     scheduler = replace(case.scheduler, **plain)
-    changed = replace(case, scenario=replace(case.scenario, engine=engine), scheduler=scheduler)
+    changed = replace(case, scenario=case.scenario.changed(engine=engine), scheduler=scheduler)
     if case.decode is None:
         return changed
-    return replace(changed, decode=(replace(case.decode[0], engine=engine), case.decode[1]))
+    return replace(changed, decode=(case.decode[0].changed(engine=engine), case.decode[1]))
 
 
 def logarithms(

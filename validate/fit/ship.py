@@ -116,7 +116,7 @@ def lines_and_families(data: Data, source: Source) -> Iterator[Calibration]:
     members: list[Member] = [(load_hardware(name), list(parts.values())) for name, parts in data.items()]
     links = [link for link in load_calibration(members[0][0]).chain if link.basis == "pooled"]
     if not links:
-        raise RooflineError("--families requires a pooled calibration; fit without --families first")
+        raise RooflineError("families require a pooled calibration; fit without families first", options=["families"])
     pooled = replace(links[0], parents=tuple(links[1:]))
     lines: dict[str, list[Member]] = {}
     for member in members:

@@ -104,7 +104,7 @@ def fit_rows(path: Path) -> tuple[str, list[str]]:
     static, left = map_rows([row for row in read_rows(path) if not is_load(row.cell("batch"))])
     cases: list[Case] = [
         *loaded,
-        *(replace(case, scenario=replace(case.scenario, engine=case.engine)) for case in static),
+        *(replace(case, scenario=case.scenario.changed(engine=case.engine)) for case in static),
     ]
     if not cases:
         reasons = [reason for line, reason in skipped if is_load(line.cells["batch"])] + [row.reason for row in left]

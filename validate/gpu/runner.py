@@ -64,7 +64,7 @@ def dry_run(minutes: float, steps: Sequence[Step] = STEPS) -> list[str]:
 def check(minutes: float) -> None:
     """Raises RooflineError for minutes in which nothing can be measured."""
     if not 0.5 <= minutes <= 600:
-        raise RooflineError(f"--minutes must be from 0.5 to 600, got {minutes:g}")
+        raise RooflineError(f"the minutes must be from 0.5 to 600, got {minutes:g}")
 
 
 def check_folder(folder: Path) -> None:

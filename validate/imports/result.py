@@ -89,21 +89,21 @@ def rows_of(result: Result, given: Given, where: str) -> Iterator[dict[str, obje
         "engine": _engine(result, given, where),
         "weights": given.weights or result.weights or AS_RELEASED,
         "kv": given.kv or result.kv,
-        "batch": _stated(given.batch or result.batch, "batch size or the concurrency", "--batch", where),
+        "batch": _stated(given.batch or result.batch, "batch size or the concurrency", "batch", where),
         "source": f"{result.tool}: {where.rsplit('/', 1)[-1]}",
     }
     prompt, output = given.prompt or result.prompt, given.generate or result.output
     figures = {metric: value for metric, value in result.figures.items() if value is not None}
     if result.requests_per_s and "output_throughput_total" not in figures:
-        _stated(output, "output length", "--generate", where)
+        _stated(output, "output length", "generate", where)
         figures["output_throughput_total"] = result.requests_per_s * (output or 0)
     if not figures:
         raise SpecError(where, f"has no time and no throughput that {result.tool} measured")
     for metric, value in figures.items():
         if metric != "decode_throughput":
-            _stated(prompt, "prompt length", "--prompt", where)
+            _stated(prompt, "prompt length", "prompt", where)
         if metric not in PREFILL:
-            _stated(output, "output length", "--generate", where)
+            _stated(output, "output length", "generate", where)
         lengths = {"input_len": f"{prompt or 0:.6g}", "output_len": f"{output:.6g}" if output else ""}
         row = {**shared, **lengths, "metric": metric, "value": f"{value:.6g}", "unit": UNITS[metric]}
         yield {name: row[name] for name in COLUMNS}
@@ -111,29 +111,29 @@ def rows_of(result: Result, given: Given, where: str) -> Iterator[dict[str, obje
 
 def _stated(value: object, what: str, option: str, where: str) -> object:
     if not value:
-        raise SpecError(where, f"does not state the {what}: give {option}")
+        raise SpecError(where, f"does not state the {what}", options=[option])
     return value
 
 
 def _model(result: Result, given: Given, where: str) -> str:
     if given.model is not None:
         return load_model(given.model).name
-    named = str(_stated(result.model, "model", "--model", where))
+    named = str(_stated(result.model, "model", "model", where))
     try:
         return find_model(re.sub(r"(\.(ya?ml|json|gguf))?/?$", "", named)).name
     except RooflineError:
-        raise SpecError(where, f"names the model {quote(named)}, which is not bundled: give --model") from None
+        raise SpecError(where, f"names the model {quote(named)}, which is not bundled", options=["model"]) from None
 
 
 def _hardware(result: Result, given: Given, where: str) -> tuple[str, int]:
     if given.hw is not None:
         hardware, devices = load_devices(given.hw)
         return hardware.name, devices if devices > 1 else result.gpus or 1
-    named = str(_stated(result.hardware, "hardware", "--hw", where))
+    named = str(_stated(result.hardware, "hardware", "hw", where))
     try:
         hardware, devices = load_devices(named.replace("/", " "))
     except RooflineError:
-        raise SpecError(where, f"names the hardware {quote(named)}, which is not bundled: give --hw") from None
+        raise SpecError(where, f"names the hardware {quote(named)}, which is not bundled", options=["hw"]) from None
     return hardware.name, result.gpus or devices
 
 
@@ -141,4 +141,4 @@ def _engine(result: Result, given: Given, where: str) -> str:
     if given.engine is not None:
         find_engine(given.engine)
         return given.engine
-    return str(_stated(result.engine, "engine", "--engine, such as 'vLLM 0.24.0'", where))
+    return str(_stated(result.engine, "engine, such as 'vLLM 0.24.0'", "engine", where))

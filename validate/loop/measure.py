@@ -71,7 +71,7 @@ def open_benchmarks(
 ) -> tuple[Device, Mapping[str, Benchmark]]:
     """The device and its benchmarks; raises RooflineError for invalid minutes and for ops without a benchmark."""
     if not 0 < minutes <= 10_000:
-        raise RooflineError(f"--minutes must be above 0 and at most 10000, got {minutes:g}")
+        raise RooflineError(f"the minutes must be above 0 and at most 10000, got {minutes:g}")
     opened = open_device(device, threads)
     known = benchmarks(opened.name)
     for op in ops:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.core.units import seconds as shown_time
@@ -126,9 +125,11 @@ def run_model(
     network = load_model(model)
     check(network)
     if generate < 2:
-        raise RooflineError("--generate must be at least 2: prefill yields the first token")
+        raise RooflineError("at least 2 tokens must be generated: prefill yields the first", options=["generate"])
     if layers is not None and not 1 <= layers <= network.layers:
-        raise RooflineError(f"--layers must be from 1 to {network.layers}, the layers of {network.name}")
+        raise RooflineError(
+            f"the layers must be from 1 to {network.layers}, those of {network.name}", options=["layers"]
+        )
     with overlay(folder):
         opened, hardware = _device_and_hardware(device, folder, threads)
         chosen = dtype or default_dtype((), hardware)
@@ -173,7 +174,7 @@ def _device_and_hardware(device: str, folder: Path, threads: int | None) -> tupl
 
 def _predicted(scenario: Scenario, layers: int) -> Any:
     """The analysis of the scenario's model with fewer layers."""
-    return analyze(replace(scenario, model=with_layers(scenario.model, layers)))
+    return analyze(scenario.changed(model=with_layers(scenario.model, layers)))
 
 
 def _fitting_layers(scenario: Scenario, device: Device, element: int, max_prefill: float) -> int:
@@ -195,7 +196,7 @@ def _measured(model: Model, dtype: str, device: Device, batch: int, prompt: int,
         if not is_out_of_memory(error):
             raise
         raise RooflineError(
-            f"{model.name} with {model.layers} layers does not fit in memory; reduce --layers"
+            f"{model.name} with {model.layers} layers does not fit in memory; take fewer layers"
         ) from None
 
 

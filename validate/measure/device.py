@@ -128,10 +128,7 @@ def open_device(name: str, threads: int | None = None) -> Device:
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of nvidia-smi
     if not torch.cuda.is_available():
         built = "" if torch.version.cuda or torch.version.hip else f"; this PyTorch ({torch.__version__}) has no CUDA"
-        raise RooflineError(
-            f"there is no CUDA device that PyTorch can use{built};"
-            " `roofline validate measure --device cpu` measures the CPU"
-        )
+        raise RooflineError(f"there is no CUDA device that PyTorch can use{built}; the device cpu measures the CPU")
     others = other_gpu_processes()
     if others:
         raise RooflineError(f"other programs use the GPU (process {', '.join(others)}) and would distort timings")

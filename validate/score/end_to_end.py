@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from roofline import Scenario, analyze
 from roofline.core.errors import RooflineError, UnknownNameError, quote
@@ -65,7 +65,7 @@ class Case(Struct, frozen=True):
             yield self.scenario, 1
             return
         for size, times in Counter(self.waves).items():
-            yield replace(self.scenario, batch=size), times
+            yield self.scenario.changed(batch=size), times
 
     @property
     def labels(self) -> dict[str, str]:
@@ -228,10 +228,10 @@ def _seconds(row: PublishedRow, batch: int, prompt: int, output: int, gpus: int)
 def predict(case: Case, engine: Engine | str | None = None) -> Predicted:
     """The simulated seconds of a case, with its engine's profile or another; the bound is that of the whole batch."""
     profile = case.engine if engine is None else engine
-    bound = _times(analyze(replace(case.scenario, engine=profile)).generation, case.quantity)
+    bound = _times(analyze(case.scenario.changed(engine=profile)).generation, case.quantity)
     total = Estimate(0.0, 0.0, 0.0)
     for scenario, times in case.parts:
-        found: Estimate = _times(analyze(replace(scenario, engine=profile)).expected, case.quantity)
+        found: Estimate = _times(analyze(scenario.changed(engine=profile)).expected, case.quantity)
         total = total.plus(found.times(times))
     return Predicted(bound, *total)
 

@@ -164,7 +164,7 @@ def _by_hardware(part: Measurements, hardware: Hardware | None) -> Iterator[tupl
         try:
             known = load_hardware(name)
         except UnknownNameError as error:
-            raise RooflineError(f"{part.where}: {error}; name the hardware to score it as (--hw)") from None
+            raise RooflineError(f"{part.where}: {error}; name the hardware to score it as", options=["hw"]) from None
         yield rows, known
 
 

@@ -136,7 +136,7 @@ def _replica(scenario: Scenario, load: Load, scheduler: Scheduler) -> Replica:
 def _all_memory(scenario: Scenario) -> Scenario:
     profile = scenario.profile
     memory = replace(profile.memory, utilization=ALL, of="device", profiles=False, group_context=0.0)
-    return replace(scenario, engine=replace(profile, memory=memory))
+    return scenario.changed(engine=replace(profile, memory=memory))
 
 
 def _key(scenario: Scenario) -> tuple[Any, ...]:

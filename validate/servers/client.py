@@ -69,7 +69,9 @@ def read_address(url: str) -> Address:
     except ValueError:
         raise RooflineError(f"{quote(url)} is no URL such as http://localhost:8000/v1") from None
     if parts.username is not None or parts.password is not None:
-        raise RooflineError("the URL must not hold a password: name the environment variable of a key with --key-env")
+        raise RooflineError(
+            "the URL must not hold a password: name the environment variable of a key", options=["key_env"]
+        )
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or not url.isprintable():
         raise RooflineError(f"{quote(url)} is no URL such as http://localhost:8000/v1")
     return Address(
@@ -118,7 +120,7 @@ class Client:
         entries = found.get("data")
         names = [entry.get("id") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
         if not names or not all(isinstance(name, str) and 0 < len(name) <= 500 for name in names):
-            raise ServerError(f"{self._host} lists no models: name the served one with --served-model")
+            raise ServerError(f"{self._host} lists no models: name the served one", options=["served_model"])
         return [str(name).replace(self._key or "\0", "") for name in names]
 
     async def prompt_tokens(self, body: Mapping[str, Any]) -> int:
@@ -205,7 +207,7 @@ class Client:
         except self._httpx.ConnectError:
             raise ServerError(f"{self._host} does not accept connections") from None
         except self._httpx.TimeoutException:
-            raise ServerError(f"{self._host} sent nothing for {self.timeout:g} s (--timeout)") from None
+            raise ServerError(f"{self._host} sent nothing for {self.timeout:g} s", options=["timeout"]) from None
         except self._httpx.HTTPError:
             raise ServerError(f"{self._host} ended the connection within an answer, or does not speak HTTP") from None
         except (ValueError, UnicodeError):  # what h11 and httpx raise for some malformed headers

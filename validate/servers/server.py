@@ -63,7 +63,7 @@ def measure_server(
     """
     _checked(target, plan)
     if profile is not None and profile.suffix not in (".yaml", ".yml"):
-        raise RooflineError(f"--fit writes a YAML file, got {quote(str(profile))}")
+        raise RooflineError(f"an engine profile is a YAML file, got {quote(str(profile))}", options=["fit"])
     measured: list[Measured] = []
     earlier = [] if profile is None else _earlier(output, scenario)
     with RowFile(output, COLUMNS) as file, bar() as progress:
@@ -133,7 +133,7 @@ async def _only_model(client: Client, host: str) -> str:
     names = await client.models()
     if len(names) > 1:
         listed = ", ".join(quote(name) for name in names[:5])
-        raise ServerError(f"{host} serves {len(names)} models: name one with --served-model, such as {listed}")
+        raise ServerError(f"{host} serves {len(names)} models: name one, such as {listed}", options=["served_model"])
     return names[0]
 
 
@@ -217,7 +217,7 @@ def _document(
     """What was measured beside what is predicted, by the scenario's profile and by the fitted one."""
     shipped, own = _predictions(cases, scenario), None
     if fitted is not None:
-        own = _predictions(cases, replace(scenario, engine=fitted.engine))
+        own = _predictions(cases, scenario.changed(engine=fitted.engine))
     return {
         "schema": "roofline.server/1",
         "served_model": name,

@@ -104,7 +104,7 @@ class ServingCase(Struct, frozen=True):
 
     def run_by(self, engine: Engine) -> ServingCase:
         """The case with another engine profile and its scheduler."""
-        return replace(self, scenario=replace(self.scenario, engine=engine), scheduler=engine.scheduler)
+        return replace(self, scenario=self.scenario.changed(engine=engine), scheduler=engine.scheduler)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -239,7 +239,7 @@ def decode_workers(scenario: Scenario, load: Load, devices: int) -> tuple[Scenar
         expert = WORKER if scenario.model.experts else 1
         parallel = Parallelism(tensor=WORKER) if each <= FEW else Parallelism(data=WORKER, expert=expert)
     settings = replace(scenario.settings, parallel=parallel)
-    return replace(scenario, settings=settings), replace(load, concurrency=each, hits=CACHED)
+    return scenario.changed(settings=settings), replace(load, concurrency=each, hits=CACHED)
 
 
 def formats(line: Line, model: Model, hardware: Hardware, engine: str) -> Precision:
@@ -311,7 +311,7 @@ def to_case(line: Line) -> ServingCase:
         scenario = apply_techniques(scenario, (MTP_TECHNIQUES[parallel.data > 1],))
         assumed = "speculative decoding with MTP, which no column states"
     scheduler = scheduler_of(profile.scheduler, scenario, load, concurrency, version)
-    scenario = replace(scenario, engine=replace(profile, scheduler=scheduler))
+    scenario = scenario.changed(engine=replace(profile, scheduler=scheduler))
     ttft, tpot = _milliseconds(line, "silicon_ttft_ms"), _milliseconds(line, "silicon_tpot_ms")
     decode = decode_workers(scenario, load, apart) if apart else None
     return ServingCase(line, scenario, load, scheduler, ttft, tpot, assumed, decode)
@@ -338,7 +338,9 @@ def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
     ramp = 0.0 if backend == "sglang" else min(RAMP, RAMPS / concurrency)
     cached = backend == "vllm" and prompt % THOUSAND == 0
     hits = max(1 - PROMPTS / (ROUNDS * concurrency), 0.0) if cached else 0.0
-    return concurrency, Load(prompt=prompt, output=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp, hits=hits)
+    return concurrency, Load(
+        prompt=prompt, generate=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp, hits=hits
+    )
 
 
 def _milliseconds(line: Line, name: str) -> float | None:

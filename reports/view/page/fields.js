@@ -2,25 +2,6 @@
 "use strict";
 const Fields = (() => {
   const { add } = Draw;
-  const SLIDERS = {
-    batch: ["Batch", "sequences", [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]],
-    prompt: ["Prompt", "tokens", [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144]],
-    generate: ["Generate", "tokens", [1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]],
-  };
-  const DEFAULTS = { batch: "1", prompt: "512", generate: "128", tp: "1", pp: "1", ep: "1", dp: "1", sp: "1", nodes: "auto" };
-  const DEGREES = ["tp", "pp", "ep", "dp", "sp", "nodes"];
-  const FORMATS = { quant: "Scheme", weights: "Weights", activations: "Activations", kv: "KV cache" };
-  const PLACED = ["model", "hw", "engine", "with", ...Object.keys(SLIDERS), ...DEGREES, ...Object.keys(FORMATS)];
-  // The options that are seldom turned: title, and what holds without a value.
-  const REST = {
-    context: ["Context", "prefix + prompt"], prefix: ["Cached prefix", "0"], images: ["Images", "0"], image_size: ["Image size", "the model's"],
-    quantization: ["vLLM quantization", "none"], dtype: ["dtype", "auto"], flash: ["FlashAttention"], fuse: ["Fusions", "none"],
-    enable_expert_parallel: ["Expert parallel"], dp_attention: ["DP attention"], micro_batches: ["Micro-batches", "1"],
-    expert_skew: ["Expert skew", "0"], offload: ["Offload", "none"], host: ["Host", "pcie-server"],
-    memory_reading: ["Memory reading", "engine"], gpu_memory_utilization: ["Memory fraction", "the engine's"],
-    max_model_len: ["Max model length", "the model's"], max_num_seqs: ["Max sequences", "the engine's"],
-    price: ["Price (USD/h)", "its spec's"], convention: ["Convention", "physical"],
-  };
   let numbered = 0;
 
   // A text field with a list of choices [value, description]; `pick(value)` is called with a choice, or with other text.
@@ -110,8 +91,7 @@ const Fields = (() => {
     return found ? Number(found[1]) * { "": 1, k: 1000, K: 1024, m: 1e6, M: 1 << 20 }[found[2]] : null;
   };
 
-  function slider(parent, name, set) {
-    const [title, unit, values] = SLIDERS[name];
+  function slider(parent, { name, title, unit, stops: values, usual }, set) {
     const box = add(parent, "div", { class: "slider" });
     add(box, "label", { for: `text-${name}` }, title);
     const text = add(box, "input", { id: `text-${name}`, type: "text", inputmode: "numeric", "aria-describedby": `unit-${name}` });
@@ -126,7 +106,7 @@ const Fields = (() => {
     text.addEventListener("input", () => { if (readCount(text.value)) set(name, text.value, true); });
     text.addEventListener("change", () => set(name, text.value));
     return (setup) => {
-      const value = setup[name] ?? DEFAULTS[name];
+      const value = setup[name] ?? usual;
       if (document.activeElement !== text) text.value = value;
       const number = readCount(value) ?? values[0];
       const nearest = values.reduce((best, one, index) =>
@@ -136,9 +116,9 @@ const Fields = (() => {
     };
   }
 
-  function stepper(parent, name, help, set) {
+  function stepper(parent, { name, title, usual, help }, set) {
     const box = add(parent, "div", { class: "stepper" });
-    add(box, "label", { for: `text-${name}` }, name === "nodes" ? "Nodes" : name.toUpperCase());
+    add(box, "label", { for: `text-${name}` }, title);
     const less = add(box, "button", { type: "button", "aria-label": `Halve ${name}` }, "−");
     const text = add(box, "input", { id: `text-${name}`, type: "text", inputmode: "numeric", title: help });
     const more = add(box, "button", { type: "button", "aria-label": `Double ${name}` }, "+");
@@ -152,18 +132,18 @@ const Fields = (() => {
       event.preventDefault();
       put(event.key === "ArrowUp" ? value() * 2 : value() / 2);
     });
-    return (setup) => { text.value = setup[name] ?? DEFAULTS[name]; };
+    return (setup) => { text.value = setup[name] ?? (readCount(usual) ? usual : "auto"); };
   }
 
-  function plainText(parent, { name, label, help = "", set, kind = "", standard = "" }) {
+  function plainText(parent, { name, title, help = "", kind = "", usual = "" }, set) {
     const box = add(parent, "div", { class: "text" });
-    add(box, "label", { for: `text-${name}` }, label);
+    add(box, "label", { for: `text-${name}` }, title);
     const input = kind === "switch" ? add(box, "select", { id: `text-${name}` }) : add(box, "input", { id: `text-${name}`, type: "text" });
     if (kind === "switch") {
       for (const [value, shown] of [["", "default"], ["true", "on"], ["false", "off"]]) add(input, "option", { value }, shown);
     }
     input.title = help;
-    if (kind !== "switch") input.placeholder = standard;
+    if (kind !== "switch") input.placeholder = usual;
     input.addEventListener("change", () => set(name, input.value));
     return (setup) => { input.value = setup[name] ?? ""; };
   }
@@ -180,20 +160,20 @@ const Fields = (() => {
     return box;
   }
 
-  function techniques(form, catalogue, set) {
-    const box = group(form, "Techniques");
-    const chips = add(box, "ul", { class: "chips" });
+  // Several names, each a chip that is removed.
+  function chips(box, { name: option, title, choices, example }, set) {
+    const list = add(box, "ul", { class: "chips" });
     let chosen = [];
-    const put = (names) => set("with", names.join("+"));
+    const put = (names) => set(option, names.join("+"));
     combobox(box, {
-      label: "Add a technique", choices: catalogue.choices.with, clears: true, placeholder: "eagle-3, fp8-kv, …",
+      label: `Add a ${title.toLowerCase().replace(/s$/, "")}`, choices, clears: true, placeholder: `${example}, …`,
       pick: (name) => { if (name && !chosen.includes(name)) put([...chosen, name]); },
     });
     return (setup) => {
-      chosen = (setup.with ?? "").split("+").filter(Boolean);
-      chips.replaceChildren();
+      chosen = (setup[option] ?? "").split("+").filter(Boolean);
+      list.replaceChildren();
       for (const name of chosen) {
-        const chip = add(chips, "li", {}, name);
+        const chip = add(list, "li", {}, name);
         add(chip, "button", { type: "button", "aria-label": `Remove ${name}` }, "×")
           .addEventListener("click", () => put(chosen.filter((other) => other !== name)));
       }
@@ -201,16 +181,28 @@ const Fields = (() => {
   }
 
   // The fields in `form`; `set(name, text, live)` changes the set-up. Returns a function that shows a set-up.
-  function build(form, catalogue, set, openFile) {
-    const { choices, help, kinds } = catalogue;
+  function build(form, { options }, set, openFile) {
     const updates = [];
-    const combo = (parent, name, label, standard = () => "") => {
-      const field = combobox(parent, { label, choices: choices[name] ?? [], pick: (value) => set(name, value) });
+    const placed = new Set();
+    const combo = (parent, { name, title, help, choices, usual }) => {
+      const field = combobox(parent, { label: title, choices, pick: (value) => set(name, value) });
       field.input.id = `text-${name}`;
+      field.input.title = help;
       field.box.querySelector("label").htmlFor = `text-${name}`;
-      updates.push((setup, answer) => field.show(setup[name] ?? "", answer ? standard(answer.analysis) : ""));
-      return field;
+      updates.push((setup, answer) => field.show(setup[name] ?? "", answer ? answer.analysis.scenario[name] ?? usual : undefined));
     };
+    // The field of an option, by what its values are.
+    const field = (parent, option) => {
+      placed.add(option.name);
+      if (option.stops.length) updates.push(slider(parent, option, set));
+      else if (option.often && option.kind === "integer") updates.push(stepper(parent, option, set));
+      else if (option.often && option.kind === "list") updates.push(chips(parent, option, set));
+      else if (option.choices.length) combo(parent, option);
+      else updates.push(plainText(parent, option, set));
+    };
+    // Those options of a group that are often turned and have no field yet.
+    const often = (name) => options.filter((option) => option.often && option.group === name && !placed.has(option.name));
+    const named = (name) => options.find((option) => option.name === name);
     const spec = (parent, name) => {
       const note = add(parent, "p", { class: "own", hidden: "" });
       add(note, "span", {}, "with a spec of its own ");
@@ -219,12 +211,12 @@ const Fields = (() => {
     };
 
     const model = group(form, "Model");
-    combo(model, "model", "Model");
+    field(model, named("model"));
     spec(model, "model");
     add(model, "button", { type: "button", class: "action" }, "Open a config.json, GGUF or spec").addEventListener("click", openFile);
 
     const device = group(form, "Hardware");
-    combo(device, "hw", "Device");
+    field(device, named("hw"));
     spec(device, "hw");
     const edits = add(folded(device, "Edit its figures"), "div", { class: "pairs" });
     let keys = "";
@@ -234,32 +226,23 @@ const Fields = (() => {
       if (answer && found.map(({ key }) => key).join() !== keys) {
         keys = found.map(({ key }) => key).join();
         edits.replaceChildren();
-        shownEdits = found.map(({ key, title }) => plainText(edits, { name: key, label: title, set }));
+        shownEdits = found.map(({ key, title }) => plainText(edits, { name: key, title }, set));
       }
       shownEdits.forEach((show) => show(setup));
       for (const { key, text } of found) document.getElementById(`text-${key}`).placeholder = text;
     });
     const degrees = add(device, "div", { class: "steppers" });
-    for (const name of DEGREES) updates.push(stepper(degrees, name, help[name], set));
-
-    const work = group(form, "Workload");
-    for (const name of Object.keys(SLIDERS)) updates.push(slider(work, name, set));
-
-    const formats = group(form, "Formats");
-    const pairs = add(formats, "div", { class: "pairs" });
-    for (const [name, label] of Object.entries(FORMATS)) {
-      combo(pairs, name, label, (analysis) => (name === "quant" ? "as released" : analysis.scenario[name] ?? ""));
+    for (const option of often("Parallelism")) field(degrees, option);
+    for (const name of new Set(options.map((option) => option.group))) {
+      const found = often(name);
+      if (!found.length) continue;
+      let parent = group(form, found.length > 1 ? name : found[0].title);
+      if (found.length > 1 && found.every(({ choices }) => choices.length)) parent = add(parent, "div", { class: "pairs" });
+      for (const option of found) field(parent, option);
     }
-
-    combo(group(form, "Engine"), "engine", "Engine, with a version as in vllm@0.11", (analysis) => analysis.scenario.engine);
-    updates.push(techniques(form, catalogue, set));
 
     const rest = add(folded(form, "More options"), "div", { class: "pairs" });
-    for (const name of Object.keys(kinds).filter((one) => !PLACED.includes(one))) {
-      const [label, standard] = REST[name] ?? [name.replaceAll("_", " ")];
-      if (choices[name]) combo(rest, name, label, () => standard).input.title = help[name];
-      else updates.push(plainText(rest, { name, label, help: help[name], set, kind: kinds[name], standard }));
-    }
+    for (const option of options) if (!placed.has(option.name)) field(rest, option);
     form.addEventListener("submit", (event) => event.preventDefault());
     return (setup, answer) => updates.forEach((show) => show(setup, answer));
   }

@@ -208,12 +208,16 @@ const Panels = (() => {
     select.addEventListener("change", () => pick(select.value));
   }
 
+  function entry(head, page, name, { label, size, placeholder }) {
+    const input = add(add(head, "label", { class: "choice" }, `${label} `), "input", { type: "text", size, placeholder });
+    input.value = page.setup[name] ?? "";
+    input.addEventListener("change", () => page.set(name, input.value));
+  }
+
   function targets(head, page) {
-    for (const [name, label] of [["ttft", "TTFT below"], ["tpot", "TPOT below"]]) {
-      const box = add(head, "label", { class: "choice" }, `${label} `);
-      const input = add(box, "input", { type: "text", size: 4, placeholder: name === "ttft" ? "2s" : "50ms" });
-      input.value = page.setup[`goal.${name}`] ?? "";
-      input.addEventListener("change", () => page.set(`goal.${name}`, input.value));
+    for (const name of ["ttft", "tpot"]) {
+      const { title, example } = page.options[name];
+      entry(head, page, `goal.${name}`, { label: `${title} below`, size: 4, placeholder: example });
     }
   }
 
@@ -291,22 +295,14 @@ const Panels = (() => {
 
   // --- serving under load --------------------------------------------------------------------------------------------
 
-  const LOADS = {
-    concurrency: { over: "requests in flight", placeholder: "1:256:log9" },
-    rate: { over: "requests/s that arrive", placeholder: "to saturation" },
-  };
-
   async function load(box, page) {
     const head = add(box, "div", { class: "head" });
     const by = page.setup["load.by"] ?? "concurrency";
-    const { over, placeholder } = LOADS[by] ?? LOADS.concurrency;
-    choices(head, "Load", { concurrency: LOADS.concurrency.over, rate: LOADS.rate.over }, by, (value) => page.set("load.by", value));
-    const texts = { [`load.${by}`]: ["Values", placeholder, 9], "load.hits": ["Prefix hits", "0", 3] };
-    for (const [name, [label, shown, size]] of Object.entries(texts)) {
-      const input = add(add(head, "label", { class: "choice" }, `${label} `), "input", { type: "text", size, placeholder: shown });
-      input.value = page.setup[name] ?? "";
-      input.addEventListener("change", () => page.set(name, input.value));
-    }
+    const { concurrency, rate: arriving, prefix_hits: hits } = page.options;
+    const over = by === "rate" ? arriving.title : concurrency.title;
+    choices(head, "Load", { concurrency: concurrency.title, rate: arriving.title }, by, (value) => page.set("load.by", value));
+    entry(head, page, `load.${by}`, { label: "Values", size: 9, placeholder: by === "rate" ? "to saturation" : concurrency.example });
+    entry(head, page, "load.hits", { label: hits.title, size: 3, placeholder: hits.usual });
     targets(head, page);
     const grid = add(box, "div", { class: "charts" });
     let documents = [];

@@ -10,6 +10,7 @@
   const PAGE = Object.keys(BEGIN);
   const state = { setups: [{}], ...BEGIN };
   let showFields = () => {};
+  let options = {}; // of a load, by name
   let undoable = 0;
 
   // --- the address ---------------------------------------------------------------------------------------------------
@@ -263,7 +264,7 @@
     const questions = { compare: setups, load: setups };
     const own = (name) => ({ setups: questions[name] ?? [setup] });
     const page = {
-      answer, setup, setups, phase: state.phase, metric: state.metric, set, turn, apply, addSetup,
+      answer, setup, setups, options, phase: state.phase, metric: state.metric, set, turn, apply, addSetup,
       ask: (name) => ask(name, own(name)),
       operators: (phase) => answer.analysis.phases[phase].ops.map((op, index) => ({ ...op, index })),
       openCard: (op, phase) => openCard(op, phase, setup), copy,
@@ -443,6 +444,7 @@
     get("undo").disabled = !undoable;
     wire();
     const found = await fetch("catalogue").then((response) => response.json());
+    options = found.load;
     showFields = Fields.build(get("fields"), found, set, () => get("file").click());
     await refresh();
   }

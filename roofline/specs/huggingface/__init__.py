@@ -1,4 +1,7 @@
-"""Hugging Face `config.json` to model spec, one reader per `model_type`. No network access, no remote code."""
+"""Hugging Face `config.json` to model spec, one reader per `model_type`. No network access, no remote code.
+
+`register` adds a reader from a user's module: a function from a `Config` to the keys of a model spec.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,56 @@ from typing import Any
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, quote, suggest
+from roofline.core.registry import Registration, Registry
 from roofline.specs.huggingface import dense, encoders, gpt, hybrid, recurrent, vision
 from roofline.specs.huggingface import mla as latent
 from roofline.specs.huggingface import moe as experts
-from roofline.specs.huggingface.config import Config, Reader, Spec
+from roofline.specs.huggingface.config import (
+    ATTENTION_BIAS,
+    Config,
+    Reader,
+    Spec,
+    attention_section,
+    base_spec,
+    gated_mlp,
+    layer_types,
+    plain_mlp,
+    spec_with_pattern,
+)
 from roofline.specs.huggingface.model_wide import complete_spec, reject_drafts
 from roofline.specs.huggingface.quantization import SECTION, quantization
 from roofline.specs.huggingface.unet import CLASS, unet_spec
 from roofline.specs.library import CONFIG, modelopt_file
 
-READERS: Mapping[str, Reader] = {
-    **dense.READERS,
-    **gpt.READERS,
-    **experts.READERS,
-    **latent.READERS,
-    **recurrent.READERS,
-    **hybrid.READERS,
-    **encoders.READERS,
-    **vision.READERS,
-}
+__all__ = [
+    "ATTENTION_BIAS",
+    "Config",
+    "Reader",
+    "Spec",
+    "attention_section",
+    "base_spec",
+    "gated_mlp",
+    "layer_types",
+    "plain_mlp",
+    "register",
+    "spec_with_pattern",
+    "translate",
+    "translate_file",
+]
+
+READERS: Registry[Reader] = Registry(
+    "reader of the model_type",
+    {
+        **dense.READERS,
+        **gpt.READERS,
+        **experts.READERS,
+        **latent.READERS,
+        **recurrent.READERS,
+        **hybrid.READERS,
+        **encoders.READERS,
+        **vision.READERS,
+    },
+)
 """The supported values of `model_type`."""
 
 TEXT_DECODERS: Mapping[str, Reader] = {
@@ -57,6 +91,16 @@ TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
+def register(model_type: str, reader: Reader, *, replace: bool = False) -> Registration:
+    """Read files of a `model_type` with a reader of one's own, until the registration is undone.
+
+    The reader takes the file as a `Config` and returns the keys of a model spec; it raises SpecError for what a spec
+    cannot express. Keys that all families share (`dtype`, quantization, encoder classes) are read after it. Raises
+    RooflineError for a `model_type` that has a reader, unless it is to `replace` it.
+    """
+    return READERS.add(model_type, reader, (reader,), replace, TEXT_DECODERS)
+
+
 def translate_file(path: Path, name: str = "") -> Spec:
     """The model spec of the config.json at `path`, and of ModelOpt's file beside it; raises SpecError.
 
@@ -80,12 +124,12 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
         return {"name": (name or "unet")[:80], **unet_spec(config)}
     reject_drafts(config)
     model_type = config.text("model_type")
-    if model_type in UNSUPPORTED_FEATURES:
+    readers = {**TEXT_DECODERS, **READERS}
+    if model_type in UNSUPPORTED_FEATURES and model_type not in readers:
         raise SpecError(
             where,
             f"unsupported model_type {quote(model_type)}: specs cannot express {UNSUPPORTED_FEATURES[model_type]}",
         )
-    readers = {**READERS, **TEXT_DECODERS}
     if model_type not in readers:
         raise SpecError(where, f"unsupported model_type {quote(model_type)}{_alternative(config, model_type, readers)}")
     given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()

@@ -41,7 +41,11 @@ def reject_drafts(config: Config) -> None:
 
 
 def _draft(config: Config, what: str, technique: str) -> SpecError:
-    return SpecError(config.where, f"{what} is a draft for another model; simulate the target model --with {technique}")
+    return SpecError(
+        config.where,
+        f"{what} is a draft for another model; simulate the target model with {technique}",
+        options=["with"],
+    )
 
 
 TEXT_ONLY = ("gemma3", "gemma4", "kimi_k25")

@@ -215,8 +215,9 @@ def _compressed(section: Config) -> str:
         named = layout if layout == "marlin-24" else pattern or stored
         raise SpecError(
             section.where,
-            f"'{SECTION}': sparse weights ({quote(named)}) are not supported; without that section, give the format"
-            " with --quant and the pattern with --with n-m-sparsity",
+            f"'{SECTION}': sparse weights ({quote(named)}) are not supported; without that section, give the format,"
+            " and the pattern by the technique n-m-sparsity",
+            options=["quant", "with"],
         )
     groups = section.section("config_groups")
     found = {_group_scheme(groups.section(name)) for name in groups.content}

@@ -4,6 +4,7 @@ Every formula starts from `launch + (units^p + memory^p)^(1/p)`, a launch and a 
 multiprocessors and the time over memory, and adds the terms that lowered the error on held-out shapes. Constants come
 from `roofline.timing.calibration`. Weights and KV cache are cold except in `resident` rows, of benchmarks that replay
 their buffers; a kernel is one of many in a step except in `alone` rows: benchmarks that replay a graph of one kernel.
+`register` adds a kernel model from a user's module, or replaces one.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from functools import reduce
 from typing import Protocol
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from roofline.core.errors import UnknownNameError
-from roofline.core.parameters import Parameter
+from roofline.core.parameters import Parameter, Unit
+from roofline.core.registry import Registration, Registry
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import (
     attention_decode,
@@ -39,6 +41,10 @@ __all__ = [
     "Columns",
     "Kernel",
     "Mask",
+    "Parameter",
+    "Regimes",
+    "Unit",
+    "Unusual",
     "column",
     "in_step",
     "kernel",
@@ -46,6 +52,7 @@ __all__ = [
     "kernel_regimes",
     "kernel_time",
     "kernel_times",
+    "register",
     "served_times",
 ]
 
@@ -89,6 +96,10 @@ class Regimes(Struct, frozen=True):
         return index if self.unusual is None else index + len(self.sizes) * self.unusual.among(columns)
 
 
+_Parameters = Callable[[str], tuple[Parameter, ...]]
+"""The parameters of a kernel model by format."""
+
+
 class Kernel(Struct, frozen=True):
     """One kind of kernel: its time, its bound, and how its measurements are grouped.
 
@@ -102,7 +113,7 @@ class Kernel(Struct, frozen=True):
     op: str
     time: _Time
     bound: _Bound
-    parameters: Callable[[str], tuple[Parameter, ...]]
+    parameters: _Parameters
     regimes: Regimes
     shape: tuple[str, ...]
     ranged: tuple[str, ...]
@@ -129,7 +140,7 @@ def _product(*names: str) -> Callable[[Columns], Array]:
     return size
 
 
-def _always(parameters: tuple[Parameter, ...]) -> Callable[[str], tuple[Parameter, ...]]:
+def _always(parameters: tuple[Parameter, ...]) -> _Parameters:
     return lambda _format: parameters
 
 
@@ -149,7 +160,7 @@ ODD_HEADS = Unusual(
 )
 """Attention with other library kernels than the common case."""
 
-KERNELS: Mapping[str, Kernel] = {
+_SHIPPED: Mapping[str, Kernel] = {
     entry.op: entry
     for entry in (
         Kernel(
@@ -281,14 +292,44 @@ KERNELS: Mapping[str, Kernel] = {
         ),
     )
 }
+
+KERNELS: Registry[Kernel] = Registry("kernel", _SHIPPED)
 """By the op names of measurement files."""
+
+
+def register(model: Kernel, *, replace: bool = False) -> Registration:
+    """Predict kernels of the kind `model.op` with a model of one's own, until the registration is undone.
+
+    Its constants are those of calibration files. One that replaces a shipped model has that one's `parameters`, too,
+    and calibrations may lack the others, which then have their defaults. Raises RooflineError for a kind that has a
+    model, unless it is to `replace` it.
+    """
+    shipped = _SHIPPED.get(model.op)
+    known = {} if shipped is None else structs.asdict(shipped)
+    own = tuple(value for name, value in structs.asdict(model).items() if value is not known.get(name))
+    if shipped is not None and model.parameters is not shipped.parameters:
+        model = structs.replace(model, parameters=_both(shipped.parameters, model.parameters))
+    return KERNELS.add(model.op, model, own, replace)
+
+
+def _both(shipped: _Parameters, own: _Parameters) -> _Parameters:
+    """The parameters of a shipped model, and those of the one in its place, which are optional."""
+
+    def of(format: str) -> tuple[Parameter, ...]:
+        known = {one.name: one for one in shipped(format)}
+        added = {one.name: one for one in own(format) if one.name not in known}
+        optional = (structs.replace(one, start=one.default) if one.start is None else one for one in added.values())
+        return (*known.values(), *optional)
+
+    return of
 
 
 def kernel(op: str) -> Kernel:
     """The model of the kind `op`; raises UnknownNameError."""
-    if op not in KERNELS:
-        raise UnknownNameError("kernel", op, KERNELS)
-    return KERNELS[op]
+    try:
+        return KERNELS[op]
+    except KeyError:
+        raise UnknownNameError("kernel", op, KERNELS) from None
 
 
 def kernel_bound(op: str, columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:

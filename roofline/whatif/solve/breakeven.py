@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure
 from roofline.scenario.analysis import analyze
-from roofline.whatif.request import Request
-from roofline.whatif.solve.targets import Answer, Check, Targets, check, figures, used
+from roofline.scenario.scenario import Scenario
+from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, figures, read_targets, used
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 METRICS = ("ttft", "tpot", "total")
 """Metrics to compare, in seconds: less is better."""
 
 
-def break_even(one: Request, other: Request, targets: Targets, metric: str = "total") -> Answer:
-    """The largest batch up to which the request that is faster at batch 1 is no slower than the other.
+def break_even(
+    one: Scenario,
+    other: Scenario,
+    targets: Targets | None = None,
+    metric: str = "total",
+    **limits: Unpack[TargetOptions],
+) -> Answer:
+    """The largest batch up to which the scenario that is faster at batch 1 is no slower than the other.
 
     The verdict is "always" if `one` is faster at every batch, "never" if `other` is. Both must fit in memory, unless
     `targets.fits` is False; latency targets are ignored. The check is of `one`, the neighbour of `other`, and the
@@ -23,17 +32,25 @@ def break_even(one: Request, other: Request, targets: Targets, metric: str = "to
     """
     if metric not in METRICS:
         raise RooflineError(f"the metric must be one of {', '.join(METRICS)}, got '{metric}'")
+    targets = read_targets(targets, limits)
     if one == other:
-        raise RooflineError("break-even: both scenarios are the same; --against names what differs, like '--quant awq'")
+        raise RooflineError(
+            "break-even: both scenarios are the same; name what differs, like quant awq", options=["against"]
+        )
+    return _compared(one, other, targets, metric).to(one, targets, other)
 
-    def times(request: Request, batches: Any) -> Any:
-        value = getattr(figures(analyze(request.scenario(batch=batches)), targets.at), metric)
+
+def _compared(one: Scenario, other: Scenario, targets: Targets, metric: str) -> Answer:
+    """The answer of `break_even`."""
+
+    def times(scenario: Scenario, batches: Any) -> Any:
+        value = getattr(figures(analyze(scenario.at(batch=batches)), targets.at), metric)
         if value is None:
-            raise RooflineError("a TPOT needs at least two generated tokens: raise --generate")
+            raise RooflineError("a TPOT needs at least two generated tokens", options=["generate"])
         return value
 
     def fits(batches: Any) -> Any:
-        first, second = (used(request.scenario(batch=batches), targets.memory_only) for request in (one, other))
+        first, second = (used(scenario.at(batch=batches), targets.memory_only) for scenario in (one, other))
         return (first <= 1) & (second <= 1)
 
     def pair(batch: int) -> tuple[Check, Check]:
@@ -42,7 +59,7 @@ def break_even(one: Request, other: Request, targets: Targets, metric: str = "to
     limit = min(one.max_batch, other.max_batch)
     most = last_before_failure(fits, 1, limit) if targets.fits else limit
     if most < 1:
-        raise RooflineError("one of the two does not fit in memory at batch 1: use --ignore-memory")
+        raise RooflineError("one of the two does not fit in memory at batch 1", options=["ignore_memory"])
     ahead = bool(times(one, 1) <= times(other, 1))
 
     def holds(batches: Any) -> Any:
@@ -62,5 +79,5 @@ def break_even(one: Request, other: Request, targets: Targets, metric: str = "to
     return Answer("break-even", "sequences", "found", best, first, second, note, pair(best + 1))
 
 
-def _checked(request: Request, batch: int, targets: Targets) -> Check:
-    return check(batch, request.scenario(batch=batch), targets.memory_only)
+def _checked(scenario: Scenario, batch: int, targets: Targets) -> Check:
+    return check(batch, scenario.at(batch=batch), targets.memory_only)

@@ -3,47 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roofline.core.errors import RooflineError
+from roofline.core.limits import MAX_BATCH, MAX_LENGTH
 from roofline.core.search import largest_satisfying, last_before_failure
 from roofline.graph.parallel import Parallelism, rank_model
 from roofline.scenario.analysis import analyze
-from roofline.scenario.scenario import MAX_BATCH, MAX_LENGTH, Scenario
+from roofline.scenario.scenario import Scenario
 from roofline.specs.model import Model
-from roofline.whatif.request import Request
-from roofline.whatif.solve.targets import Answer, Check, Targets, check, used
+from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, read_targets, used
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 Make = Callable[[Any], Scenario]
 
 
-def max_batch(request: Request, targets: Targets) -> Answer:
+def max_batch(scenario: Scenario, targets: Targets | None = None, **limits: Unpack[TargetOptions]) -> Answer:
     """The largest batch such that it and every smaller one meets the targets.
 
     Throughput grows with the batch: a target of tokens/s must hold at the answer alone.
     """
+    targets = read_targets(targets, limits)
     _check_any(targets, "the batch")
-    most = request.max_batch
-    answer = _largest("max-batch", "sequences", lambda batch: request.scenario(batch=batch), targets, most)
+    most = scenario.max_batch
+    answer = _largest("max-batch", "sequences", lambda batch: scenario.at(batch=batch), targets, most)
     if answer.verdict == "always" and most < MAX_BATCH:
-        return _limited(answer, f"--max-num-seqs, {most} sequences")
-    return answer
+        answer = _limited(answer, f"max_num_seqs, {most} sequences")
+    return answer.to(scenario, targets)
 
 
-def max_context(request: Request, targets: Targets) -> Answer:
+def max_context(scenario: Scenario, targets: Targets | None = None, **limits: Unpack[TargetOptions]) -> Answer:
     """The longest prompt such that it and every shorter one meets the targets, up to the model's maximum context.
 
     A sequence is the cached prefix, the prompt and the generated tokens.
     """
-    longest = _longest_prompt(request)
+    targets, longest = read_targets(targets, limits), _longest_prompt(scenario)
     if longest < 1:
         raise RooflineError(
-            f"the maximum context of {request.model.name} leaves no room for a prompt: lower --prefix or --generate"
+            f"the maximum context of {scenario.model.name} leaves no room for a prompt: lower prefix or generate"
         )
-    answer = _largest("max-context", "prompt tokens", lambda prompt: request.scenario(prompt=prompt), targets, longest)
-    if answer.verdict == "always" and request.model.max_context is not None:
-        return _limited(answer, f"the maximum context of {request.model.name}, {request.model.max_context} tokens")
-    return answer
+    answer = _largest("max-context", "prompt tokens", lambda prompt: scenario.at(prompt=prompt), targets, longest)
+    if answer.verdict == "always" and scenario.model.max_context is not None:
+        answer = _limited(answer, f"the maximum context of {scenario.model.name}, {scenario.model.max_context} tokens")
+    return answer.to(scenario, targets)
 
 
 def _limited(answer: Answer, limit: str) -> Answer:
@@ -51,25 +55,25 @@ def _limited(answer: Answer, limit: str) -> Answer:
     return Answer(answer.question, answer.unit, "found", answer.value, answer.check, None, f"limited by {limit}")
 
 
-def _longest_prompt(request: Request) -> int:
+def _longest_prompt(scenario: Scenario) -> int:
     """The longest prompt whose sequences fit in the model's maximum context."""
-    if request.model.max_context is None:
+    if scenario.model.max_context is None:
         return MAX_LENGTH // 100
-    low, high = 0, request.model.max_context + 1
+    low, high = 0, scenario.model.max_context + 1
     while high - low > 1:
         middle = (low + high) // 2
-        beyond = analyze(request.scenario(prompt=middle)).beyond_max_context
+        beyond = analyze(scenario.at(prompt=middle)).beyond_max_context
         low, high = (low, middle) if beyond else (middle, high)
-    longest = request.limits.get("max_model_len")
-    if longest is None or request.model.tower_kind == "encoder":
+    longest = scenario.settings.longest
+    if longest is None or scenario.model.tower_kind == "encoder":
         return low
-    shortest = request.scenario(prompt=1)  # vLLM counts the last token, which no pass reads
+    shortest = scenario.at(prompt=1)  # vLLM counts the last token, which no pass reads
     return min(low, longest - int(shortest.first_cached) - int(shortest.generate) + 1)
 
 
 def _check_any(targets: Targets, what: str) -> None:
     if not targets.fits and not targets.timed:
-        raise RooflineError(f"{what} needs a target, such as --tpot 30ms, or the memory limit")
+        raise RooflineError(f"{what} needs a target, such as a TPOT of 30ms, or the memory limit", options=["tpot"])
 
 
 def _largest(question: str, unit: str, make: Make, targets: Targets, limit: int) -> Answer:
@@ -120,29 +124,35 @@ MAX_TENSOR = 1024
 """Maximum degree of tensor parallelism considered."""
 
 
-def min_gpus(request: Request, targets: Targets) -> Answer:
+def min_gpus(scenario: Scenario, targets: Targets | None = None, **limits: Unpack[TargetOptions]) -> Answer:
     """The smallest degree of tensor parallelism that divides the model and meets the targets, over nodes if needed.
 
     Every smaller degree is simulated.
     """
+    targets = read_targets(targets, limits)
     _check_any(targets, "the number of devices")
+    return _fewest(scenario, targets).to(scenario, targets)
+
+
+def _fewest(scenario: Scenario, targets: Targets) -> Answer:
+    """The answer of `min_gpus`."""
     tried: list[Check] = []
     refused: RooflineError | None = None
-    for degree in tensor_degrees(request.model, request.degrees):
+    for degree in tensor_degrees(scenario.model, scenario.degrees):
         try:
-            scenario = request.spread(tensor=degree).scenario()
-            found = check(degree, scenario, targets)
+            wider = scenario.with_(tp=degree)
+            found = check(degree, wider, targets)
         except RooflineError as error:
             refused = error  # no link to that many devices, or nodes that do not share them evenly
             continue
         tried.append(found)
         if found.meets:
             before = tried[-2] if len(tried) > 1 else None
-            devices = scenario.settings.parallel.devices
+            devices = wider.settings.parallel.devices
             note = f"{devices} devices in all" if devices != degree else ""
             return Answer("min-gpus", "devices", "found", degree, found, before, note, tuple(tried))
     if not tried:
-        raise refused or RooflineError(f"no degree of tensor parallelism divides {request.model.name}")
+        raise refused or RooflineError(f"no degree of tensor parallelism divides {scenario.model.name}")
     note = f"tried: {', '.join(str(entry.value) for entry in tried)}"
     best = min(tried, key=lambda entry: max(entry.used.values(), default=0.0))
     return Answer("min-gpus", "devices", "never", None, best, None, note, tuple(tried))

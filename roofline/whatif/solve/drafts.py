@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure_scalar
+from roofline.scenario.scenario import Scenario
 from roofline.techniques import find_technique
-from roofline.whatif.request import Request
-from roofline.whatif.solve.targets import Answer, Check, Targets, check
+from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, read_targets
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 LENGTHS = ("length", "depth", "heads")
 """Names of the number of draft tokens among parameters of techniques."""
@@ -17,27 +22,33 @@ PAYING = "tpot without draft"
 """The target of a draft length: the TPOT without a draft."""
 
 
-def max_draft(request: Request, targets: Targets) -> Answer:
+def max_draft(scenario: Scenario, targets: Targets | None = None, **limits: Unpack[TargetOptions]) -> Answer:
     """The largest draft length with a TPOT at most that without a draft, which also meets the targets.
 
-    The request has one technique of speculative decoding, with an `acceptance` rate per draft token. TPOT first falls
+    The scenario has one technique of speculative decoding, with an `acceptance` rate per draft token. TPOT first falls
     and then rises with the length, so that very short drafts may lose where longer ones gain.
     """
-    name, given = _drafting(request)
+    targets = read_targets(targets, limits)
+    return _longest(scenario, targets).to(scenario, targets)
+
+
+def _longest(scenario: Scenario, targets: Targets) -> Answer:
+    """The answer of `max_draft`."""
+    name, given = _drafting(scenario)
     technique = find_technique(name)
     parameter = next(entry for entry in technique.parameters if entry.name in LENGTHS)
     high = int(parameter.high or 100)
-    others = [entry for entry in request.techniques if entry.partition(":")[0] != name]
-    plain = check(0, request.using(*others).scenario(), targets)
+    others = [entry for entry in scenario.techniques if entry.partition(":")[0] != name]
+    plain = check(0, scenario.with_(techniques=others), targets)
     if plain.figures.tpot is None:
-        raise RooflineError("speculative decoding needs at least two generated tokens: raise --generate")
+        raise RooflineError("speculative decoding needs at least two generated tokens", options=["generate"])
 
     tried: dict[int, Check] = {}
 
     def drafted(length: int) -> Check:
         if length not in tried:
             text = ",".join(f"{key}={value}" for key, value in {**given, parameter.name: str(length)}.items())
-            found = check(length, request.using(*others, f"{name}:{text}").scenario(), targets)
+            found = check(length, scenario.with_(techniques=[*others, f"{name}:{text}"]), targets)
             assert plain.figures.tpot is not None
             used = {**found.used, PAYING: found.figures.tpot / plain.figures.tpot}
             tried[length] = replace(found, used=used)
@@ -57,9 +68,9 @@ def max_draft(request: Request, targets: Targets) -> Answer:
     return Answer("max-draft", "tokens", "found", best, drafted(best), drafted(best + 1), note, candidates)
 
 
-def _drafting(request: Request) -> tuple[str, dict[str, str]]:
-    """The name of the request's technique of speculative decoding, and its parameters without the length."""
-    for entry in request.techniques:
+def _drafting(scenario: Scenario) -> tuple[str, dict[str, str]]:
+    """The name of the scenario's technique of speculative decoding, and its parameters without the length."""
+    for entry in scenario.techniques:
         name, _, rest = entry.partition(":")
         technique = find_technique(name)
         names = {parameter.name for parameter in technique.parameters}
@@ -72,8 +83,9 @@ def _drafting(request: Request) -> tuple[str, dict[str, str]]:
             )
         pairs = [part.partition("=") for part in rest.split(",") if part]
         given = {key.strip(): value.strip() for key, _, value in pairs if key.strip() not in LENGTHS}
-        replace(request, techniques=(entry,)).scenario()  # raises its usual error if invalid
+        scenario.with_(techniques=[entry])  # raises its usual error if invalid
         if given.get("acceptance") is None and technique.values(given).get("acceptance") is None:
-            raise RooflineError(f"max-draft needs an acceptance rate: --with {name}:acceptance=0.8,...")
+            raise RooflineError(f"max-draft needs an acceptance rate: {name}:acceptance=0.8,...", options=["with"])
         return name, given
-    raise RooflineError("max-draft needs speculative decoding: --with speculative-decoding:draft=MODEL,acceptance=0.8")
+    usual = "speculative-decoding:draft=MODEL,acceptance=0.8"
+    raise RooflineError(f"max-draft needs speculative decoding: {usual}", options=["with"])

@@ -5,21 +5,24 @@ TTFT and TPOT are those of `roofline.serving`: with waiting, and prompts between
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 
+from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import steady_outcomes_of
 from roofline.serving.load import Arrivals, Load
 from roofline.serving.outcome import NO_TARGETS, Outcome, steady_outcomes
-from roofline.serving.pools import Pools, Tandem, tandem_of
+from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.steady import largest_rate, steady
-from roofline.whatif.request import Request
-from roofline.whatif.solve.targets import Targets
+from roofline.whatif.solve.targets import TargetOptions, Targets, read_targets
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 POINTS, PARTS, ROUNDS = 9, 3, 5
 """Values that are tried, of requests in flight in parts up to the first that misses, and refinements before it."""
@@ -30,10 +33,11 @@ LEAST = 1e-3
 READINGS = ("low", "mid", "high")
 
 
-class LoadAnswer(Struct, frozen=True):
+class LoadAnswer(Result, Struct, frozen=True):
     """The largest load, its outcome and that of the next larger value tried; `value` 0 if none meets the targets.
 
     `limited_by`: ttft, tpot, or stability and the KV cache (`saturation`). `load` is the load at `value`.
+    `scenario` and `targets` are those of the question.
     """
 
     question: str
@@ -43,16 +47,29 @@ class LoadAnswer(Struct, frozen=True):
     outcome: Outcome | None
     neighbour: Outcome
     load: Load
+    scenario: Scenario
+    targets: Targets
 
 
-def max_rate(request: Request, targets: Targets, pools: Pools | None = None) -> LoadAnswer:
+def max_rate(
+    scenario: Scenario,
+    targets: Targets | None = None,
+    pools: Pools | str | None = None,
+    **limits: Unpack[TargetOptions],
+) -> LoadAnswer:
     """The largest rate of Poisson arrivals, in requests/s, within targets of TTFT and TPOT at p95."""
-    return _answer("max-rate", "requests/s", request, targets, pools, rate=1.0)
+    return _answer("max-rate", "requests/s", scenario, read_targets(targets, limits), pools, rate=1.0)
 
 
-def max_concurrency(request: Request, targets: Targets, pools: Pools | None = None) -> LoadAnswer:
+def max_concurrency(
+    scenario: Scenario,
+    targets: Targets | None = None,
+    pools: Pools | str | None = None,
+    **limits: Unpack[TargetOptions],
+) -> LoadAnswer:
     """The most requests in flight within targets of TTFT and TPOT at p95."""
-    return _answer("max-concurrency", "requests in flight", request, targets, pools, concurrency=1)
+    targets = read_targets(targets, limits)
+    return _answer("max-concurrency", "requests in flight", scenario, targets, pools, concurrency=1)
 
 
 MAX_USERS = 4096
@@ -62,35 +79,30 @@ MAX_USERS = 4096
 def _answer(
     question: str,
     unit: str,
-    request: Request,
+    scenario: Scenario,
     targets: Targets,
-    pools: Pools | None,
+    pools: Pools | str | None,
     rate: float | None = None,
     concurrency: int | None = None,
 ) -> LoadAnswer:
     if targets.total is not None or targets.tokens_per_second is not None:
-        raise RooflineError("a load has targets of --ttft and --tpot only")
-    scenario = request.scenario()
+        raise RooflineError("a load has targets of TTFT and TPOT only", options=["ttft", "tpot"])
     load = load_of(scenario, concurrency, rate)
+    pools = parse_pools(pools) if isinstance(pools, str) else pools
     value, outcome, neighbour = largest(deployment_of(scenario, load, pools), load, targets)
     over = missed(neighbour, load, targets) or ("saturation",)
-    return LoadAnswer(question, value, unit, over, outcome, neighbour, load)
+    return LoadAnswer(question, value, unit, over, outcome, neighbour, load, scenario, targets)
 
 
 def load_of(scenario: Scenario, concurrency: int | None = None, rate: float | None = None) -> Load:
-    """The load of requests with a scenario's lengths; its cached prefix is in the prefix cache."""
-    if scenario.shape:
-        raise RooflineError("a load is of one deployment: lengths must be single numbers")
-    prompt = float(scenario.prefix + scenario.prompt)
-    return Load(
-        prompt, float(scenario.generate), concurrency=concurrency, rate=rate, hits=float(scenario.prefix) / prompt
-    )
+    """The load of requests with a scenario's lengths."""
+    return Load(concurrency=concurrency, rate=rate).of(scenario)
 
 
 def missed(outcome: Outcome, load: Load, targets: Targets, statistic: str = "p95") -> tuple[str, ...]:
     """The targets that a statistic of an outcome misses.
 
-    Without a target of TTFT, no request of a closed loop may wait for a slot.
+    Without a target of TTFT, no scenario of a closed loop may wait for a slot.
     """
     waits = load.arrivals is Arrivals.CLOSED and targets.ttft is None and outcome.queued >= 1
     if not outcome.stable or waits:

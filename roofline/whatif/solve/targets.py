@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from roofline.core.errors import RooflineError
+from roofline.core.display import Result
+from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.options import Kind, Option
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import READINGS, Reading
@@ -53,6 +56,37 @@ class Targets(Struct, frozen=True):
         return Targets(fits=self.fits, at=self.at)
 
 
+class TargetOptions(TypedDict, total=False):
+    """The targets of a question by keyword: seconds, or texts such as 30ms; a minimum of tokens/s of all sequences."""
+
+    ttft: float | str | None
+    tpot: float | str | None
+    total: float | str | None
+    tokens_per_s: float | None
+    fits: bool
+    at: Reading
+
+
+def read_time(name: str, value: float | str | None) -> float | None:
+    """The seconds of a target: a number above 0, or a text such as 30ms. Raises RooflineError."""
+    found: float | None = Option("", Kind.TIME, "", name=name).read(value)
+    return found
+
+
+def read_targets(targets: Targets | None, given: TargetOptions) -> Targets:
+    """The targets of keywords, or of an object in their place. Raises RooflineError."""
+    if targets is not None and given:
+        raise RooflineError(f"{' and '.join(given)} are given beside targets: give one of them")
+    for name in given:
+        if name not in TargetOptions.__annotations__:
+            raise UnknownNameError("target", name, TargetOptions.__annotations__)
+    if targets is not None:
+        return targets
+    times = (read_time("ttft", given.get("ttft")), read_time("tpot", given.get("tpot")))
+    total, rate = read_time("total", given.get("total")), given.get("tokens_per_s")
+    return Targets(*times, total, rate, given.get("fits", True), given.get("at", "mid"))
+
+
 class Figures(Struct, frozen=True):
     """The figures that targets limit: seconds, tokens/s, bytes per device; arrays for a grid.
 
@@ -79,7 +113,7 @@ def figures(analysis: Analysis, at: Reading) -> Figures:
         times = (read.ttft, read.tpot, read.total, read.tokens_per_second)
     else:
         if not analysis.times_are_expected:
-            raise RooflineError("the llm-viewer convention has no expected times: use --at bound")
+            raise RooflineError("the llm-viewer convention has no expected times, only the bound", options=["at"])
         expected = analysis.expected
         end = {"low": "high", "mid": "mid", "high": "low"}[at]
         tpot = None if expected.tpot is None else getattr(expected.tpot, at)
@@ -117,7 +151,7 @@ def _check_task(analysis: Analysis, targets: Targets) -> None:
     if analysis.decode is None:
         raise RooflineError(f"{analysis.scenario.model.name} only encodes: it has no TPOT and no tokens/s")
     if targets.tpot is not None and np.any(np.asarray(analysis.scenario.generate) < 2):
-        raise RooflineError("a TPOT needs at least two generated tokens: raise --generate")
+        raise RooflineError("a TPOT needs at least two generated tokens", options=["generate"])
 
 
 def used(scenario: Scenario, targets: Targets) -> Any:
@@ -160,12 +194,13 @@ def check_of(value: Any, analysis: Analysis, targets: Targets) -> Check:
 Verdict = Literal["found", "never", "always"]
 
 
-class Answer(Struct, frozen=True):
+class Answer(Result, Struct, frozen=True):
     """The answer to an inverse question.
 
     `value` is in `unit`, None for the verdict "never". `check` is the simulation of the answer (of "never": of the best
     value tried; of "always": of the end of the range), `neighbour` that of the next value, which misses a target.
-    `candidates` are further settings simulated, with their name as value.
+    `candidates` are further settings simulated, with their name as value. `scenario` and `targets` are those of the
+    question, `other` the second scenario of a break-even.
     """
 
     question: str
@@ -176,6 +211,13 @@ class Answer(Struct, frozen=True):
     neighbour: Check | None = None
     note: str = ""
     candidates: tuple[Check, ...] = ()
+    scenario: Scenario | None = None
+    targets: Targets | None = None
+    other: Scenario | None = None
+
+    def to(self, scenario: Scenario, targets: Targets, other: Scenario | None = None) -> Answer:
+        """The answer with what was asked."""
+        return replace(self, scenario=scenario, targets=targets, other=other)
 
     @property
     def limited_by(self) -> tuple[str, ...]:

@@ -120,18 +120,21 @@ def test_traces_that_are_none(columns: tuple[Any, ...]) -> None:
     [
         *(({"concurrency": 4}, {"values": values}) for values in ([], [-4.0], [0.0], [math.nan], [2.5], [math.inf])),
         *(({"rate": 1.0}, {"values": values}) for values in ([], [-1.0], [0.0], [math.nan])),
-        *(({"concurrency": 4}, {"requests": count}) for count in (0, -5, 2.5)),
-        ({"concurrency": 4}, {"requests": 20, "seed": -1}),
-        *(({"concurrency": 4}, {"targets": targets}) for targets in ((-1.0, -1.0), (math.nan, 1.0))),
+        *(({"concurrency": 4}, {"simulate": count}) for count in (0, -5, 2.5)),
+        ({"concurrency": 4}, {"simulate": 20, "seed": -1}),
+        *(({"concurrency": 4}, {"ttft": ttft, "tpot": tpot}) for ttft, tpot in ((-1.0, -1.0), (math.nan, 1.0))),
     ],
     ids=str,
 )
 def test_runs_that_are_none(load: dict[str, Any], arguments: dict[str, Any]) -> None:
-    with pytest.raises(RooflineError):
-        serve(Scenario(LLAMA, H100), Load(prompt=128, output=8, **load), **arguments)
+    told = {"values": "values of|requests in flight must be whole", "seed": "seed must be"}
+    told |= {"simulate": "simulate (must be between|takes a whole number)", "ttft": "ttft must be seconds above 0"}
+    said = told[next(name for name in told if name in arguments)]
+    with pytest.raises(RooflineError, match=said):
+        serve(Scenario(LLAMA, H100), Load(prompt=128, generate=8, **load), **arguments)
 
 
-@pytest.mark.parametrize("price", [math.nan, -1.0, "2", True])
+@pytest.mark.parametrize("price", [math.nan, -1.0, "two", True])
 def test_prices_that_are_none(price: Any) -> None:
     with pytest.raises(RooflineError, match="price"):
         Scenario(LLAMA, H100, price=price)

@@ -6,8 +6,8 @@ import pytest
 from roofline import analyze
 from roofline.core.result_cache import MAX_CACHED_VALUES, LruCache
 from roofline.graph.extents import Step, spread
+from roofline.scenario.scenario import Scenario
 from roofline.timing import passes as timing
-from roofline.whatif.options import compose
 
 
 def test_least_recently_used_value_is_evicted() -> None:
@@ -44,8 +44,8 @@ def test_pass_times_of_few_points_are_cached(points: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(timing.Timing, "_deferred", counted)
 
     def total(technique: tuple[str, ...]) -> np.ndarray:
-        request = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, batch=np.arange(1, points + 1))
-        return analyze(request.using(*technique).scenario()).expected.total.mid
+        request = Scenario("llama-3.1-8b", "h100-sxm", batch=np.arange(1, points + 1))
+        return analyze(request.with_(techniques=technique)).expected.total.mid
 
     plain, again = total(()), total(())
     np.testing.assert_array_equal(plain, again)
@@ -57,11 +57,11 @@ def test_pass_times_of_few_points_are_cached(points: int, monkeypatch: pytest.Mo
 
 def test_cached_points_are_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_PASSES", LruCache(64))
-    request = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, generate=2)
+    request = Scenario("llama-3.1-8b", "h100-sxm", generate=2)
 
     def times(batches: list[int], ranks: int) -> np.ndarray:
-        spread_request = request.spread(data=ranks).with_options(batch=np.array(batches))
-        return np.array(analyze(spread_request.scenario()).expected.total)
+        spread_request = request.with_(dp=ranks, batch=np.array(batches))
+        return np.array(analyze(spread_request).expected.total)
 
     alone = times([1, 2, 3, 4, 6, 8, 12, 16], 1)
     monkeypatch.setattr(timing.Timing, "_deferred", lambda *_: pytest.fail("timed again"))
@@ -72,9 +72,9 @@ def test_cached_points_are_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> N
 def test_cached_points_per_pass_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_PASSES", known := LruCache(64))
     monkeypatch.setattr(timing, "MAX_CACHED_VALUES", 8)
-    request = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, generate=2)
+    request = Scenario("llama-3.1-8b", "h100-sxm", generate=2)
     for first in range(1, 60, 3):
-        assert analyze(request.with_options(batch=np.array([first, first + 1])).scenario()).expected
+        assert analyze(request.with_(batch=np.array([first, first + 1]))).expected
     (kept, *_) = known._values.values()
     assert 0 < len(kept) <= 16
 

@@ -324,13 +324,13 @@ def test_number_of_nodes_follows_from_the_devices() -> None:
     assert analyze(apply_techniques(scenario, ["tensor-parallelism:degree=16"])).generation == plain
     rack = load_hardware("gb200")
     apart = Scenario(load_model("llama-3.1-405b"), rack, settings=parallel(tensor=16), **given)
-    apart = replace(apart, settings=replace(apart.settings, decode_hardware=H100))
+    apart = apart.changed(settings=replace(apart.settings, decode_hardware=H100))
     assert analyze(apart).generation.tpot == plain.tpot
     assert analyze(apart).parallel.nodes == 1
 
 
 def test_contradicting_degrees_are_refused() -> None:
-    with pytest.raises(RooflineError, match=r"--ep 8 exceeds the 2 devices of --tp 1 and --dp 2"):
+    with pytest.raises(RooflineError, match=r"8 expert-parallel devices exceed the 2 of 1 x 2 \(tensor x data\)"):
         Parallelism(expert=8, data=2)
     assert Parallelism(expert=8).data == Parallelism(expert=8, data=8).data == 8
 
@@ -358,14 +358,18 @@ def test_skew_increases_the_imbalance() -> None:
 @pytest.mark.parametrize(
     ("model", "degrees", "words"),
     [
-        ("llama-3-8b", {"tensor": 3}, "--tp 3 does not divide the 32 attention heads of llama-3-8b"),
+        ("llama-3-8b", {"tensor": 3}, "tensor parallelism of 3 does not divide the 32 attention heads of llama-3-8b"),
         ("llama-3-8b", {"expert": 2}, "no experts"),
         ("llama-3-8b", {"pipeline": 64}, "only 32 layers"),
-        ("qwen3-30b-a3b", {"expert": 48}, "--ep 48 does not divide the 128 experts"),
-        ("qwen3-30b-a3b", {"tensor": 4, "expert": 6}, "--ep 6 is not divisible by --tp 4"),
-        ("llama-3-8b", {"tensor": 8, "nodes": 9}, "--nodes 9 exceeds the 8 devices"),
-        ("llama-3-8b", {"tensor": 0}, "--tp must be an integer between 1"),
-        ("mamba-2.8b", {"sequence": 2}, "--sp"),
+        ("qwen3-30b-a3b", {"expert": 48}, "expert parallelism of 48 does not divide the 128 experts"),
+        (
+            "qwen3-30b-a3b",
+            {"tensor": 4, "expert": 6},
+            "6 expert-parallel devices are not divisible by 4 tensor-parallel ones",
+        ),
+        ("llama-3-8b", {"tensor": 8, "nodes": 9}, "9 nodes exceed the 8 devices"),
+        ("llama-3-8b", {"tensor": 0}, "the degree of tensor parallelism must be an integer between 1"),
+        ("mamba-2.8b", {"sequence": 2}, "sequence parallelism is simulated for softmax attention only"),
     ],
 )
 def test_degrees_that_do_not_fit(model: str, degrees: dict[str, int], words: str) -> None:

@@ -36,7 +36,7 @@ from roofline.specs.library import spec_files
 from roofline.techniques import apply_techniques
 from roofline.whatif.metrics import find_metric
 from roofline.whatif.study import make_study
-from roofline.whatif.sweep import sweep
+from roofline.whatif.sweeps import sweep
 
 READINGS: tuple[Reading, ...] = ("bound", "low", "mid", "high")
 H100 = load_hardware("h100-sxm")
@@ -106,10 +106,19 @@ def test_default_price_is_that_of_the_spec() -> None:
     assert hourly_rent(analyze(Scenario(LLAMA, bought))) is None
 
 
-@pytest.mark.parametrize("price", [-1.0, float("nan"), float("inf")])
-def test_invalid_price(price: float) -> None:
-    with pytest.raises(RooflineError, match="USD per device hour"):
+@pytest.mark.parametrize(
+    ("price", "said"),
+    [
+        (-1.0, "price must be between 0 and 1000000"),
+        (float("nan"), "price takes a number"),
+        (float("inf"), "price takes a number"),
+    ],
+)
+def test_invalid_price(price: float, said: str) -> None:
+    with pytest.raises(RooflineError, match=said):
         Scenario(LLAMA, H100, price=price)
+    with pytest.raises(RooflineError, match="USD per device hour"):
+        Scenario(LLAMA, H100).changed(price=price)
 
 
 @given(
@@ -123,7 +132,7 @@ def test_laws(batch: int, prompt: int, generate: int, name: str, tensor: int) ->
     settings = Settings(parallel=Parallelism(tensor=tensor))
     hardware = load_hardware(name)
     scenario = Scenario(LLAMA, hardware, batch=batch, prompt=prompt, generate=generate, settings=settings, price=2.0)
-    analysis, dearer = analyze(scenario), analyze(replace(scenario, price=4.0))
+    analysis, dearer = analyze(scenario), analyze(scenario.changed(price=4.0))
     assert hardware.energy is not None
     for reading in READINGS:
         found = batch_energy(analysis, reading)
@@ -226,7 +235,7 @@ def test_energy_with_disaggregated_decode() -> None:
     prefill = 155e-12 * plain.prefill.bytes
     assert part(found, "memory") - prefill == pytest.approx((part(alone, "memory") - prefill) * 198 / 155)
     assert hourly_rent(apart) == pytest.approx(3.49 + 1.59)
-    assert hourly_rent(analyze(replace(apart.scenario, price=2.0))) == 4.0
+    assert hourly_rent(analyze(apart.scenario.changed(price=2.0))) == 4.0
     assert energy_at_tdp(apart, "bound") == pytest.approx((700 + 400) * apart.generation.total)
     unknown = analyze(Scenario(LLAMA, H100, settings=Settings(decode_hardware=load_hardware("mi300x"))))
     assert batch_energy(unknown, "bound") is None
@@ -396,7 +405,11 @@ def test_sweeps_have_energy_and_cost() -> None:
 
 @pytest.mark.parametrize(
     ("metrics", "message"),
-    [("cost", "set --price"), ("energy", "no energy figures"), ("power.low", "no energy figures")],
+    [
+        ("cost", "no hourly price; give one, in USD per device hour"),
+        ("energy", "no energy figures"),
+        ("power.low", "no energy figures"),
+    ],
 )
 def test_metrics_without_figures_are_refused(metrics: str, message: str) -> None:
     with pytest.raises(RooflineError, match=message):

@@ -140,7 +140,7 @@ def test_waves_are_as_large_as_fits() -> None:
 
 
 def test_ranks_must_divide() -> None:
-    with pytest.raises(RooflineError, match="--tp 3"):
+    with pytest.raises(RooflineError, match="tensor parallelism of 3 does not divide"):
         kv_capacity(LLAMA, H100, None, Parallelism(tensor=3))
 
 
@@ -201,7 +201,7 @@ def test_indexer_scores_are_computed_in_parts() -> None:
 
 def test_scores_that_are_kept_are_those_of_whole_prompts() -> None:
     plain = Scenario(LLAMA, H100, batch=4, prompt=8192, fusions=())
-    static = replace(plain, settings=Settings(memory="static"))
+    static = plain.changed(settings=Settings(memory="static"))
     kept = analyze(static).memory.activation_peak
     assert analyze(plain).memory.activation_peak == kept
     assert kept > 4 * 32 * 8192**2 * 2
@@ -231,5 +231,5 @@ def test_a_stated_utilization_replaces_that_of_the_engine() -> None:
     free = analyze(Scenario(LLAMA, H100, settings=Settings(utilization=0.5), engine="tensorrt-llm")).memory
     rest = free.weights + free.activation_peak + free.runtime
     assert free.budget - rest == pytest.approx(0.5 * (visible_memory(H100) - rest))
-    with pytest.raises(RooflineError, match="--gpu-memory-utilization must be above 0"):
+    with pytest.raises(RooflineError, match="must be above 0 and at most 1"):
         Settings(utilization=0.0)

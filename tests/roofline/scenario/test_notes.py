@@ -8,7 +8,6 @@ import pytest
 
 from roofline import Analysis, RooflineError, Scenario, analyze, load_hardware, load_model
 from roofline.scenario.notes import fused, notes
-from roofline.whatif.options import request_from
 
 MODELS = (
     *("bert-base", "dit-xl-2", "longformer-base-4096", "mamba2-2.7b", "rwkv-6-7b", "retnet-1.3b", "hyena-355m"),
@@ -24,7 +23,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 def answer(model: str, **options: Any) -> Analysis:
-    return analyze(request_from({"model": model, "hw": "h200-sxm", "batch": 4, **options}).scenario())
+    return analyze(Scenario(**{"model": model, "hw": "h200-sxm", "batch": 4, **options}))
 
 
 def figures(found: Analysis) -> tuple[Any, ...]:

@@ -85,7 +85,7 @@ def random_setting(random: np.random.Generator) -> Setting:
     closed, equal = random.random(2) < (0.5, 0.4)
     outputs = EQUAL if equal else VARIED
     prompt, output = PROMPTS[random.integers(len(PROMPTS))], outputs[random.integers(len(outputs))]
-    load = Load(prompt=prompt, output=output, rate=1.0, hits=0.5 if hits else 0.0)
+    load = Load(prompt=prompt, generate=output, rate=1.0, hits=0.5 if hits else 0.0)
     share, users = float(random.uniform(0.1, 0.9)), round(float(np.exp(random.uniform(0, np.log(512)))))
     slots = slots_of(replica, load)
     most = saturation_of(replica, load, times_of(replica, load, int(slots)), slots)

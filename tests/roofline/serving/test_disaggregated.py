@@ -17,8 +17,8 @@ from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
 from roofline.techniques import apply_techniques
 
 SCENARIO = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine="vllm")
-LOAD = Load(prompt="uniform:500:3500", output="uniform:100:400", rate=1.0)
-ONE = Load(prompt=2000, output=65, concurrency=1, rounds=3)
+LOAD = Load(prompt="uniform:500:3500", generate="uniform:100:400", rate=1.0)
+ONE = Load(prompt=2000, generate=65, concurrency=1, rounds=3)
 
 
 @cache
@@ -37,7 +37,7 @@ def test_a_request_alone_is_prefill_transfer_and_decode() -> None:
 
 def test_the_kv_cache_of_a_prompt_is_sent_once() -> None:
     """128 KiB a token of Llama 3.1 8B (32 layers, 8 KV heads of 128, K and V, 2 bytes) over 50 GB/s."""
-    sent = analyze(apply_techniques(replace(SCENARIO, prompt=2000), ["disaggregation"])).prefill.link_bytes
+    sent = analyze(apply_techniques(SCENARIO.changed(prompt=2000), ["disaggregation"])).prefill.link_bytes
     assert sent == pytest.approx(2000 * 131072)
     assert float(tandem().transfer(2000)) == pytest.approx(sent / 50e9, rel=0.5)
     assert float(tandem().transfer(2000)) > sent / 50e9
@@ -69,7 +69,7 @@ def test_a_closed_loop_agrees_with_its_simulation(concurrency) -> None:
 
 
 @given(
-    load=st.sampled_from(["prompt", "output"]),
+    load=st.sampled_from(["prompt", "generate"]),
     pools=st.sampled_from(["", "prefills=3", "decodes=2,link=node", "prefills=2,decodes=3,tp=2"]),
     arrivals=st.sampled_from([{"concurrency": 1}, {"concurrency": 40}, {"rate": 3.0}, {"rate": 60.0}, {"offline": 60}]),
     order=st.sampled_from(ORDERS),
@@ -78,7 +78,7 @@ def test_a_closed_loop_agrees_with_its_simulation(concurrency) -> None:
 )
 @settings(max_examples=40)
 def test_every_request_is_served_once_and_little_holds(load, pools, arrivals, order, reserved, room) -> None:
-    asked = Load(**{"prompt": "uniform:10:3000", "output": "uniform:1:400", load: 300, **arrivals})
+    asked = Load(**{"prompt": "uniform:10:3000", "generate": "uniform:1:400", load: 300, **arrivals})
     found = tandem(pools, order=order, reserved=reserved)
     found = replace(found, decode=replace(found.decode, kv_tokens=room))
     run = simulate_tandem(found, asked, 60, seed=3)
@@ -129,9 +129,9 @@ def test_replicas_add_what_they_serve() -> None:
 
 def test_decode_steps_are_not_delayed_by_prompts() -> None:
     """DistServe (Zhong et al. 2024): no interference."""
-    load = Load(prompt=3000, output=200, rate=8)
+    load = Load(prompt=3000, generate=200, rate=8)
     both = serve(SCENARIO, load).outcomes[0]
-    apart = serve(SCENARIO, load, pools=Pools()).outcomes[0]
+    apart = serve(SCENARIO, load, disaggregation=Pools()).outcomes[0]
     assert apart.devices == 2 * both.devices
     assert apart.tpot.mean.mid < both.tpot.mean.mid
     assert apart.tpot.p95.mid < both.tpot.p95.mid
@@ -139,7 +139,7 @@ def test_decode_steps_are_not_delayed_by_prompts() -> None:
 
 def test_a_scenario_with_decode_hardware_is_served_apart() -> None:
     scenario = apply_techniques(SCENARIO, ["disaggregation:decode=a100-sxm-80gb"])
-    found = serve(scenario, Load(prompt=1000, output=100, concurrency=8))
+    found = serve(scenario, Load(prompt=1000, generate=100, concurrency=8))
     assert [(hardware.name, devices) for hardware, devices in found.pools] == [("h100-sxm", 1), ("a100-sxm-80gb", 1)]
     rents = [hardware.price.rent for hardware, _ in found.pools]
     hourly = found.cost(found.outcomes[0]) * found.outcomes[0].output_tokens_per_second * 3600 / 1e6
@@ -149,11 +149,11 @@ def test_a_scenario_with_decode_hardware_is_served_apart() -> None:
 @pytest.mark.parametrize("decodes", [2, 7, 16])
 def test_workers_of_several_devices_that_share_experts(decodes: int) -> None:
     scenario = Scenario(load_model("qwen3-30b-a3b"), load_hardware("h100-sxm"))
-    load, pools = Load(prompt=1000, output=100, rate=4), parse_pools(f"decodes={decodes},dp=8,ep=8")
+    load, pools = Load(prompt=1000, generate=100, rate=4), parse_pools(f"decodes={decodes},dp=8,ep=8")
     found = tandem_of(scenario, load, pools)
     assert (found.decodes, found.decode.devices, found.devices) == (decodes, 8, 1 + 8 * decodes)
-    quick = serve(scenario, load, pools=pools).outcomes[0]
-    slow = serve(scenario, load, pools=pools, requests=300).outcomes[0]
+    quick = serve(scenario, load, disaggregation=pools).outcomes[0]
+    slow = serve(scenario, load, disaggregation=pools, simulate=300).outcomes[0]
     assert quick.devices == slow.devices == 1 + 8 * decodes
     assert quick.tpot.mean.mid == pytest.approx(slow.tpot.mean.mid, rel=0.1)
 
@@ -169,12 +169,12 @@ def test_a_trace_keeps_its_times() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x=1", "unknown key of --disaggregation 'x'"),
+        ("x=1", "unknown key of disaggregation 'x'"),
         ("prefills", "takes prefills="),
         ("prefills=0", "whole number from 1 to"),
         ("decodes=1,decodes=2", "given twice"),
         ("decode=nothing", "unknown hardware"),
-        ("tp=2,ep=3", "--ep 3"),
+        ("tp=2,ep=3", "3 expert-parallel devices are not divisible by 2"),
     ],
 )
 def test_what_is_no_pool_is_told(text, message) -> None:
@@ -186,7 +186,7 @@ def test_a_link_that_a_device_lacks_is_told() -> None:
     with pytest.raises(RooflineError, match="unknown link of h100-sxm 'token ring'; known: host, infiniband ndr"):
         tandem_of(SCENARIO, LOAD, Pools(link="token ring"))
     with pytest.raises(UnsupportedError, match="has no interconnect across nodes"):
-        tandem_of(replace(SCENARIO, hardware=load_hardware("rtx-4090")), LOAD, Pools())
+        tandem_of(SCENARIO.changed(hardware=load_hardware("rtx-4090")), LOAD, Pools())
 
 
 def test_policies_of_a_pool() -> None:

@@ -24,7 +24,7 @@ def replica(kv_tokens: int = PLENTY, **policy) -> Replica:
 
 
 def test_a_request_alone_takes_its_prefill_and_its_steps() -> None:
-    found = simulate(replica(latency=0.01), Load(prompt=1000, output=65, concurrency=1, rounds=3))
+    found = simulate(replica(latency=0.01), Load(prompt=1000, generate=65, concurrency=1, rounds=3))
     prefill = float(STEPS.seconds(0, 0, 1000))
     decode = float(STEPS.seconds(1, 1000 + 32))
     assert found.first - found.arrival == pytest.approx(0.01 + prefill, rel=1e-3)
@@ -32,7 +32,7 @@ def test_a_request_alone_takes_its_prefill_and_its_steps() -> None:
 
 
 def test_a_prompt_beyond_the_budget_takes_several_steps() -> None:
-    found = simulate(replica(tokens=512), Load(prompt=2048, output=1, concurrency=1, rounds=1))
+    found = simulate(replica(tokens=512), Load(prompt=2048, generate=1, concurrency=1, rounds=1))
     parts = sum(float(STEPS.seconds(0, 0, 512, cached)) for cached in (0, 512, 1024, 1536))
     assert float(found.first[0]) == pytest.approx(parts, rel=1e-3)
     assert found.steps == 4
@@ -41,7 +41,7 @@ def test_a_prompt_beyond_the_budget_takes_several_steps() -> None:
 LOADS = st.fixed_dictionaries(
     {
         "prompt": st.sampled_from([16, 700, "uniform:10:3000", "lognormal:mean=500,p95=1500"]),
-        "output": st.sampled_from([1, 2, 300, "exponential:mean=100", "uniform:1:400"]),
+        "generate": st.sampled_from([1, 2, 300, "exponential:mean=100", "uniform:1:400"]),
         "hits": st.sampled_from([0.0, 0.5]),
     }
 )
@@ -84,13 +84,13 @@ def test_every_token_is_computed_once_and_little_holds(load, arrivals, policy, r
 
 @given(seed=st.integers(0, 2**31))
 def test_equal_seeds_give_equal_runs(seed) -> None:
-    load = Load(prompt="uniform:10:2000", output="uniform:2:200", rate=10)
+    load = Load(prompt="uniform:10:2000", generate="uniform:2:200", rate=10)
     one, two = (simulate(replica(), load, 50, seed) for _ in range(2))
     assert np.array_equal(one.last, two.last)
 
 
 def test_prompts_first_have_a_shorter_ttft_and_a_longer_tpot() -> None:
-    load = Load(prompt="uniform:1000:3000", output=200, rate=9)
+    load = Load(prompt="uniform:1000:3000", generate=200, rate=9)
     mixed, first = (simulate(replica(order=order), load, 1500) for order in (MIXED, PREFILL_FIRST))
     ttft = [float((run.first - run.arrival).mean()) for run in (mixed, first)]
     tpot = [float(((run.last - run.first) / 199).mean()) for run in (mixed, first)]
@@ -100,13 +100,13 @@ def test_prompts_first_have_a_shorter_ttft_and_a_longer_tpot() -> None:
 
 def test_a_smaller_budget_evens_tpot_and_delays_the_first_token() -> None:
     """Sarathi-Serve (Agrawal et al. 2024): chunks bound the time between tokens."""
-    load = Load(prompt=4096, output=200, rate=4)
+    load = Load(prompt=4096, generate=200, rate=4)
     small, large = (simulate(replica(tokens=tokens), load, 800) for tokens in (512, 8192))
     assert (small.first - small.arrival).mean() > (large.first - large.arrival).mean()
 
 
 def test_a_full_cache_preempts_without_reservation_and_waits_with_it() -> None:
-    load = Load(prompt=500, output=1500, concurrency=20, rounds=2)
+    load = Load(prompt=500, generate=1500, concurrency=20, rounds=2)
     free, reserved = (simulate(replica(12_000, reserved=part), load) for part in (0.0, 1.0))
     assert free.preemptions > 0
     assert reserved.preemptions == 0
@@ -115,7 +115,7 @@ def test_a_full_cache_preempts_without_reservation_and_waits_with_it() -> None:
 
 
 def test_polls_delay_the_first_token_by_half_their_interval() -> None:
-    load = Load(prompt="uniform:100:300", output="uniform:400:600", concurrency=16)
+    load = Load(prompt="uniform:100:300", generate="uniform:400:600", concurrency=16)
     often, seldom = (simulate(replica(order=PREFILL_FIRST, poll=poll), load, 400) for poll in (1, 20))
     step = float(STEPS.seconds(16, 450))
     later = float((seldom.first - seldom.arrival).mean() - (often.first - often.arrival).mean())
@@ -153,7 +153,7 @@ def test_steps_with_few_prompt_tokens_do_not_wait_for_the_host() -> None:
 
 
 def test_the_first_token_reaches_the_client_with_the_first_message() -> None:
-    load = Load(prompt=1000, output=100, concurrency=1, rounds=1)
+    load = Load(prompt=1000, generate=100, concurrency=1, rounds=1)
     at_once, later = (simulate(replica(stream=steps), load) for steps in (1, 10))
     step = float((at_once.last - at_once.first)[0]) / 99
     assert later.first - at_once.first == pytest.approx(9 * step)
@@ -161,7 +161,7 @@ def test_the_first_token_reaches_the_client_with_the_first_message() -> None:
 
 
 def test_the_front_end_serves_one_request_after_the_other() -> None:
-    load = Load(prompt=16, output=2, offline=30)
+    load = Load(prompt=16, generate=2, offline=30)
     found = simulate(replica(request=0.1), load)
     assert np.diff(np.sort(found.first)) == pytest.approx(0.1, abs=0.02)
 
@@ -182,7 +182,7 @@ def test_data_parallel_ranks_compute_prompts_side_by_side() -> None:
     ranked = Scenario(model, hardware, settings=Settings(parallel=Parallelism(data=8, expert=8)), engine="vllm")
     steps = StepTimes(ranked)
     found = [
-        simulate(Replica(steps, Scheduler(tokens=8192), PLENTY), Load(prompt=1024, output=1, offline=number)).duration
+        simulate(Replica(steps, Scheduler(tokens=8192), PLENTY), Load(prompt=1024, generate=1, offline=number)).duration
         for number in (1, 8, 16)
     ]
     assert found[1] < 8 * found[0] / 3
@@ -193,9 +193,9 @@ def test_a_request_longer_than_the_cache_is_refused() -> None:
     with pytest.raises(
         RooflineError, match=r"a request of 9000 prompt and 10 output tokens does not fit in the KV cache"
     ):
-        simulate(replica(8000), Load(prompt=9000, output=10, concurrency=2, rounds=1))
+        simulate(replica(8000), Load(prompt=9000, generate=10, concurrency=2, rounds=1))
     with pytest.raises(RooflineError, match="no request fits"):
-        replica_of(SCENARIO, Load(prompt=2_000_000, output=10, concurrency=1))
+        replica_of(SCENARIO, Load(prompt=2_000_000, generate=10, concurrency=1))
 
 
 def test_a_model_that_does_not_fit_is_refused() -> None:

@@ -46,7 +46,7 @@ def test_steady_states_agree_with_simulations_of_random_settings() -> None:
 @pytest.mark.parametrize("concurrency", [1, 8, 64, 200])
 def test_a_closed_loop_agrees_with_its_simulation(order, concurrency) -> None:
     found = replica(1, order=order)
-    load = Load(prompt="uniform:500:1500", output="uniform:100:500", concurrency=concurrency)
+    load = Load(prompt="uniform:500:1500", generate="uniform:100:500", concurrency=concurrency)
     quick, run = steady(found, load, concurrency), simulate(found, load, max(600, 20 * concurrency))
     # The concurrency is lower while the last requests finish.
     kept = (run.arrival > run.duration / 4) & (run.arrival < 0.9 * run.duration)
@@ -59,9 +59,9 @@ def test_a_closed_loop_agrees_with_its_simulation(order, concurrency) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_steps_with_room_for_a_hundredth_of_a_prompt(prompt, tokens, order) -> None:
     found = replica(0, order=order, tokens=tokens)
-    alone = steady(found, Load(prompt=prompt, output=64, concurrency=1), 1)
+    alone = steady(found, Load(prompt=prompt, generate=64, concurrency=1), 1)
     rate = 0.2 / float(alone.ttft[0, 0] + 63 * alone.tpot[0, 0])
-    load = Load(prompt=prompt, output=64, rate=rate)
+    load = Load(prompt=prompt, generate=64, rate=rate)
     quick, run = steady(found, load, [rate, rate / 10]), simulate(found, load, 400)
     assert float(quick.ttft[0, 0]) == pytest.approx((run.first - run.arrival).mean(), rel=0.5)
     slowest = found.steps.seconds(8, 1000, tokens)
@@ -72,7 +72,7 @@ def test_steps_with_room_for_a_hundredth_of_a_prompt(prompt, tokens, order) -> N
 def test_prompts_wait_for_the_end_of_a_sequence_that_fills_a_step() -> None:
     found = replica(0, tokens=1)
     for users in (1, 3):
-        load = Load(prompt=300, output=50, concurrency=users)
+        load = Load(prompt=300, generate=50, concurrency=users)
         quick, run = steady(found, load, users), simulate(found, load, 20 * users)
         assert float(quick.running[0]) <= 1
         assert float(quick.rate[0]) == pytest.approx(run.output.size / run.duration, rel=0.1)
@@ -83,13 +83,13 @@ def test_prompts_wait_for_the_end_of_a_sequence_that_fills_a_step() -> None:
     order=st.sampled_from(ORDERS),
     tokens=st.sampled_from([2048, 8192, 16384]),
     prompt=st.sampled_from((*PROMPTS, 4000, 8000)),
-    output=st.sampled_from((*OUTPUTS, 10, 30)),
+    generate=st.sampled_from((*OUTPUTS, 10, 30)),
     concurrency=st.integers(1, 3000),
 )
 def test_a_closed_loop_is_at_most_as_fast_as_the_largest_stable_rate(
-    place, order, tokens, prompt, output, concurrency
+    place, order, tokens, prompt, generate, concurrency
 ) -> None:
-    load = Load(prompt, output, concurrency=concurrency)
+    load = Load(prompt, generate, concurrency=concurrency)
     point = steady(replica(place, order=order, tokens=tokens), load, concurrency)
     assert point.rate[0] <= point.saturation
     # Little's law, of all requests.
@@ -98,7 +98,7 @@ def test_a_closed_loop_is_at_most_as_fast_as_the_largest_stable_rate(
 
 
 LOADS = st.builds(
-    lambda prompt, output: Load(prompt=prompt, output=output, rate=1.0),
+    lambda prompt, output: Load(prompt=prompt, generate=output, rate=1.0),
     st.sampled_from(PROMPTS),
     st.sampled_from(OUTPUTS),
 )
@@ -168,7 +168,7 @@ def test_outcomes_are_those_of_the_simulation(place, order, output, arrivals) ->
 
 def test_almost_no_load_is_a_request_alone() -> None:
     found = replica(0, order=MIXED)
-    point = steady(found, Load(prompt=1024, output=200, rate=1.0), 1e-4)
+    point = steady(found, Load(prompt=1024, generate=200, rate=1.0), 1e-4)
     alone = found.steps
     assert float(point.ttft[0, 0]) == pytest.approx(float(alone.seconds(0, 0, 1024)), rel=0.02)
     assert float(point.tpot[0, 0]) == pytest.approx(float(alone.seconds(1, 1124)), rel=0.01)
@@ -178,7 +178,7 @@ def test_almost_no_load_is_a_request_alone() -> None:
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.85])
 def test_few_sequences_that_fill_the_cache_agree_with_their_simulation(prompt, output, slots, share) -> None:
     found = replica(0, kv_tokens=slots * (prompt + output) + prompt // 2)
-    load = Load(prompt=prompt, output=output, rate=1.0)
+    load = Load(prompt=prompt, generate=output, rate=1.0)
     load = replace(load, rate=share * steady(found, load, [1e-6]).saturation)
     quick, run = steady(found, load, load.rate), simulate(found, load, 2000)
     tpot = (run.last - run.first).sum() / (run.output - 1).sum()
@@ -187,7 +187,7 @@ def test_few_sequences_that_fill_the_cache_agree_with_their_simulation(prompt, o
 
 
 def test_few_sequences_are_in_order_and_keep_littles_law() -> None:
-    found, load = replica(0, kv_tokens=200_000), Load(prompt="uniform:40000:60000", output=300, rate=1.0)
+    found, load = replica(0, kv_tokens=200_000), Load(prompt="uniform:40000:60000", generate=300, rate=1.0)
     rate = np.linspace(0.05, 0.95, 12) * steady(found, load, [1e-6]).saturation
     points = steady(found, load, rate)
     assert points.slots < FEW
@@ -198,7 +198,7 @@ def test_few_sequences_are_in_order_and_keep_littles_law() -> None:
 
 
 def test_beyond_saturation_queues_grow_without_bound() -> None:
-    found, load = replica(0), Load(prompt=1024, output=200, rate=1.0)
+    found, load = replica(0), Load(prompt=1024, generate=200, rate=1.0)
     most = steady(found, load, [1e-3]).saturation
     point = steady(found, load, [1.01 * most])
     assert np.isinf(point.ttft).all()
@@ -210,13 +210,13 @@ def test_beyond_saturation_queues_grow_without_bound() -> None:
 def test_ten_thousand_points_are_one_call() -> None:
     found = replica(0)
     points = np.linspace(1, 900, 10_000)
-    curve = steady(found, Load(prompt=1024, output=200, concurrency=1), points)
+    curve = steady(found, Load(prompt=1024, generate=200, concurrency=1), points)
     assert curve.ttft.shape == (4, 10_000)
     assert np.isfinite(curve.tpot).all()
 
 
 def test_a_full_cache_limits_what_runs() -> None:
-    load = Load(prompt=1000, output=1000, concurrency=100)
+    load = Load(prompt=1000, generate=1000, concurrency=100)
     point = steady(replica(0, kv_tokens=20_000, reserved=1.0), load, 100)
     assert point.slots == pytest.approx(10)
     assert point.queued[0] == pytest.approx(90)

@@ -24,13 +24,13 @@ def scenario(model: str = "llama-3.1-8b", hardware: str = "h100-sxm", **parallel
 
 def with_prompt_logits(case: Scenario) -> Scenario:
     """A case whose engine computes the logits of all prompt tokens."""
-    return replace(case, engine=replace(case.profile, prompt_logits=True))
+    return case.changed(engine=replace(case.profile, prompt_logits=True))
 
 
 def with_kernel_factors(case: Scenario) -> Scenario:
     """A case whose kernels of prefill and decode differ from the calibration by unlike factors."""
     profile = case.profile
-    return replace(case, engine=replace(profile, parameters={**profile.parameters, "prefill": 1.3, "decode": 1.7}))
+    return case.changed(engine=replace(profile, parameters={**profile.parameters, "prefill": 1.3, "decode": 1.7}))
 
 
 DENSE = StepTimes(scenario())

@@ -21,8 +21,6 @@ from roofline.specs.huggingface import translate
 from roofline.specs.modelspec import parse_model, to_spec
 from roofline.specs.precision import PLAIN, Precision
 from roofline.whatif.command_line import command_line
-from roofline.whatif.options import request_from
-from roofline.whatif.request import Request
 from tests.paths import CONFIGS
 
 H100, A100 = load_hardware("h100-sxm"), load_hardware("a100-sxm-80gb")
@@ -58,7 +56,7 @@ def test_as_released(model: str, hardware: str, engine: str | None, expected: tu
     assert scenario.precision is not None
     assert names(scenario.precision) == expected
     options = {} if engine is None else {"engine": engine}
-    assert names(Request(load_model(model), device, options=options).precision) == expected
+    assert names(Scenario(load_model(model), device, **options).precision) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,24 +76,24 @@ def test_requested_formats_override_the_released(asked: dict[str, str], expected
 
 
 def test_weight_quantization_technique_starts_from_16_bits() -> None:
-    asked = request_from({"model": "deepseek-v3", "hw": "h100-sxm", "tp": 8, "with": ["awq"]})
+    asked = Scenario(**{"model": "deepseek-v3", "hw": "h100-sxm", "tp": 8, "with": ["awq"]})
     (again,) = parse_scenarios([command_line(asked).removeprefix("roofline analyze ")])
-    assert again.scenario().precision == asked.scenario().precision
-    scenario = asked.scenario()
+    assert again.precision == asked.precision
+    scenario = asked
     assert scenario.precision is not None
     assert scenario.precision.activations.name == "bf16"
     assert scenario.precision.weights.linear is not None
     assert scenario.precision.weights.linear.bits == find_format("awq").bits
     assert "--quant" not in command_line(asked)
-    cache = Request(load_model("deepseek-v3"), H100, techniques=("fp8-kv",))
-    assert names(cache.scenario().precision or cache.precision)[:2] == ("fp8_block", "fp8_group")
+    cache = Scenario(load_model("deepseek-v3"), H100, techniques=("fp8-kv",))
+    assert names(cache.precision or cache.precision)[:2] == ("fp8_block", "fp8_group")
 
 
 def test_unsupported_released_formats_are_dequantized() -> None:
-    asked = Request(load_model("gpt-oss-20b"), H100)
+    asked = Scenario(load_model("gpt-oss-20b"), H100)
     assert asked.precision.weights.name == "mxfp4"
-    assert asked.with_options(engine="llama.cpp").precision.weights.name == "mxfp4_moe"
-    assert asked.on(load_hardware("m4-max")).precision.weights.name == "mxfp4_moe"
+    assert asked.with_(engine="llama.cpp").precision.weights.name == "mxfp4_moe"
+    assert asked.with_(hw=load_hardware("m4-max")).precision.weights.name == "mxfp4_moe"
 
 
 def test_released_formats_are_never_larger() -> None:
@@ -299,9 +297,9 @@ def test_lists_of_unquantized_modules(modules: list[str], parts: list[str]) -> N
         ({"quant_method": "compressed-tensors"}, "without 'config_groups'"),
         (compressed({"num_bits": 4, "type": "int"}) | {"format": "marlin-24"}, "sparse weights ('marlin-24')"),
         (sparse(sparsity_structure="2:4", format="dense"), "sparse weights ('2:4') are not supported"),
-        (sparse(sparsity_structure="2:4", format="sparse-24-bitmask"), "--with n-m-sparsity"),
+        (sparse(sparsity_structure="2:4", format="sparse-24-bitmask"), "by the technique n-m-sparsity"),
         (sparse(sparsity_structure="unstructured", format="sparse-bitmask"), "sparse weights ('unstructured')"),
-        (sparse(config_groups={}, sparsity_structure="2:4"), "--with n-m-sparsity"),
+        (sparse(config_groups={}, sparsity_structure="2:4"), "by the technique n-m-sparsity"),
         (compressed({"num_bits": 8, "type": "float"}), "8-bit floating-point weights and 16-bit activations"),
         (compressed({"num_bits": 16, "type": "int"}), "16-bit weights of type 'int'"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": []}}, "'group_0' must be a mapping"),

@@ -26,8 +26,7 @@ from roofline.specs.engine import (
 )
 from roofline.specs.engine_files import parse_engine, render
 from roofline.timing.chains import load_calibration
-from roofline.whatif.explain.assumptions import assumptions
-from roofline.whatif.request import Request
+from roofline.whatif.explanation.assumptions import assumptions
 
 
 def test_bundled_engines() -> None:
@@ -294,8 +293,7 @@ def test_own_kernels_do_not_use_the_cpu_calibration(name: str) -> None:
     assert [link.name for link in load_calibration(hardware).chain if not link.engine] == ["cpu", "pooled"]
     assert [link.name for link in load_calibration(hardware, kind=False).chain if not link.engine] == ["pooled"]
     for engine in ("hf-eager", "llama.cpp"):
-        options = {"generate": 8, "engine": engine}
-        analysis = analyze(Request(load_model("llama-7b"), hardware, options=options).scenario())
+        analysis = analyze(Scenario(load_model("llama-7b"), hardware, generate=8, engine=engine))
         said = " ".join(assumptions(analysis))
         assert ("kernel constants: cpu (family), then pooled" in said) == (engine == "hf-eager")
         assert ("validate/measurements" in analysis.prefill.basis.source) == (engine == "hf-eager")

@@ -177,7 +177,7 @@ def test_bidirectional_recurrences_are_rejected(name: str) -> None:
 )
 def test_draft_models_are_rejected(name: str, changes: dict[str, Any], technique: str) -> None:
     message = rejection(config(name, **changes))
-    assert message.endswith(f"is a draft for another model; simulate the target model --with {technique}")
+    assert message.endswith(f"is a draft for another model; simulate the target model with {technique}")
     assert f"'{next(iter(reversed(changes)))}'" in message
 
 

@@ -19,7 +19,6 @@ from roofline.bound.memory import weight_bytes
 from roofline.graph.network import network
 from roofline.specs.checkpoint import default_base
 from roofline.specs.formats import find_format
-from roofline.whatif.options import request_from
 
 
 @pytest.mark.parametrize(
@@ -186,7 +185,7 @@ def test_mxfp4_of_a_dense_model_is_every_linear_layer() -> None:
     for precision in (parse_precision("bf16", "mxfp4"), parse_precision("bf16", weights="mxfp4")):
         answer = analyze(Scenario(load_model("llama-3.1-8b"), h100, precision=precision))
         assert answer.memory.weights == (4.25 * linear + 16 * rest) / 8
-    asked = request_from({"model": "llama-3.1-8b", "hw": "h100-sxm", "quant": "mxfp4"}).scenario()
+    asked = Scenario(model="llama-3.1-8b", hw="h100-sxm", quant="mxfp4")
     assert analyze(asked).memory.weights == (4.25 * linear + 16 * rest) / 8
 
 

@@ -184,7 +184,7 @@ def test_a_group_of_tokens_takes_its_refinements() -> None:
 def test_blocks_along_the_sequence_read_the_weights_for_each_block() -> None:
     plain, blocks = run(prompt=8192), run("blockwise-parallel-transformer:block=2048", prompt=8192)
     assert blocks.prefill.flops == pytest.approx(plain.prefill.flops, rel=1e-6)
-    static = [replace(one.scenario, settings=replace(one.scenario.settings, memory=STATIC)) for one in (plain, blocks)]
+    static = [one.scenario.changed(settings=replace(one.scenario.settings, memory=STATIC)) for one in (plain, blocks)]
     whole, cut = (analyze(one).memory.activation_peak for one in static)
     assert cut < whole / 3
     assert blocks.prefill.bytes > plain.prefill.bytes

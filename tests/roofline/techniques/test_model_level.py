@@ -214,11 +214,11 @@ def test_conflicting_requests_are_refused(requests: tuple[str, ...], message: st
 
 
 def test_quantizing_a_quantized_scenario_is_refused() -> None:
-    quantized = replace(scenario(), precision=parse_precision("bf16", "w4a8kv8"))
+    quantized = scenario().changed(precision=parse_precision("bf16", "w4a8kv8"))
     for name, part in (("awq", "weights"), ("fp8-kv", "KV cache")):
         with pytest.raises(RooflineError, match=f"{name} sets the format of the {part}, which is already int"):
             apply_techniques(quantized, [name])
-    mixed = replace(scenario(), precision=parse_precision("bf16", "q4_k_m"))
+    mixed = scenario().changed(precision=parse_precision("bf16", "q4_k_m"))
     with pytest.raises(UnsupportedError, match="mixed weight formats of q4_k_m"):
         apply_techniques(mixed, ["flash-llm"])
 
@@ -299,8 +299,8 @@ def test_weights_in_memory_follow_the_bits(written: str, bits: float) -> None:
 
 @pytest.mark.parametrize("name", ["q8_0", "q4_k_m", "IQ4_XS"])
 def test_a_gguf_file_type_equals_its_weight_scheme(name: str) -> None:
-    llama_cpp = replace(scenario(), engine="llama.cpp")
-    named = analyze(replace(llama_cpp, precision=parse_precision("fp16", name)))
+    llama_cpp = scenario().with_(engine="llama.cpp")
+    named = analyze(llama_cpp.changed(precision=parse_precision("fp16", name)))
     found = applied(llama_cpp, f"gguf:type={name}")
     assert found.memory == named.memory
     assert found.expected == named.expected
@@ -311,7 +311,7 @@ def test_an_unknown_gguf_file_type_is_refused_with_a_suggestion() -> None:
     with pytest.raises(RooflineError, match="unknown GGUF file type 'q4_k_n'; did you mean 'q4_k_"):
         applied(scenario(), "gguf:type=q4_k_n")
     with pytest.raises(RooflineError, match="which is already int8"):
-        applied(replace(scenario(), precision=parse_precision("fp16", "int8")), "gguf")
+        applied(scenario().changed(precision=parse_precision("fp16", "int8")), "gguf")
 
 
 def test_quantized_activations_raise_the_peak_only_with_hardware_support() -> None:

@@ -278,7 +278,9 @@ def test_invalid_requests_are_refused_with_a_reason(model: str, names: list[str]
 
 def test_conflicts_with_settings_of_the_scenario_are_refused() -> None:
     parallel = plain(settings=Settings(parallel=Parallelism(tensor=2)))
-    with pytest.raises(RooflineError, match="--tp 2"):
+    with pytest.raises(
+        RooflineError, match="tensor-parallelism conflicts with the degree of tensor parallelism 2 of the scenario"
+    ):
         apply_techniques(parallel, ["tensor-parallelism"])
     with pytest.raises(RooflineError, match="offload"):
         apply_techniques(plain(settings=Settings(offload=Offload(0.5))), ["flexgen"])

@@ -15,7 +15,7 @@ from roofline.scenario.settings import Settings
 from roofline.techniques import apply_techniques
 from roofline.techniques.support import FEATURES
 from roofline.techniques.unsupported import features, note, unsupported
-from roofline.whatif.explain import explain
+from roofline.whatif.explanation import explain
 from roofline.whatif.metrics import find_metric
 
 

@@ -4,31 +4,28 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
-from roofline import UnsupportedError, analyze
+from roofline import Scenario, UnsupportedError, analyze
 from roofline.core.result_cache import LruCache
 from roofline.scenario.analysis import Analysis, prefetch_expected
 from roofline.timing import evaluation
 from roofline.timing import passes as timing
 from roofline.timing.evaluation import Evaluation, evaluate_all, gather, prefetch, resolve
-from roofline.whatif.options import compose
 
 SCENARIOS = [
     ("llama-3.1-8b", "h100-sxm", {}, {}, ()),
-    ("llama-3.1-8b", "h100-sxm", {"batch": np.array([1, 7, 64]), "prompt": 300}, {"tensor": 2}, ("awq",)),
+    ("llama-3.1-8b", "h100-sxm", {"batch": np.array([1, 7, 64]), "prompt": 300}, {"tp": 2}, ("awq",)),
     ("llama-3.1-8b", "h100-sxm", {"batch": 3}, {}, ("fp8-kv", "eagle")),
     ("llama-3.1-8b", "a100-sxm-80gb", {"batch": 3}, {}, ("fp8-kv",)),
     ("qwen3-30b-a3b", "h100-sxm", {"batch": np.array([[1], [200]]), "prompt": np.array([64, 4000])}, {}, ("fp8",)),
-    ("deepseek-v3", "h200-sxm", {"batch": 5}, {"tensor": 8, "expert": 8}, ("multi-token-prediction",)),
+    ("deepseek-v3", "h200-sxm", {"batch": 5}, {"tp": 8, "ep": 8}, ("multi-token-prediction",)),
     ("flan-t5-xxl", "h100-sxm", {"batch": 2}, {}, ()),
     ("bert-base", "h100-sxm", {"batch": np.arange(1, 30)}, {}, ()),
 ]
 
 
 def analysis_of(model: str, hw: str, options: dict, degrees: dict, techniques: tuple[str, ...]) -> Analysis:
-    request = compose(model, hw, formats={}, degrees=degrees, **options)
-    return analyze(replace(request, techniques=techniques).scenario())
+    return analyze(Scenario(model, hw, **degrees, **options, techniques=techniques))
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
@@ -119,7 +118,7 @@ def scanned(engine: str, hardware: str = "h200-sxm", batch: int = 4, **degrees: 
     scenario = Scenario(
         load_model("qwen3.5-27b"), load_hardware(hardware), batch=batch, prompt=8192, generate=8, engine=engine
     )
-    answer = analyze(replace(scenario, settings=settings))
+    answer = analyze(scenario.changed(settings=settings))
     assert answer.prefill.expected_ops is not None
     found = zip(answer.prefill.ops, answer.prefill.expected_ops, strict=True)
     return next(float(expected.time.mid) for op, expected in found if op.name == "gated_delta_rule")

@@ -6,18 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.notes import notes
 from roofline.scenario.settings import Settings
+from roofline.specs.engine import load_engine
 from roofline.specs.hardware import hosted
 from roofline.specs.host import Host, list_hosts, load_host
 from roofline.timing.calibration import Expected
 from roofline.timing.chains import link_of, load_calibration
 from roofline.timing.pcie_collectives import on_host
-from roofline.whatif.explain.assumptions import assumptions
+from roofline.whatif.explanation.assumptions import assumptions
 
 LARGE = 2.0**29
 
@@ -121,3 +123,25 @@ def test_published_first_tokens_of_l40s_servers(model: str, tensor: int, prompt:
     found = analysis("l40s", tensor, model, precision=parse_precision("fp16", "fp8", kv="fp8"), **given).expected.ttft
     assert found.mid == pytest.approx(seconds, rel=0.35)
     assert found.low <= seconds <= found.high
+
+
+@pytest.mark.parametrize(("hardware", "rate"), [("rtx-pro-6000-server", 15e9), ("l40s", 18e9)])
+def test_two_peers_exchange_small_messages_with_the_kernel_of_the_engine(hardware: str, rate: float) -> None:
+    """vLLM's kernel reads 15 and 18 GB/s of the peer (SGLang 0.5.10, aiconfigurator at 095f58a); NCCL has the rest."""
+
+    def reduced(prompt: int, device: str = hardware, ranks: int = 2, **engine: object) -> float:
+        settings = Settings(parallel=Parallelism(tensor=ranks))
+        profile = replace(load_engine("vllm"), **engine)
+        model = load_model("llama-3.1-8b")
+        phase = analyze(
+            Scenario(model, load_hardware(device), prompt=prompt, settings=settings, engine=profile)
+        ).prefill
+        times = zip(phase.ops, phase.expected_ops, strict=True)
+        return next(float(found.time.mid) for op, found in times if op.name == "attn_all_reduce")
+
+    small, large = 512, 2048  # tokens of 8 KiB: 4 and 16 MiB
+    assert small * 8192 / reduced(small) == pytest.approx(rate, rel=0.1)
+    assert reduced(small, all_reduce={}) < reduced(small)
+    assert reduced(large, all_reduce={}) == reduced(large)
+    assert reduced(small, ranks=4, all_reduce={}) == reduced(small, ranks=4)
+    assert reduced(small, "rtx-4090", all_reduce={}) == reduced(small, "rtx-4090"), "GeForce cards are no peers"

@@ -7,8 +7,6 @@ import pytest
 from roofline import RooflineError, Scenario, analyze
 from roofline.cli.scenario_options import parse_scenarios
 from roofline.whatif.command_line import command_line, command_words
-from roofline.whatif.options import compose
-from roofline.whatif.request import Request
 
 WRITTEN = [
     "llama-3.1-8b --hw h100-sxm",
@@ -40,45 +38,43 @@ def test_command_line_round_trip(text: str) -> None:
     (request,) = parse_scenarios([text])
     assert shlex.split(command_line(request))[2:] == command_words(request)
     (again,) = parse_scenarios([shlex.join(command_words(request))])
-    assert again.scenario().settings == request.scenario().settings
-    assert again.scenario().fusions == request.scenario().fusions
-    assert totals(again.scenario()) == totals(request.scenario())
+    assert again.settings == request.settings
+    assert again.fusions == request.fusions
+    assert totals(again) == totals(request)
     assert command_words(again) == command_words(request)
     assert sorted(command_words(request)) == sorted(shlex.split(text))
 
 
-def request(**options: object) -> Request:
-    given = {"formats": {}, "degrees": {}, **options}
-    return compose("llama-3.1-8b", "h100-sxm", **given)  # type: ignore[arg-type]
+def request(**options: object) -> Scenario:
+    return Scenario("llama-3.1-8b", "h100-sxm", **options)
 
 
 def test_default_number_of_nodes() -> None:
     """`h100-sxm` has 8 devices per node, an NVL72 rack is one node; the last node may be partial."""
 
     def nodes(hardware: str, **degrees: int) -> int | None:
-        asked = compose("llama-3.1-405b", hardware, formats={}, degrees={"nodes": None, **degrees})
-        return analyze(asked.scenario()).parallel.nodes
+        asked = Scenario("llama-3.1-405b", hardware, **degrees)
+        return analyze(asked).parallel.nodes
 
-    assert [nodes("h100-sxm", tensor=count) for count in (1, 8, 16, 32)] == [1, 1, 2, 4]
-    assert nodes("h100-sxm", data=12) == 2
-    assert nodes("h100-sxm", data=9) == 2
-    assert nodes("h100-sxm", tensor=16, nodes=1) == 1
-    assert nodes("gb200", tensor=64) == 1
-    request = compose("llama-3.1-405b", "rtx-4090", formats={}, degrees={"tensor": 16})
+    assert [nodes("h100-sxm", tp=count) for count in (1, 8, 16, 32)] == [1, 1, 2, 4]
+    assert nodes("h100-sxm", dp=12) == 2
+    assert nodes("h100-sxm", dp=9) == 2
+    assert nodes("h100-sxm", tp=16, nodes=1) == 1
+    assert nodes("gb200", tp=64) == 1
+    request = Scenario("llama-3.1-405b", "rtx-4090", tp=16)
     with pytest.raises(RooflineError, match=r"has no interconnect across nodes, of 8 devices each"):
-        analyze(request.scenario())
+        analyze(request)
 
 
 def test_other_hardware_is_named_and_a_path_is_kept(tmp_path) -> None:
-    from roofline import load_hardware
     from roofline.specs.library import spec_files
 
     spec = tmp_path / "my gpu.yaml"
     spec.write_text(spec_files("hwspecs")["h100-sxm"].read_text())
-    asked = compose("llama-3.1-8b", str(spec), formats={}, degrees={})
+    asked = Scenario("llama-3.1-8b", str(spec))
     assert command_words(asked) == ["llama-3.1-8b", "--hw", str(spec)]
     assert shlex.quote(str(spec)) in command_line(asked)
-    assert command_words(asked.on(load_hardware("a6000")))[-1] == "a6000"
+    assert command_words(asked.with_(hw="a6000"))[-1] == "a6000"
 
 
 def test_parts_without_text_form_are_rejected() -> None:

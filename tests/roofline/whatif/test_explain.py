@@ -6,19 +6,19 @@ import pytest
 from msgspec.structs import replace
 
 from roofline import RooflineError, UnknownNameError, analyze, load_hardware, load_model
-from roofline.whatif.explain import METRICS, Explanation, explain
+from roofline.scenario.scenario import Scenario
+from roofline.whatif.explanation import METRICS, Explanation, explain
 from roofline.whatif.metrics import find_metric
-from roofline.whatif.request import Request
 from tests.roofline.simulated import ALL, answer
 
 SCENARIOS = {
     **ALL,
-    "fp8": answer("llama-3.1-8b", "l40s", batch=4, formats={"scheme": "fp8", "kv": "fp8"}),
-    "foreign cache": answer("llama-3.1-8b", "a100-sxm-80gb", batch=16, formats={"kv": "fp8"}),
-    "weight-only": answer("llama-2-7b", "a6000", batch=3, formats={"scheme": "q4_k_m"}, engine="llama.cpp"),
+    "fp8": answer("llama-3.1-8b", "l40s", batch=4, quant="fp8", kv="fp8"),
+    "foreign cache": answer("llama-3.1-8b", "a100-sxm-80gb", batch=16, kv="fp8"),
+    "weight-only": answer("llama-2-7b", "a6000", batch=3, quant="q4_k_m", engine="llama.cpp"),
     "delta rule": answer("qwen3.5-35b-a3b", "gh200", batch=3, prompt=3000),
-    "short MLA": answer("deepseek-v2-lite", "h100-sxm", batch=3, prompt=5, generate=90, formats={"kv": "fp8"}),
-    "mesh": answer("llama-3.1-8b", "mi300x", prompt=300, degrees={"tensor": 2}, engine="sglang"),
+    "short MLA": answer("deepseek-v2-lite", "h100-sxm", batch=3, prompt=5, generate=90, kv="fp8"),
+    "mesh": answer("llama-3.1-8b", "mi300x", prompt=300, tp=2, engine="sglang"),
     "encoder": answer("bert-base", "l4"),
     "processor": answer("llama-3.2-1b", "xeon-platinum-8480plus", batch=8, prompt=4096),
     "viewer": answer("llama-2-7b", "a6000", convention="llm-viewer"),
@@ -115,7 +115,7 @@ def test_memory_is_explained_down_to_shapes() -> None:
 
 
 def test_the_sampler_that_vllm_profiles_is_explained() -> None:
-    found = explain(analyze(Request(load_model("llama-3.1-8b"), load_hardware("h100-sxm")).scenario()), "memory")
+    found = explain(analyze(Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"))), "memory")
     (peak,) = (line for line in found.lines if line.name == "activations")
     assert peak.substituted == "1024 * 128256 * 41"
     assert peak.value == 1024 * 128256 * 41
@@ -123,7 +123,7 @@ def test_the_sampler_that_vllm_profiles_is_explained() -> None:
 
 def test_single_roof_has_no_margin() -> None:
     bare = replace(load_hardware("a6000"), vector={})
-    found = explain(analyze(Request(load_model("llama-2-7b"), bare).scenario()), "attn_norm")
+    found = explain(analyze(Scenario(load_model("llama-2-7b"), bare)), "attn_norm")
     check(found)
     assert found.margin is not None
     assert (found.margin.bound, found.margin.ratio) == ("memory", None)

@@ -7,7 +7,7 @@ import pytest
 
 from roofline import RooflineError, Scenario, load_hardware, load_model
 from roofline.serving import Load, serve
-from roofline.whatif.frontier import USERS, Frontier, frontier
+from roofline.whatif.frontiers import USERS, Frontier, frontier
 from roofline.whatif.study import make_study
 
 MODEL = {"model": "llama-3.1-8b", "prompt": 500, "generate": 100}

@@ -8,21 +8,21 @@ import pytest
 from msgspec.structs import replace
 
 from roofline import RooflineError, analyze, load_hardware, load_model
-from roofline.whatif.request import Request
-from roofline.whatif.sensitivity import Sensitivity, sensitivity
+from roofline.scenario.scenario import Scenario
+from roofline.whatif.sensitivities import Sensitivity, sensitivity
 
-REQUEST = Request(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), options={"batch": 20, "prompt": 700})
+REQUEST = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), batch=20, prompt=700)
 FOUND = {at: {entry.name: entry for entry in sensitivity(REQUEST, at)} for at in ("bound", "mid", "high")}
 DEVICE = REQUEST.hardware
 
 
 def changed(factor: float, name: str) -> Any:
     if name == "bandwidth":
-        return REQUEST.on(replace(DEVICE, memory_bandwidth=DEVICE.memory_bandwidth * factor)).scenario()
+        return REQUEST.with_(hw=replace(DEVICE, memory_bandwidth=DEVICE.memory_bandwidth * factor))
     if name == "peak":
         tensor = {format: peak * factor for format, peak in DEVICE.tensor.items()}
-        return REQUEST.on(replace(DEVICE, tensor=tensor)).scenario()
-    return REQUEST.scenario(**{name: round(getattr(REQUEST.scenario(), name) * factor)})
+        return REQUEST.with_(hw=replace(DEVICE, tensor=tensor))
+    return REQUEST.at(**{name: round(getattr(REQUEST, name) * factor)})
 
 
 @pytest.mark.parametrize(("name", "step"), [("bandwidth", 0.01), ("peak", 0.01), ("batch", 0.1), ("prompt", 0.1)])
@@ -63,7 +63,7 @@ def test_elasticities_of_the_bound_sum_to_1() -> None:
 
 
 def test_elasticities_of_memory_are_its_parts() -> None:
-    memory, found = analyze(REQUEST.scenario()).memory, FOUND["mid"]
+    memory, found = analyze(REQUEST).memory, FOUND["mid"]
     assert found["capacity"].elasticities["memory"] == pytest.approx(-1)
     assert found["KV bits"].elasticities["memory"] == pytest.approx(memory.kv_cache / memory.total, rel=1e-3)
     assert found["weight bits"].elasticities["memory"] == pytest.approx(memory.weights / memory.total, rel=1e-3)
@@ -92,16 +92,16 @@ def signs(found: dict[str, Sensitivity]) -> None:
 @pytest.mark.parametrize(
     ("model", "device", "parts"),
     [
-        ("mixtral-8x7b", "h200-sxm", {"degrees": {"tensor": 2}}),
-        ("deepseek-v3", "h200-sxm", {"degrees": {"expert": 8}, "formats": {"scheme": "fp8_block"}}),
+        ("mixtral-8x7b", "h200-sxm", {"tp": 2}),
+        ("deepseek-v3", "h200-sxm", {"ep": 8, "quant": "fp8_block"}),
         ("mamba2-2.7b", "rtx-4090", {}),
-        ("llama-2-7b", "a6000", {"formats": {"scheme": "q4_k_m"}}),
+        ("llama-2-7b", "a6000", {"quant": "q4_k_m"}),
         ("llama-3.1-8b", "h100-sxm", {"techniques": ("eagle:accept=3.5", "awq")}),
         ("bert-base", "l4", {}),
     ],
 )
 def test_signs_of_elasticities_for_every_kind_of_model(model: str, device: str, parts: Any) -> None:
-    request = Request(load_model(model), load_hardware(device), **parts)
+    request = Scenario(load_model(model), load_hardware(device), **parts)
     found = {entry.name: entry for entry in sensitivity(request)}
     signs(found)
     assert ("generate" in found) == (request.model.task == "generate")

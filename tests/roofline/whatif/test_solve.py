@@ -16,8 +16,8 @@ from roofline.core.search import (
     last_before_failure_scalar,
     smallest_satisfying,
 )
+from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import READINGS
-from roofline.whatif.request import Request
 from roofline.whatif.solve import (
     Targets,
     break_even,
@@ -37,7 +37,7 @@ from roofline.whatif.variation import scaled_bandwidth, scaled_peaks, scaled_vec
 
 SMALL = replace(load_hardware("rtx-4090"), memory_capacity=8e9)
 MODEL = load_model("gpt2-xl")
-PLAIN = Request(MODEL, SMALL, options={"prompt": 100, "generate": 20})
+PLAIN = Scenario(MODEL, SMALL, prompt=100, generate=20)
 
 
 def brute(make: Any, targets: Targets, limit: int) -> int:
@@ -55,8 +55,8 @@ def brute(make: Any, targets: Targets, limit: int) -> int:
     share=st.floats(0.01, 1.2),
 )
 def test_largest_batch_equals_brute_force(prompt: int, generate: int, at: Any, name: str, share: float) -> None:
-    request = Request(MODEL, SMALL, options={"prompt": prompt, "generate": generate})
-    make = lambda batch: request.scenario(batch=batch)  # noqa: E731
+    request = Scenario(MODEL, SMALL, prompt=prompt, generate=generate)
+    make = lambda batch: request.at(batch=batch)  # noqa: E731
     most = brute(make, Targets(), 5000)
     reference = float(getattr(figures(analyze(make(max(most, 1))), at), name))
     targets = Targets(**{name: reference * share}, at=at)
@@ -76,9 +76,9 @@ def test_largest_batch_equals_brute_force(prompt: int, generate: int, at: Any, n
 @settings(max_examples=25, deadline=None)
 @given(batch=st.integers(1, 40), generate=st.integers(2, 100), at=st.sampled_from(READINGS), share=st.floats(0.02, 1.2))
 def test_longest_prompt_equals_brute_force(batch: int, generate: int, at: Any, share: float) -> None:
-    request = Request(MODEL, SMALL, options={"batch": batch, "generate": generate})
+    request = Scenario(MODEL, SMALL, batch=batch, generate=generate)
     longest = 1024 - generate + 1
-    make = lambda prompt: request.scenario(prompt=prompt)  # noqa: E731
+    make = lambda prompt: request.at(prompt=prompt)  # noqa: E731
     targets = Targets(ttft=float(figures(analyze(make(longest)), at).ttft) * share, at=at)
     expected = brute(make, targets, longest)
     answer = max_context(request, targets)
@@ -92,7 +92,7 @@ def test_longest_prompt_equals_brute_force(batch: int, generate: int, at: Any, s
 @given(share=st.floats(0.05, 1.3), at=st.sampled_from(READINGS))
 def test_throughput_target_is_met_by_the_largest_batch(share: float, at: Any) -> None:
     batches = np.arange(1, max_batch(PLAIN, Targets()).value + 1)
-    rates = figures(analyze(PLAIN.scenario(batch=batches)), at).tokens_per_second
+    rates = figures(analyze(PLAIN.at(batch=batches)), at).tokens_per_second
     targets = Targets(tokens_per_second=float(rates.max() * share), at=at)
     reached = np.flatnonzero(rates >= targets.tokens_per_second)
     answer = max_batch(PLAIN, targets)
@@ -100,27 +100,29 @@ def test_throughput_target_is_met_by_the_largest_batch(share: float, at: Any) ->
 
 
 def test_answer_meets_the_targets_and_its_neighbour_misses() -> None:
-    batch, plain = 37, replace(PLAIN, settings={"memory": "static"})
-    need = float(analyze(plain.scenario(batch=batch)).memory.total)
-    exact = plain.on(replace(SMALL, memory_capacity=need))
+    batch, plain = 37, PLAIN.with_(memory_reading="static")
+    need = float(analyze(plain.at(batch=batch)).memory.total)
+    exact = plain.with_(hw=replace(SMALL, memory_capacity=need))
     answer = max_batch(exact, Targets())
     assert (answer.verdict, answer.value, answer.limited_by) == ("found", batch, ("memory",))
-    below = plain.on(replace(SMALL, memory_capacity=float(np.nextafter(need, 0))))
+    below = plain.with_(hw=replace(SMALL, memory_capacity=float(np.nextafter(need, 0))))
     assert max_batch(below, Targets()).value == batch - 1
-    edge = float(figures(analyze(PLAIN.scenario(batch=batch)), "mid").tpot)
+    edge = float(figures(analyze(PLAIN.at(batch=batch)), "mid").tpot)
     assert max_batch(PLAIN, Targets(tpot=edge)).value >= batch
     assert max_batch(PLAIN, Targets(tpot=edge * (1 - 1e-9))).value < batch
 
 
 def test_verdicts_never_and_always() -> None:
     assert max_batch(PLAIN, Targets(ttft=1e-7)).verdict == "never"
-    assert max_batch(PLAIN.on(replace(SMALL, memory_capacity=1e6)), Targets()).limited_by == ("memory",)
+    assert max_batch(PLAIN.with_(hw=replace(SMALL, memory_capacity=1e6)), Targets()).limited_by == ("memory",)
     assert max_batch(PLAIN, Targets(tokens_per_second=1e9)).verdict == "never"
     always = max_batch(PLAIN, Targets(total=1e6, fits=False))
     assert (always.verdict, always.neighbour) == ("always", None)
     assert min_bandwidth(PLAIN, Targets(tpot=1e-9), chips=()).verdict == "never"
     assert min_bandwidth(PLAIN, Targets(tpot=1e5), chips=()).verdict == "always"
-    assert min_bandwidth(PLAIN.on(replace(SMALL, memory_capacity=1e6)), Targets(tpot=1), chips=()).verdict == "never"
+    assert (
+        min_bandwidth(PLAIN.with_(hw=replace(SMALL, memory_capacity=1e6)), Targets(tpot=1), chips=()).verdict == "never"
+    )
     assert max_bits(PLAIN, Targets(tpot=1e-9)).verdict == "never"
     assert min_gpus(PLAIN, Targets(tpot=1e-9)).verdict == "never"
 
@@ -128,7 +130,7 @@ def test_verdicts_never_and_always() -> None:
 @settings(max_examples=3, deadline=None)
 @given(factor=st.floats(0.3, 3), at=st.sampled_from(READINGS))
 def test_minimum_bandwidth_and_peak(factor: float, at: Any) -> None:
-    asked = PLAIN.scenario()
+    asked = PLAIN
     for ask, scaled, name in ((min_bandwidth, scaled_bandwidth, "tpot"), (min_peak, scaled_peaks, "ttft")):
         changed = with_hardware(asked, lambda device, scaled=scaled: scaled(device, factor))
         targets = Targets(**{name: float(getattr(figures(analyze(changed), at), name))}, at=at)
@@ -149,7 +151,7 @@ NO_UNITS = (load_hardware("h100-nvl"), replace(load_hardware("a100-sxm-80gb"), u
 @pytest.mark.parametrize("device", NO_UNITS, ids=lambda device: device.name)
 @pytest.mark.parametrize("scaled", [scaled_peaks, scaled_vector_peaks])
 def test_a_higher_peak_of_as_many_units_is_never_slower(device: Any, scaled: Any) -> None:
-    asked = Request(load_model("llama-3.1-8b"), device).scenario()
+    asked = Scenario(load_model("llama-3.1-8b"), device)
     varied = [
         with_hardware(asked, lambda device, factor=factor: scaled(device, factor)) for factor in (1, 10, 1e3, 1e6)
     ]
@@ -161,8 +163,8 @@ def test_a_higher_peak_of_as_many_units_is_never_slower(device: Any, scaled: Any
 
 @pytest.mark.parametrize("device", NO_UNITS, ids=lambda device: device.name)
 def test_a_target_that_the_device_meets_needs_less_than_its_peak(device: Any) -> None:
-    request = Request(load_model("llama-3.1-8b"), device)
-    targets = Targets(tpot=2 * analyze(request.scenario()).expected.tpot.mid)
+    request = Scenario(load_model("llama-3.1-8b"), device)
+    targets = Targets(tpot=2 * analyze(request).expected.tpot.mid)
     answer = min_peak(request, targets, chips=())
     assert answer.verdict == "found"
     assert answer.value < device.matrix_peak("bf16")
@@ -170,21 +172,21 @@ def test_a_target_that_the_device_meets_needs_less_than_its_peak(device: Any) ->
 
 
 def test_minimum_bandwidth_of_a_memory_bound_step() -> None:
-    request = Request(load_model("llama-2-7b"), load_hardware("a100-sxm-80gb"), options={"prompt": 8, "generate": 2})
+    request = Scenario(load_model("llama-2-7b"), load_hardware("a100-sxm-80gb"), prompt=8, generate=2)
     target = 20e-3
     found = min_bandwidth(request, Targets(tpot=target, at="bound"), chips=()).value
-    moved = analyze(request.scenario()).decode
+    moved = analyze(request).decode
     assert moved is not None
     assert found == pytest.approx(moved.bytes / target, rel=1e-6)
 
 
 def test_minimum_memory_is_the_total() -> None:
-    static = replace(PLAIN, settings={"memory": "static"})
+    static = PLAIN.with_(memory_reading="static")
     exact = min_memory(static, Targets(), chips=("h100-sxm", "a6000"))
-    assert exact.value == pytest.approx(analyze(static.scenario()).memory.total, rel=1e-6)
+    assert exact.value == pytest.approx(analyze(static).memory.total, rel=1e-6)
     answer = min_memory(PLAIN, Targets(), chips=("h100-sxm", "a6000"))
     device = replace(PLAIN.hardware, memory_capacity=answer.value)
-    fitted = analyze(PLAIN.on(device).scenario()).memory
+    fitted = analyze(PLAIN.with_(hw=device)).memory
     assert fitted.total == pytest.approx(fitted.budget, rel=1e-6)
     assert answer.check.meets
     assert answer.neighbour is not None
@@ -193,37 +195,37 @@ def test_minimum_memory_is_the_total() -> None:
 
 
 def test_suitable_hardware_is_simulated() -> None:
-    request = Request(load_model("llama-3.1-8b"), load_hardware("l40s"), options={"prompt": 256, "generate": 8})
+    request = Scenario(load_model("llama-3.1-8b"), load_hardware("l40s"), prompt=256, generate=8)
     names = ("l4", "a100-sxm-80gb", "h100-sxm", "b200-sxm", "v100-sxm2-16gb")
     answer = min_bandwidth(request, Targets(tpot=10e-3), chips=names)
     for name in names:
-        met = used(request.on(load_hardware(name)).scenario(), Targets(tpot=10e-3)) <= 1
+        met = used(request.with_(hw=load_hardware(name)), Targets(tpot=10e-3)) <= 1
         assert met == (name in {entry.value for entry in answer.candidates})
 
 
 @pytest.mark.parametrize("tpot", [30e-3, 15e-3, 9e-3])
 def test_fewest_devices_equal_brute_force(tpot: float) -> None:
-    request = Request(load_model("llama-3.1-70b"), load_hardware("h100-sxm"), options={"generate": 8})
+    request = Scenario(load_model("llama-3.1-70b"), load_hardware("h100-sxm"), generate=8)
     answer = min_gpus(request, Targets(tpot=tpot))
     degrees = [1, 2, 4, 8]
-    met = [degree for degree in degrees if used(request.spread(tensor=degree).scenario(), Targets(tpot=tpot)) <= 1]
+    met = [degree for degree in degrees if used(request.with_(tp=degree), Targets(tpot=tpot)) <= 1]
     assert met[:1] == ([answer.value] if answer.value is not None and answer.value <= 8 else [])
 
 
 def test_bits_equal_brute_force_over_schemes() -> None:
     schemes = ("fp8", "awq", "q8_0", "int8", "KV8")
-    request = Request(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), options={"generate": 8})
+    request = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), generate=8)
     targets = Targets(tpot=6e-3)
     met = {}
     for name in (*schemes, "bf16"):
-        scenario = request.quantized(name).scenario()
+        scenario = request.with_(quant=name)
         if used(scenario, targets) <= 1:
             met[name] = float(analyze(scenario).memory.weights)
     most, fewest = max_bits(request, targets, schemes), min_bits(request, targets, schemes)
     assert met[most.value] == max(met.values())
     assert met[fewest.value] == min(met.values())
-    with pytest.raises(RooflineError, match="omit --quant"):
-        max_bits(request.quantized("awq"), targets)
+    with pytest.raises(RooflineError, match="omit the scheme"):
+        max_bits(request.with_(quant="awq"), targets)
 
 
 @pytest.mark.parametrize(
@@ -235,44 +237,44 @@ def test_bits_equal_brute_force_over_schemes() -> None:
     ],
 )
 def test_bits_do_not_exceed_the_released_format(model: str, options: dict[str, str], released: str) -> None:
-    request = Request(load_model(model), load_hardware("h200-sxm"), degrees={"tensor": 8}, options=options)
+    request = Scenario(load_model(model), load_hardware("h200-sxm"), tp=8, **options)
     answer = max_bits(request, Targets())
     assert (answer.value, [entry.value for entry in answer.candidates]) == (released, [released])
-    widest = analyze(request.scenario()).memory.weights
+    widest = analyze(request).memory.weights
     tried = [min_bits(request, Targets(), [scheme]).value for scheme in ("fp8", "bf16", "q4_k_m")]
-    assert all(analyze(request.quantized(str(name)).scenario()).memory.weights <= widest for name in tried)
+    assert all(analyze(request.with_(quant=str(name))).memory.weights <= widest for name in tried)
 
 
 def test_largest_draft_length_that_pays_off() -> None:
-    request = Request(
+    request = Scenario(
         load_model("llama-3.1-70b"),
         load_hardware("h100-sxm"),
-        degrees={"tensor": 4},
-        options={"generate": 32},
+        tp=4,
+        generate=32,
         techniques=("speculative-decoding:draft=llama-3.2-1b,acceptance=0.7",),
     )
     answer = max_draft(request, Targets())
 
     def step(*techniques: str) -> float:
-        return float(figures(analyze(request.using(*techniques).scenario()), "mid").tpot)
+        return float(figures(analyze(request.with_(techniques=techniques)), "mid").tpot)
 
     draft = "speculative-decoding:draft=llama-3.2-1b,acceptance=0.7,length="
     assert step(f"{draft}{answer.value}") <= step() < step(f"{draft}{answer.value + 1}")
     assert answer.neighbour is not None
     assert answer.neighbour.missed == ("tpot without draft",)
-    assert max_draft(request.using(draft.replace("0.7,length=", "0.02")), Targets()).verdict == "never"
+    assert max_draft(request.with_(techniques=draft.replace("0.7,length=", "0.02")), Targets()).verdict == "never"
     for wrong in (("awq",), ("eagle",), ("speculative-decoding:draft=llama-3.2-1b",)):
         with pytest.raises(RooflineError, match="max-draft needs"):
-            max_draft(request.using(*wrong), Targets())
+            max_draft(request.with_(techniques=wrong), Targets())
 
 
 def test_break_even_equals_brute_force() -> None:
-    request = Request(load_model("llama-2-7b"), load_hardware("a6000"), options={"prompt": 64, "generate": 16})
-    drafting = request.using("prompt-lookup:accept=2")
+    request = Scenario(load_model("llama-2-7b"), load_hardware("a6000"), prompt=64, generate=16)
+    drafting = request.with_(techniques="prompt-lookup:accept=2")
     answer = break_even(drafting, request, Targets(at="bound", fits=False), "tpot")
 
-    def steps(some: Request, batch: int) -> float:
-        return float(figures(analyze(some.scenario(batch=batch)), "bound").tpot)
+    def steps(some: Scenario, batch: int) -> float:
+        return float(figures(analyze(some.at(batch=batch)), "bound").tpot)
 
     assert answer.verdict == "found"
     batch = answer.value
@@ -281,15 +283,15 @@ def test_break_even_equals_brute_force() -> None:
     turned = break_even(request, drafting, Targets(at="bound", fits=False), "tpot")
     assert (turned.verdict, turned.value) == ("found", batch)
     assert "the others are faster up to this batch" in turned.note
-    slower = request.on(scaled_bandwidth(scaled_peaks(request.hardware, 0.5), 0.5))
+    slower = request.with_(hw=scaled_bandwidth(scaled_peaks(request.hardware, 0.5), 0.5))
     assert break_even(request, slower, Targets()).verdict == "always"
     assert break_even(slower, request, Targets()).verdict == "never"
     with pytest.raises(RooflineError, match="does not fit"):
-        break_even(request.on(replace(SMALL, memory_capacity=1e6)), request, Targets())
+        break_even(request.with_(hw=replace(SMALL, memory_capacity=1e6)), request, Targets())
 
 
 def test_crossovers_equal_single_workloads() -> None:
-    request = Request(load_model("llama-2-7b"), load_hardware("a6000"), options={"prompt": 128})
+    request = Scenario(load_model("llama-2-7b"), load_hardware("a6000"), prompt=128)
     found = crossover(request)
     for entry in found:
         for change in entry.changes[1:]:
@@ -297,7 +299,7 @@ def test_crossovers_equal_single_workloads() -> None:
                 options: dict[str, Any] = {entry.axis: value}
                 if entry.phase == "decode" and entry.axis == "batch":
                     options["context"] = 128
-                phase = getattr(analyze(request.scenario(**options)), entry.phase)
+                phase = getattr(analyze(request.at(**options)), entry.phase)
                 ops = {op.name: op.bound for op in phase.ops} | {phase.name: phase.bound}
                 assert (str(ops[entry.name]) == change.bound) is at_edge
     gemm = next(entry for entry in found if (entry.phase, entry.name, entry.axis) == ("decode", "q_proj", "batch"))
@@ -352,10 +354,10 @@ def test_invalid_targets() -> None:
     with pytest.raises(RooflineError, match="needs a latency or throughput target"):
         min_bandwidth(PLAIN, Targets())
     with pytest.raises(RooflineError, match="two generated tokens"):
-        ratios(analyze(PLAIN.scenario(generate=1)), Targets(tpot=1))
+        ratios(analyze(PLAIN.at(generate=1)), Targets(tpot=1))
     with pytest.raises(RooflineError, match="only encodes"):
-        max_batch(Request(load_model("bert-base"), SMALL), Targets(tpot=1))
+        max_batch(Scenario(load_model("bert-base"), SMALL), Targets(tpot=1))
     with pytest.raises(RooflineError, match="no expected times"):
-        max_batch(Request(MODEL, SMALL, options={"convention": "llm-viewer"}), Targets(tpot=1))
+        max_batch(Scenario(MODEL, SMALL, convention="llm-viewer"), Targets(tpot=1))
     with pytest.raises(RooflineError, match="maximum context"):
-        max_context(Request(MODEL, SMALL, options={"prefix": 1023}), Targets())
+        max_context(Scenario(MODEL, SMALL, prefix=1023), Targets())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from roofline import RooflineError, load_hardware, load_model
+from roofline.scenario.scenario import Scenario
 from roofline.serving import Load, serve
 from roofline.serving.pools import parse_pools
-from roofline.whatif.request import Request
 from roofline.whatif.solve.load import max_concurrency, max_rate, missed
 from roofline.whatif.solve.targets import Targets
 
-REQUEST = Request(load_model("llama-3.1-8b"), load_hardware("l40s"), options={"prompt": 1000, "generate": 200})
+REQUEST = Scenario(load_model("llama-3.1-8b"), load_hardware("l40s"), prompt=1000, generate=200)
 
 
 @pytest.mark.parametrize("targets", [Targets(tpot=0.05), Targets(ttft=0.5, tpot=0.1), Targets(ttft=0.2)])
@@ -19,7 +19,7 @@ def test_the_largest_rate_meets_the_targets_and_a_little_more_does_not(targets: 
     answer = max_rate(REQUEST, targets)
     assert answer.value > 0
     load = Load(1000, 200, rate=answer.value)
-    within, beyond = serve(REQUEST.scenario(), load, [answer.value, 1.03 * answer.value]).outcomes
+    within, beyond = serve(REQUEST, load, [answer.value, 1.03 * answer.value]).outcomes
     assert not missed(within, load, targets)
     assert missed(beyond, load, targets)
     assert answer.limited_by == missed(answer.neighbour, load, targets)
@@ -29,15 +29,15 @@ def test_the_most_requests_in_flight_are_a_whole_number_next_to_a_miss() -> None
     targets = Targets(tpot=0.045)
     answer = max_concurrency(REQUEST, targets)
     load = Load(1000, 200, concurrency=1)
-    within, beyond = serve(REQUEST.scenario(), load, [answer.value, answer.value + 1]).outcomes
+    within, beyond = serve(REQUEST, load, [answer.value, answer.value + 1]).outcomes
     assert answer.value == int(answer.value) > 1
     assert not missed(within, load, targets)
     assert missed(beyond, load, targets) == answer.limited_by == ("tpot",)
 
 
 def test_no_closed_loop_is_faster_than_the_largest_sustainable_rate() -> None:
-    request = Request(load_model("gpt-oss-120b"), load_hardware("h100-sxm"), degrees={"tensor": 2})
-    request = request.with_options(prompt=4000, generate=30)
+    request = Scenario(load_model("gpt-oss-120b"), load_hardware("h100-sxm"), tp=2)
+    request = request.with_(prompt=4000, generate=30)
     answer = max_concurrency(request, Targets(tpot=0.5))
     assert answer.outcome is not None
     assert answer.limited_by == ("saturation",)
@@ -62,5 +62,5 @@ def test_looser_targets_never_lower_the_answer() -> None:
 def test_targets_that_nothing_meets_and_other_targets() -> None:
     answer = max_rate(REQUEST, Targets(tpot=0.001))
     assert (answer.value, answer.outcome, answer.limited_by) == (0.0, None, ("tpot",))
-    with pytest.raises(RooflineError, match="--ttft and --tpot only"):
+    with pytest.raises(RooflineError, match="targets of TTFT and TPOT only"):
         max_rate(REQUEST, Targets(total=1.0))

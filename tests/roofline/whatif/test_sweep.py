@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 
 from roofline import analyze, list_models
 from roofline.core.errors import RooflineError
+from roofline.scenario.options import OPTIONS
+from roofline.scenario.scenario import Scenario
 from roofline.techniques import techniques
 from roofline.techniques.unsupported import unsupported
 from roofline.whatif.axes import assigned, parse_axis
 from roofline.whatif.metrics import NAMES, find_metric
-from roofline.whatif.options import OPTIONS, scenario_from
 from roofline.whatif.selection import Rows, Selection, front
 from roofline.whatif.study import Study, assemble, make_study, read_study
-from roofline.whatif.sweep import Chunks, answers, sweep
+from roofline.whatif.sweeps import Chunks, answers, sweep
 
 FIXED: dict[str, Any] = {"model": "llama-3.1-8b", "hw": "h100-sxm"}
 
@@ -157,7 +158,7 @@ def test_axis_without_values(text: str) -> None:
         ({"batch": "1"}, {"where": "ttft"}, ["not a condition"]),
         ({"batch": "1"}, {"where": "ftis"}, ["'fits'"]),
         ({"batch": "1"}, {"top": 3}, ["rank by"]),
-        ({"batch": "1"}, {"by": "ttft"}, ["--top"]),
+        ({"batch": "1"}, {"by": "ttft"}, ["needs the number of rows"]),
         ({"batch": "1"}, {"top": 0, "by": "ttft"}, ["above 0"]),
         ({"batch": "1"}, {"top": 3, "by": "decode_bound"}, ["decode_bound has no better direction"]),
         ({"quant": "W4"}, {"top": 3, "by": "quant"}, ["quant has no better direction"]),
@@ -302,7 +303,7 @@ def test_grid_metrics_equal_single_analyses() -> None:
         given = {"quant": quant, "tp": tp, "batch": batch, "prompt": prompt, "generate": generate}
         assert {name: columns[name][index] for name in given} == given
         given["quant"] = OPTIONS["quant"].read(quant)
-        answer = analyze(scenario_from({**study.question.fixed, **given}))
+        answer = analyze(Scenario(**{**study.question.fixed, **given}))
         for name in NAMES:
             value, expected = columns[name][index], single(name, answer)
             if expected is None:
@@ -480,7 +481,7 @@ def test_invalid_points_are_counted() -> None:
     study = make_study({"tp": "1,3,8", "batch": "1:4"}, at="bound", **FIXED)
     found = sweep(study)
     assert (found.points, found.rows.count) == (12, 8)
-    assert found.reasons == {"--tp 3 does not divide the 32 attention heads of llama-3.1-8b": 4}
+    assert found.reasons == {"tensor parallelism of 3 does not divide the 32 attention heads of llama-3.1-8b": 4}
     assert set(found.columns["tp"].tolist()) == {1, 8}
 
 
@@ -488,7 +489,7 @@ def test_invalid_points_can_be_kept() -> None:
     study = make_study({"tp": "1,3", "batch": "1:4"}, at="bound", invalid="keep", **FIXED)
     columns = sweep(study).columns
     assert columns["tp"].tolist() == [1, 1, 1, 1, 3, 3, 3, 3]
-    assert ["--tp 3" in text for text in columns["error"]] == [False] * 4 + [True] * 4
+    assert ["tensor parallelism of 3 does not divide" in text for text in columns["error"]] == [False] * 4 + [True] * 4
     assert np.isnan(columns["ttft"]).tolist() == [False] * 4 + [True] * 4
 
 
@@ -512,7 +513,7 @@ def test_unsupported_formats() -> None:
 
 
 def test_no_rows_left() -> None:
-    with pytest.raises(RooflineError, match="none of the 2 points can run: --tp 3"):
+    with pytest.raises(RooflineError, match="none of the 2 points can run: tensor parallelism of 3 does not divide"):
         sweep(make_study({"tp": "3,5"}, **FIXED))
     with pytest.raises(RooflineError, match="none of the 2 points meets 'not fits'"):
         sweep(make_study({"batch": "1,2"}, where="not fits", **FIXED))

@@ -9,18 +9,18 @@ import pytest
 from roofline import RooflineError
 from roofline.cli.scenario_options import parse_scenarios
 from roofline.scenario.analysis import analyze
+from roofline.scenario.options import OPTIONS, find_option
+from roofline.scenario.scenario import Scenario
 from roofline.whatif.command_line import command_words
-from roofline.whatif.options import OPTIONS, find_option
-from roofline.whatif.request import Request
 from roofline.whatif.solve import Targets, break_even, max_batch, max_concurrency, max_context, max_rate
 from roofline.whatif.study import assemble, make_study
-from roofline.whatif.sweep import sweep
+from roofline.whatif.sweeps import sweep
 
 DENSE = "llama-3.1-8b --hw h100-sxm"
 MOE = "qwen3-30b-a3b --hw h100-sxm"
 
 
-def request(text: str) -> Request:
+def request(text: str) -> Scenario:
     (found,) = parse_scenarios([text])
     return found
 
@@ -47,11 +47,11 @@ def request(text: str) -> Request:
         (MOE, "--tp 2 --dp 2 -ep", "--tp 2 --ep 4"),
         ("qwen3-30b-a3b --hw 8xH200", "-ep", "--tp 8 --ep 8"),
         ("deepseek-v3 --hw h200-sxm --tp 8", "--quantization fp8", ""),  # its own FP8, in blocks
-        (DENSE, "--max-model-len 8K --max-num-seqs 8", ""),
+        (DENSE, "--max-model-len 8K", ""),
     ],
 )
 def test_an_option_of_vllm_is_what_it_stands_for(scenario: str, vllm: str, ours: str) -> None:
-    theirs, own = (analyze(request(f"{scenario} {options}").scenario()) for options in (vllm, ours))
+    theirs, own = (analyze(request(f"{scenario} {options}")) for options in (vllm, ours))
     assert theirs.precision == own.precision
     assert theirs.parallel == own.parallel
     assert theirs.expected.total.mid == own.expected.total.mid
@@ -60,7 +60,7 @@ def test_an_option_of_vllm_is_what_it_stands_for(scenario: str, vllm: str, ours:
 
 def test_dtype_keeps_a_quantized_checkpoint() -> None:
     """As vLLM does: the dtype is that of what the checkpoint leaves unquantized."""
-    precision = request("deepseek-v3 --hw h200-sxm --tp 8 --dtype half").scenario().precision
+    precision = request("deepseek-v3 --hw h200-sxm --tp 8 --dtype half").precision
     assert precision is not None
     assert (precision.base.name, precision.weights.name, precision.kv.name) == ("fp16", "fp8_block", "fp16")
 
@@ -69,13 +69,16 @@ def test_dtype_keeps_a_quantized_checkpoint() -> None:
     ("options", "said"),
     [
         (f"{DENSE} --max-model-len 1M", "exceeds the maximum context of llama-3.1-8b, 131072 tokens"),
-        (f"{DENSE} --max-model-len 1k --prompt 1000", "1128 tokens is longer than --max-model-len 1000"),
-        ("llama-3.1-8b --hw l4 --max-model-len 128K", "vLLM does not start"),
-        (f"{DENSE} --max-num-seqs 8 --batch 9", "a batch of 9 is more than --max-num-seqs allows"),
+        (f"{DENSE} --max-model-len 1k --prompt 1000", "1128 tokens is longer than max_model_len 1000"),
+        (
+            "llama-3.1-8b --hw l4 --max-model-len 128K",
+            "vllm does not start: a sequence of max_model_len 131072 does not fit",
+        ),
+        (f"{DENSE} --max-num-seqs 8 --batch 9", "a batch of 9 is more than max_num_seqs allows at once, 8"),
         (f"{DENSE} --enable-expert-parallel", "llama-3.1-8b has no experts"),
         (f"{DENSE} --tp 4 --dp-attention", "llama-3.1-8b has no experts"),
-        (f"{MOE} --tp 4 --ep 2 --dp-attention", "divides experts among 4 ranks, not --ep 2"),
-        (f"{MOE} --tp 4 --ep 2 -ep", "among 4 ranks, not --ep 2"),
+        (f"{MOE} --tp 4 --ep 2 --dp-attention", "dp_attention divides experts among 4 ranks, not 2 (ep)"),
+        (f"{MOE} --tp 4 --ep 2 -ep", "enable_expert_parallel divides experts among 4 ranks, not 2 (ep)"),
         (f"{DENSE} --quantization fp8 --quant awq", "give one of them"),
         (f"{DENSE} --quantization compressed-tensors", "'compressed-tensors'"),
         (f"{DENSE} --dtype int8", "unknown dtype 'int8'"),
@@ -85,17 +88,17 @@ def test_dtype_keeps_a_quantized_checkpoint() -> None:
 )
 def test_what_vllm_refuses(options: str, said: str) -> None:
     with pytest.raises(RooflineError) as refusal:
-        request(options).scenario()
+        analyze(request(options))
     assert said in str(refusal.value)
 
 
 def test_limits_hold_in_every_answer() -> None:
     limited = request(f"{DENSE} --max-num-seqs 20 --max-model-len 4K")
     assert max_batch(limited, Targets()).value == 20
-    assert "--max-num-seqs" in max_batch(limited, Targets()).note
+    assert "max_num_seqs" in max_batch(limited, Targets()).note
     assert max_context(limited, Targets()).value == 4096 - 128
-    assert request(f"{DENSE} --max-model-len 4K --prompt {4096 - 128}").scenario()
-    assert break_even(limited.using("prompt-lookup:accept=2"), limited, Targets()).value == 20
+    assert request(f"{DENSE} --max-model-len 4K --prompt {4096 - 128}")
+    assert break_even(limited.with_(techniques="prompt-lookup:accept=2"), limited, Targets()).value == 20
     assert request(f"{MOE} --dp 2 --max-num-seqs 8").max_batch == 16  # a limit of each engine core
     study = make_study({"batch": "1,16,32", "prompt": "2K,4K"}, model="llama-3.1-8b", hw="h100-sxm", max_num_seqs="16")
     assert sweep(study).columns["batch"].tolist() == [1, 1, 16, 16]
@@ -104,10 +107,10 @@ def test_limits_hold_in_every_answer() -> None:
 def test_commands_name_the_limits() -> None:
     words = command_words(request(f"{DENSE} --max-model-len 8K --max-num-seqs 4 --dtype half --quantization fp8"))
     assert " ".join(words) == (
-        "llama-3.1-8b --hw h100-sxm --quant fp8 --dtype fp16 --max-model-len 8192 --max-num-seqs 4"
+        "llama-3.1-8b --hw h100-sxm --dtype fp16 --quantization fp8 --max-model-len 8192 --max-num-seqs 4"
     )
     again = request(" ".join(words))
-    assert again.limits == {"max_model_len": 8192, "max_num_seqs": 4}
+    assert (again.given("max_model_len"), again.given("max_num_seqs")) == (8192, 4)
 
 
 def test_study_files_know_the_names(tmp_path: Path) -> None:
@@ -139,5 +142,5 @@ def test_limits_hold_under_load(limit) -> None:
         assert 0 < limited.value < free.value / 2
         assert limited.limited_by == ("saturation",)
     assert max_concurrency(request(f"{DENSE} --max-num-seqs 4"), targets).value == 4
-    with pytest.raises(RooflineError, match="longer than --max-model-len"):
+    with pytest.raises(RooflineError, match="longer than max_model_len 500"):
         max_rate(request(f"{DENSE} --max-model-len 500"), targets)

@@ -112,7 +112,7 @@ def test_the_dry_run_is_within_its_minutes() -> None:
     assert sum(step.seconds for step in STEPS) <= 480
     assert int(runner.dry_run(4.0)[-1].split()[1]) <= 240
     for minutes in (0.0, 0.1, -1.0, float("nan"), 1e9):
-        with pytest.raises(RooflineError, match="--minutes"):
+        with pytest.raises(RooflineError, match=r"the minutes must be from 0.5 to 600"):
             runner.dry_run(minutes)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from roofline.core.display import Result
 from roofline.core.search import integer_geomspace
 from roofline.scenario.analysis import analyze
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
-from roofline.whatif.request import Request
 
 GRID = 512
 """Points of the first scan, in equal ratios. Bounds change rarely, so that the scan misses no change."""
@@ -30,7 +30,7 @@ class Change(Struct, frozen=True):
 
 
 class Crossover(Struct, frozen=True):
-    """The bounds of an operator, or of a phase (`name` is `phase`), along one axis; the others are the request's."""
+    """The bounds of an operator, or of a phase (`name` is `phase`), along one axis; the others are the scenario's."""
 
     phase: str
     name: str
@@ -44,17 +44,32 @@ class Crossover(Struct, frozen=True):
         return tuple(change.start for change in self.changes[1:])
 
 
-def crossover(request: Request) -> tuple[Crossover, ...]:
+class Crossovers(Result, Struct, frozen=True):
+    """The crossovers of a scenario: of each phase and operator, along each axis."""
+
+    scenario: Scenario
+    found: tuple[Crossover, ...]
+
+    def __iter__(self) -> Iterator[Crossover]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, place: int) -> Crossover:
+        return self.found[place]
+
+
+def crossover(scenario: Scenario) -> Crossovers:
     """The bounds of each operator and phase over batches, over prompts (prefill) and over contexts (decode)."""
-    longest = request.model.max_context or LONGEST
-    first = request.scenario()
-    found = [*_along("prefill", "batch", lambda values: request.scenario(batch=values), LONGEST)]
-    found += _along("prefill", "prompt", lambda values: request.scenario(prompt=values), longest)
-    if analyze(first).decode is not None:
-        context = first.decode_context
-        found += _along("decode", "batch", lambda values: request.scenario(batch=values, context=context), LONGEST)
-        found += _along("decode", "context", lambda values: request.scenario(context=values), longest)
-    return tuple(found)
+    longest = scenario.model.max_context or LONGEST
+    found = [*_along("prefill", "batch", lambda values: scenario.at(batch=values), LONGEST)]
+    found += _along("prefill", "prompt", lambda values: scenario.at(prompt=values), longest)
+    if analyze(scenario).decode is not None:
+        context = scenario.decode_context
+        found += _along("decode", "batch", lambda values: scenario.at(batch=values, context=context), LONGEST)
+        found += _along("decode", "context", lambda values: scenario.at(context=values), longest)
+    return Crossovers(scenario, tuple(found))
 
 
 def _along(phase: str, axis: str, make: Callable[[Any], Scenario], stop: int) -> Iterable[Crossover]:

@@ -12,17 +12,16 @@ small steps due to tiles and waves, so that the result depends on h, which is re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Reading
-from roofline.whatif.request import Request
 from roofline.whatif.solve.targets import Figures, figures
 from roofline.whatif.variation import (
     scaled_bandwidth,
@@ -78,28 +77,46 @@ class Sensitivity(Struct, frozen=True):
     more: dict[str, float | None]
 
 
-def sensitivity(request: Request, at: Reading = "mid", step: float = STEP) -> tuple[Sensitivity, ...]:
+class Sensitivities(Result, Struct, frozen=True):
+    """The sensitivities of a scenario to its settings, of times at a reading, with a relative step."""
+
+    scenario: Scenario
+    found: tuple[Sensitivity, ...]
+    at: Reading
+    step: float
+
+    def __iter__(self) -> Iterator[Sensitivity]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, place: int) -> Sensitivity:
+        return self.found[place]
+
+
+def sensitivity(scenario: Scenario, at: Reading = "mid", step: float = STEP) -> Sensitivities:
     """The sensitivity of TTFT, TPOT, total, tokens/s and memory to every setting of the scenario."""
     low, high = STEPS
     if not low <= step <= high:
         raise RooflineError(f"the step must be between {low:g} and {high:g}, got {step:g}")
-    base = _metrics(request.scenario(), at)
-    return tuple(_response(setting, base, at, step) for setting in settings_of(request))
+    base = _metrics(scenario, at)
+    found = tuple(_response(setting, base, at, step) for setting in settings_of(scenario))
+    return Sensitivities(scenario, found, at, step)
 
 
-def settings_of(request: Request) -> tuple[Setting, ...]:
+def settings_of(scenario: Scenario) -> tuple[Setting, ...]:
     """The continuous settings and counts of a scenario."""
-    base = request.scenario()
-    device, engine = base.hardware, base.profile
+    device, engine = scenario.hardware, scenario.profile
 
     def scaled(change: Callable[[Any, float], Any]) -> Callable[[float], Scenario]:
-        return lambda factor: with_hardware(base, lambda hardware: change(hardware, factor))
+        return lambda factor: with_hardware(scenario, lambda hardware: change(hardware, factor))
 
     def tuned(*names: str) -> Callable[[float], Scenario]:
-        return lambda factor: replace(base, engine=scaled_engine(engine, factor, *names))
+        return lambda factor: scenario.changed(engine=scaled_engine(engine, factor, *names))
 
     def counted(name: str, value: int) -> Setting:
-        at = lambda factor: request.scenario(**{name: round(value * factor)})  # noqa: E731
+        at = lambda factor: scenario.at(**{name: round(value * factor)})  # noqa: E731
         return Setting(name, _COUNTS[name], value, True, at)
 
     matrix = device.tensor or device.vector
@@ -121,29 +138,32 @@ def settings_of(request: Request) -> tuple[Setting, ...]:
             "launch", "kernel launch, as a fraction of the calibrated one", engine["launch"], False, tuned("launch")
         ),
         Setting("host", "host time: step, sequence, gap and issue (step, s)", engine["step"], False, tuned(*host)),
-        counted("batch", int(request.scenario().batch)),
-        counted("prompt", int(_own(request, "prompt"))),
+        counted("batch", int(scenario.batch)),
+        counted("prompt", int(_own(scenario, "prompt"))),
     ]
-    if base.model.task == "generate":
-        found.append(counted("generate", int(_own(request, "generate"))))
-    precision = base.precision
-    assert precision is not None
+    if scenario.model.task == "generate":
+        found.append(counted("generate", int(_own(scenario, "generate"))))
+    precision = scenario.precision
     weights = precision.weights.linear or precision.base
     bits = [
-        Setting("weight bits", "bits of weights", weights.bits, False, lambda factor: with_weight_bits(base, factor))
+        Setting(
+            "weight bits", "bits of weights", weights.bits, False, lambda factor: with_weight_bits(scenario, factor)
+        )
     ]
-    if base.model.task == "generate":
+    if scenario.model.task == "generate":
         meaning = "bits of the KV cache"
-        bits.append(Setting("KV bits", meaning, precision.kv.bits, False, lambda factor: with_kv_bits(base, factor)))
+        bits.append(
+            Setting("KV bits", meaning, precision.kv.bits, False, lambda factor: with_kv_bits(scenario, factor))
+        )
     return (*found, *bits)
 
 
 _COUNTS = {"batch": "sequences", "prompt": "prompt tokens", "generate": "tokens to generate"}
 
 
-def _own(request: Request, name: str) -> Any:
-    """A count of the request, before techniques."""
-    return getattr(request.using().scenario(), name)
+def _own(scenario: Scenario, name: str) -> Any:
+    """A count of the scenario, before techniques."""
+    return getattr(scenario.plain, name)
 
 
 def _metrics(scenario: Scenario, at: Reading) -> dict[str, float | None]:

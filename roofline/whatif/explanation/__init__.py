@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from roofline.core.display import Result
 from roofline.core.errors import RooflineError
-from roofline.scenario.analysis import Analysis
-from roofline.whatif.explain.assumptions import assumptions, commands, sources_of
-from roofline.whatif.explain.lines import Line, Margin
-from roofline.whatif.explain.metrics import DEFINITIONS, METRIC_LINES, METRICS
-from roofline.whatif.explain.operators import KernelCalibration, namesakes, operator
+from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.scenario import Scenario
+from roofline.whatif.explanation.assumptions import assumptions, commands, sources_of
+from roofline.whatif.explanation.lines import Line, Margin
+from roofline.whatif.explanation.metrics import DEFINITIONS, METRIC_LINES, METRICS
+from roofline.whatif.explanation.operators import KernelCalibration, namesakes, operator
 from roofline.whatif.notes import notes
 
 
-class Explanation(Struct, frozen=True):
+class Explanation(Result, Struct, frozen=True):
     """The explanation of a metric or an operator.
 
     `kernel` is None for a metric. `commands` are (tool, command) that measure the same on real hardware.
@@ -31,13 +33,24 @@ class Explanation(Struct, frozen=True):
     kernel: KernelCalibration | None
     assumptions: tuple[str, ...]
     commands: tuple[tuple[str, str], ...]
+    scenario: Scenario | None = None
+
+    @property
+    def described(self) -> str:
+        return f"{self.subject} of {super().described}"
 
 
-def explain(analysis: Analysis, name: str, phase: str | None = None) -> Explanation:
-    """The explanation of a metric, or of an operator of `phase` (default: prefill).
+def explain(scenario: Scenario | Analysis, name: str, phase: str | None = None) -> Explanation:
+    """The explanation of a metric, or of an operator of `phase` (default: prefill), of a scenario or its analysis.
+
+    >>> from roofline import Scenario, explain
+    >>> found = explain(Scenario("llama-3.1-8b", "h100-sxm", batch=8), "tpot")
+    >>> found.unit, found.margin.bound
+    ('s', 'memory')
 
     Raises UnknownNameError for an unknown name.
     """
+    analysis = scenario if isinstance(scenario, Analysis) else analyze(scenario)
     if name in METRICS:
         lines, margin, unit = METRIC_LINES[name](analysis)
         subject, definition = name, DEFINITIONS[name]
@@ -61,6 +74,7 @@ def explain(analysis: Analysis, name: str, phase: str | None = None) -> Explanat
         kernel=kernel,
         assumptions=(*sources, *assumptions(analysis), *notes(analysis)),
         commands=tools,
+        scenario=analysis.scenario,
     )
 
 

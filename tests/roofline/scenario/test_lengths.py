@@ -5,7 +5,7 @@ import math
 import pytest
 
 from roofline.core.errors import RooflineError
-from roofline.serving.lengths import longer, parse_lengths
+from roofline.scenario.lengths import longer, parse_lengths
 
 
 def test_lengths_have_their_closed_forms() -> None:

@@ -17,10 +17,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
+from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import serve
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome
-from roofline.whatif.options import request_from
 from roofline.whatif.selection import front
 from roofline.whatif.study import Study
 
@@ -109,7 +109,7 @@ def users_of(study: Study) -> list[float]:
 
 def _points(study: Study, place: tuple[int, ...], values: Mapping[str, Any]) -> Iterator[FrontierPoint]:
     options = {name: value for name, value in study.question.fixed.items() if name != "batch"}
-    scenario = request_from({"prompt": PROMPT, "generate": OUTPUT, **options, **values}).scenario()
+    scenario = Scenario(**{"prompt": PROMPT, "generate": OUTPUT, **options, **values})
     prompt, output = float(scenario.prefix + scenario.prompt), float(scenario.generate)
     load = Load(prompt, output, concurrency=1, hits=float(scenario.prefix) / prompt)
     users = users_of(study)

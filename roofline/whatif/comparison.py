@@ -6,13 +6,17 @@ one scenario counts in full. The parts sum to the difference.
 
 from __future__ import annotations
 
+import shlex
 from typing import Literal
 
 from msgspec import Struct
 
-from roofline.core.display import repr_html
-from roofline.scenario.analysis import Analysis
+from roofline.core.display import Result
+from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.breakdown import Breakdown, Reading, decode_breakdown, prefill_breakdown, steps
+from roofline.scenario.scenario import Scenario
+from roofline.whatif.command_line import command_words
 
 Metric = Literal["ttft", "tpot", "total"]
 
@@ -32,7 +36,7 @@ class Difference(Struct, frozen=True):
         return self.after - self.before
 
 
-class Waterfall(Struct, frozen=True):
+class Waterfall(Result, Struct, frozen=True):
     """The difference of a metric: `differences`, the largest first, sum to `after - before`."""
 
     metric: Metric
@@ -41,12 +45,60 @@ class Waterfall(Struct, frozen=True):
     after: float
     differences: tuple[Difference, ...]
 
-    _repr_html_ = repr_html
-
     @property
     def change(self) -> float:
         """The whole difference."""
         return self.after - self.before
+
+    @property
+    def described(self) -> str:
+        return f"{self.metric}, {self.reading}"
+
+
+class Comparison(Result, Struct, frozen=True):
+    """Scenarios side by side; `labels` name them, `metric` is the one that is explained by operator."""
+
+    analyses: tuple[Analysis, ...]
+    labels: tuple[str, ...]
+    metric: Metric = "total"
+
+    @property
+    def described(self) -> str:
+        return "; ".join(self.labels)
+
+    @property
+    def waterfalls(self) -> tuple[Waterfall, ...]:
+        """The difference of the metric from the first scenario to each other, at expected times where there are any."""
+        first, *others = self.analyses
+        return tuple(waterfall(first, other, self.metric, readings(first, other)[0]) for other in others)
+
+
+def compare(*scenarios: Scenario, metric: Metric = "total") -> Comparison:
+    """Two or more scenarios side by side, with the difference of `metric` (ttft, tpot or total) by operator.
+
+    >>> from roofline import Scenario, compare
+    >>> scenario = Scenario("llama-3.1-8b", "h100-sxm")
+    >>> found = compare(scenario, scenario.with_(quant="fp8"), metric="tpot")
+    >>> found.waterfalls[0].after < found.waterfalls[0].before
+    True
+
+    Raises RooflineError.
+    """
+    if len(scenarios) < 2:
+        raise RooflineError(f"a comparison needs two or more scenarios, got {len(scenarios)}")
+    if metric not in METRICS:
+        raise UnknownNameError("metric of a comparison", metric, METRICS)
+    if any(scenario.shape for scenario in scenarios):
+        raise RooflineError("a comparison is of single scenarios: sweep evaluates grids")
+    return Comparison(tuple(map(analyze, scenarios)), tuple(map(_label, scenarios)), metric)
+
+
+def _label(scenario: Scenario) -> str:
+    """The options of the scenario as on the command line; its description where no text stands for it."""
+    try:
+        return shlex.join(command_words(scenario))
+    except RooflineError:
+        return scenario.described
 
 
 def breakdown(analysis: Analysis, metric: Metric, reading: Reading) -> Breakdown:
@@ -73,7 +125,8 @@ def waterfall(before: Analysis, after: Analysis, metric: Metric = "total", readi
     first, second = breakdown(before, metric, reading), breakdown(after, metric, reading)
     names = dict.fromkeys((*first.parts, *second.parts))
     found = [Difference(name, first.parts.get(name, 0.0), second.parts.get(name, 0.0)) for name in names]
-    ranked = sorted(found, key=lambda entry: -abs(entry.change))
+    most = max((abs(entry.change) for entry in found), default=0.0) or 1.0
+    ranked = sorted(found, key=lambda entry: -round(abs(entry.change) / most, 9))  # rounding orders no equal ones
     return Waterfall(metric, reading, first.reference, second.reference, tuple(ranked))
 
 

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from roofline.core.documents import MAX_BYTES
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.inputs import read_text
+from roofline.core.limits import MAX_LENGTH
 from roofline.core.units import parse_count
-from roofline.scenario.scenario import MAX_LENGTH
 
 Array = NDArray[np.float64]
 KINDS = ("uniform", "lognormal", "exponential")
@@ -51,6 +51,17 @@ class Lengths(Struct, frozen=True, dict=True):
     mean: float
     second: float
     inverse: Callable[[Any], Any]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Lengths):
+            return NotImplemented
+        return (self.written, self.mean, self.second) == (other.written, other.mean, other.second)
+
+    def __hash__(self) -> int:
+        return hash((self.written, self.mean, self.second))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return parse_lengths, (self.written,)
 
     def quantile(self, share: float) -> float:
         """The length at a quantile."""

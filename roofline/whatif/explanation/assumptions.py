@@ -9,7 +9,7 @@ from roofline.scenario.analysis import Analysis
 from roofline.scenario.energy import device_pools
 from roofline.scenario.notes import caches, fused
 from roofline.timing.chains import engine_calibration
-from roofline.whatif.explain.metrics import METRICS
+from roofline.whatif.explanation.metrics import METRICS
 
 
 def assumptions(analysis: Analysis) -> Iterable[str]:

@@ -22,7 +22,7 @@ from roofline.timing.intervals import Reading
 from roofline.timing.kernels.terms import shown
 from roofline.timing.launches import Kernel
 from roofline.timing.passes import Detail, Timing
-from roofline.whatif.explain.lines import Line, Margin, line, total
+from roofline.whatif.explanation.lines import Line, Margin, line, total
 
 Found = tuple[list[Line], Margin | None, str]
 

@@ -17,14 +17,17 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from roofline.core.display import repr_html
+from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.core.expressions import Type
 from roofline.scenario.analysis import analyze
+from roofline.scenario.options import OPTIONS, find_option
+from roofline.scenario.scenario import Scenario
+from roofline.specs.hardware import Hardware
+from roofline.specs.model import Model
 from roofline.whatif.metrics import figures, find_metric
-from roofline.whatif.options import OPTIONS, scenario_from
 from roofline.whatif.selection import Rows, Selection, joined
-from roofline.whatif.study import ERROR, Question, Study, source_digest
+from roofline.whatif.study import ERROR, Question, Study, make_study, source_digest
 
 if TYPE_CHECKING:
     import pandas
@@ -177,13 +180,18 @@ def _solved(question: Question, part: Part) -> tuple[dict[str, Any], Any]:
 
 
 def _figures(question: Question, part: Part) -> dict[str, Any]:
-    options = {**question.fixed, **{name: OPTIONS[name].read(label) for name, label in part.loops.items()}}
+    objects = question.objects
+    loops = {
+        name: objects[name, label] if (name, label) in objects else OPTIONS[name].read(label)
+        for name, label in part.loops.items()
+    }
+    options: dict[str, Any] = {**question.fixed, **loops}
     dimensions = len(part.grid)
     for position, (name, values) in enumerate(part.grid.items()):
         options[name] = values.reshape([-1 if index == position else 1 for index in range(dimensions)])
     if not part.grid:
         options["batch"] = np.array([options.get("batch", 1)])
-    return figures(analyze(scenario_from(options)), question.figures, question.at)
+    return figures(analyze(Scenario(**options)), question.figures, question.at)
 
 
 def _bisected(question: Question, part: Part, reason: str) -> tuple[dict[str, Any], Any]:
@@ -351,20 +359,25 @@ def _together(parts: Iterable[Rows]) -> Rows:
     return joined([rows for rows in parts if rows.count] or parts[:1])
 
 
-class Sweep(Struct, frozen=True):
-    """The rows of a study, its number of points, and the count of each reason why points cannot run."""
+class Sweep(Result, Struct, frozen=True):
+    """The rows of a study, its number of points, and the count of each reason why points cannot run.
+
+    `axes` are the names of the columns that are not metrics.
+    """
 
     rows: Rows
     points: int
     reasons: Mapping[str, int]
+    axes: tuple[str, ...]
+    at: str
 
-    _repr_html_ = repr_html
+    @property
+    def described(self) -> str:
+        return f"{self.rows.count} of {self.points} points over {', '.join(self.axes)}"
 
     def frame(self) -> pandas.DataFrame:
         """The rows as a DataFrame; pandas comes with the extra `report`."""
-        import pandas
-
-        return pandas.DataFrame(self.columns)
+        return self.to_frame()
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -372,19 +385,47 @@ class Sweep(Struct, frozen=True):
         return {name: self.rows.array(name) for name in self.rows.columns}
 
 
-def sweep(study: Study, executor: Executor | None = None, *, chunk: int = CHUNK, ahead: int = 8) -> Sweep:
-    """All selected rows of a study; `answers` yields them chunk by chunk.
+AxisValues: TypeAlias = str | float | Iterable[object] | Model | Hardware
+"""The values of an axis: a list, a text such as 1:256:log16 or h100-sxm,mi300x, or one value."""
 
-    >>> from roofline.whatif.study import make_study
-    >>> study = make_study({"batch": "1,8,64"}, ["tpot", "fits"], model="llama-3.1-8b", hw="h100-sxm", at="bound")
-    >>> sweep(study).columns["fits"].tolist()
-    [True, True, True]
 
-    Raises RooflineError if there are no rows.
+def sweep(
+    scenario: Scenario | Study,
+    executor: Executor | None = None,
+    *,
+    metrics: str | Iterable[str] | None = None,
+    at: str = "expected",
+    where: str | None = None,
+    top: int | None = None,
+    by: str | None = None,
+    pareto: str | Iterable[str] = (),
+    invalid: str = "drop",
+    chunk: int = CHUNK,
+    ahead: int = 8,
+    **axes: AxisValues,
+) -> Sweep:
+    """Metrics of every combination of the `axes`, options of a scenario by name; its other options stay.
+
+    >>> from roofline import Scenario, sweep
+    >>> scenario = Scenario("llama-3.1-8b", "h100-sxm")
+    >>> found = sweep(scenario, metrics="tpot,fits", hw=["h100-sxm", "l4"], batch="1:64:log3")
+    >>> found.columns["batch"].tolist()
+    [1, 8, 64, 1, 8, 64]
+
+    `metrics`, `at`, `where`, `top`, `by`, `pareto` and `invalid` are those of `roofline.whatif.study.make_study`, of
+    which a `Study` may stand in place of the scenario. Chunks of `chunk` points run in this process, or on an
+    `executor`, with up to `ahead` at once; `answers` yields them one by one. Raises RooflineError if there are no rows.
     """
+    if isinstance(scenario, Study):
+        if axes:
+            raise RooflineError(f"{' and '.join(axes)} are given beside a study, which has its axes")
+        study = scenario
+    else:
+        fixed = scenario.given_options({find_option(name).name for name in axes})
+        study = make_study(axes, metrics, at, where, top, by, pareto, invalid, **fixed)
     tally, collector = Tally(), Collector(study.question.selection)
     for answer in answers(study, executor, chunk=chunk, ahead=ahead):
         tally.add(answer)
         collector.add(answer.rows)
     tally.check(study.question)
-    return Sweep(collector.rows, tally.points, dict(tally.reasons or {}))
+    return Sweep(collector.rows, tally.points, dict(tally.reasons or {}), tuple(study.question.axes), study.question.at)

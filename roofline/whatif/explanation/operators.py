@@ -23,8 +23,8 @@ from roofline.timing.kernels.common import units
 from roofline.timing.kernels.terms import shown, terms
 from roofline.timing.launches import Kernel
 from roofline.timing.passes import Timing
-from roofline.whatif.explain.lines import Line, Margin, line, plain, total
-from roofline.whatif.explain.metrics import METRICS
+from roofline.whatif.explanation.lines import Line, Margin, line, plain, total
+from roofline.whatif.explanation.metrics import METRICS
 
 
 class KernelCalibration(Struct, frozen=True):

@@ -1,0 +1,84 @@
+"""Engines' own names of options on the command line, and the groups in which the options are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from typer.core import TyperCommand
+
+from roofline.cli.options import say
+from roofline.core.errors import RooflineError
+from roofline.core.options import Option
+from roofline.scenario.engine_options import IRRELEVANT
+from roofline.scenario.options import OPTIONS
+from roofline.serving.options import LOAD_OPTIONS
+
+ALL: dict[str, Option] = {**OPTIONS, **LOAD_OPTIONS}
+SPELLED = {flag.replace("_", "-"): option.flag for option in ALL.values() for flag in option.flags}
+
+
+class EngineFlags(TyperCommand):
+    """A command that reads an option by each name that an engine has for it: `--tensor-parallel-size 2` as `--tp 2`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {text for parameter in self.params for text in (*parameter.opts, *parameter.secondary_opts)}
+        deployed = any(parameter.name == "hw" for parameter in self.params)
+        words = list(_own_names(args, own))
+        try:
+            return super().parse_args(ctx, list(_relevant(words, own)) if deployed else words)
+        except Exception as error:
+            name = getattr(error, "option_name", None)  # the class of an unknown option depends on Typer's version
+            if deployed and name is not None and hasattr(error, "possibilities"):
+                known = (*own, *(flag for option in ALL.values() for flag in option.flags), *IRRELEVANT)
+                error.possibilities = get_close_matches(name, known)
+            raise
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The command's own options first, then those of the table in their groups."""
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for option in ALL.values():
+            groups.setdefault(option.group, [])
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and parameter.param_type_name == "option":
+                found = ALL.get((parameter.name or "").removesuffix("_"))
+                groups["Options" if found is None else found.group].append(record)
+        for title, records in groups.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _own_names(args: list[str], own: set[str]) -> Iterator[str]:
+    """The arguments, with the names of engines replaced by those of the table where the command has the option.
+
+    Raises RooflineError for an option that is given by two names.
+    """
+    named: dict[str, str] = {}
+    for place, text in enumerate(args):
+        if text == "--":
+            yield from args[place:]
+            return
+        flag, equals, value = text.partition("=")
+        known = flag if flag in own else SPELLED.get(flag.replace("_", "-"))
+        if known not in own:
+            yield text
+            continue
+        if named.setdefault(known, flag) != flag:
+            raise RooflineError(f"{flag} and {named[known]} name the same: give one of them")
+        yield f"{known}{equals}{value}"
+
+
+def _relevant(args: list[str], own: set[str]) -> Iterator[str]:
+    """The arguments without options of engines that change neither speed nor memory, each of which is noted."""
+    words = iter(args)
+    for text in words:
+        flag, equals, _ = text.partition("=")
+        if flag in own or flag not in IRRELEVANT:
+            yield text
+            continue
+        say(f"roofline: {flag} changes neither speed nor memory, and is left out", err=True)
+        if IRRELEVANT[flag] and not equals:
+            next(words, None)

@@ -1,0 +1,222 @@
+"""Options: what a person can vary, with the kind, range and unit of its values, and how they are read from text.
+
+The table of options is `roofline.scenario.options`. Commands, studies, axes, the page and the JSON schema are made from
+it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.core.errors import RooflineError, quote
+from roofline.core.units import Dimension, parse_count, parse_quantity
+
+NOTHING = "none"
+"""Text for an option that is not set."""
+
+SWITCHES = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off"), False)}
+"""The texts of a switch."""
+
+
+class Kind(Enum):
+    """The type of an option's value."""
+
+    GRID = "whole numbers"  # a count, or an array of them: all values are evaluated at once
+    INTEGER = "whole number"
+    NUMBER = "number"
+    TEXT = "text"
+    LIST = "names"  # joined by +
+    SWITCH = "switch"
+    TIME = "time"  # seconds, or a text with a unit
+
+    @property
+    def counts(self) -> bool:
+        """Whether values are whole numbers."""
+        return self in (Kind.GRID, Kind.INTEGER)
+
+    @property
+    def ranged(self) -> bool:
+        """Whether values are numbers of a range."""
+        return self.counts or self is Kind.NUMBER
+
+
+class Option(Struct, frozen=True):
+    """An option: its help, the kind, range and check of its values, its default, and what it sets.
+
+    `target` is the part of a scenario that the value sets: a field, or a group of fields and one of it. `default` is a
+    text, "" where nothing is set by default; `otherwise` says what then holds, in words. `check` raises RooflineError
+    for text that is invalid in every scenario. `readings` are further texts for values, None for a value that is not
+    set. `other` reads a value that is no number, for a GRID option that may be a distribution. `flags` are the option's
+    names on the command lines of engines.
+
+    `choices` are all values, `known` the names of values among others. `static` options describe one batch, which a
+    load has not. On a page an option that is `often` turned stands before the others, with the title `short` and, as a
+    slider, with `stops`. Tests turn an option to its `example`, which has an effect `beside` other options.
+    """
+
+    help: str
+    kind: Kind
+    group: str
+    target: tuple[str, ...] = ()
+    name: str = ""
+    short: str = ""
+    unit: str = ""
+    metavar: str = ""
+    low: float = 0
+    high: float = math.inf
+    default: str = ""
+    otherwise: str = ""
+    needed: str = ""
+    choices: tuple[str, ...] = ()
+    known: Callable[[], Iterable[str]] | None = None
+    check: Callable[[str], object] | None = None
+    readings: Mapping[str, str | None] = MappingProxyType({})
+    other: Callable[[Any], object] | None = None
+    flags: tuple[str, ...] = ()
+    static: bool = False
+    often: bool = False
+    stops: tuple[int, ...] = ()
+    example: str = ""
+    beside: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The texts of values that can be listed: all `choices`, or names among others."""
+        return self.choices if self.known is None else tuple(self.known())
+
+    @property
+    def described(self) -> str:
+        """The help, with what holds where nothing is set by default."""
+        return f"{self.help} [default: {self.otherwise}]" if self.otherwise else self.help
+
+    @property
+    def flag(self) -> str:
+        """The option's name on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def usual(self) -> Any:
+        """The value of the default; None where nothing is set."""
+        return self.read(self.default) if self.default else None
+
+    def read(self, value: object) -> Any:
+        """The option's value from text or from a YAML value; raises RooflineError."""
+        if value is None or (_is_nothing(value) and not self.needed):
+            return [] if self.kind is Kind.LIST else None
+        match self.kind:
+            case Kind.SWITCH:
+                return self._switch(value)
+            case Kind.LIST:
+                return self._list(value)
+            case Kind.TEXT:
+                return self._text(value)
+            case Kind.TIME:
+                return self._time(value)
+        if self.kind is Kind.GRID and hasattr(value, "dtype") and hasattr(value, "shape"):
+            return value  # an array, which the scenario checks
+        if self.other is not None and not isinstance(value, (int, float)):
+            if not isinstance(value, str):
+                return self.other(value)
+            if value.partition(":")[0].isidentifier() or value.endswith(".csv"):
+                return self.other(value)
+        return self.number(value)
+
+    def written(self, value: Any) -> list[str]:
+        """The texts of a value, each of which `read` takes: one, or one of each name of a list."""
+        if self.kind is Kind.LIST:
+            return [str(entry) for entry in value]
+        if self.kind is Kind.SWITCH:
+            return [str(value).lower()]
+        if self.kind.counts:
+            if getattr(value, "size", 1) != 1 or isinstance(value, list):
+                raise RooflineError(f"a grid of {self.name} is not one value")
+            return [str(value) if isinstance(value, str) else str(int(value))]
+        return [f"{value!r}" if isinstance(value, float) else str(value)]
+
+    def number(self, value: object) -> int | float:
+        """A number within the option's range; an integer if the option counts."""
+        what = "a whole number" if self.kind.counts else "a number"
+        what += " such as 512, 32k or 128K" if self.kind is Kind.GRID else ""
+        try:
+            number = self._parsed(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if isinstance(value, bool) or not math.isfinite(number) or (self.kind.counts and number != int(number)):
+            raise RooflineError(f"{self.name} takes {what}, got {quote(value)}")
+        if not self.low <= number <= self.high:
+            raise RooflineError(f"{self.name} must be between {self.low:.0f} and {self.high:.0f}, got {quote(value)}")
+        return int(number) if self.kind.counts else number
+
+    def _parsed(self, value: Any) -> float:
+        """The number in a value; raises ValueError, TypeError or OverflowError."""
+        if not isinstance(value, str):
+            return float(value)
+        return parse_count(value) if self.kind.counts else float(value.replace("_", ""))
+
+    def _time(self, value: object) -> float:
+        """Seconds above 0."""
+        found = parse_quantity(value, Dimension.TIME).value if isinstance(value, str) else value
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < math.inf:
+            raise RooflineError(f"{self.name} must be seconds above 0, or a text such as 500ms, got {quote(value)}")
+        return float(found)
+
+    def _text(self, value: object) -> str | None:
+        if isinstance(value, (list, dict, tuple, set)):
+            raise RooflineError(f"{self.name} takes one value, got {quote(value)[1:-1]}; several are an axis")
+        text = value if isinstance(value, str) else repr(value)
+        read = self.readings.get(text.strip().lower().replace("-", "_"), text)
+        if self.check is not None and read is not None:
+            self.check(read)
+        return read
+
+    def _switch(self, value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        key = str(value).lower()
+        if key not in SWITCHES:
+            raise RooflineError(f"{self.name} must be true or false, got {quote(value)}")
+        return SWITCHES[key]
+
+    def _list(self, value: object) -> list[str]:
+        entries = [value] if isinstance(value, str) else value
+        if not isinstance(entries, Iterable) or not all(isinstance(entry, str) for entry in entries):
+            raise RooflineError(f"{self.name} takes names joined by '+', got {quote(value)}")
+        names = [name.strip() for entry in entries for name in entry.split("+")]
+        if any(map(_is_nothing, names)):
+            if len(names) > 1:
+                raise RooflineError(f"{self.name} takes names or {NOTHING}, got {quote(' + '.join(names))}")
+            return []
+        for name in names if self.check is not None else ():
+            assert self.check is not None
+            self.check(name)
+        return names
+
+
+def table(options: Any) -> Mapping[str, Option]:
+    """The options in the annotations of a TypedDict, by name, in order."""
+    found: dict[str, Option] = {}
+    for name, hint in options.__annotations__.items():
+        option = next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Option)), None)
+        if option is not None:
+            option = replace(option, name=option.name or name, target=option.target or (name,))
+            found[option.name] = option
+    return found
+
+
+def _is_nothing(value: object) -> bool:
+    return isinstance(value, str) and value.strip().lower() == NOTHING
+
+
+def names_in(text: str | None) -> tuple[str, ...]:
+    """The names in a comma-separated list, none for None; raises RooflineError if the list has no name."""
+    names = tuple(filter(None, (name.strip() for name in (text or "").split(","))))
+    if text is not None and not names:
+        raise RooflineError(f"expected names separated by commas, got {quote(text)}")
+    return names

@@ -1,0 +1,109 @@
+"""Values and switches of engines' own options: what vLLM and SGLang name otherwise, with their meanings.
+
+Names and values are those of `EngineArgs`, `CacheDType` and `QuantizationMethods` (vllm-project/vllm, vllm/engine and
+vllm/config, 2026). A value is read as the format or scheme that it stands for; None is the checkpoint's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from roofline.core.errors import RooflineError, UnknownNameError
+
+if TYPE_CHECKING:
+    from roofline.specs.model import Model
+
+DTYPES: Mapping[str, str | None] = MappingProxyType(
+    {"auto": None, "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
+)
+"""Values of `dtype`."""
+
+CACHE_DTYPES: Mapping[str, str | None] = MappingProxyType(
+    {**DTYPES, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8_inc": "fp8"}
+)
+"""Values of vLLM's `--kv-cache-dtype`."""
+
+METHODS: Mapping[str, str | None] = MappingProxyType(
+    {
+        "auto_awq": "awq",
+        "awq_marlin": "awq",
+        "auto_gptq": "gptq",
+        "gptq_marlin": "gptq",
+        "fbgemm_fp8": "fp8",
+        "fp8_per_tensor": "fp8",
+        "fp8_per_channel": "fp8",
+        "fp8_per_block": "fp8_block",
+        "modelopt": "fp8",
+        "modelopt_fp4": "nvfp4",
+        "gpt_oss_mxfp4": "mxfp4",
+        "bitsandbytes": "nf4",
+        "int8_per_channel_weight_only": "W8",
+    }
+)
+"""`--quantization`: the methods that stand for one scheme; compressed-tensors and others have several."""
+
+IRRELEVANT: Mapping[str, bool] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("--port", "--api-key", "--served-model-name", "--tokenizer", "--tokenizer-path", "--tokenizer-mode"), True
+        ),
+        **dict.fromkeys(("--revision", "--download-dir", "--load-format", "--generation-config", "--log-level"), True),
+        **dict.fromkeys(("--chat-template", "--tool-call-parser", "--reasoning-parser", "--response-role"), True),
+        **dict.fromkeys(("--uvicorn-log-level", "--allowed-origins", "--root-path", "--random-seed", "--alias"), True),
+        **dict.fromkeys(("--temp", "--top-p", "--top-k", "--min-p", "--ssl-keyfile", "--ssl-certfile"), True),
+        **dict.fromkeys(("--trust-remote-code", "--enable-auto-tool-choice", "--disable-log-requests"), False),
+        **dict.fromkeys(("--disable-log-stats", "--enable-metrics", "--log-disable", "--no-webui", "--jinja"), False),
+        **dict.fromkeys(("--no-enable-log-requests", "--metrics", "--slots", "--no-mmap", "--mlock"), False),
+    }
+)
+"""Options of `vllm serve`, `sglang.launch_server` and `llama-server` that change neither speed nor memory, with whether
+they take a value (vllm-project/vllm, sgl-project/sglang and ggml-org/llama.cpp, 2026)."""
+
+
+def check_dtype(name: str) -> None:
+    """Raise UnknownNameError for what is no unquantized format."""
+    if name not in DTYPES.values():
+        raise UnknownNameError("dtype", name, [*DTYPES, *filter(None, DTYPES.values())])
+
+
+def chosen_scheme(quantization: str, quant: str | None, model: Model) -> str | None:
+    """The scheme of a `quantization` method; None if the checkpoint is released in one of that method."""
+    if quant is not None:
+        raise RooflineError("quant and quantization name the same: give one of them")
+    own = model.quantization
+    return None if own is not None and own.startswith(quantization) else quantization
+
+
+def expert_parallel(
+    degrees: Mapping[str, int], model: Model, option: str = "enable_expert_parallel", instead: str = ""
+) -> dict[str, int]:
+    """The degrees with the experts divided among all tensor- and data-parallel ranks, as vLLM's switch does.
+
+    `option` and what to do `instead` are named in errors.
+    """
+    if not model.experts:
+        raise RooflineError(f"{option}: {model.name} has no experts{instead}")
+    ranks = degrees.get("tensor", 1) * degrees.get("data", 1)
+    if (other := degrees.get("expert", 1)) not in (1, ranks):
+        raise RooflineError(f"{option} divides experts among {ranks} ranks, not {other} (ep)")
+    return {**degrees, "expert": ranks}
+
+
+def attention_parallel(degrees: Mapping[str, int], model: Model) -> dict[str, int]:
+    """The degrees where each tensor- and data-parallel rank attends to sequences of its own.
+
+    As SGLang's `--enable-dp-attention`, with the experts divided among all ranks.
+    """
+    divided = expert_parallel(degrees, model, "dp_attention", "; dp serves replicas")
+    return {**divided, "tensor": 1, "data": divided["expert"]}
+
+
+def limited_context(model: Model, longest: int) -> int:
+    """The maximum context with a `max_model_len`; raises RooflineError beyond that of the model, as vLLM does."""
+    if model.max_context is not None and longest > model.max_context:
+        raise RooflineError(
+            f"max_model_len {longest} exceeds the maximum context of {model.name}, {model.max_context} tokens"
+        )
+    return longest

@@ -1,0 +1,290 @@
+"""What was asked: option values as given, and the parts of a scenario, before techniques, that they stand for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
+
+from roofline.core.errors import RooflineError, quote
+from roofline.core.options import Kind, Option
+from roofline.graph.convention import Convention
+from roofline.graph.offload import Offload, parse_offload
+from roofline.graph.parallel import SINGLE, Parallelism
+from roofline.scenario.catalogue import catalogue
+from roofline.scenario.engine_options import attention_parallel, chosen_scheme, expert_parallel, limited_context
+from roofline.scenario.lengths import Lengths
+from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, find_option, missing
+from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers
+from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
+from roofline.specs.engine import Engine, resolve_engine
+from roofline.specs.hardware import Hardware, load_devices, load_hardware
+from roofline.specs.library import spec_path, written
+from roofline.specs.model import Model
+from roofline.specs.modelspec import load_model
+from roofline.specs.precision import PLAIN, Precision
+
+OBJECTS: Mapping[str, type] = {"precision": Precision, "settings": Settings, "fusions": object, "drawn": object}
+"""Keywords without text: objects of the library that stand for several options."""
+
+_OF_TYPE: Mapping[str, type] = {"engine": Engine, "offload": Offload, "convention": Convention}
+"""Options that also take an object of the library."""
+
+CPU = "core-i9-13900k"
+"""The CPU beside a GPU, as of the technique that puts layers on it."""
+
+TARGETS = {name: option.target for name, option in OPTIONS.items() if len(option.target) == 2}
+"""The group and the part of it that an option sets."""
+
+INSTEAD: Mapping[str, tuple[str, ...]] = {"quant": ("quantization",), "quantization": ("quant",)}
+"""Options that a new value of another one replaces."""
+
+
+class Question(Struct, frozen=True, dict=True):
+    """Option values as given, by name; of model and hardware the objects, with the names or paths in `written`.
+
+    `counted` is the degree of tensor parallelism that stems from hardware named with its count, as in 8xH200.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)
+    counted: int = 1
+
+    def with_(self, changes: Mapping[str, Any]) -> Question:
+        """The question with other values; None takes a value back. Raises RooflineError."""
+        values, written, counted, seen = dict(self.values), dict(self.written), self.counted, set[str]()
+        for given, value in sorted(changes.items(), key=lambda change: change[0] in ("hw", "hardware")):
+            name = given if given in OBJECTS else find_option(given).name
+            if given == "precision" and isinstance(value, str):
+                name = "quant"  # "fp8" names a scheme
+            if name in seen:
+                raise RooflineError(f"{given} is given twice")
+            seen.add(name)
+            for other in INSTEAD.get(name, ()):
+                if other not in changes:
+                    values.pop(other, None)
+            if name == "hw" and counted > 1 and "tp" not in changes:
+                values.pop("tp", None)
+                counted = 1
+            read, text = _read(name, value)
+            written = {key: kept for key, kept in written.items() if key != name} | (
+                {} if text is None else {name: text}
+            )
+            if read is None or (name in OPTIONS and OPTIONS[name].kind is Kind.LIST and not read):
+                values.pop(name, None)
+                continue
+            if name == "hw":
+                read, devices = read
+                if devices > 1 and (filled := _filled(values, devices, value)) is not None:
+                    values["tp"], counted = filled, filled
+            values[name] = read
+        return Question(values, written, counted)
+
+    @cached_property
+    def as_released(self) -> bool:
+        """Whether a quantized checkpoint keeps its released format: no option or technique sets another."""
+        model = self.values.get("model")
+        if model is None or model.quantization is None or "precision" in self.values:
+            return False
+        if any(self.values.get(name) is not None for name in ("quant", "quantization", "weights")):
+            return False
+        return all(catalogue().slot(name) != "weight format" for name in self.values.get("with", ()))
+
+    @cached_property
+    def groups(self) -> dict[str, dict[str, Any]]:
+        """The values of options that set a part of a group (formats, degrees, settings), by group and part."""
+        found: dict[str, dict[str, Any]] = {"formats": {}, "degrees": {}, "settings": {}}
+        for name, value in self.values.items():
+            if (target := TARGETS.get(name)) is not None:
+                found[target[0]][target[1]] = value
+        return found
+
+    @cached_property
+    def profile(self) -> Engine:
+        """The engine's profile."""
+        return resolve_engine(self.values["hw"], self.values.get("engine"), self.values["model"])
+
+    @cached_property
+    def degrees(self) -> dict[str, Any]:
+        """The degrees of parallelism by field, with those that the switches of engines set."""
+        settings: Settings = self.values.get("settings", PLAIN_SETTINGS)
+        ranks = {**_set_degrees(settings.parallel), **self.groups["degrees"]}
+        if self.values.get("enable_expert_parallel"):
+            ranks = expert_parallel(ranks, self.values["model"])
+        if self.values.get("dp_attention"):
+            ranks = attention_parallel(ranks, self.values["model"])
+        return ranks
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The values that differ from the options' defaults, by name and in the table's order. Raises RooflineError."""
+        found: dict[str, Any] = {}
+        for name in self.values.keys() & OBJECTS.keys():
+            if name != "drawn":
+                raise RooflineError(f"the {name} of the scenario is an object, for which no option stands")
+        for name, option in OPTIONS.items():
+            if name not in self.values:
+                continue
+            value = self._named(option)
+            if isinstance(value, np.ndarray) or value != option.usual:
+                found[name] = value
+        return found
+
+    def _named(self, option: Option) -> Any:
+        """The value of an option as a text, a number or a list."""
+        name, value = option.name, self.values[option.name]
+        if isinstance(value, (Model, Hardware)):
+            written = self.written.get(name, value.name)
+            same = load_model(written) if isinstance(value, Model) else load_devices(written)[0]
+            if same != value:
+                raise RooflineError(
+                    f"the {'model' if name == 'model' else 'hardware'} was made in Python: no name is its"
+                )
+            return written
+        if isinstance(value, Engine):
+            raise RooflineError("an engine made in Python has no name for a command")
+        if isinstance(value, Offload):
+            return value.written
+        if isinstance(value, Lengths):
+            return value.written
+        return str(value) if isinstance(value, Convention) else value
+
+
+def _read(name: str, value: Any) -> tuple[Any, str | None]:
+    """The value of an option or object as it is kept, and its text where that is a name or a path."""
+    if name in OBJECTS:
+        if value is not None and not isinstance(value, OBJECTS[name]):
+            raise RooflineError(f"{name} takes a {OBJECTS[name].__name__}, got {quote(value)}")
+        return value, None
+    option = OPTIONS[name]
+    if value is None or isinstance(value, (_OF_TYPE.get(name) or Lengths)):
+        return value, None
+    if name == "model":
+        return load_model(value), None if isinstance(value, Model) else written(value, name)
+    if name == "hw":
+        hardware, devices = load_devices(value)
+        if isinstance(value, Hardware):
+            return (hardware, devices), None
+        text = written(value, name)
+        return (hardware, devices), hardware.name if spec_path(text, "hwspecs") is None else text
+    if isinstance(value, os.PathLike):
+        value = written(value, name)
+    if option.kind is Kind.GRID and not isinstance(value, str):
+        return value, None  # checked with its array, where there is one
+    return option.read(value), None
+
+
+def _filled(values: Mapping[str, Any], devices: int, name: object) -> int | None:
+    """The degree of tensor parallelism on hardware named with its count; None where degrees need it all."""
+    asked: dict[str, Any] = {part: values[key] for part, key in DEGREES.items() if key in values and key != "nodes"}
+    needed = Parallelism(**asked).devices
+    if needed not in (1, devices):
+        raise RooflineError(f"{quote(name)} is {devices} devices, and the degrees of parallelism need {needed}")
+    return devices if needed < devices else None
+
+
+def resolve(question: Question) -> dict[str, Any]:
+    """The fields of the scenario of a question, before its techniques. Raises RooflineError."""
+    values = question.values
+    for needed in NEEDED:
+        if needed not in values:
+            raise RooflineError(missing(needed), options=["hw"] if needed == "hw" else [])
+    model, hardware = values["model"], values["hw"]
+    settings = _settings(question)
+    if settings.longest is not None:
+        model = replace(model, max_context=limited_context(model, settings.longest))
+    drawn = tuple(value if isinstance(value, Lengths) else None for value in map(values.get, ("prompt", "generate")))
+    return {
+        "model": model,
+        "hardware": hardware,
+        "batch": values.get("batch", 1),
+        "prompt": _mean(values.get("prompt")),
+        "generate": _mean(values.get("generate", OPTIONS["generate"].usual)),
+        "context": values.get("context"),
+        "prefix": values.get("prefix", 0),
+        "precision": _precision(question),
+        "fusions": _fusions(values),
+        "convention": values.get("convention", Convention.PHYSICAL),
+        "images": values.get("images", 0),
+        "settings": settings,
+        "techniques": (),
+        "engine": values.get("engine"),
+        "price": values.get("price"),
+        "image_size": values.get("image_size"),
+        "host": values.get("host"),
+        "drawn": values.get("drawn", drawn),
+    }
+
+
+def _mean(length: Any) -> Any:
+    """A length, or the mean of a distribution in whole tokens."""
+    return max(1, round(length.mean)) if isinstance(length, Lengths) else length
+
+
+def _settings(question: Question) -> Settings:
+    """The settings, of which single options and degrees of parallelism change some."""
+    values, single = question.values, dict(question.groups["settings"])
+    settings: Settings = values.get("settings", PLAIN_SETTINGS)
+    if (offload := values.get("offload")) is not None:
+        single["offload"] = parse_offload(offload) if isinstance(offload, str) else offload
+    if (tokens := values.get("ctx_size")) is not None:
+        if "longest" in single:
+            raise RooflineError("ctx_size and max_model_len name the same: give one of them")
+        single["longest"] = tokens // single.get("sequences", 1)
+    if (layers := values.get("n_gpu_layers")) is not None:
+        single["host"] = gpu_layers(values["model"], load_hardware(CPU), layers)
+    if question.degrees:
+        ranks: dict[str, Any] = question.degrees
+        single["parallel"] = Parallelism(**ranks)
+    return replace(settings, **single) if single else settings
+
+
+def _set_degrees(parallel: Parallelism) -> dict[str, Any]:
+    """The degrees that differ from their defaults."""
+    if parallel is SINGLE:
+        return {}
+    return {name: value for name, value in asdict(parallel).items() if value != getattr(SINGLE, name)}
+
+
+def _precision(question: Question) -> Precision:
+    """The formats on this hardware, before techniques.
+
+    With a technique that sets the weight format, a quantized checkpoint counts as 16 bits.
+    """
+    values, formats = question.values, question.groups["formats"]
+    model, hardware = values["model"], values["hw"]
+    own: Precision | None = values.get("precision")
+    method = values.get("quantization")
+    if own is not None:
+        if formats or method is not None:
+            raise RooflineError("precision gives all formats at once: give it, or single formats")
+        return own
+    if method is not None:
+        formats = {**formats, "scheme": chosen_scheme(method, formats.get("scheme"), model)}
+    if model.quantization is not None and not _released(question, formats):
+        formats = {**formats, "scheme": formats.get("scheme") or PLAIN}
+    return precision_of(model, hardware, question.profile, **formats)
+
+
+def _released(question: Question, formats: Mapping[str, str | None]) -> bool:
+    """Whether neither formats nor techniques replace those of the checkpoint."""
+    if any(formats.get(part) for part in RELEASED_OVERRIDES):
+        return False
+    return all(catalogue().slot(name) != "weight format" for name in question.values.get("with", ()))
+
+
+def _fusions(values: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The fusions of the switches, or of the object; None for the convention's own."""
+    if "fusions" in values:
+        if "flash" in values or "fuse" in values:
+            raise RooflineError("fusions names all at once: give it, or flash and fuse")
+        return None if values["fusions"] is None else values["fusions"]
+    if "flash" not in values and "fuse" not in values:
+        return None
+    flash = values.get("flash", values.get("convention", Convention.PHYSICAL) == Convention.PHYSICAL)
+    return (*(("attention",) if flash else ()), *values.get("fuse", ()))

@@ -1,0 +1,144 @@
+"""The options of a load: how requests arrive, how long, and the targets that they have; the keywords of `serve`.
+
+They continue the table of `roofline.scenario.options`, with the question itself first: a load has the lengths of its
+scenario.
+"""
+
+# Annotations are evaluated here, at once: their metadata is the table.
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+from roofline.core.limits import MAX_CONCURRENCY, MAX_RATE
+from roofline.core.options import Kind, Option, table
+
+if TYPE_CHECKING:
+    from roofline.serving.load import Trace
+    from roofline.serving.pools import Pools
+
+LOAD, TARGETS = "Load", "Targets"
+"""The groups of the options."""
+
+
+class LoadOptions(TypedDict, total=False):
+    """The options of a load by keyword: one of `concurrency`, `rate`, `offline` and `trace`, and how."""
+
+    concurrency: Annotated[
+        int | Sequence[int] | None,
+        Option(
+            "Requests in flight: 64, 1,8,64 or 1:256:log9.",
+            Kind.INTEGER,
+            LOAD,
+            metavar="VALUES",
+            short="requests in flight",
+            unit="requests",
+            low=1,
+            high=MAX_CONCURRENCY,
+            flags=("--max-concurrency",),
+            example="1:256:log9",
+        ),
+    ]
+    rate: Annotated[
+        float | Sequence[float] | None,
+        Option(
+            "Requests/s that arrive: 4/s, 1,2,4 or 0.5:8:log9.",
+            Kind.NUMBER,
+            LOAD,
+            metavar="VALUES",
+            short="requests/s that arrive",
+            unit="requests/s",
+            low=1e-6,
+            high=MAX_RATE,
+            flags=("--request-rate",),
+            example="1,2,4",
+        ),
+    ]
+    offline: Annotated[
+        int | None,
+        Option("All N requests at once.", Kind.INTEGER, LOAD, metavar="N", low=1, high=MAX_CONCURRENCY, example="512"),
+    ]
+    trace: Annotated[
+        "str | os.PathLike[str] | Trace | None",
+        Option(
+            "A trace (CSV or JSONL: Azure, Mooncake, ShareGPT lengths).",
+            Kind.TEXT,
+            LOAD,
+            metavar="FILE",
+            example="trace.csv",
+        ),
+    ]
+    burstiness: Annotated[
+        float | None,
+        Option(
+            "Of the rate: 1 is Poisson, less is burstier.",
+            Kind.NUMBER,
+            LOAD,
+            low=1e-6,
+            high=1e6,
+            default="1.0",
+            example="0.5",
+        ),
+    ]
+    prefix_hits: Annotated[
+        float | None,
+        Option(
+            "Fraction of each prompt in the prefix cache.",
+            Kind.NUMBER,
+            LOAD,
+            short="Prefix hits",
+            low=0,
+            high=1,
+            default="0.0",
+            example="0.5",
+        ),
+    ]
+    rounds: Annotated[
+        float | None,
+        Option(
+            "Simulate a benchmark of ROUNDS x concurrency requests, all sent at the start.",
+            Kind.NUMBER,
+            LOAD,
+            low=1e-6,
+            high=1e6,
+            example="10",
+        ),
+    ]
+    simulate: Annotated[
+        int | None,
+        Option(
+            "Simulate N requests one by one, at each value.",
+            Kind.INTEGER,
+            LOAD,
+            metavar="N",
+            low=1,
+            high=10**6,
+            flags=("--num-prompts",),
+            example="300",
+        ),
+    ]
+    seed: Annotated[
+        int | None, Option("Seed of the simulation.", Kind.INTEGER, LOAD, low=0, high=2**63, default="0", example="7")
+    ]
+    disaggregation: Annotated[
+        "str | Pools | None",
+        Option(
+            "Prefill and decode on devices of their own: replicas of both (prefills=2,decodes=1), hardware and layout"
+            " of decode (decode=h200-sxm,tp=8,ep=8,dp=1), the link of the KV cache (link=network or node).",
+            Kind.TEXT,
+            LOAD,
+            metavar="KEY=VALUE,...",
+            example="prefills=2,decodes=1",
+        ),
+    ]
+    ttft: Annotated[
+        float | str | None,
+        Option("Maximum TTFT, such as 500ms.", Kind.TIME, TARGETS, short="TTFT", metavar="TIME", example="2s"),
+    ]
+    tpot: Annotated[
+        float | str | None,
+        Option("Maximum TPOT, such as 30ms.", Kind.TIME, TARGETS, short="TPOT", metavar="TIME", example="50ms"),
+    ]
+
+
+LOAD_OPTIONS: Mapping[str, Option] = table(LoadOptions)
+"""The options by name: the keywords of `serve`, and with dashes the command line's."""

@@ -1,0 +1,195 @@
+"""What a user of the library types: names, paths and objects, settings that are obeyed, values that are refused."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from roofline import RooflineError, Scenario, UnknownNameError, analyze, load_hardware, load_model, parse_precision
+from roofline.scenario.settings import Settings
+from roofline.serving import Load, serve
+from roofline.specs.engine import load_engine
+from roofline.techniques import apply_techniques
+from roofline.whatif.solve import Targets, max_batch, max_concurrency
+from tests.paths import ROOT
+
+MODEL, HARDWARE = load_model("llama-2-7b"), load_hardware("a6000")
+
+
+def test_names_paths_and_objects_are_one_question() -> None:
+    asked = Scenario("llama-2-7b", "a6000")
+    paths = Path("modelspecs/llama-2-7b.yaml"), Path("hwspecs/a6000.yaml")
+    for model in ("llama-2-7b", ROOT / paths[0], str(ROOT / paths[0]), MODEL):
+        for hardware in ("a6000", ROOT / paths[1], str(ROOT / paths[1]), HARDWARE):
+            same = Scenario(model, hardware)
+            assert (same, hash(same)) == (asked, hash(asked))
+    assert Scenario(model=MODEL, hw="a6000") == Scenario("llama-2-7b", hardware=HARDWARE) == asked
+    assert Scenario(MODEL, HARDWARE, engine=load_engine("vllm")).profile == asked.profile
+    assert load_model(MODEL) is MODEL
+    assert load_model(ROOT / paths[0]) == MODEL
+    assert load_hardware(ROOT / paths[1]) == HARDWARE
+
+
+@pytest.mark.parametrize("techniques", [("awq",), ["awq"], "awq"])
+def test_techniques_are_applied(techniques: Any) -> None:
+    quantized = Scenario(MODEL, HARDWARE, techniques=techniques)
+    assert quantized.techniques == ("awq",)
+    assert analyze(quantized).memory.weights < 0.4 * analyze(Scenario(MODEL, HARDWARE)).memory.weights
+    assert apply_techniques(Scenario(MODEL, HARDWARE), "awq").precision == quantized.precision
+
+
+def test_a_scheme_by_name_is_a_precision() -> None:
+    assert Scenario(MODEL, HARDWARE, precision="fp8") == Scenario(MODEL, HARDWARE, quant="fp8")
+    object_ = parse_precision("fp16", "awq")
+    assert Scenario(MODEL, HARDWARE, precision=object_).precision == object_
+    with pytest.raises(RooflineError, match="precision gives all formats at once"):
+        Scenario(MODEL, HARDWARE, precision=object_, kv="fp8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"techniques": ("nonsense",)}, "unknown technique 'nonsense'"),
+        ({"techniques": ("awq", "gptq")}, "both set the weight format"),
+        ({"batchs": 4}, "unknown option of a scenario 'batchs'; did you mean 'batch'"),
+        ({"precision": "nonsense"}, "unknown quantization scheme 'nonsense'"),
+        ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean 'vllm'"),
+        ({"settings": {"chunk": 3}}, "settings takes a Settings"),
+        ({"price": -1.0}, "price must be between 0"),
+        ({"tp": 3}, "tensor parallelism of 3 does not divide"),
+        ({"max_num_seqs": 4, "batch": 5}, "a batch of 5 is more than max_num_seqs allows at once, 4"),
+        ({"max_model_len": 100}, "a sequence of 640 tokens is longer than max_model_len 100"),
+        ({"tp": 2, "tensor_parallel_size": 4}, "is given twice"),
+    ],
+)
+def test_what_no_scenario_has_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RooflineError, match=message):
+        analyze(Scenario("llama-2-7b", "a6000", **options))
+
+
+def test_unknown_names_and_objects_of_other_kinds_are_refused() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'llama-2-7b'"):
+        Scenario("llama-2-7", "a6000")
+    with pytest.raises(RooflineError, match="hardware is a name, a path or a Hardware"):
+        Scenario(MODEL, MODEL)
+    with pytest.raises(RooflineError, match="hardware is missing"):
+        Scenario(MODEL)
+    with pytest.raises(RooflineError, match="memory_bandwidth of Hardware must be a number above 0"):
+        replace(HARDWARE, memory_bandwidth=-5.0)
+
+
+def test_the_names_of_engines_are_options() -> None:
+    assert Scenario(MODEL, HARDWARE, tensor_parallel_size=2, max_running_requests=8) == Scenario(
+        MODEL, HARDWARE, tp=2, max_num_seqs=8
+    )
+    assert Scenario(MODEL, HARDWARE, kv_cache_dtype="fp8_e4m3") == Scenario(MODEL, HARDWARE, kv="fp8")
+
+
+def test_single_options_change_nested_settings() -> None:
+    settings = Settings(chunk=256, sequences=8)
+    changed = Scenario(MODEL, HARDWARE, settings=settings, max_num_seqs=16, tp=2)
+    assert (changed.settings.chunk, changed.settings.sequences) == (256, 16)
+    assert changed.settings.parallel.tensor == 2
+
+
+def test_with_applies_techniques_again_and_none_takes_back() -> None:
+    asked = Scenario(MODEL, HARDWARE, techniques=["awq"], batch=4)
+    assert asked.with_(batch=8) == Scenario(MODEL, HARDWARE, techniques=["awq"], batch=8)
+    assert asked.with_(hw="h100-sxm").precision == Scenario(MODEL, "h100-sxm", techniques=["awq"]).precision
+    assert asked.with_(techniques=None, batch=None) == Scenario(MODEL, HARDWARE)
+    assert asked.without("techniques", "batch") == Scenario(MODEL, HARDWARE)
+    assert asked.with_() == asked
+    plain = asked.changed(batch=16)
+    with pytest.raises(RooflineError, match="cannot be asked again"):
+        plain.with_(batch=2)
+
+
+def test_a_count_of_devices_is_their_tensor_parallelism() -> None:
+    eight = Scenario("llama-3.1-70b", "8xh200")
+    assert eight == Scenario("llama-3.1-70b", "h200-sxm", tp=8)
+    assert eight.with_(hw="4xh100-sxm").settings.parallel.tensor == 4
+    assert eight.with_(hw="h100-sxm").settings.parallel.tensor == 1
+    assert eight.with_(pp=2).settings.parallel.devices == 16
+    with pytest.raises(RooflineError, match="is 8 devices, and the degrees of parallelism need 2"):
+        Scenario("llama-3.1-70b", "8xh200", tp=2)
+
+
+def test_scenarios_compare_hash_copy_and_pickle() -> None:
+    batches = np.array([1, 2, 4])
+    for options in ({}, {"batch": 8}, {"batch": batches}, {"techniques": ["awq"]}, {"prompt": "uniform:10:20"}):
+        one, other = (Scenario("llama-2-7b", "a6000", **options) for _ in range(2))  # type: ignore[arg-type]
+        assert (one, hash(one)) == (other, hash(other))
+        assert pickle.loads(pickle.dumps(one)) == copy.deepcopy(one) == copy.copy(one) == one
+        assert pickle.loads(pickle.dumps(one)).with_(generate=7) == one.with_(generate=7)
+    assert Scenario(MODEL, HARDWARE, batch=batches) != Scenario(MODEL, HARDWARE, batch=batches + 1)
+    assert Scenario(MODEL, HARDWARE) != Scenario(MODEL, HARDWARE, price=1.0)
+    assert Scenario(MODEL, HARDWARE) != MODEL
+
+
+def test_a_scenario_does_not_change() -> None:
+    asked = Scenario(MODEL, HARDWARE)
+    with pytest.raises(AttributeError, match=r"with_\(batch=\.\.\.\)"):
+        asked.batch = 3
+    with pytest.raises(AttributeError):
+        del asked.batch
+
+
+def test_options_are_what_differs_from_the_defaults() -> None:
+    asked = Scenario("llama-2-7b", "a6000", batch=1, tp=2, quant=None, techniques=["eagle:accept=2"], flash=True)
+    assert asked.options == {
+        "model": "llama-2-7b",
+        "hw": "a6000",
+        "flash": True,
+        "with": ["eagle:accept=2"],
+        "tp": 2,
+    }
+    assert Scenario(**asked.options) == asked
+    with pytest.raises(RooflineError, match="made in Python"):
+        _ = Scenario(replace(MODEL, groups=MODEL.groups[:1], title="mine"), HARDWARE).options
+    with pytest.raises(RooflineError, match="the settings of the scenario is an object"):
+        _ = Scenario(MODEL, HARDWARE, settings=Settings(chunk=8)).options
+
+
+def test_lengths_of_a_load_come_from_the_question() -> None:
+    short = Scenario(MODEL, HARDWARE, prompt=100, generate=50)
+    long = Scenario(MODEL, HARDWARE, prompt=2000, generate=50)
+    times = [serve(asked, Load(concurrency=1), [8]).outcomes[0].ttft.mean.mid for asked in (short, long)]
+    assert times[1] > 5 * times[0]
+    assert serve(long, concurrency=8).outcomes[0].ttft.mean.mid == times[1]
+    with pytest.raises(RooflineError, match="prompt is 2000 in the scenario and 1000 in the load"):
+        serve(long, Load(prompt=1000, concurrency=8))
+
+
+def test_a_cached_prefix_is_in_the_prefix_cache_of_a_load() -> None:
+    cached = serve(Scenario(MODEL, HARDWARE, prompt=500, prefix=1500), concurrency=4)
+    hits = serve(Scenario(MODEL, HARDWARE, prompt=2000), concurrency=4, prefix_hits=0.75)
+    assert cached.outcomes[0].ttft.mean == hits.outcomes[0].ttft.mean
+
+
+@pytest.mark.parametrize(
+    ("settings", "least"),
+    [({"max_num_seqs": 4}, 2), ({"gpu_memory_utilization": 0.4}, 1.2), ({"max_num_batched_tokens": 256}, 1.05)],
+)
+def test_settings_of_the_engine_are_obeyed_under_load(settings: dict[str, Any], least: float) -> None:
+    plain = Scenario(MODEL, HARDWARE, prompt=2000, generate=200)
+    limited = plain.with_(**settings)
+    free, bound = (serve(asked, concurrency=48).outcomes[0] for asked in (plain, limited))
+    assert bound.ttft.mean.mid > least * free.ttft.mean.mid
+    if "max_num_seqs" in settings:
+        assert bound.running <= 4 + 1e-9
+        assert max_concurrency(limited, Targets(tpot=0.2)).value <= 4
+        assert max_batch(limited, Targets()).value == 4
+
+
+def test_a_distribution_is_of_a_load() -> None:
+    asked = Scenario(MODEL, HARDWARE, prompt="uniform:100:300")
+    assert asked.prompt == 200
+    assert serve(asked, concurrency=4).load.prompts.written == "uniform:100:300"
+    with pytest.raises(RooflineError, match="a distribution under load"):
+        analyze(asked)

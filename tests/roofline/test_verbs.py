@@ -1,0 +1,226 @@
+"""The eight verbs as a user calls them: with names, from `roofline` alone, and what every answer offers."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import pkgutil
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import roofline
+from roofline import RooflineError, Scenario, advise, analyze, compare, explain, load_model, serve, size, solve, sweep
+from tests.conftest import Run
+
+SMALL = Scenario("llama-3.2-1b", "l4", batch=4, prompt=128, generate=16)
+WORDS = ("llama-3.2-1b", "--hw", "l4", "--batch", "4", "--prompt", "128", "--generate", "16")
+OTHER = SMALL.with_(quant="fp8")
+SERVICE = ("--rate", "4", "--prompt", "128", "--generate", "16", "--tpot", "50ms", "--hw", "l4,a10g")
+
+ANSWERS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "analyze": (lambda: analyze(SMALL), ("analyze", *WORDS)),
+    "analyze what does not fit": (
+        lambda: analyze(Scenario("llama-3.1-70b", "l4")),
+        ("analyze", "llama-3.1-70b", "--hw", "l4"),
+    ),
+    "analyze an encoder": (
+        lambda: analyze(Scenario("bert-base", "l4", batch=8)),
+        ("analyze", "bert-base", "--hw", "l4", "--batch", "8"),
+    ),
+    "serve": (
+        lambda: serve(SMALL.with_(batch=None), concurrency=[1, 16], ttft="500ms", tpot=0.02),
+        ("serve", *WORDS[:3], *WORDS[5:], "--concurrency", "1,16", "--ttft", "500ms", "--tpot", "20ms"),
+    ),
+    "serve at a rate": (
+        lambda: serve(SMALL.with_(batch=None), rate=2.0, prefix_hits=0.5),
+        ("serve", *WORDS[:3], *WORDS[5:], "--rate", "2", "--prefix-hits", "0.5"),
+    ),
+    "compare": (
+        lambda: compare(SMALL, OTHER),
+        ("compare", " ".join(WORDS), " ".join((*WORDS, "--quant", "fp8"))),
+    ),
+    "solve.max_batch": (
+        lambda: solve.max_batch(SMALL, tpot="30ms"),
+        ("solve", "max-batch", *WORDS, "--tpot", "30ms"),
+    ),
+    "solve.max_bits at high": (
+        lambda: solve.max_bits(SMALL, tpot=0.01, fits=False, at="high"),
+        ("solve", "max-bits", *WORDS, "--tpot", "10ms", "--ignore-memory", "--at", "high"),
+    ),
+    "solve.break_even": (
+        lambda: solve.break_even(SMALL, OTHER),
+        ("solve", "break-even", *WORDS, "--against", "--quant fp8"),
+    ),
+    "solve.max_rate": (
+        lambda: solve.max_rate(SMALL.with_(batch=None), ttft="1s", tpot="30ms"),
+        ("solve", "max-rate", *WORDS[:3], *WORDS[5:], "--ttft", "1s", "--tpot", "30ms"),
+    ),
+    "solve.crossover": (lambda: solve.crossover(SMALL), ("solve", "crossover", *WORDS)),
+    "advise": (
+        lambda: advise(SMALL, objective="tpot", tpot="30ms", memory="20GB", gpus=2, top=2),
+        ("advise", *WORDS, *["--objective", "tpot", "--tpot", "30ms", "--memory", "20GB", "--gpus", "2", "--top", "2"]),
+    ),
+    "size": (
+        lambda: size("llama-3.2-1b", rate="4/s", prompt=128, generate=16, tpot="50ms", hw=["l4", "a10g"]),
+        ("size", "llama-3.2-1b", *SERVICE),
+    ),
+    "size with options": (
+        lambda: size("llama-3.2-1b", rate=4, prompt=128, generate=16, tpot=0.05, hw="l4,a10g", tp=1, quant="fp8"),
+        ("size", "llama-3.2-1b", *SERVICE, "--tp", "1", "--quant", "fp8"),
+    ),
+    "explain": (lambda: explain(SMALL, "tpot"), ("explain", "tpot", *WORDS)),
+    "explain an operator": (
+        lambda: explain(analyze(SMALL), "down_proj", "decode"),
+        ("explain", "down_proj", *WORDS, "--phase", "decode"),
+    ),
+    "sensitivity": (lambda: roofline.whatif.sensitivity(SMALL), ("sensitivity", *WORDS)),
+}
+"""An answer of each verb by names, and the command that prints its document."""
+
+GRIDS: dict[str, Callable[[], Any]] = {
+    "analyze a grid": lambda: analyze(SMALL.with_(batch=np.array([1, 8])[:, None], prompt=np.array([64, 256, 512]))),
+    "sweep": lambda: sweep(SMALL, hw=["l4", "a10g"], batch="1:64:log3"),
+    "waterfall": lambda: compare(SMALL, OTHER).waterfalls[0],
+}
+
+
+@cache
+def answer(name: str) -> Any:
+    return GRIDS[name]() if name in GRIDS else ANSWERS[name][0]()
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_document_is_that_of_the_command(name: str, run: Run) -> None:
+    status, out, err = run(*ANSWERS[name][1], "--format", "json")
+    assert (status, err) == (0, "")
+    assert_same(answer(name).to_dict(), json.loads(out))
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """The same document, but for rounding: times that are computed in other batches differ by it."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        one, other = list(one.values()), list(other.values())
+    if isinstance(one, list):
+        assert len(one) == len(other)
+        for pair in zip(one, other, strict=True):
+            assert_same(*pair)
+    else:
+        assert one == (pytest.approx(other, rel=1e-9, abs=1e-12) if isinstance(one, float) else other)
+
+
+@pytest.mark.parametrize("name", [*ANSWERS, *GRIDS])
+def test_an_answer_prints_in_a_few_lines_with_numbers(name: str) -> None:
+    lines = str(answer(name)).splitlines()
+    assert 2 <= len(lines) <= 6
+    assert all(map(str.strip, lines))
+    assert re.search(r"\d", "".join(lines[1:]))
+    assert len(repr(answer(name)).splitlines()) == 1
+    assert repr(answer(name)).startswith(f"{type(answer(name)).__name__}(")
+
+
+@pytest.mark.parametrize("name", [*ANSWERS, *GRIDS])
+def test_an_answer_has_html_and_rows(name: str) -> None:
+    pytest.importorskip("pandas")
+    assert "<table" in answer(name)._repr_html_()
+    assert len(answer(name).to_frame()) > 0
+
+
+@pytest.mark.parametrize("name", [*ANSWERS, *GRIDS])
+def test_an_answer_is_pickled_with_its_document(name: str) -> None:
+    found = pickle.loads(pickle.dumps(answer(name)))
+    assert type(found) is type(answer(name))
+    assert found.to_dict() == answer(name).to_dict()
+
+
+def test_what_an_analysis_prints() -> None:
+    title, workload, memory, times, limits, *_ = str(answer("analyze")).splitlines()
+    assert title == "llama-3.2-1b on l4, vllm"
+    assert workload.startswith("batch 4, prompt 128, generate 16; weights bf16")
+    assert "fits" in memory
+    assert re.search(r"TTFT [\d.]+ ms \([\d.]+ to [\d.]+\), TPOT", times)
+    assert re.search(r"prefill: mostly \w+-bound.*decode: mostly memory-bound", limits)
+    assert "DOES NOT FIT" in str(answer("analyze what does not fit"))
+
+
+def test_rows_are_what_the_verb_varies() -> None:
+    pytest.importorskip("pandas")
+    assert answer("serve").to_frame()["concurrency"].tolist() == [1, 16]
+    assert answer("compare").to_frame()["label"].tolist() == list(answer("compare").labels)
+    swept = answer("sweep").to_frame()
+    assert swept["hw"].tolist() == ["l4"] * 3 + ["a10g"] * 3
+    assert swept["batch"].tolist() == [1, 8, 64] * 2
+    grid = answer("analyze a grid").to_frame()
+    assert grid[["batch", "prompt"]].to_numpy().tolist() == [[b, p] for b in (1, 8) for p in (64, 256, 512)]
+    assert grid["tpot"][3] == pytest.approx(analyze(SMALL.with_(batch=8, prompt=64)).expected.tpot.mid)
+
+
+def test_a_sweep_has_the_options_of_its_scenario_and_takes_objects() -> None:
+    model = load_model("llama-3.2-1b")
+    device = analyze(SMALL).scenario.hardware
+    one = sweep(SMALL.with_(quant="fp8"), batch=[2, 4], metrics="tpot").columns["tpot"]
+    other = sweep(Scenario(model, device, prompt=128, generate=16, quant="fp8"), batch=[2, 4], metrics="tpot")
+    assert one.tolist() == other.columns["tpot"].tolist()
+    assert one[1] == pytest.approx(analyze(OTHER).expected.tpot.mid)
+    varied = sweep(SMALL, model=[model, "llama-3.2-3b"], hw=device, metrics="tpot")
+    assert varied.columns["model"].tolist() == ["llama-3.2-1b", "llama-3.2-3b"]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as threads:
+        assert sweep(SMALL, threads, model=[model], batch=[1, 4], metrics="tpot").columns["tpot"][1] == pytest.approx(
+            analyze(SMALL).expected.tpot.mid
+        )
+
+
+def test_targets_are_seconds_texts_or_an_object() -> None:
+    found = [
+        solve.max_batch(SMALL, tpot="20ms").value,
+        solve.max_batch(SMALL, tpot=0.02).value,
+        solve.max_batch(SMALL, solve.Targets(tpot=0.02)).value,
+    ]
+    assert found[0] == found[1] == found[2]
+    assert solve.max_context(SMALL, ttft="200 ms").targets == solve.Targets(ttft=0.2)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: compare(SMALL), "two or more scenarios"),
+        (lambda: compare(SMALL, OTHER, metric="speed"), "unknown metric of a comparison"),
+        (lambda: solve.max_batch(SMALL, tpott=0.02), "tpot"),
+        (lambda: solve.max_batch(SMALL, tpot="fast"), "tpot|fast"),
+        (lambda: solve.max_batch(SMALL, solve.Targets(tpot=0.02), ttft=1), "ttft are given beside targets"),
+        (lambda: advise(SMALL, objective="speed"), "unknown objective"),
+        (lambda: advise(SMALL, quality="any"), "unknown quality"),
+        (lambda: advise(SMALL, objectiv="tpot"), "objective"),
+        (lambda: advise(SMALL, budget="much"), "a budget is in USD/h"),
+        (lambda: size("llama-3.2-1b", rate=4, batch=3), "batch is no option that a sizing fixes"),
+        (lambda: size("llama-3.2-1b", rate=4, tensor=3), "unknown option"),
+        (lambda: sweep(SMALL, btch=[1]), "batch"),
+        (lambda: sweep(SMALL.with_(batch=np.array([1, 2])), prompt=[1, 2]), "batch has several values"),
+    ],
+)
+def test_errors_speak_of_the_values(ask: Callable[[], Any], message: str) -> None:
+    with pytest.raises(RooflineError, match=message) as found:
+        ask()
+    assert "--" not in str(found.value)
+
+
+@pytest.mark.parametrize("name", ["", ".serving", ".whatif", ".whatif.solve", ".advisor"])
+def test_no_module_has_the_name_of_what_its_package_exports(name: str) -> None:
+    package = import_module(f"roofline{name}")
+    modules = {found.name for found in pkgutil.iter_modules(package.__path__)}
+    for exported in modules & set(package.__all__):
+        assert isinstance(getattr(package, exported), ModuleType), exported
+
+
+def test_the_package_is_typed() -> None:
+    assert (Path(roofline.__file__).parent / "py.typed").is_file()
