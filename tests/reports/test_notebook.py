@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from roofline import analyze
@@ -52,3 +53,10 @@ def test_a_frame_has_the_columns_and_rows_of_the_sweep() -> None:
     assert {name: found.frame()[name].tolist() for name in found.columns} == {
         name: values.tolist() for name, values in found.columns.items()
     }
+
+
+def test_an_analysis_of_a_grid_is_a_table_of_its_points() -> None:
+    page = analyze(Scenario("llama-68m", "l4", batch=np.array([1, 2])))._repr_html_()
+    assert page is not None
+    assert "2 points over batch" in page
+    assert page.count("<tr>") == 3, "a header and the points"
