@@ -10,7 +10,7 @@ from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.timing.intervals import Reading
-from roofline.whatif.solve.targets import read_time
+from roofline.whatif.solve.targets import check_keywords, read_time
 
 
 class GoalOptions(TypedDict, total=False):
@@ -35,11 +35,7 @@ class GoalOptions(TypedDict, total=False):
 
 def read_goal(goal: Goal | None, given: GoalOptions) -> Goal:
     """The goal of keywords, or an object in their place. Raises RooflineError."""
-    if goal is not None and given:
-        raise RooflineError(f"{' and '.join(given)} are given beside a goal: give one of them")
-    for name in given:
-        if name not in GoalOptions.__annotations__:
-            raise UnknownNameError("option of a goal", name, GoalOptions.__annotations__)
+    check_keywords("option of a goal", given, GoalOptions, None if goal is None else "a goal")
     if goal is not None:
         return goal
     times = (read_time("ttft", given.get("ttft")), read_time("tpot", given.get("tpot")))

@@ -11,6 +11,7 @@ from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES, OPTIONS, Deployment, find_option, read_options
+from roofline.scenario.scenario import DEFAULT_PROMPT
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.model import Model
 
@@ -50,17 +51,13 @@ def read_service(
         ttft, tpot = (LOAD_OPTIONS[name].read(own.get(name)) for name in ("ttft", "tpot"))
         rate, users = requests(own.get("rate")), LOAD_OPTIONS["concurrency"].read(own.get("concurrency"))
         hits = LOAD_OPTIONS["prefix_hits"].read(own.get("prefix_hits") or 0.0)
-        lengths = own.get("prompt", PROMPT), own.get("generate", OPTIONS["generate"].usual)
+        lengths = own.get("prompt", DEFAULT_PROMPT), own.get("generate", OPTIONS["generate"].usual)
         service = Service(rate, *lengths, ttft, tpot, str(own.get("quantile", "p95")), users, hits)
     if given is not None:
         if asked:
             raise RooflineError(f"{' and '.join(asked)} are given beside fixed choices: give one of them")
         return service, given
     return service, _given(asked, None if isinstance(model, Model) else os.fspath(model))
-
-
-PROMPT = 512
-"""Prompt tokens of a service by default, as of a scenario."""
 
 
 def _given(asked: dict[str, Any], model: str | None) -> Given:

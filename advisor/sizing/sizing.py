@@ -98,7 +98,7 @@ def size(
     single user) by name and overrides those of the specs. Targets must hold `at` expected mid or high. Further options
     of a scenario, such as tp=, quant= and techniques=, are fixed, or as a `Given`. Raises RooflineError.
     """
-    service, given, model = *read_service(service, given, options, model), _model(model)
+    service, given, model = *read_service(service, given, options, model), load_model(model)
     hardware = list(map(hardware_name, names_in(hw) if isinstance(hw, str) else hw)) if hw is not None else None
     prices, quality = {hardware_name(name): usd for name, usd in (price or {}).items()}, quality_of(quality)
     _check(model, hardware, prices)
@@ -123,10 +123,6 @@ def size(
         tuple(sorted(search.names(priced=False))),
         beyond,
     )
-
-
-def _model(model: str | os.PathLike[str] | Model) -> Model:
-    return model if isinstance(model, Model) else load_model(os.fspath(model))
 
 
 def _check(model: Model, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> None:

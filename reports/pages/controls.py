@@ -84,7 +84,8 @@ def has_flash(scenario: Scenario) -> bool:
 
 def schemes(scenario: Scenario) -> list[tuple[str, str | None]]:
     """(label, scheme) of the requested or released formats, then of common formats that the hardware supports."""
-    given, precision = scenario.formats, scenario.plain.precision
+    given = {name: text for name, text in scenario.formats.items() if text is not None}
+    precision = scenario.plain.precision
     own, plain = precision.weights.name, precision.base.name
     label = str(given["scheme"]) if list(given) == ["scheme"] else ", ".join(f"{k} {v}" for k, v in given.items())
     eight = "fp8" if scenario.hardware.supports("fp8") else "W8A8"

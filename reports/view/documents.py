@@ -28,7 +28,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import serve, targets_of
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.names import taken
-from roofline.whatif.axes import axis_of
+from roofline.whatif.axes import load_values
 from roofline.whatif.explanation import Explanation
 from roofline.whatif.explanation.operators import operator_at
 from roofline.whatif.metrics import find_metric
@@ -207,7 +207,7 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
     text = setup.get(f"load.{kind}") or (
         LOAD_OPTIONS[kind].example if kind == "concurrency" else _below_saturation(reads, options)
     )
-    values = [float(value) for value in axis_of(LOAD_OPTIONS[kind], text.replace("/s", "")).values]
+    values = load_values(kind, text)
     options = {kind: values, **{name: value for name, value in options.items() if value}}
     targets = targets_of(options.get("ttft"), options.get("tpot"))
     read = reads[0]

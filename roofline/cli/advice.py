@@ -19,14 +19,11 @@ from roofline.cli.options import (
     TotalOption,
     TpotOption,
     TtftOption,
-    numbers,
     print_document,
     rendered,
-    seconds,
 )
 from roofline.cli.scenario_options import GenerateOption, PromptOption, scenario_command, with_scenario_options
 from roofline.scenario.options import OPTIONS
-from roofline.serving.options import LOAD_OPTIONS
 
 if TYPE_CHECKING:
     from roofline.scenario.scenario import Scenario
@@ -48,29 +45,6 @@ def _list_rules(requested: bool) -> None:
 
         typer.echo(rendered(blocks.parts(page.rules_blocks(page.rules_document())), True), nl=False)
         raise typer.Exit
-
-
-def _usd_per_hour(text: str | None) -> float | None:
-    """The number of a text such as 20, 20/h or $20 (USD/h); raises RooflineError."""
-    from roofline.core.errors import RooflineError, quote
-
-    if text is None:
-        return None
-    number = text.strip().removeprefix("$").removesuffix("USD/h").removesuffix("/h").strip()
-    try:
-        value = float(number)
-    except ValueError:
-        raise RooflineError(f"a budget is in USD/h, such as 20/h, got {quote(text)}") from None
-    if not 0 < value < float("inf"):
-        raise RooflineError(f"a budget must be above 0, got {quote(text)}")
-    return value
-
-
-def _rate(text: str) -> float:
-    """The requests/s of a text such as 4 or 4/s; raises RooflineError."""
-    found = numbers("rate", text)
-    assert found
-    return found[0]
 
 
 ObjectiveOption = Annotated[ObjectiveChoice, typer.Option(help="The metric to improve.")]
@@ -128,26 +102,16 @@ def advise(
     are listed with reasons, and a plan combines those that help. The objective goodput is requests/s per device under
     load, with --ttft and --tpot at p95.
     """
-    from roofline.advisor import Goal, Limits, Objective, Quality
     from roofline.advisor import advise as recommend
-    from roofline.advisor.search.goodput import Demand
-    from roofline.core.units import Dimension, parse_quantity
     from roofline.reports.documents import advice as page
     from roofline.reports.output.terminal import progress_line
 
-    limits = Limits(
-        ttft=seconds(ttft),
-        tpot=seconds(tpot),
-        total=seconds(total),
-        memory=None if memory is None else parse_quantity(memory, Dimension.BYTES).value,
-        gpus=gpus,
-        budget=_usd_per_hour(budget),
-    )
-    loaded = concurrency is not None or rate is not None
-    demand = Demand(concurrency, None if rate is None else _rate(rate)) if loaded else None
-    goal = Goal(Objective(objective), limits, Quality(quality), at.value, vary_batch, demand=demand)
+    load: dict[str, Any] = {"concurrency": concurrency, "rate": rate}
+    limits: dict[str, Any] = {"ttft": ttft, "tpot": tpot, "total": total, "memory": memory, "gpus": gpus}
+    goal: dict[str, Any] = {**load, **limits, "budget": budget, "at": at.value, "vary_batch": vary_batch}
+    goal |= {"objective": str(objective), "quality": str(quality)}
     with progress_line() as progress:
-        advice = recommend(scenario, goal, research=research, top=top, progress=progress)
+        advice = recommend(scenario, research=research, top=top, progress=progress, **goal)
         document = page.advice_document(advice, top)
     print_document(document, page.advice_blocks(document), format, output)
 
@@ -187,7 +151,7 @@ def size(
     model: ModelArgument,
     rate: RateOption = None,
     concurrency: UsersOption = None,
-    prompt: PromptOption = "512",
+    prompt: PromptOption = OPTIONS["prompt"].otherwise,
     generate: GenerateOption = OPTIONS["generate"].default,
     prefix_hits: PrefixHitsOption = None,
     ttft: TtftOption = None,
@@ -207,30 +171,16 @@ def size(
     energy-efficient deployment, each with its runner-up and the price that would change the choice, under load as
     `roofline serve` predicts it.
     """
-    from roofline import load_model
-    from roofline.advisor import Quality
-    from roofline.advisor.sizing.configurations import Given
     from roofline.advisor.sizing.sizing import size as search_deployments
-    from roofline.advisor.sizing.workload import Service
-    from roofline.core.options import names_in
     from roofline.reports.documents import sizing as page
     from roofline.reports.output.terminal import progress_line
-    from roofline.scenario.options import DEGREES, read_options
-    from roofline.specs.hardware import hardware_name
 
-    requests = None if rate is None else _rate(rate)
-    times, hits = (seconds(ttft), seconds(tpot)), LOAD_OPTIONS["prefix_hits"].read(prefix_hits) or 0.0
-    service = Service(requests, prompt, generate, *times, quantile, concurrency, hits)
-    hardware = None if hw is None else list(map(hardware_name, names_in(hw)))
-    prices = page.prices(price or [], service.alone)
-    read = read_options(options)
-    degrees = {part: read.pop(name) for part, name in DEGREES.items() if name in read}
-    engine, scheme, techniques = (read.pop(name, None) for name in ("engine", "quant", "with"))
-    given = Given(degrees, scheme, tuple(techniques or ()), model, read)
+    lengths: dict[str, Any] = {"prompt": prompt, "generate": generate, "prefix_hits": prefix_hits}
+    load: dict[str, Any] = {"rate": rate, "concurrency": concurrency, "ttft": ttft, "tpot": tpot, "quantile": quantile}
+    search: dict[str, Any] = {"hw": hw, "quality": str(quality), "at": at.value, **options}
+    prices = page.prices(price or [], rate is None and concurrency is None)
     with progress_line() as progress:
         report = lambda done, every: progress(f"configuration {done} of {every}")  # noqa: E731
-        found = search_deployments(
-            load_model(model), service, hardware, Quality(quality), prices, engine, at.value, report, given
-        )
+        found = search_deployments(model, price=prices, progress=report, **lengths, **load, **search)
         document = page.sizing_document(found)
     print_document(document, page.sizing_blocks(document), format, output)

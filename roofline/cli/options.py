@@ -98,15 +98,6 @@ def seconds(text: str | None) -> float | None:
     return None if text is None else parse_quantity(text, Dimension.TIME).value
 
 
-def numbers(name: str, text: str | None) -> list[float] | None:
-    """The values of an option of a load, such as 1,8,64 or 1:256:log9, or 4/s of a rate; None for None."""
-    from roofline.whatif.axes import axis_of
-
-    return (
-        None if text is None else [float(value) for value in axis_of(LOAD_OPTIONS[name], text.replace("/s", "")).values]
-    )
-
-
 def print_document(document: Mapping[str, Any], page: Any, format: StrEnum, output: Path | None) -> None:
     """Print a document, or write it to a file: as JSON, or as its `page`.
 

@@ -219,14 +219,12 @@ def _explain(error: Exception) -> int:
 
 def with_flags(message: str, options: Sequence[str]) -> str:
     """The message of an error in the words of the command line: names of options as flags, and those that help."""
-    from roofline.scenario.options import OPTIONS
-    from roofline.serving.options import LOAD_OPTIONS
+    from roofline.cli.engine_flags import ALL
 
-    known = {**OPTIONS, **LOAD_OPTIONS}
     named = re.sub(
-        r"\b[a-z]+(?:_[a-z]+)+\b", lambda found: known[found[0]].flag if found[0] in known else found[0], message
+        r"\b[a-z]+(?:_[a-z]+)+\b", lambda found: ALL[found[0]].flag if found[0] in ALL else found[0], message
     )
-    flags = [known[name].flag if name in known else f"--{name.replace('_', '-')}" for name in options]
+    flags = [ALL[name].flag if name in ALL else f"--{name.replace('_', '-')}" for name in options]
     more = [flag for flag in flags if flag not in named]
     return f"{named.rstrip('.')} ({', '.join(more)})" if more else named
 

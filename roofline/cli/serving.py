@@ -24,7 +24,6 @@ from roofline.cli.options import (
     TraceOption,
     TtftOption,
     emit,
-    numbers,
     print_document,
 )
 from roofline.cli.options import AnswerFormat as Answer
@@ -71,11 +70,11 @@ def serve(
     from roofline.reports.documents import serving as page
     from roofline.serving.curve import serve as run
     from roofline.serving.curve import targets_of
-    from roofline.whatif.axes import combinations
+    from roofline.whatif.axes import combinations, load_values
 
     load: dict[str, Any] = {
-        "concurrency": numbers("concurrency", concurrency),
-        "rate": numbers("rate", rate),
+        "concurrency": None if concurrency is None else load_values("concurrency", concurrency),
+        "rate": None if rate is None else load_values("rate", rate),
         "offline": offline,
         "trace": trace,
         "burstiness": burstiness,

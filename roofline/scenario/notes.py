@@ -19,7 +19,6 @@ from roofline.scenario.analysis import Analysis
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.stored import stored_notes
-from roofline.specs.engine import resolve_engine
 from roofline.specs.host import DEFAULT_HOST, list_hosts
 
 ATTENTION = "attention"
@@ -76,7 +75,7 @@ def without_graphs_note(scenario: Scenario) -> str | None:
     """Why switching CUDA graphs off, as the settings ask for, changes nothing; None where it does, or is not asked."""
     if not scenario.settings.eager:
         return None
-    engine = resolve_engine(scenario.hardware, scenario.engine, scenario.model)
+    engine = scenario.profile
     if not engine.graphs:
         return f"{engine.heading} captures none"
     if not engine.graphs_on(scenario.hardware):

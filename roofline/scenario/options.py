@@ -744,7 +744,7 @@ def missing(name: str) -> str:
 def find_option(name: object) -> Option:
     """The option called `name`; raises UnknownNameError with the nearest name.
 
-    Dashes and underscores are alike; Names that engines have for an option are known, too.
+    Dashes and underscores are alike. Names that engines have for an option are known, too.
     """
     key = _key(name)
     key = key if key in OPTIONS else SPELLINGS.get(key, key)

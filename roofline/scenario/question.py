@@ -57,7 +57,7 @@ class Question(Struct, frozen=True, dict=True):
 
     def with_(self, changes: Mapping[str, Any]) -> Question:
         """The question with other values; None takes a value back. Raises RooflineError."""
-        values, written, counted, seen = dict(self.values), dict(self.written), self.counted, set[str]()
+        values, names, counted, seen = dict(self.values), dict(self.written), self.counted, set[str]()
         for given, value in sorted(changes.items(), key=lambda change: change[0] in ("hw", "hardware")):
             name = given if given in OBJECTS else find_option(given).name
             if given == "precision" and isinstance(value, str):
@@ -72,9 +72,9 @@ class Question(Struct, frozen=True, dict=True):
                 values.pop("tp", None)
                 counted = 1
             read, text = _read(name, value)
-            written = {key: kept for key, kept in written.items() if key != name} | (
-                {} if text is None else {name: text}
-            )
+            names.pop(name, None)
+            if text is not None:
+                names[name] = text
             if read is None or (name in OPTIONS and OPTIONS[name].kind is Kind.LIST and not read):
                 values.pop(name, None)
                 continue
@@ -83,15 +83,22 @@ class Question(Struct, frozen=True, dict=True):
                 if devices > 1 and (filled := _filled(values, devices, value)) is not None:
                     values["tp"], counted = filled, filled
             values[name] = read
-        return Question(values, written, counted)
+        return Question(values, names, counted)
+
+    @cached_property
+    def formats(self) -> dict[str, str | None]:
+        """The formats as arguments of `parse_precision`, with the scheme that a `quantization` method stands for."""
+        given, method = self.groups["formats"], self.values.get("quantization")
+        if method is None:
+            return given
+        return {**given, "scheme": chosen_scheme(method, given.get("scheme"), self.values["model"])}
 
     @cached_property
     def as_released(self) -> bool:
         """Whether a quantized checkpoint keeps its released format: no option or technique sets another."""
-        model = self.values.get("model")
-        if model is None or model.quantization is None or "precision" in self.values:
+        if self.values["model"].quantization is None or "precision" in self.values:
             return False
-        if any(self.values.get(name) is not None for name in ("quant", "quantization", "weights")):
+        if any(self.formats.get(part) for part in RELEASED_OVERRIDES):
             return False
         return all(catalogue().slot(name) != "weight format" for name in self.values.get("with", ()))
 
@@ -256,26 +263,16 @@ def _precision(question: Question) -> Precision:
 
     With a technique that sets the weight format, a quantized checkpoint counts as 16 bits.
     """
-    values, formats = question.values, question.groups["formats"]
-    model, hardware = values["model"], values["hw"]
+    values, formats = question.values, question.formats
+    model: Model = values["model"]
     own: Precision | None = values.get("precision")
-    method = values.get("quantization")
     if own is not None:
-        if formats or method is not None:
+        if formats:
             raise RooflineError("precision gives all formats at once: give it, or single formats")
         return own
-    if method is not None:
-        formats = {**formats, "scheme": chosen_scheme(method, formats.get("scheme"), model)}
-    if model.quantization is not None and not _released(question, formats):
+    if model.quantization is not None and not question.as_released:
         formats = {**formats, "scheme": formats.get("scheme") or PLAIN}
-    return precision_of(model, hardware, question.profile, **formats)
-
-
-def _released(question: Question, formats: Mapping[str, str | None]) -> bool:
-    """Whether neither formats nor techniques replace those of the checkpoint."""
-    if any(formats.get(part) for part in RELEASED_OVERRIDES):
-        return False
-    return all(catalogue().slot(name) != "weight format" for name in question.values.get("with", ()))
+    return precision_of(model, values["hw"], question.profile, **formats)
 
 
 def _fusions(values: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -189,9 +189,9 @@ class Scenario:
         return self._asked.degrees
 
     @property
-    def formats(self) -> Mapping[str, str]:
+    def formats(self) -> Mapping[str, str | None]:
         """The formats that were given, by argument of `parse_precision`."""
-        return self._asked.groups["formats"]
+        return self._asked.formats
 
     def given(self, name: str) -> Any:
         """The value of an option as it was given; None for one that was not."""

@@ -23,6 +23,7 @@ from roofline.core.errors import RooflineError, quote
 from roofline.core.options import NOTHING, Kind, Option
 from roofline.core.units import parse_count
 from roofline.scenario.options import NEEDED, find_option
+from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
@@ -95,6 +96,11 @@ def axis_of(option: Option, given: object) -> Axis:
     labels = values if option.kind is Kind.SWITCH else tuple(map(_label, entries))
     _check_distinct(option, labels)
     return Axis(option, values, labels)
+
+
+def load_values(name: str, text: str) -> list[float]:
+    """The values of an option of a load, such as 1,8,64 or 1:256:log9, or 4/s of a rate; raises as `parse_axis`."""
+    return [float(value) for value in axis_of(LOAD_OPTIONS[name], text.replace("/s", "")).values]
 
 
 def parse_axes(over: Mapping[str, object]) -> tuple[Axis, ...]:

@@ -32,9 +32,8 @@ from roofline.core.options import Kind
 from roofline.scenario.options import NEEDED, OPTIONS, SPELLINGS, find_option, missing, read_options
 from roofline.scenario.question import OBJECTS
 from roofline.specs.engine import default_engine, load_engine
-from roofline.specs.hardware import Hardware, load_devices
+from roofline.specs.hardware import load_devices
 from roofline.specs.host import load_host
-from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.timing.chains import FileFits, load_calibration
 from roofline.whatif.axes import Axis, assigned, parse_axes
@@ -155,7 +154,7 @@ def make_study(
     values = {name: (value,) for name, value in settled.items()} | {axis.name: axis.values for axis in axes}
     selection = _selection(_listed(pareto), top, by, varied, at)
     if metrics is None:
-        metrics = default_metrics(map(_model, values["model"]))
+        metrics = default_metrics(map(load_model, values["model"]))
     ranked = [name for name in selection.names if name not in varied]
     outputs = tuple(dict.fromkeys((*expand(_listed(metrics), at), *ranked)))
     if not outputs:
@@ -163,7 +162,7 @@ def make_study(
     condition = None if where is None else parse_condition(where, _types(varied, at))
     tested = condition.names if condition else frozenset()
     figures = (*outputs, *sorted(name for name in tested if name not in varied and name not in outputs))
-    check_needs(figures, at, list(map(_device, values["hw"])), "price" in values)
+    check_needs(figures, at, [load_devices(value)[0] for value in values["hw"]], "price" in values)
     question = Question(
         fixed=settled,
         axes=varied,
@@ -248,18 +247,10 @@ def _sources(values: Mapping[str, Iterable[Any]]) -> dict[tuple[str, str], str]:
     """Digests of the specs of a study, whose options have these values."""
     named = {name: [value for value in values.get(name, ()) if isinstance(value, str)] for name in _LOADERS}
     if not values.get("engine"):
-        models = [_model(value) for value in values["model"] if value]
-        devices = [_device(value) for value in values["hw"] if value]
+        models = [load_model(value) for value in values["model"] if value]
+        devices = [load_devices(value)[0] for value in values["hw"] if value]
         named["engine"] = sorted({default_engine(device, model) for device in devices for model in models})
     return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
-
-
-def _model(value: str | Model) -> Model:
-    return value if isinstance(value, Model) else load_model(value)
-
-
-def _device(value: str | Hardware) -> Hardware:
-    return value if isinstance(value, Hardware) else load_devices(value)[0]
 
 
 def _hardware(name: str) -> object:

@@ -417,8 +417,9 @@ def sweep(
     `executor`, with up to `ahead` at once; `answers` yields them one by one. Raises RooflineError if there are no rows.
     """
     if isinstance(scenario, Study):
-        if axes:
-            raise RooflineError(f"{' and '.join(axes)} are given beside a study, which has its axes")
+        query = {"metrics": metrics, "where": where, "top": top, "by": by, "pareto": pareto or None}
+        if given := [*axes, *(name for name, value in query.items() if value is not None)]:
+            raise RooflineError(f"{' and '.join(given)} are given beside a study, which has its own")
         study = scenario
     else:
         fixed = scenario.given_options({find_option(name).name for name in axes})

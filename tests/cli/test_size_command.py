@@ -18,10 +18,10 @@ SIZED: dict[tuple[str, ...], sizing.Sizing] = {}
 def searched_once(monkeypatch) -> None:
     search = sizing.size
 
-    def size(*asked):
+    def size(*asked, **options):
         command = tuple(word for word in sys.argv if word not in ("--format", "json"))
         if command not in SIZED:
-            SIZED[command] = search(*asked)
+            SIZED[command] = search(*asked, **options)
         return SIZED[command]
 
     monkeypatch.setattr(sizing, "size", size)

@@ -16,7 +16,8 @@ from roofline.scenario.settings import Settings
 from roofline.serving import Load, serve
 from roofline.specs.engine import load_engine
 from roofline.techniques import apply_techniques
-from roofline.whatif.solve import Targets, max_batch, max_concurrency
+from roofline.whatif import make_study, sweep
+from roofline.whatif.solve import Targets, max_batch, max_bits, max_concurrency
 from tests.paths import ROOT
 
 MODEL, HARDWARE = load_model("llama-2-7b"), load_hardware("a6000")
@@ -193,3 +194,20 @@ def test_a_distribution_is_of_a_load() -> None:
     assert serve(asked, concurrency=4).load.prompts.written == "uniform:100:300"
     with pytest.raises(RooflineError, match="a distribution under load"):
         analyze(asked)
+
+
+def test_the_method_of_a_checkpoint_keeps_it_as_released() -> None:
+    released = Scenario("deepseek-v3", "h200-sxm", tp=8)
+    assert released.as_released
+    same, other = released.with_(quantization="fp8"), released.with_(quantization="awq")
+    assert (same.as_released, same.precision) == (True, released.precision)
+    assert not other.as_released
+    with pytest.raises(RooflineError, match="max-bits tries all schemes"):
+        max_bits(other, Targets())
+
+
+def test_a_sweep_of_a_study_takes_no_other_query() -> None:
+    study = make_study({"batch": "1,2"}, ["tpot"], model="llama-2-7b", hw="a6000")
+    assert sweep(study).points == 2
+    with pytest.raises(RooflineError, match="where are given beside a study"):
+        sweep(study, where="fits")

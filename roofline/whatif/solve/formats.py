@@ -53,7 +53,7 @@ def min_bits(
 def _first(question: str, scenario: Scenario, targets: Targets, schemes: Iterable[str] | None, widest: bool) -> Answer:
     if not targets.fits and not targets.timed:
         raise RooflineError(f"{question} needs a target, such as a TPOT of 30ms, or the memory limit", options=["tpot"])
-    if scenario.given("quant") is not None:
+    if scenario.formats.get("scheme") is not None:
         raise RooflineError(
             f"{question} tries all schemes: omit the scheme, or set formats one by one", options=["quant"]
         )

@@ -73,13 +73,21 @@ def read_time(name: str, value: float | str | None) -> float | None:
     return found
 
 
+def check_keywords(kind: str, given: Mapping[str, object], options: type, instead: str | None) -> None:
+    """Raise RooflineError for keywords beside the object that stands `instead` of them, and for unknown ones.
+
+    `options` is the TypedDict of the known ones, a `kind` of options.
+    """
+    if instead is not None and given:
+        raise RooflineError(f"{' and '.join(given)} are given beside {instead}: give one of them")
+    for name in given:
+        if name not in options.__annotations__:
+            raise UnknownNameError(kind, name, options.__annotations__)
+
+
 def read_targets(targets: Targets | None, given: TargetOptions) -> Targets:
     """The targets of keywords, or of an object in their place. Raises RooflineError."""
-    if targets is not None and given:
-        raise RooflineError(f"{' and '.join(given)} are given beside targets: give one of them")
-    for name in given:
-        if name not in TargetOptions.__annotations__:
-            raise UnknownNameError("target", name, TargetOptions.__annotations__)
+    check_keywords("target", given, TargetOptions, None if targets is None else "targets")
     if targets is not None:
         return targets
     times = (read_time("ttft", given.get("ttft")), read_time("tpot", given.get("tpot")))
