@@ -17,11 +17,11 @@ demo: $(VENV)/base ## install the base package into .venv and analyse a model
 	@echo "The command is $(BIN)/roofline; '. $(BIN)/activate' puts it on the path."
 
 calibrate-demo: $(VENV)/validate ## calibrate this CPU and run a small model beside its prediction, in three minutes
-	$(BIN)/python -m roofline.validate.demo
+	$(BIN)/python -m lab.demo
 
 # The binding is built from its source package: a C++ compiler and CMake are needed.
 engine-demo: $(VENV)/llama-cpp ## run llama.cpp on this CPU beside its prediction, in a quarter of an hour
-	$(BIN)/python -m roofline.validate.llama_cpp.demo
+	$(BIN)/python -m lab.llama_cpp.demo
 
 gpu: $(VENV)/validate ## measure this machine's GPU for eight minutes into build/gpu
 	$(BIN)/roofline validate gpu --minutes 8 --output build/gpu
@@ -51,8 +51,8 @@ lowest: ## the tests with the lowest supported versions
 bench: $(VENV)/dev ## speed benchmarks
 	$(BIN)/python -m pytest tests/benchmarks -o addopts="-q --import-mode=importlib" --benchmark-only
 
-gallery: $(VENV)/dev ## redraw the gallery from its study files
-	$(BIN)/python -m roofline.reports.gallery.build
+gallery: $(VENV)/dev ## draw the gallery into build/gallery, and the README's picture
+	$(BIN)/python -m lab.gallery.build
 
 # The tests open reports and documentation in Chromium where there is one; as root on Debian it is installed.
 browser: ## install Chromium for the browser tests, where that needs no password

@@ -29,15 +29,18 @@ from roofline.advisor.search.moves import (
     technique_moves,
 )
 from roofline.advisor.search.plan import Plan, batch_grid, batch_moves, make_plan
-from roofline.advisor.search.trials import Trial, Trials, better, certain, level, sure
+from roofline.advisor.search.trials import Gain, Trial, Trials, better, certain, level, sure
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
+from roofline.core.options import Kind as OptionKind
 from roofline.scenario.analysis import analyze
+from roofline.scenario.argument import object_of, scenario_of
 from roofline.scenario.scenario import Scenario
+from roofline.serving.load import served_scenario
 from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.techniques import check_request
 from roofline.techniques.base import Published
-from roofline.timing.intervals import Estimate
+from roofline.whatif.solve.targets import read_value
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -55,33 +58,20 @@ SHOWN_DEVICES = 3
 TRIED_DEVICES = 8
 
 
-class Recommendation(Struct, frozen=True):
+class Recommendation(Gain, frozen=True):
     """A move that improves the objective, simulated.
 
-    `better` is the gain with its interval; `tied` whether the interval could swap it with the previous one. `reasons`
-    are rules with their findings, `same` other moves with the same effect, `conditions` where it helps.
+    `tied`: whether the interval of its gain could swap it with the previous one. `reasons` are rules with their
+    findings, `same` other moves with the same effect, `conditions` where it helps.
     """
 
-    move: Move
-    trial: Trial
     price: Price
-    better: Estimate
     tied: bool
     reasons: tuple[tuple[str, str], ...]
     cautions: tuple[str, ...]
     published: tuple[Published, ...]
     same: tuple[str, ...]
     conditions: tuple[Condition, ...]
-
-    @property
-    def certain(self) -> bool:
-        """Whether the whole interval is a gain."""
-        return certain(self.better)
-
-    @property
-    def command(self) -> str:
-        """The command that reproduces its figures."""
-        return self.trial.command
 
     def figure(self, name: str) -> float:
         """A metric after the move."""
@@ -168,8 +158,14 @@ def advise(
     `research` the whole catalogue, parallelism within the device limit, engines, the best batch and hardware.
     Break-even points are computed for the first `top`. Raises RooflineError if the scenario itself cannot be simulated.
     """
-    goal = read_goal(goal, options).on(scenario.hardware)
+    goal = read_goal(goal, options).on(scenario_of(scenario, single=True).hardware)
+    research = read_value("research", OptionKind.SWITCH, research)
+    if (top := read_value("top", OptionKind.INTEGER, top)) < 0:
+        raise RooflineError(f"top must be at least 0, got {top}")
+    for move in moves or ():
+        object_of(move, Move, "moves are those of roofline.advisor.search.moves")
     if goal.loaded:  # the static batch that rules and intervals look at
+        served_scenario(scenario)
         running = goal.served(analyze(scenario)).outcome.running
         scenario = scenario.with_(batch=max(1, round(running)))
     trials = Trials(scenario, goal)
@@ -287,14 +283,17 @@ def _ranked(groups: list[list[Trial]]) -> list[list[Trial]]:
 
 def _recommended(case: Case, findings: Findings, groups: Sequence[list[Trial]], top: int) -> Iterator[Recommendation]:
     """One recommendation per group; the first moves of the first slots have break-even points."""
-    before: Trial | None = None
     slots: Counter[str] = Counter()
-    for group in groups:
+    for before, group in zip(_before(groups), groups, strict=False):
         (move,) = group[0].moves
         slots[move.slot] += 1
         detailed = slots[move.slot] <= (2 if move.kind is Kind.TECHNIQUE else 1) and len(slots) <= top
         yield _recommendation(case, findings, group, before, detailed)
-        before = group[0]
+
+
+def _before(groups: Sequence[list[Trial]]) -> list[Trial | None]:
+    """The first trial of the group before each."""
+    return [None, *(group[0] for group in groups)]
 
 
 def _recommendation(
@@ -306,8 +305,8 @@ def _recommendation(
     return Recommendation(
         move,
         trial,
-        trial.price,
         better(case.base, trial),
+        trial.price,
         detailed and before is not None and len(before.missed) == len(trial.missed) and _tied(before, trial),
         tuple((rule, found.text) for rule, found in concerned if isinstance(found, Hint)),
         tuple(found.text for _, found in concerned if isinstance(found, Caution)),
@@ -368,13 +367,8 @@ def _hardware(case: Case, findings: Findings) -> tuple[Recommendation, ...]:
         except RooflineError:
             continue
     best = [name for _, name in sorted(promising, reverse=True)[:TRIED_DEVICES]]
-    trials = [
-        trial for name in best if (trial := case.trials.attempt([hardware_move(load_hardware(name))])) is not None
-    ]
-    groups = _ranked([[trial] for trial in _helping(case, trials)])[:SHOWN_DEVICES]
-    before: Trial | None = None
-    found = []
-    for group in groups:
-        found.append(_recommendation(case, findings, group, before, detailed=True))
-        before = group[0]
-    return tuple(found)
+    tried = (case.trials.attempt([hardware_move(load_hardware(name))]) for name in best)
+    helping = _helping(case, (trial for trial in tried if trial is not None))
+    groups = _ranked([[trial] for trial in helping])[:SHOWN_DEVICES]
+    pairs = zip(_before(groups), groups, strict=False)
+    return tuple(_recommendation(case, findings, group, before, detailed=True) for before, group in pairs)

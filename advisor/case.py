@@ -25,6 +25,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware, Span
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
+from roofline.techniques import check_request
 
 
 class Case(Struct, frozen=True, dict=True):
@@ -140,8 +141,6 @@ class Case(Struct, frozen=True, dict=True):
 
     def in_use(self, slot: str) -> bool:
         """Whether the scenario already has a technique of this slot."""
-        from roofline.techniques import check_request
-
         return any(check_request(name).slot == slot for name in self.scenario.techniques)
 
     @cached_property
@@ -163,12 +162,8 @@ class Case(Struct, frozen=True, dict=True):
     @cached_property
     def formats_after(self) -> Mapping[str, Formats]:
         """The formats after each move that changes those of weights, activations or KV cache."""
-        found = {}
-        for name, trial in self.trials_of("weight format", "KV format"):
-            formats = formats_of(trial.analysis)
-            if formats is not None:
-                found[name] = formats
-        return MappingProxyType(found)
+        found = {name: formats_of(trial.analysis) for name, trial in self.trials_of("weight format", "KV format")}
+        return MappingProxyType({name: formats for name, formats in found.items() if formats is not None})
 
     @cached_property
     def weight_only(self) -> Mapping[str, Formats]:
@@ -250,8 +245,6 @@ class Case(Struct, frozen=True, dict=True):
 
     def technique(self, written: str) -> Trial | None:
         """A technique simulated alone, offered or not; None if it cannot be applied."""
-        from roofline.techniques import check_request
-
         move = self.moves.get(written) or technique_move(check_request(written), written)
         return self.trials.attempt([move])
 

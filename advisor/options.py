@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
-from roofline.advisor.search.goal import Goal, Limits, Objective, Quality
+from roofline.advisor.search.goal import Goal, Limits
 from roofline.advisor.search.goodput import Demand
-from roofline.core.errors import RooflineError, UnknownNameError, quote
-from roofline.core.units import Dimension, parse_quantity
+from roofline.scenario.argument import object_of
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.timing.intervals import Reading
-from roofline.whatif.solve.targets import check_keywords, read_time
+from roofline.whatif.solve.targets import check_keywords
 
 
 class GoalOptions(TypedDict, total=False):
@@ -37,30 +36,13 @@ def read_goal(goal: Goal | None, given: GoalOptions) -> Goal:
     """The goal of keywords, or an object in their place. Raises RooflineError."""
     check_keywords("option of a goal", given, GoalOptions, None if goal is None else "a goal")
     if goal is not None:
-        return goal
-    times = (read_time("ttft", given.get("ttft")), read_time("tpot", given.get("tpot")))
-    rest = (read_time("total", given.get("total")), _bytes(given.get("memory")))
-    limits = Limits(*times, *rest, given.get("gpus"), _usd_per_hour(given.get("budget")))
-    users, rate = given.get("concurrency"), requests(given.get("rate"))
+        found: Goal = object_of(goal, Goal, "a goal is a Goal, or keywords such as objective='tpot'")
+        return found
+    asked: dict[str, Any] = {**given}
+    limits = Limits(**{name: asked.pop(name, None) for name in Limits.__struct_fields__})
+    users, rate = LOAD_OPTIONS["concurrency"].read(asked.pop("concurrency", None)), requests(asked.pop("rate", None))
     demand = None if users is None and rate is None else Demand(users, rate)
-    objective, quality = (
-        _choice(kind, given.get(name, default))
-        for kind, name, default in ((Objective, "objective", "total"), (Quality, "quality", "calibrated"))
-    )
-    return Goal(
-        Objective(objective), limits, Quality(quality), given.get("at", "mid"), given.get("vary_batch"), demand=demand
-    )
-
-
-def quality_of(name: str) -> Quality:
-    """The quality budget of a name; raises UnknownNameError."""
-    return Quality(_choice(Quality, name))
-
-
-def _choice(kind: type[Objective] | type[Quality], name: object) -> str:
-    if name not in list(kind):
-        raise UnknownNameError(kind.__name__.lower(), name, map(str, kind))
-    return str(name)
+    return Goal(limits=limits, demand=demand, **asked)
 
 
 def requests(rate: float | str | None) -> float | None:
@@ -68,18 +50,3 @@ def requests(rate: float | str | None) -> float | None:
     if rate is None:
         return None
     return float(LOAD_OPTIONS["rate"].number(rate.strip().removesuffix("/s") if isinstance(rate, str) else rate))
-
-
-def _bytes(memory: float | str | None) -> float | None:
-    return parse_quantity(memory, Dimension.BYTES).value if isinstance(memory, str) else memory
-
-
-def _usd_per_hour(budget: float | str | None) -> float | None:
-    """USD/h of a number, or of a text such as 20, 20/h or $20; raises RooflineError."""
-    if not isinstance(budget, str):
-        return budget
-    number = budget.strip().removeprefix("$").removesuffix("USD/h").removesuffix("/h").strip()
-    try:
-        return float(number)
-    except ValueError:
-        raise RooflineError(f"a budget is in USD/h, such as 20/h, got {quote(budget)}") from None

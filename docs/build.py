@@ -16,11 +16,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from functools import cache
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ForwardRef
 
 import typer
 
@@ -49,10 +50,8 @@ VERBS: Mapping[str, tuple[str, str]] = {
 
 DOCS = Path(__file__).resolve().parent
 
-GALLERY = DOCS.parent / "reports" / "gallery"
+GALLERY = "gallery"
 """The folder of figures, with their studies and data, that the page of the gallery shows."""
-
-Documents = Mapping[str, Callable[[], str]]
 
 
 def commands_page() -> str:
@@ -67,7 +66,9 @@ def commands_page() -> str:
     lines += ["## Options of a scenario", "", "Commands that take a scenario take all of these.", ""]
     lines += [*_options(scenario), ""]
     for path, command in _commands("roofline", root):
-        lines += [f"## {path}", "", *_help(command), "", f"    {_usage(path, command)}", ""]
+        told = [literal(paragraph) + "\n" for paragraph in inspect.cleandoc(command.help or "").split("\n\n")]
+        usage = [path, *(_name(param) for param in command.params if _is_argument(param)), "[OPTIONS]"]
+        lines += [f"## {path}", "", *told, "", f"    {' '.join(usage)}", ""]
         own = [param for param in command.params if param.name not in shared and not getattr(param, "hidden", False)]
         lines += [*_options(own), ""] if own else []
         if {param.name for param in command.params} >= set(shared):
@@ -84,15 +85,6 @@ def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
             yield f"{path} {name}", child
 
 
-def _help(command: Any) -> list[str]:
-    return [literal(paragraph) + "\n" for paragraph in inspect.cleandoc(command.help or "").split("\n\n")]
-
-
-def _usage(path: str, command: Any) -> str:
-    arguments = [_name(param) for param in command.params if _is_argument(param)]
-    return " ".join([path, *arguments, "[OPTIONS]"])
-
-
 def _name(param: Any) -> str:
     return str(param.metavar or param.name.upper())
 
@@ -107,7 +99,10 @@ def _options(params: Iterable[Any]) -> list[str]:
             switch = param.is_flag or param.secondary_opts
             kind = "" if switch else f" {param.metavar or _kind(param)}"
             name = f"`{long}{kind}`"
-        rows.append(f"| {name} | {literal(_described(param))} | {_default(param)} |")
+        told, _, default = _described(param).partition(" [default: ")
+        default = default.removesuffix("]")
+        default = f"`{default}`" if default and " " not in default else literal(default)
+        rows.append(f"| {name} | {literal(told)} | {default or _default(param)} |")
     return rows
 
 
@@ -206,7 +201,7 @@ def _entry(name: str, value: Any) -> list[str]:
     lines = [f"### {kind}{name}", "", "```python", f"{name}{_signature(value)}", "```", ""]
     lines += documented(_own_doc(value))
     if inspect.isclass(value) and not issubclass(value, Exception):
-        for member, found in vars(value).items():
+        for member, found in _members(value).items():
             target = found.fget if isinstance(found, property) else getattr(found, "func", found)
             target = getattr(target, "__func__", target)
             if member.startswith("_") or not inspect.isfunction(target) or not target.__doc__:
@@ -217,23 +212,45 @@ def _entry(name: str, value: Any) -> list[str]:
     return lines
 
 
+def _members(value: type) -> dict[str, Any]:
+    """What a class and its bases of the same room define."""
+    room = value.__module__.split(".")[:2]
+    found = [vars(base) for base in value.__mro__ if base.__module__.split(".")[:2] == room]
+    return {name: member for members in reversed(found) for name, member in members.items()}
+
+
 def _own_doc(value: Any) -> str:
     """A docstring; none where a dataclass or an enumeration made it."""
     text = inspect.cleandoc(value.__doc__ or "")
     return "" if text.startswith(f"{getattr(value, '__name__', '')}(") else text
 
 
+class _Bare(str):
+    """The text of an annotation, which a signature shows without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _bare(annotation: Any) -> Any:
+    """An annotation, without the quotes of one that is a text."""
+    text = annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else annotation
+    return _Bare(text.replace('"', "'")) if isinstance(text, str) else text
+
+
 def _signature(value: Any) -> str:
     if inspect.isclass(value) and issubclass(value, Enum):
         return ""
     try:
-        text = str(inspect.signature(value))
+        found = inspect.signature(value)
+        entries = [entry.replace(annotation=_bare(entry.annotation)) for entry in found.parameters.values()]
+        text = str(found.replace(parameters=entries, return_annotation=_bare(found.return_annotation)))
     except (TypeError, ValueError):
         return ""
     text = re.sub(r"<factory>|<[\w.]+ object at 0x\w+>|<function .+? at 0x\w+>", "...", text)
     text = re.sub(r"\b(?:roofline|advisor|validate|typing|pathlib|collections\.abc|numpy)(?:\.\w+)*\.(?=\w)", "", text)
     text = re.sub(r"Annotated\[([\w.]+), msgspec\.Meta\([^()]*\)\]", r"\1", text)  # the type without its range
-    text = re.sub(r"<(\w+)\.(\w+): [^>]+>", r"\1.\2", text).replace("'", "").replace('"', "")
+    text = re.sub(r"<(\w+)\.(\w+): [^>]+>", r"\1.\2", text)
     text = text.removesuffix(" -> None").replace("(self, ", "(").replace("(self)", "()")
     if len(text) <= 90:
         return text
@@ -267,17 +284,19 @@ def documented(text: str) -> list[str]:
     return lines
 
 
-def gallery_page() -> str:
-    """The index of the gallery; a figure, too wide for a telephone, opens alone when it is chosen."""
-    index = (GALLERY / "README.md").read_text(encoding="utf-8")
-    linked = re.sub(r"\]\(([\w.-]+)\)", rf"]({GALLERY.name}/\1)", index)
-    return re.sub(r"^(!\[.+\]\((.+)\))$", r"[\1](\2)", linked, flags=re.MULTILINE)
+@cache
+def gallery_files() -> Mapping[str, bytes]:
+    """The page of the gallery, and what it shows and links to: figures, studies and data, by their place in the pages.
 
+    A figure, too wide for a telephone, opens alone when it is chosen.
+    """
+    from lab.gallery.build import FOLDER, INDEX, build
 
-def gallery_files() -> dict[str, Path]:
-    """What the page of the gallery shows and links to: figures, studies and data, by their place in the pages."""
-    chosen = (path for path in sorted(GALLERY.iterdir()) if path.suffix in (".svg", ".yaml", ".csv"))
-    return {f"{GALLERY.name}/{path.name}": path for path in chosen}
+    files = dict(build())
+    index = re.sub(r"\]\(([\w.-]+)\)", rf"]({GALLERY}/\1)", files.pop(INDEX).decode())
+    page = re.sub(r"^(!\[.+\]\((.+)\))$", r"[\1](\2)", index, flags=re.MULTILINE)
+    files |= {path.name: path.read_bytes() for path in FOLDER.glob("*.yaml")}
+    return {f"{GALLERY}.md": page.encode(), **{f"{GALLERY}/{name}": content for name, content in files.items()}}
 
 
 def formulas(name: str) -> str:
@@ -290,14 +309,10 @@ def constants(name: str) -> str:
     module, _, attribute = name.rpartition(".")
     rows = ["| constant | unit | range | before any data | meaning |", "|---|---|---|---|---|"]
     for found in getattr(import_module(module), attribute):
-        limits = f"{_number(found.low)} to {_number(found.high)}"
-        cells = (f"`{found.name}`", str(found.unit), limits, _number(found.default), literal(found.meaning))
+        limits = f"{found.low:g} to {found.high:g}"
+        cells = (f"`{found.name}`", str(found.unit), limits, f"{found.default:g}", literal(found.meaning))
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
-
-
-def _number(value: float) -> str:
-    return f"{value:g}"
 
 
 def check_summary(_: str = "") -> str:
@@ -308,11 +323,7 @@ def check_summary(_: str = "") -> str:
     return page.summary_markdown(check())
 
 
-_DIRECTIVES: Mapping[str, Callable[[str], str]] = {
-    "from": formulas,
-    "constants": constants,
-    "summary": check_summary,
-}
+_DIRECTIVES: Mapping[str, Callable[[str], str]] = {"from": formulas, "constants": constants, "summary": check_summary}
 _KINDS = "|".join(_DIRECTIVES)
 _DIRECTIVE = re.compile(
     rf"^<!-- (?P<kind>{_KINDS}): (?P<name>\S+) -->$(?:\n(?:(?!<!-- (?:{_KINDS}): ).*\n)*?<!-- end -->$)?", re.MULTILINE
@@ -321,7 +332,7 @@ _DIRECTIVE = re.compile(
 
 def gpu_page() -> str:
     """What was measured on GPUs, from the published files."""
-    from roofline.validate.gpu.publish import pages
+    from lab.publish import pages
 
     return pages()
 
@@ -336,9 +347,9 @@ def options_page() -> str:
     groups = dict.fromkeys(option.group for option in (*OPTIONS.values(), *LOAD_OPTIONS.values()))
     for group in groups:
         lines += [f"## {group}", "", "| option | engines' names | takes | default | what |", "|---|---|---|---|---|"]
-        for keyword, option in _keywords():
+        for option in (*OPTIONS.values(), *LOAD_OPTIONS.values()):
             if option.group == group:
-                lines.append(f"| {' | '.join(_option_cells(keyword, option))} |")
+                lines.append(f"| {' | '.join(_option_cells(option))} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -351,21 +362,10 @@ of a load are keywords of `serve`. `roofline schema` prints the same as a JSON S
 Counts may be written like 32k (32,000) or 128K (131,072); `none` stands for an option that is not set."""
 
 
-def _keywords() -> Iterator[tuple[str, Any]]:
-    """The options with their keywords in Python."""
-    from roofline.core.options import table
-    from roofline.scenario.options import Options
-    from roofline.serving.options import LoadOptions
-
-    for options in (Options, LoadOptions):
-        named = {name: hint for name, hint in options.__annotations__.items() if hasattr(hint, "__metadata__")}
-        yield from zip(named, table(options).values(), strict=True)
-
-
-def _option_cells(keyword: str, option: Any) -> tuple[str, ...]:
+def _option_cells(option: Any) -> tuple[str, ...]:
     """A row: names, engines' names, type with unit and range, default, help."""
     flag = f"`{option.flag}`" if option.name != "model" else "`MODEL`"
-    own = flag if keyword == option.name else f"{flag}, in Python `{keyword}`"
+    own = flag if option.keyword == option.name else f"{flag}, in Python `{option.keyword}`"
     takes = f"{option.kind.value} ({option.unit})" if option.unit else option.kind.value
     if option.kind.ranged:
         takes += f", {_count(option.low)} to {_count(option.high)}"
@@ -383,7 +383,7 @@ def _code(texts: Iterable[str]) -> str:
     return ", ".join(f"`{text}`" for text in texts)
 
 
-GENERATED: Documents = {
+GENERATED: Mapping[str, Callable[[], str]] = {
     "reference/cli.md": commands_page,
     "reference/options.md": options_page,
     "reference/api.md": python_page,
@@ -443,12 +443,11 @@ def outside(page: str) -> list[str]:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the page and the files of the gallery, which lie outside of the documentation's folder."""
+    """Add the page and the files of the gallery, which are built with the documentation."""
     from mkdocs.structure.files import File
 
-    files.append(File.generated(config, f"{GALLERY.name}.md", content=gallery_page()))
-    for path, source in gallery_files().items():
-        files.append(File.generated(config, path, abs_src_path=str(source)))
+    for path, content in gallery_files().items():
+        files.append(File.generated(config, path, content=content))
     return files
 
 

@@ -148,9 +148,9 @@ def furnish(folder: Path) -> None:
     config = folder / "path" / "to"
     config.mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "data" / "configs" / "llama-3.1-8b.json", config / "config.json")
-    gallery = folder / "reports" / "gallery"
+    gallery = folder / "lab" / "gallery"
     gallery.mkdir(parents=True)
-    shutil.copy(ROOT / "reports" / "gallery" / "figure-7.yaml", gallery)
+    shutil.copy(ROOT / "lab" / "gallery" / "figure-7.yaml", gallery)
     (folder / "study.yaml").write_text("model: llama-3.1-8b\nhw: l40s\nover: {batch: [1, 8], quant: [W16, W4]}\n")
     write_measured(folder / "measured.csv")
     header = "model,hardware,gpus,engine,weights,kv,batch,input_len,output_len,metric,value,unit,source"

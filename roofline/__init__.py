@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from roofline.whatif.explanation import Explanation, explain
     from roofline.whatif.sweeps import Sweep, sweep
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Advice",

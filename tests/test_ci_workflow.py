@@ -142,3 +142,25 @@ def test_the_commands_of_the_workflow_run(
     assert ("ours.ttft" in comment.partition("<details>")[0]) == moved
     (kept,) = (step["with"]["path"] for step in steps(workflow) if step.get("uses", "").startswith("actions/upload"))
     assert (tmp_path / kept).read_bytes().startswith(b"<?xml")
+
+
+@pytest.mark.skipif(BASH is None, reason="bash is not installed")
+@pytest.mark.parametrize("moved", [False, True], ids=["as before", "moved"])
+def test_the_action_fails_where_a_prediction_moved(run: Run, tmp_path: Path, moved: bool) -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    (anchors, predictions) = (tmp_path / name for name in ("anchors.yaml", "golden.yaml"))
+    anchors.write_text(text(PAGE[ANCHORS]), encoding="utf-8")
+    assert run("validate", "check", "--anchors", anchors, "--predictions", predictions, "--accept")[0] == 0
+    if moved:
+        accepted = predictions.read_text(encoding="utf-8")
+        predictions.write_text(re.sub(r"(?<=ours\.ttft: )(.*mid: )[\d.]+", r"\g<1>1.4", accepted), encoding="utf-8")
+    step = next(step for step in action["runs"]["steps"] if step.get("id") == "check")
+    program = f'roofline() {{ "{sys.executable}" -c "from roofline.cli import main; main()" "$@"; }}\n'
+    given = {"GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), "GITHUB_OUTPUT": str(tmp_path / "output")}
+    named = {"ANCHORS": str(anchors), "PREDICTIONS": str(predictions), "PYTHONPATH": str(ROOT)}
+    command = [BASH or "bash", "-ec", program + step["run"]]
+    subprocess.run(command, cwd=tmp_path, env=os.environ | given | named, check=True)
+    assert (tmp_path / "output").read_text() == f"status={int(moved)}\n"
+    summary = (tmp_path / "summary").read_text(encoding="utf-8")
+    assert ("ours.ttft" in summary.partition("<details>")[0]) == moved
+    assert set(step["env"]) == {"ANCHORS", "PREDICTIONS"}

@@ -109,7 +109,7 @@ def test_links_lead_somewhere(path: Path) -> None:
         name, _, anchor = target.partition("#")
         found = (path.parent / name).resolve() if name else path
         if found == ROOT / "docs" / "gallery.md":
-            continue  # made from reports/gallery when the site is built
+            continue  # made from lab/gallery when the site is built
         assert found.exists(), f"{path}: {target}"
         assert not anchor or anchor in anchors(found), f"{path}: {target}"
 
@@ -164,6 +164,15 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert not re.search(r" object at 0x|<factory>|<function", page), "the same on every machine"
 
 
+def test_every_example_of_the_reference_runs_alone() -> None:
+    examples = re.findall(r"```pycon\n(.*?)```", python_page(), re.DOTALL)
+    assert len(examples) > 10
+    for example in examples:
+        typed = "\n".join(line for line in example.splitlines() if line.startswith((">>>", "...")))
+        for name in set(re.findall(r"\b(\w+)\(", typed)) & set(roofline.__all__):
+            assert re.search(rf"import .*\b{name}\b", example), f"{name} is not imported:\n{example}"
+
+
 def test_docstrings_become_markdown() -> None:
     lines = documented("A `x_y` of a_b <z>.\n\n    t = a * b\n\n>>> 1 + 1\n2\n\n* one\n* two_three\n")
     assert lines[0] == "A `x_y` of a\\_b \\<z\\>."
@@ -189,7 +198,7 @@ def test_the_theory_has_every_form_of_a_kernel() -> None:
     kernels = [path.stem for path in (ROOT / "roofline" / "timing" / "kernels").glob("[a-z]*.py")]
     assert "gemm" in kernels
     for name in kernels:
-        if name not in ("common", "shapes", "terms"):
+        if name not in ("common", "formats", "shapes"):
             assert f"<!-- from: roofline.timing.kernels.{name} -->" in text
     names = ("bound.roof", "specs.engine", "scenario.generation", "scenario.energy", "scenario.cost", "whatif.gain")
     timing = ("passes", "corrections", "intervals", "calibration")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import roofline
 from tests.paths import ROOT
 
 pytest.importorskip("setuptools", minversion="77", reason="the wheel is built with setuptools 77 or newer")
@@ -79,7 +80,12 @@ def test_data_files_are_in_the_wheel(wheels: dict[str, list[str]], pattern: str)
     wanted = {
         f"roofline/{path.relative_to(start).as_posix()}"
         for path in start.glob(pattern.removeprefix("roofline/"))
-        if path.is_file() and "gallery" not in path.parts and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts
     }
     assert wanted
     assert not wanted - set(wheels["checkout"])
+
+
+def test_the_citation_has_the_version_of_the_package() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {roofline.__version__}\n" in citation

@@ -53,6 +53,17 @@ def test_a_room_says_what_enters_and_what_leaves(room: str) -> None:
     assert " Out: " in " ".join(doc.split()), room
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_what_is_installed_imports_nothing_of_the_checkout(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+        for line, name in imports(path)
+        if name.split(".")[0] in ("lab", "tests", "docs")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_nothing_else_stands_at_the_top() -> None:
     found = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
     assert found == {*ROOMS, *DATA, *MODULES, "py.typed"}

@@ -65,8 +65,7 @@ def flash_attention(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "Few sequences with long contexts: split attention over the keys to occupy the whole device.",
-    "zhou 19, miao D17",
+    "Few sequences with long contexts: split attention over the keys to occupy the whole device.", "zhou 19, miao D17"
 )
 def flash_decoding(case: Case) -> Iterator[Finding]:
     """Applies where decode attention has fewer sequences and KV heads than the device has SMs."""

@@ -67,14 +67,12 @@ def fusion(case: Case) -> Iterator[Finding]:
         )
     else:
         yield NoBenefit(
-            FUSION_SLOTS,
-            f"light operators take {light:.1%} of the time, and {engine.heading} fuses {', '.join(done)}",
+            FUSION_SLOTS, f"light operators take {light:.1%} of the time, and {engine.heading} fuses {', '.join(done)}"
         )
 
 
 @rule(
-    "No engine is best for everything: choose by objective, and measure where predictions overlap.",
-    "zhou 30, miao D23",
+    "No engine is best for everything: choose by objective, and measure where predictions overlap.", "zhou 30, miao D23"
 )
 def engine_choice(case: Case) -> Iterator[Finding]:
     """Applies where other engines are offered: which are certainly better, and whether TTFT and TPOT disagree."""

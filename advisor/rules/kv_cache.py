@@ -59,11 +59,7 @@ def kv_cache_growth(case: Case) -> Iterator[Finding]:
             f"KV cache is {memory.kv_cache / memory.total:.0%} of the memory needed: {room} sequences of this length"
             f" fit, {case.batch} are requested",
             float(memory.kv_cache / memory.total),
-            {
-                "KV cache": cache,
-                "capacity": si(float(memory.budget), "B"),
-                "per sequence": si(each, "B"),
-            },
+            {"KV cache": cache, "capacity": si(float(memory.budget), "B"), "per sequence": si(each, "B")},
             of="memory",
         )
     limited = not memory.fits or case.goal.batch_varies or case.goal.objective is Objective.MEMORY

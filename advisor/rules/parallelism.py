@@ -147,7 +147,7 @@ def offloading(case: Case) -> Iterator[Finding]:
 def hardware_fit(case: Case) -> Iterator[Finding]:
     """Applies where the model does not fit, its format is not native, or one bound of one phase dominates."""
     memory = case.analysis.memory
-    if not memory.fits:
+    if not case.fits:
         yield Bottleneck(
             f"the model does not fit: {si(float(memory.total), 'B')} needed, {si(float(memory.budget), 'B')} present",
             1.0,

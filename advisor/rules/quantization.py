@@ -116,8 +116,7 @@ def _of_move(case: Case, name: str, before: Formats, after: Formats) -> Iterator
         yield NoBenefit((name,), text)
     if case.fits and (gain := case.gain(name)) < 1:
         yield NoBenefit(
-            (name,),
-            f"weights or activations are converted in every pass, and the simulated gain is {gain:.3g} times",
+            (name,), f"weights or activations are converted in every pass, and the simulated gain is {gain:.3g} times"
         )
 
 

@@ -35,17 +35,17 @@ MOST_BATCH = 8192
 DRAFT_KEYS = ("accept", "acceptance")
 """Parameters of speculative decoding that give the acceptance."""
 
+_CACHE_SLOTS = (
+    "KV format",
+    "attention pattern",
+    "KV cache eviction",
+    "KV heads",
+    "KV sharing",
+    "decode attention kernel",
+)
 AXES: Mapping[str, tuple[str, ...]] = {
-    "KV format": ("batch", "prompt"),
-    "attention pattern": ("batch", "prompt"),
-    "KV cache eviction": ("batch", "prompt"),
-    "KV heads": ("batch", "prompt"),
-    "KV sharing": ("batch", "prompt"),
+    **dict.fromkeys((*_CACHE_SLOTS, "sequence parallelism", "parallelism", "prompt"), ("batch", "prompt")),
     "attention kernel": ("prompt",),
-    "decode attention kernel": ("batch", "prompt"),
-    "sequence parallelism": ("batch", "prompt"),
-    "parallelism": ("batch", "prompt"),
-    "prompt": ("batch", "prompt"),
     "speculative decoding": ("batch", "acceptance"),
 }
 """The variable that the gain of a slot's moves depends on; the batch for all other slots."""

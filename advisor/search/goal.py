@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from roofline.advisor.search.goodput import Demand, Served, served
-from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
+from roofline.core.options import Kind
+from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.extents import spread
 from roofline.scenario.analysis import Analysis
 from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Reading
 from roofline.whatif.metrics import METRICS, Metric, find_metric
-from roofline.whatif.solve.targets import Targets
+from roofline.whatif.solve.targets import TIMES, Targets, check_reading, read_time, read_value
 
 
 class Objective(StrEnum):
@@ -36,16 +37,7 @@ class Objective(StrEnum):
     GOODPUT = "goodput"
 
 
-METRIC: Mapping[Objective, str] = {
-    Objective.TOTAL: "total",
-    Objective.TTFT: "ttft",
-    Objective.TPOT: "tpot",
-    Objective.THROUGHPUT: "tokens_per_s",
-    Objective.MEMORY: "memory",
-    Objective.COST: "cost",
-    Objective.ENERGY: "energy",
-    Objective.GOODPUT: "goodput",
-}
+METRIC: Mapping[Objective, str] = {**{each: str(each) for each in Objective}, Objective.THROUGHPUT: "tokens_per_s"}
 """The metric (`roofline.whatif.metrics`) of each objective."""
 
 _OF_ENCODERS = (Objective.TOTAL, Objective.TTFT, Objective.MEMORY)
@@ -89,6 +81,35 @@ _DEAREST = {
 }
 
 
+Named = TypeVar("Named", Objective, Quality)
+
+
+def named(kind: type[Named], name: object) -> Named:
+    """The objective or quality budget of a name; raises UnknownNameError."""
+    if not isinstance(name, str) or name not in list(kind):
+        raise UnknownNameError(kind.__name__.lower(), name, map(str, kind))
+    return kind(name)
+
+
+def _bytes(memory: float | str | None) -> float | None:
+    if isinstance(memory, str):
+        return parse_quantity(memory, Dimension.BYTES).value
+    found: float | None = read_value("memory", Kind.NUMBER, memory)
+    return found
+
+
+def _usd_per_hour(budget: float | str | None) -> float | None:
+    """USD/h of a number, or of a text such as 20, 20/h or $20; raises RooflineError."""
+    text = budget
+    if isinstance(text, str):
+        text = text.strip().removeprefix("$").removesuffix("USD/h").removesuffix("/h").strip()
+    try:
+        found: float | None = read_value("budget", Kind.NUMBER, text)
+    except RooflineError:
+        raise RooflineError(f"a budget is in USD/h, such as 20/h, got {quote(budget)}") from None
+    return found
+
+
 class Limits(Struct, frozen=True):
     """Upper limits; None is no limit. Seconds, bytes per device, devices, USD per hour of all devices."""
 
@@ -100,9 +121,13 @@ class Limits(Struct, frozen=True):
     budget: float | None = None
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
+        for name in TIMES:
+            force_setattr(self, name, read_time(name, getattr(self, name)))
+        force_setattr(self, "memory", _bytes(self.memory))
+        force_setattr(self, "budget", _usd_per_hour(self.budget))
+        force_setattr(self, "gpus", read_value("gpus", Kind.INTEGER, self.gpus))
+        for name, value in self.given.items():
+            if not value > 0:
                 raise RooflineError(f"the limit of {name} must be above 0, got {value:g}")
 
     @property
@@ -137,6 +162,10 @@ class Goal(Struct, frozen=True):
     demand: Demand | None = None
 
     def __post_init__(self) -> None:
+        force_setattr(self, "objective", named(Objective, self.objective))
+        force_setattr(self, "quality", named(Quality, self.quality))
+        check_reading(self.at)
+        force_setattr(self, "vary_batch", read_value("vary_batch", Kind.SWITCH, self.vary_batch))
         if self.demand is not None and not self.loaded:
             raise RooflineError("a load is for the objective goodput", options=["concurrency", "rate", "objective"])
         if self.loaded and (self.at == "bound" or self.limits.total is not None or self.vary_batch):
@@ -210,19 +239,19 @@ class Goal(Struct, frozen=True):
         """How many times better `after` is than `before`, both values of the objective."""
         return before / after if self.metric.better < 0 else after / before
 
+    def filled(self, analysis: Analysis) -> Any:
+        """Memory over the budget of a device; under load an engine runs no more requests than fit."""
+        found = analysis.memory.total / analysis.memory.budget
+        return np.minimum(found, 1.0) if self.loaded else found
+
     def used(self, analysis: Analysis) -> Mapping[str, Any]:
         """Value over limit for each limit: at most 1 meets it. `capacity` is memory over the device's capacity."""
-        found: dict[str, Any] = {"capacity": filled(analysis)}
+        found: dict[str, Any] = {"capacity": self.filled(analysis)}
         for name, limit in self.limits.given.items():
             found[name] = self.figure(analysis, LIMITED[name]) / limit
         if self.demand is not None and self.demand.rate is not None:
             found["rate"] = self.demand.rate / self.served(analysis).rate
         return found
-
-
-def filled(analysis: Analysis) -> Any:
-    """Memory over the budget of a device."""
-    return analysis.memory.total / analysis.memory.budget
 
 
 @lru_cache(maxsize=256)

@@ -26,14 +26,7 @@ from roofline.specs.precision import Precision
 from roofline.specs.sublayers import MixtureOfExperts
 from roofline.techniques import check_request, techniques
 from roofline.techniques.base import Technique
-from roofline.techniques.support import (
-    documented_engines,
-    engines_with,
-    is_documented,
-    needs_no_engine,
-    runs,
-    support,
-)
+from roofline.techniques.support import documented_engines, engines_with, is_documented, needs_no_engine, runs, support
 
 
 class Kind(StrEnum):
@@ -78,12 +71,9 @@ class Move(Struct, frozen=True):
 
 PARALLEL_SLOTS = frozenset(
     {
-        "tensor-parallelism",
-        "pipeline-parallelism",
-        "data-parallelism",
-        "expert-parallelism",
         "sequence parallelism",
         "disaggregation",
+        *(f"{kind}-parallelism" for kind in ("tensor", "pipeline", "data", "expert")),
     }
 )
 """Slots of the catalogue that moves of parallelism set, or that need further devices."""
@@ -294,12 +284,8 @@ LAYOUT = (*DEGREES.values(), "enable_expert_parallel", "dp_attention")
 """The options that a move of parallelism sets, or takes back."""
 
 
-def _devices(degrees: Mapping[str, int]) -> int:
-    return degrees["tensor"] * degrees["pipeline"] * degrees["data"]
-
-
 def _parallel(degrees: Mapping[str, int]) -> Move:
-    count = _devices(degrees)
+    count = degrees["tensor"] * degrees["pipeline"] * degrees["data"]
     name = " ".join(f"{DEGREES[key]}={value}" for key, value in degrees.items() if value > 1) or "tp=1"
     title = f"{count} device{'s' if count > 1 else ''} as {name}"
     change = partial(_laid_out, dict(degrees))
@@ -352,14 +338,8 @@ def is_consumer(hardware: Hardware) -> bool:
 
 def hardware_move(hardware: Hardware) -> Move:
     """The scenario on other hardware."""
-    return Move(
-        f"hw={hardware.name}",
-        hardware.title,
-        Kind.HARDWARE,
-        "hardware",
-        Price.ENGINEERING,
-        partial(_with, {"hw": hardware, "price": None}),  # a given price is that of the given device
-    )
+    change = partial(_with, {"hw": hardware, "price": None})  # a given price is that of the given device
+    return Move(f"hw={hardware.name}", hardware.title, Kind.HARDWARE, "hardware", Price.ENGINEERING, change)
 
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
@@ -368,11 +348,5 @@ BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512
 
 def batch_move(batch: int) -> Move:
     """Another batch."""
-    return Move(
-        f"batch={batch}",
-        f"{batch} sequences at once",
-        Kind.BATCH,
-        "batch",
-        Price.LOSSLESS,
-        partial(_with, {"batch": batch}),
-    )
+    title, change = f"{batch} sequences at once", partial(_with, {"batch": batch})
+    return Move(f"batch={batch}", title, Kind.BATCH, "batch", Price.LOSSLESS, change)

@@ -13,32 +13,18 @@ from roofline.advisor.search.combine import DEPTH, MIN_GAIN, search, within_budg
 from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import BATCHES, Kind, Move, batch_move, price_of
 from roofline.advisor.search.outcomes import Choice, Outcomes
-from roofline.advisor.search.trials import NOTHING, Moves, Trial, Trials, better, certain, sure
+from roofline.advisor.search.trials import NOTHING, Gain, Moves, Trial, Trials, better, sure
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Estimate
 
 
-class Step(Struct, frozen=True):
+class Step(Gain, frozen=True):
     """A step of a plan: its move, its gain given the steps before it, and the scenario after it."""
-
-    move: Move
-    better: Estimate
-    trial: Trial
 
     @property
     def price(self) -> Price:
         """What the move requires."""
         return price_of(self.move, self.trial.analysis.scenario)
-
-    @property
-    def certain(self) -> bool:
-        """Whether the whole interval of the gain lies above 1."""
-        return certain(self.better)
-
-    @property
-    def command(self) -> str:
-        """The command that reproduces the scenario after the step."""
-        return self.trial.command
 
 
 class Interaction(Struct, frozen=True):
@@ -103,17 +89,10 @@ def make_plan(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = 
         return Plan((), None, None, (), searched.stopped, near, (), len(grid), jointly)
     steps = tuple(_steps(single, best))
     end = steps[-1].trial if steps else single.base
-    return Plan(
-        steps,
-        end,
-        better(single.base, end),
-        tuple(_interactions(single, steps)),
-        _stopped(single, end, moves, depth, searched.stopped),
-        {},
-        outcomes.pareto,
-        len(grid),
-        needed=bool(single.base.missed),
-    )
+    stopped = _stopped(single, end, moves, depth, searched.stopped)
+    gain, interactions = better(single.base, end), tuple(_interactions(single, steps))
+    needed = bool(single.base.missed)
+    return Plan(steps, end, gain, interactions, stopped, {}, outcomes.pareto, len(grid), needed=needed)
 
 
 def _steps(trials: Trials, best: Choice) -> Iterator[Step]:
@@ -129,7 +108,7 @@ def _steps(trials: Trials, best: Choice) -> Iterator[Step]:
         if not tried:  # moves that apply only together
             tried = [(move, trial) for move in left if (trial := trials.attempt(done | left)) is not None]
         move, trial = min(tried, key=lambda entry: (len(entry[1].missed), entry[1].cost, entry[0].name))
-        yield Step(move, better(before, trial), trial)
+        yield Step(move, trial, better(before, trial))
         done, before = done | {move}, trial
         left.discard(move)
 

@@ -9,9 +9,10 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.advisor.search.breakeven import HELPS
-from roofline.advisor.search.goal import Goal, Objective, Price, filled
+from roofline.advisor.search.goal import Goal, Objective, Price
 from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
@@ -91,7 +92,7 @@ class Trial:
     @cached_property
     def fits(self) -> Any:
         """Whether it fits in memory, at each batch; needs no times."""
-        return np.asarray(filled(self.analysis)) <= 1
+        return np.asarray(self.goal.filled(self.analysis)) <= 1
 
     @cached_property
     def scores(self) -> tuple[float, ...]:
@@ -119,6 +120,24 @@ class Trial:
     @property
     def names(self) -> tuple[str, ...]:
         return names(self.moves)
+
+
+class Gain(Struct, frozen=True):
+    """A move, simulated: the scenario after it, and its gain with its interval."""
+
+    move: Move
+    trial: Trial
+    better: Estimate
+
+    @property
+    def certain(self) -> bool:
+        """Whether the whole interval is a gain."""
+        return certain(self.better)
+
+    @property
+    def command(self) -> str:
+        """The command that reproduces the scenario after the move."""
+        return self.trial.command
 
 
 def _restored(moves: Moves, scenario: Scenario, goal: Goal, analysis: Analysis | None) -> Trial:
@@ -219,7 +238,7 @@ class Trials:
     def _made(self, moves: Moves) -> Trial:
         _check_engine(self.scenario, moves)
         trial = Trial(moves, self._requested(tuple(ordered(moves))), self.goal)
-        if moves and not np.any(np.asarray(filled(trial.analysis)) < MAX_OVERCOMMIT):
+        if moves and not np.any(np.asarray(self.goal.filled(trial.analysis)) < MAX_OVERCOMMIT):
             raise UnsupportedError(f"it needs more than {MAX_OVERCOMMIT} times the memory of a device")
         return trial
 
@@ -254,10 +273,9 @@ def better(before: Trial, after: Trial) -> Estimate:
     """How many times better the objective gets, with its 80% interval if the objective rests on times."""
     objective, goal = before.goal.objective, before.goal
     middle = float(goal.gain(before.value, after.value))
-    timed = _TIMED.get(objective)
-    if timed is None or goal.at == "bound":
+    if objective is Objective.MEMORY or goal.at == "bound":
         return Estimate(middle, middle, middle)
-    faster = gain(before.analysis, after.analysis, timed)
+    faster = gain(before.analysis, after.analysis, _TIMED.get(objective, "total"))
     # Factors of the objective other than time (devices of a price, tokens of a rate) are exact.
     return Estimate(middle * faster.low / faster.mid, middle, middle * faster.high / faster.mid)
 
@@ -272,12 +290,5 @@ def sure(gain: Estimate) -> bool:
     return certain(gain) and gain.mid > HELPS
 
 
-_TIMED: Mapping[Objective, Timed] = {
-    Objective.TOTAL: "total",
-    Objective.TTFT: "ttft",
-    Objective.TPOT: "tpot",
-    Objective.THROUGHPUT: "total",
-    Objective.COST: "total",
-    Objective.ENERGY: "total",
-    Objective.GOODPUT: "total",
-}
+_TIMED: Mapping[Objective, Timed] = {Objective.TTFT: "ttft", Objective.TPOT: "tpot"}
+"""The time that an objective rests on, where that is not the total."""

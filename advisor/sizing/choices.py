@@ -104,14 +104,13 @@ def changes(objective: RankingObjective, best: Deployment, runner_up: Deployment
             yield Change("load_below", below)
     if runner_up is not None and runner_up.hardware.name != best.hardware.name:
         first, second = best.figures, runner_up.figures
-        if objective.name == "cheapest" and first.cost is not None:
+        fewest = objective.name == "fewest"
+        if first.cost is not None and (objective.name == "cheapest" or (fewest and second.cost is None)):
             yield Change("price", first.cost / second.devices)
         elif objective.name == "best value" and first.cost is not None:
             yield Change("price", first.cost * first.tpot / second.tpot / second.devices)
-        elif objective.name == "fewest" and first.cost is None and second.cost is None:
+        elif fewest and first.cost is None and second.cost is None:
             yield Change("price_ratio", first.devices / second.devices)
-        elif objective.name == "fewest" and first.cost is not None and second.cost is None:
-            yield Change("price", first.cost / second.devices)
     yield Change("tpot", getattr(best.tpot, best.at))
     yield Change("ttft", getattr(best.ttft, best.at))
 

@@ -14,7 +14,7 @@ from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.workload import Service
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.options import DEGREES
+from roofline.scenario.options import DEGREES, FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import precision_of, released
 from roofline.specs.engine import Engine, default_engine, load_engine
@@ -63,9 +63,10 @@ class Configuration(Struct, frozen=True, dict=True):
     @property
     def formats(self) -> str:
         """Text: the scheme or the weights' format, and the KV cache's if set."""
-        scheme = self.scenario.formats.get("scheme") or self.scenario.plain.precision.weights.name
-        kv = self.scenario.formats.get("kv")
-        return f"{scheme}, KV {kv}" if kv else scheme
+        given, precision, plain = self.scenario.formats, self.scenario.precision, self.scenario.plain.precision
+        scheme = None if given.get("weights") else given.get("scheme")
+        kv = given.get("kv") or (precision.kv.name if precision.kv != plain.kv else None)
+        return f"{scheme or precision.weights.name}, KV {kv}" if kv else scheme or precision.weights.name
 
     @property
     def split(self) -> str:
@@ -116,7 +117,7 @@ def formats_for(
     Released formats cost nothing. FP8, NVFP4, INT8 and 4-bit weights, and FP8 or INT8 KV cache, are offered where a
     document states that the engine runs them on this hardware (`roofline.techniques.support`), GGUF formats on
     llama.cpp; instead of a quantized checkpoint only if they are narrower. A given `scheme` is the only one, within any
-    budget.
+    budget; "" leaves formats to the other options of the scenario.
     """
     calibrated = quality.allows(Price.CALIBRATION)
     caches = [""]
@@ -151,6 +152,9 @@ def configurations(
     names = list_hardware() if hardware is None else hardware
     profiles: dict[str, Engine] = {}
     slots = {check_request(name).slot for name in given.techniques}
+    single = given.options.keys() & set(of_group(FORMATS))
+    scheme_given = given.scheme or ("" if single - {"kv"} or "weight format" in slots else None)
+    kv_given = "kv" in single or "KV format" in slots
     cached = round(service.hits * service.prompts.mean)
     lengths: dict[str, Any] = {
         "prompt": round(service.prompts.mean) - cached,
@@ -164,15 +168,14 @@ def configurations(
         chosen = default_engine(device, model) if engine is None else engine
         if chosen not in profiles:
             profiles[chosen] = load_engine(chosen)
-        for scheme, kv, price in formats_for(model, device, profiles[chosen], quality, given.scheme):
-            if (scheme and "weight format" in slots) or (kv and "KV format" in slots):
+        for scheme, kv, price in formats_for(model, device, profiles[chosen], quality, scheme_given):
+            if kv and kv_given:
                 continue
-            options = {**lengths, "quant": scheme or None, "kv": kv or None, "engine": chosen}
+            formats = {**({"quant": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
+            options = {**lengths, **given.options, **formats, "engine": chosen}
             for degrees in _degrees(model, device, service.alone, given.degrees):
                 layout: dict[str, Any] = {DEGREES[part]: count for part, count in degrees.items()}
-                scenario = Scenario(
-                    given.model or model, name, techniques=given.techniques, **given.options, **options, **layout
-                )
+                scenario = Scenario(given.model or model, name, techniques=given.techniques, **options, **layout)
                 yield Configuration(scenario, price, profiles[chosen])
 
 

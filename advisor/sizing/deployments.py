@@ -120,7 +120,16 @@ class Deployment(Struct, frozen=True, dict=True):
     @property
     def command(self) -> str:
         """The `roofline serve` command that reproduces the outcome of a replica."""
-        return serve_command(self.configuration.scenario, self.service.load(self.replicas))
+        scenario = self.configuration.scenario
+        if self.own_price is not None and not self.service.alone:
+            scenario = scenario.with_(price=self.own_price)
+        return serve_command(scenario, self.service.load(self.replicas))
+
+    @property
+    def own_price(self) -> float | None:
+        """The price where it is not that of the hardware's spec."""
+        known = self.hardware.price
+        return None if known is not None and self.price in (known.rent, known.buy) else self.price
 
 
 TRIED_REPLICAS = 8
@@ -206,11 +215,7 @@ SERVICE_OBJECTIVES = (
 )
 USER_OBJECTIVES = (
     RankingObjective(
-        "best value",
-        "tokens/s for a USD",
-        lambda f: _known(None if f.cost is None else f.cost * f.tpot),
-        "tpot",
-        rated=False,
+        "best value", "tokens/s for a USD", lambda f: _known(f.cost and f.cost * f.tpot), "tpot", rated=False
     ),
     RankingObjective("cheapest", "USD to buy", lambda f: _known(f.cost, f.tpot), None, rated=False),
     RankingObjective("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),

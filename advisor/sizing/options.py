@@ -9,8 +9,9 @@ from roofline.advisor.options import requests
 from roofline.advisor.sizing.configurations import Given
 from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
+from roofline.scenario.argument import beside, object_of
 from roofline.scenario.lengths import Lengths
-from roofline.scenario.options import DEGREES, OPTIONS, Deployment, find_option, read_options
+from roofline.scenario.options import DEGREES, OPTIONS, STATIC, Deployment, find_option, read_options
 from roofline.scenario.scenario import DEFAULT_PROMPT
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.model import Model
@@ -18,7 +19,7 @@ from roofline.specs.model import Model
 OF_A_SERVICE = ("rate", "concurrency", "prompt", "generate", "prefix_hits", "ttft", "tpot", "quantile")
 """Options that make a service; the others are options of a scenario."""
 
-OF_A_SEARCH = ("model", "hw", "engine", "price", "batch", "context", "prefix", "images")
+OF_A_SEARCH = ("model", "hw", "engine", "price", "prefix", *STATIC)
 """Options of a scenario that a sizing chooses itself, or has as arguments."""
 
 
@@ -46,8 +47,10 @@ def read_service(
     asked: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     own = {name: asked.pop(name) for name in OF_A_SERVICE if name in asked}
     if own and service is not None:
-        raise RooflineError(f"{' and '.join(own)} are given beside a service: give one of them")
-    if service is None:
+        raise RooflineError(f"{beside(list(own))} a service: give one of them")
+    if service is not None:
+        object_of(service, Service, "a service is a Service, or keywords such as rate=4")
+    else:
         ttft, tpot = (LOAD_OPTIONS[name].read(own.get(name)) for name in ("ttft", "tpot"))
         rate, users = requests(own.get("rate")), LOAD_OPTIONS["concurrency"].read(own.get("concurrency"))
         hits = LOAD_OPTIONS["prefix_hits"].read(own.get("prefix_hits") or 0.0)
@@ -55,7 +58,7 @@ def read_service(
         service = Service(rate, *lengths, ttft, tpot, str(own.get("quantile", "p95")), users, hits)
     if given is not None:
         if asked:
-            raise RooflineError(f"{' and '.join(asked)} are given beside fixed choices: give one of them")
+            raise RooflineError(f"{beside(list(asked))} fixed choices: give one of them")
         return service, given
     return service, _given(asked, None if isinstance(model, Model) else os.fspath(model))
 

@@ -10,12 +10,11 @@ import math
 import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct
 
-from roofline.advisor.options import quality_of
-from roofline.advisor.search.goal import Quality
+from roofline.advisor.search.goal import Quality, named
 from roofline.advisor.sizing.choices import Choice
 from roofline.advisor.sizing.configurations import Given
 from roofline.advisor.sizing.deployments import At
@@ -24,11 +23,13 @@ from roofline.advisor.sizing.search import Progress, Search
 from roofline.advisor.sizing.workload import Service
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
-from roofline.core.options import names_in
+from roofline.core.options import Kind
+from roofline.scenario.argument import object_of
 from roofline.scenario.lengths import Lengths, longer
 from roofline.specs.hardware import hardware_name, load_hardware
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
+from roofline.whatif.solve.targets import check_reading, listed_names, read_value
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -98,9 +99,13 @@ def size(
     single user) by name and overrides those of the specs. Targets must hold `at` expected mid or high. Further options
     of a scenario, such as tp=, quant= and techniques=, are fixed, or as a `Given`. Raises RooflineError.
     """
+    object_of(model, (str, os.PathLike, Model), "a model is needed, such as 'llama-3.1-8b'")
+    check_reading(at, get_args(At))
     service, given, model = *read_service(service, given, options, model), load_model(model)
-    hardware = list(map(hardware_name, names_in(hw) if isinstance(hw, str) else hw)) if hw is not None else None
-    prices, quality = {hardware_name(name): usd for name, usd in (price or {}).items()}, quality_of(quality)
+    hardware = None if hw is None else list(map(hardware_name, listed_names("hw", hw)))
+    usd = object_of(price or {}, Mapping, "price maps names of hardware to USD, like {'h100-sxm': 3}")
+    prices = {hardware_name(name): read_value(f"the price of {name}", Kind.NUMBER, cost) for name, cost in usd.items()}
+    quality = named(Quality, quality)
     _check(model, hardware, prices)
     longest = given.options.get("max_model_len")
     if longest is not None and (most := service.load(1).longest) > longest:
@@ -109,20 +114,8 @@ def size(
     search = Search(model, service, hardware, quality, prices, engine, at, progress, given)
     choices = tuple(search.choices())
     binding, nearest = ((), {}) if choices else search.nearest()
-    return Sizing(
-        model,
-        service,
-        quality,
-        at,
-        choices,
-        binding,
-        nearest,
-        search.considered,
-        len(search.capable),
-        search.simulated,
-        tuple(sorted(search.names(priced=False))),
-        beyond,
-    )
+    counts, unpriced = (search.considered, len(search.capable), search.simulated), search.names(priced=False)
+    return Sizing(model, service, quality, at, choices, binding, nearest, *counts, tuple(sorted(unpriced)), beyond)
 
 
 def _check(model: Model, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> None:

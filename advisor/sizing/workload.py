@@ -8,6 +8,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from roofline.advisor.options import requests
 from roofline.core.errors import RooflineError, quote
 from roofline.scenario.lengths import Lengths, as_number
 from roofline.serving.load import Load
@@ -47,9 +48,12 @@ class Service(Struct, frozen=True, dict=True):
     hits: float = 0.0
 
     def __post_init__(self) -> None:
+        force_setattr(self, "rate", requests(self.rate))
+        for name in ("concurrency", "ttft", "tpot"):
+            force_setattr(self, name, LOAD_OPTIONS[name].read(getattr(self, name)))
         if self.rate is not None and self.concurrency is not None:
             raise RooflineError("a service has a rate or requests in flight, not both", options=["rate", "concurrency"])
-        force_setattr(self, "quantile", statistic_of(self.quantile))
+        force_setattr(self, "quantile", statistic_of(str(self.quantile)))
         force_setattr(self, "hits", LOAD_OPTIONS["prefix_hits"].read(self.hits) or 0.0)
         load, _ = self.load(1), self.targets("mid")
         force_setattr(self, "prompt", load.prompts)

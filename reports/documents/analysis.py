@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import asdict, fields
+from rich.text import Text
 
 from roofline import (
     Analysis,
@@ -18,6 +19,9 @@ from roofline import (
     parameters,
     state_bytes_per_sequence,
 )
+from roofline.reports.output import export
+from roofline.reports.output.blocks import Block, Document, Face, finite, picked
+from roofline.reports.output.terminal import table
 from roofline.scenario import cost
 from roofline.scenario.memory import memory_is_static
 from roofline.scenario.notes import ATTENTION, caches, fused, generates
@@ -57,9 +61,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
         },
         "memory": memory_document(analysis),
         "generation": {
-            "batch": generation.batch,
-            "prompt": generation.prompt,
-            "generated": generation.generated,
+            **picked(generation, "batch", "prompt", "generated"),
             "ttft_s": generation.ttft,
             "tpot_s": generation.tpot,
             "total_s": generation.total,
@@ -155,26 +157,23 @@ def generation_expectation(analysis: Analysis) -> dict[str, Any]:
         "expected_time_s": interval(expected.total),
         "expected_ttft_s": interval(expected.ttft),
         "expected_tpot_s": None if expected.tpot is None else interval(expected.tpot),
-        "basis": phase.basis.basis,
-        "source": phase.basis.source,
+        **picked(phase.basis, "basis", "source"),
     }
 
 
 def interval(estimate: Estimate) -> dict[str, float]:
     """An expected value with its 80% interval."""
-    return {"low": estimate.low, "mid": estimate.mid, "high": estimate.high}
+    return picked(estimate, "low", "mid", "high")
 
 
 def scenario_document(analysis: Analysis) -> dict[str, Any]:
     """The scenario with all defaults filled in; None for settings that have no effect on the model (see `notes`)."""
     scenario, precision, generating = analysis.scenario, analysis.precision, generates(analysis)
     return {
-        "batch": scenario.batch,
-        "prompt": scenario.prompt,
+        **picked(scenario, "batch", "prompt"),
         "generate": scenario.generate if generating else None,
         "context": scenario.decode_context if generating else None,
-        "prefix": scenario.prefix,
-        "images": scenario.images,
+        **picked(scenario, "prefix", "images"),
         **({} if scenario.image_size is None else {"image_size": scenario.image_size}),
         "base": precision.base.name,
         "weights": precision.weights.name,
@@ -213,8 +212,7 @@ def phase_expectation(phase: Phase) -> dict[str, Any]:
     return {
         "expected_time_s": interval(phase.expected),
         "host_time_s": phase.host_time,
-        "basis": basis.basis,
-        "source": basis.source,
+        **picked(basis, "basis", "source"),
         "share_outside_fitted_range": basis.outside,
     }
 
@@ -231,41 +229,25 @@ def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any
     `busy` is the fraction of the instances that one device runs: below 1 for pipeline parallelism.
     """
     return {
-        "name": op.name,
-        "kind": op.kind,
-        "section": op.section,
-        "count": op.count,
-        "busy": op.busy,
-        "arithmetic": op.arithmetic,
+        **picked(op, "name", "kind", "section", "count", "busy", "arithmetic"),
         **{name: number(getattr(op, name)) for name in WORK},
-        "intensity": op.intensity,
-        "ridge": op.ridge,
+        **picked(op, "intensity", "ridge"),
         "attainable_flops_per_s": op.attainable,
         "bound": str(op.bound),
         "bound_time_s": op.bound_time,
-        **({} if expectation is None else op_expectation(expectation)),
+        **({} if expectation is None else _op_expectation(expectation)),
         "share": op.share,
         "tensors": [
-            {
-                "name": tensor.name,
-                "role": tensor.role,
-                "shape": list(tensor.shape),
-                "format": tensor.format,
-                "bytes": number(tensor.bytes),
-            }
+            {**finite(picked(tensor, "name", "role", "shape", "format")), "bytes": number(tensor.bytes)}
             for tensor in op.tensors
         ],
     }
 
 
-def op_expectation(expectation: Expectation) -> dict[str, Any]:
+def _op_expectation(expectation: Expectation) -> dict[str, Any]:
     """The expected time of an operator and its calibration."""
-    return {
-        "expected_time_s": interval(expectation.time),
-        "basis": expectation.basis,
-        "source": expectation.source,
-        "in_fitted_range": expectation.inside,
-    }
+    time, calibration = {"expected_time_s": interval(expectation.time)}, picked(expectation, "basis", "source")
+    return {**time, **calibration, "in_fitted_range": expectation.inside}
 
 
 def number(value: float) -> float:
@@ -317,3 +299,81 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "isoformat"):
         return value.isoformat()
     return number(value) if isinstance(value, float) else value
+
+
+OP_COLUMNS = (
+    *("name", "kind", "section", "count", "busy", "arithmetic", "flops", "bytes", "link_bytes", "weight_bytes"),
+    *("activation_bytes", "kv_bytes", "state_bytes", "upcast_flops", "intensity", "ridge"),
+    *("attainable_flops_per_s", "bound", "bound_time_s", "share"),
+)
+EXPECTED_COLUMNS = ("expected_time_low_s", "expected_time_mid_s", "expected_time_high_s", "basis")
+
+
+def as_csv(document: Document) -> str:
+    """The operators of every phase of an analysis as CSV, one row each, in base units."""
+    rows = []
+    for phase, content in document["phases"].items():
+        for op in content["ops"]:
+            row = (document["model"], document["hardware"], phase, *(op[column] for column in OP_COLUMNS))
+            expected = op.get("expected_time_s", {})
+            times = (*(expected.get(end, "") for end in ("low", "mid", "high")), op.get("basis", ""))
+            rows.append((*row, *times))
+    return export.csv_text(("model", "hardware", "phase", *OP_COLUMNS, *EXPECTED_COLUMNS), rows)
+
+
+def as_markdown(document: Document) -> str:
+    """The analysis as Markdown: a summary, then one table per phase."""
+    parts = [f"# {export.escape(document['model'])} on {export.escape(document['hardware'])}", ""]
+    parts += [f"- {export.escape(line)}" for line in export.summary_lines(document)] + [""]
+    for name, phase in document["phases"].items():
+        parts += [f"## {name.capitalize()}", "", export.escape(export.phase_line(phase)), ""]
+        header, rows = export.op_rows(phase)
+        parts += [*export.markdown_table(header, rows), ""]
+    return "\n".join(parts)
+
+
+def parts(document: Document) -> list[Any]:
+    """The output of `roofline analyze`: a summary, then one table per phase."""
+    title = Text(export.printable(f"{document['model']} on {document['hardware']}"), style="bold")
+    drawn: list[Any] = [title, *(Text(export.printable(line)) for line in export.summary_lines(document)), Text()]
+    for name, phase in document["phases"].items():
+        header, rows = export.op_rows(phase)
+        drawn.append(table(header, rows, title=f"{name.capitalize()}: {export.phase_line(phase)}"))
+    drawn.append(Text("FLOP, bytes and times per instance; share of the phase's bound time for all instances.", "dim"))
+    return drawn
+
+
+def _analysis_blocks(document: Document) -> Iterator[Block]:
+    """A summary, then a table of the operators of each phase."""
+    yield Block(f"{document['model']} on {document['hardware']}", export.summary_lines(document))
+    for name, phase in document["phases"].items():
+        yield Block(name.capitalize(), export.phase_line(phase).split("\n"), *export.op_rows(phase))
+
+
+def _analysis_rows(document: Document) -> list[Document]:
+    return [
+        {"phase": name, **{key: value for key, value in op.items() if key != "tensors"}}
+        for name, phase in document["phases"].items()
+        for op in phase["ops"]
+    ]
+
+
+def _analysis_lines(document: Document) -> Iterator[str]:
+    devices = document["parallelism"]["devices"]
+    where = document["hardware"] if devices == 1 else f"{devices} {document['hardware']}"
+    yield f"{document['model']} on {where}, {document['scenario']['engine']}"
+    yield export.workload_line(document)
+    yield export.memory_line(document["memory"])
+    yield export.times_lines(document)[:2][-1]  # expected, or else at the bound
+    yield "; ".join(f"{name}: {_limit(phase)}" for name, phase in document["phases"].items())
+    yield from export.fitting_lines(document["memory"])
+    yield from (f"note: {note}" for note in document["notes"])
+
+
+def _limit(phase: Document) -> str:
+    """What limits a phase, and its longest operator."""
+    longest = max(phase["ops"], key=lambda op: op["share"])
+    return f"mostly {phase['bound']}-bound, {longest['name']} takes {longest['share']:.0%}"
+
+
+ANALYSIS = Face(analysis_document, _analysis_blocks, _analysis_rows, _analysis_lines)

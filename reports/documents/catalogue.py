@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import asdict
 from rich.text import Text
 
+from roofline.reports.output.blocks import picked
 from roofline.reports.output.terminal import table
 from roofline.techniques import Technique, find_technique
 from roofline.techniques import techniques as every
@@ -22,20 +23,17 @@ def techniques(name: str | None, level: str | None) -> list[dict[str, Any]]:
 def technique_document(technique: Technique) -> dict[str, Any]:
     """The JSON document of a technique."""
     return {
-        "name": technique.name,
-        "title": technique.title,
+        **picked(technique, "name", "title"),
         "level": str(technique.level),
         "price": str(technique.price),
-        "effect": technique.effect,
-        "slot": technique.slot,
+        **picked(technique, "effect", "slot"),
         "simulated": technique.change is not None,
         "caveat": technique.caveat,
         "same_as": technique.same_as or None,
         "reference": technique.reference,
         "covers": list(technique.covers),
         "parameters": [
-            {name: getattr(parameter, name) for name in ("name", "default", "meaning", "low", "high")}
-            for parameter in technique.parameters
+            picked(parameter, "name", "default", "meaning", "low", "high") for parameter in technique.parameters
         ],
         "published": [asdict(figure) for figure in technique.published],
     }

@@ -77,11 +77,7 @@ def _moved_part(document: Mapping[str, Any]) -> list[str]:
         left = len(rows) - SHOWN - FOLDED
         more = ["", f"The JSON document has {left} more."] if left > 0 else []
         lines += [_details(f"{len(rows) - SHOWN} more", "\n".join([*folded, *more])), ""]
-    return [
-        *lines,
-        f"{len(closer)} moved closer to the published or measured figure, {len(farther)} moved away.",
-        "",
-    ]
+    return [*lines, f"{len(closer)} moved closer to the published or measured figure, {len(farther)} moved away.", ""]
 
 
 def _both(row: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from roofline.core.units import seconds, si
@@ -14,7 +15,7 @@ from roofline.reports.documents.analysis import (
     rates_document,
     scenario_header,
 )
-from roofline.reports.output.blocks import Block, finite
+from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.export import (
     cost_key,
     energy_keys,
@@ -27,7 +28,7 @@ from roofline.reports.output.export import (
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.notes import generates
 from roofline.techniques.unsupported import unsupported
-from roofline.whatif.comparison import METRICS, Metric, readings, waterfall
+from roofline.whatif.comparison import METRICS, Metric, Waterfall, readings, waterfall
 from roofline.whatif.notes import notes
 
 SCHEMA = "roofline.compare/1"
@@ -57,8 +58,7 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
         **scenario_header(scenario),
         "devices": analysis.parallel.devices,
         "techniques": list(scenario.techniques),
-        "batch": finite(scenario.batch),
-        "prompt": finite(scenario.prompt),
+        **finite(picked(scenario, "batch", "prompt")),
         "generate": finite(scenario.generate) if generates(analysis) else None,
         "ttft_s": finite(generation.ttft),
         "tpot_s": finite(generation.tpot),
@@ -101,10 +101,7 @@ def _waterfall(before: Analysis, after: Analysis, index: int, metric: Metric, to
         "from": 0,
         "to": index,
         "metric": metric,
-        "totals": {
-            _unit(key): {"before": fall.before, "after": fall.after, "change": fall.change}
-            for key, fall in falls.items()
-        },
+        "totals": {_unit(key): picked(fall, "before", "after", "change") for key, fall in falls.items()},
         "parts": [part(name, [name]) for name in kept] + ([part(f"{len(rest)} others", rest)] if rest else []),
     }
 
@@ -124,26 +121,26 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
     noted = [f"note on {index}: {note}" for index, entry in enumerate(scenarios, 1) for note in entry["notes"]]
     blocks = [Block("Comparison", [*named, *noted])]
     if expected:
-        rows = [[str(index), _name(entry), *_expected(entry, times, rates)] for index, entry in enumerate(scenarios, 1)]
+        rows = _numbered([_name(entry), *_expected(entry, times, rates)] for entry in scenarios)
         blocks.append(Block("Expected (80% interval)", header=header[:-1], rows=rows, left=2))
-    bounds = ([_name(entry), *_bound(entry, times, rates), _memory(entry)] for entry in scenarios)
-    rows = [[str(index), *cells] for index, cells in enumerate(bounds, 1)]
+    rows = _numbered([_name(entry), *_bound(entry, times, rates), _memory(entry)] for entry in scenarios)
     blocks.append(Block("At the bound, and memory per device", header=header, rows=rows, left=2))
     all_encoders = all(map(is_encoder, scenarios))
     suffixes = [" (of prompts)" if is_encoder(entry) and not all_encoders else "" for entry in scenarios]
     costs = ([_name(entry), *_energy_and_cost(entry, end)] for entry, end in zip(scenarios, suffixes, strict=True))
-    rows = [[str(index), *cells] for index, cells in enumerate(costs, 1)]
+    rows = _numbered(costs)
     if any(cell != "-" for row in rows for cell in row[2:]):
         token = "prompt token" if all_encoders else "token"
         titles = ("", "scenario", f"energy per {token}", "power per device", f"cost per million {token}s")
         blocks.append(Block("Energy and cost", header=titles, rows=rows, left=2))
-    for fall in document["waterfalls"]:
-        if fall["metric"] == metric:
-            blocks.append(_fall_block(fall))
-    return blocks
+    return blocks + [_fall_block(fall) for fall in document["waterfalls"] if fall["metric"] == metric]
 
 
-def compare_lines(document: Mapping[str, Any], metric: str = "total") -> list[str]:
+def _numbered(rows: Iterable[list[str]]) -> list[list[str]]:
+    return [[str(index), *cells] for index, cells in enumerate(rows, 1)]
+
+
+def compare_lines(document: Mapping[str, Any], metric: str) -> list[str]:
     """Each scenario's times and memory in a line; then the difference of `metric`, and the operator behind it."""
     scenarios = document["scenarios"]
     shown = scenarios[:MOST_SHOWN] if len(scenarios) > MOST_SHOWN + 1 else scenarios
@@ -171,6 +168,25 @@ def _fall_line(fall: Mapping[str, Any]) -> str:
     return f"from 1 to {fall['to'] + 1}: {_signed(whole['change'], seconds)}{relative}{most}"
 
 
+def comparison(metric: Metric) -> Face:
+    """The face of a comparison whose difference of `metric` is explained."""
+    return Face(
+        lambda found: compare_document(found.analyses, found.labels),
+        partial(compare_blocks, metric=metric),
+        lambda document: document["scenarios"],
+        partial(compare_lines, metric=metric),
+    )
+
+
+def waterfall_document(found: Waterfall) -> dict[str, Any]:
+    """The JSON document of a waterfall."""
+    changes = ("before", "after", "change")
+    return {
+        **picked(found, "metric", "reading", *changes),
+        "parts": [picked(entry, "name", *changes) for entry in found.differences],
+    }
+
+
 def waterfall_blocks(document: Mapping[str, Any]) -> list[Block]:
     """A table of the operators that change."""
     shown = _unit_shown(document)
@@ -179,9 +195,8 @@ def waterfall_blocks(document: Mapping[str, Any]) -> list[Block]:
         for part in document["parts"]
         if part["change"]
     ]
-    return [
-        Block(waterfall_lines(document)[0], header=("operator", "before", "after", "share of the change"), rows=rows)
-    ]
+    header = ("operator", "before", "after", "share of the change")
+    return [Block(waterfall_lines(document)[0], header=header, rows=rows)]
 
 
 def waterfall_lines(document: Mapping[str, Any]) -> list[str]:
@@ -260,3 +275,6 @@ def _fall_row(name: str, part: Mapping[str, Any], totals: Mapping[str, Any], key
 
 def _signed(value: float, shown: Any) -> str:
     return "0" if value == 0 else f"{'+' if value > 0 else '−'}{shown(abs(value))}"
+
+
+WATERFALL = Face(waterfall_document, waterfall_blocks, lambda document: document["parts"], waterfall_lines)

@@ -9,41 +9,32 @@ from msgspec.structs import asdict
 
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import scenario_header
-from roofline.reports.output.blocks import Block, finite
+from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.export import BASES
-from roofline.scenario.analysis import Analysis
 from roofline.whatif.explanation import DEFINITIONS, Explanation
 
 SCHEMA = "roofline.explain/1"
 
 
-def explain_document(found: Explanation, analysis: Analysis | Explanation) -> dict[str, Any]:
-    """The JSON document of an explanation, of the scenario of `analysis`."""
-    kernel, scenario = found.kernel, analysis.scenario
+def explain_document(found: Explanation) -> dict[str, Any]:
+    """The JSON document of an explanation."""
+    kernel, scenario = found.kernel, found.scenario
     assert scenario is not None
     return {
         "schema": SCHEMA,
         **scenario_header(scenario),
-        "subject": found.subject,
-        "definition": found.definition,
-        "value": finite(found.value),
-        "unit": found.unit,
+        **finite(picked(found, "subject", "definition", "value", "unit")),
         "lines": [finite(asdict(line)) for line in found.lines],
         "bound": None if found.margin is None else finite(asdict(found.margin)),
         "kernel": None
         if kernel is None
         else {
-            "op": kernel.op,
-            "format": kernel.format,
-            "parts": list(kernel.parts),
-            "basis": kernel.basis,
-            "source": kernel.source,
+            **finite(picked(kernel, "op", "format", "parts", "basis", "source")),
             "measurements": kernel.rows,
             "in_fitted_range": kernel.inside,
             "interval_widening": kernel.widening,
             "constants": [
-                {"name": name, "value": value, "unit": unit, "meaning": meaning}
-                for name, value, unit, meaning in kernel.constants
+                dict(zip(("name", "value", "unit", "meaning"), each, strict=True)) for each in kernel.constants
             ],
             "fitted_range": {
                 name: {"low": low, "high": high, "here": finite(here)}
@@ -83,10 +74,7 @@ def _margin(bound: Mapping[str, Any], subject: str) -> str:
 
 
 def _kernel_blocks(kernel: Mapping[str, Any]) -> list[Block]:
-    lines = [
-        f"computes {', '.join(kernel['parts'])}",
-        f"{BASES[kernel['basis']]}: {kernel['source']}",
-    ]
+    lines = [f"computes {', '.join(kernel['parts'])}", f"{BASES[kernel['basis']]}: {kernel['source']}"]
     if not kernel["constants"]:
         return [Block("Kernel (not measured)", lines)]
     inside = "inside the fitted range" if kernel["in_fitted_range"] else "OUTSIDE the fitted range"
@@ -123,3 +111,6 @@ def definitions_document() -> dict[str, Any]:
 def definitions() -> list[Block]:
     """A table of every figure and its definition."""
     return [Block("Definitions", header=("figure", "definition"), rows=[[*row] for row in DEFINITIONS.items()], left=2)]
+
+
+EXPLANATION = Face(explain_document, explain_blocks, lambda document: document["lines"])

@@ -12,7 +12,7 @@ from roofline.core.expressions import Type
 from roofline.core.units import amount
 from roofline.graph.extents import spread
 from roofline.reports.documents.analysis import scenario_header
-from roofline.reports.output.blocks import Block, finite
+from roofline.reports.output.blocks import Block, Face, finite
 from roofline.scenario.analysis import Analysis
 from roofline.whatif.metrics import NAMES, default_metrics, expand, figures, find_metric
 from roofline.whatif.sweeps import Sweep
@@ -94,3 +94,8 @@ def _cell(name: str, value: Any, at: str) -> str:
     if isinstance(value, str) or name not in NAMES:
         return f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)
     return amount(value, find_metric(name, at).unit)
+
+
+SWEEP, GRID = (
+    Face(made, grid_blocks, lambda document: document["rows"], grid_lines) for made in (sweep_document, grid_document)
+)

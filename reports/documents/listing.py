@@ -75,18 +75,13 @@ def card(document: Mapping[str, Any]) -> list[Any]:
 
 
 UNITS = {
-    "memory_capacity": "B",
-    "memory_visible": "B",
-    "memory_bandwidth": "B/s",
-    "bandwidth": "B/s",
+    **dict.fromkeys(("memory_capacity", "memory_visible", "l2", "kv_bytes_per_token"), "B"),
+    **dict.fromkeys(("file_bytes", "header_bytes", "tensor_bytes"), "B"),
+    **dict.fromkeys(("memory_bandwidth", "bandwidth"), "B/s"),
+    **dict.fromkeys(("tensor", "vector"), "OP/s"),
     "latency": "s",
-    "l2": "B",
-    "tensor": "OP/s",
-    "vector": "OP/s",
     "clock": "Hz",
     "tdp": "W",
-    "kv_bytes_per_token": "B",
-    **dict.fromkeys(("file_bytes", "header_bytes", "tensor_bytes"), "B"),
 }
 """Units by a component of the dotted key."""
 

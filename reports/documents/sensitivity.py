@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from roofline.reports.documents.analysis import scenario_header
-from roofline.reports.output.blocks import Block, finite
-from roofline.scenario.scenario import Scenario
-from roofline.whatif.sensitivities import MORE, Sensitivity
+from roofline.reports.output.blocks import Block, Document, Face, finite, picked
+from roofline.whatif.sensitivities import MORE, Sensitivities, sensitivity
 
 SCHEMA = "roofline.sensitivity/1"
 
 COLUMNS = {"ttft": "TTFT", "tpot": "TPOT", "total": "total", "tokens_per_s": "tokens/s", "memory": "memory"}
 
 
-def sensitivity_document(
-    readings: Mapping[str, Iterable[Sensitivity]], scenario: Scenario, step: float
-) -> dict[str, Any]:
-    """The JSON document; the keys of `readings` are times: 'mid' or 'bound', for example."""
+def sensitivity_document(found: Sensitivities) -> dict[str, Any]:
+    """The JSON document; its readings are by times: those of `found`, and the bound."""
+    readings = {str(found.at): found}
+    if found.at != "bound":
+        readings["bound"] = sensitivity(found.scenario, "bound", found.step)
     return {
         "schema": SCHEMA,
-        **scenario_header(scenario),
-        "techniques": list(scenario.techniques),
-        "step": step,
+        **scenario_header(found.scenario),
+        "techniques": list(found.scenario.techniques),
+        "step": found.step,
         "readings": {
             at: [
                 {
                     "setting": entry.name,
                     "meaning": entry.meaning,
-                    "value": finite(entry.value),
-                    "low": finite(entry.low),
-                    "high": finite(entry.high),
+                    **finite(picked(entry, "value", "low", "high")),
                     "elasticity": finite(_named(entry.elasticities)),
                     "change_with_10_percent_more": finite(_named(entry.more)),
                 }
-                for entry in found
+                for entry in entries
             ]
-            for at, found in readings.items()
+            for at, entries in readings.items()
         },
     }
 
@@ -75,3 +73,10 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
         faster = sorted((change, name) for change, name in changes if change is not None and change < -1e-3)
         found += [f"{MORE - 1:.0%} more {name} cuts {COLUMNS[metric]} by {-change:.1%}" for change, name in faster[:2]]
     return found
+
+
+def _rows(document: Document) -> list[Document]:
+    return [{"at": at, **entry} for at, entries in document["readings"].items() for entry in entries]
+
+
+SENSITIVITIES = Face(sensitivity_document, sensitivity_blocks, _rows)

@@ -10,7 +10,7 @@ from typing import Any
 from roofline.core.errors import RooflineError
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import interval
-from roofline.reports.output.blocks import Block, finite
+from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.export import csv_text
 from roofline.scenario.analysis import analyze
 from roofline.scenario.notes import notes
@@ -30,7 +30,7 @@ RATES = (
 )
 
 
-def serving_document(curve: Curve, targets: tuple[float, float]) -> dict[str, Any]:
+def serving_document(curve: Curve) -> dict[str, Any]:
     """The JSON document of a curve."""
     scenario, load, policy = curve.scenario, curve.load, curve.replica.scheduler
     prompt, output = load.means
@@ -50,13 +50,12 @@ def serving_document(curve: Curve, targets: tuple[float, float]) -> dict[str, An
         "prefix_hits": load.hits,
         "simulated": curve.simulated,
         "scheduler": {
-            "order": policy.order,
-            "tokens": policy.tokens,
+            **picked(policy, "order", "tokens"),
             "sequences": policy.sequences or None,
             "kv_tokens": curve.replica.kv_tokens * curve.replica.copies,
         },
         **_apart(curve),
-        "targets": {"ttft_s": finite(targets[0]), "tpot_s": finite(targets[1])},
+        "targets": {"ttft_s": finite(curve.targets[0]), "tpot_s": finite(curve.targets[1])},
         "notes": list(_scenario_notes(curve)),
         "points": [_point(curve, value, found) for value, found in zip(curve.values, curve.outcomes, strict=True)],
     }
@@ -93,10 +92,7 @@ def _point(curve: Curve, value: float, found: Outcome) -> dict[str, Any]:
         "total_tokens_per_s": found.total_tokens_per_second,
         "output_tokens_per_s_per_device": found.output_per_device,
         "output_tokens_per_s_per_user": found.per_user,
-        "running": found.running,
-        "waiting": found.waiting,
-        "kv_use": found.kv_use,
-        "prefill_share": found.prefill_share,
+        **picked(found, "running", "waiting", "kv_use", "prefill_share"),
         "preemptions_per_request": found.preemptions,
         "goodput_requests_per_s": found.goodput,
         "usd_per_million_tokens": curve.cost(found),
@@ -138,13 +134,11 @@ def swept(
     return found, refused
 
 
-def sweep_document(
-    found: Iterable[tuple[Labels, Curve]], refused: Iterable[tuple[Labels, str]], targets: tuple[float, float]
-) -> dict[str, Any]:
+def sweep_document(found: Iterable[tuple[Labels, Curve]], refused: Iterable[tuple[Labels, str]]) -> dict[str, Any]:
     """The JSON document of the curves of several deployments."""
     return {
         "schema": SWEEP_SCHEMA,
-        "deployments": [{"axes": dict(labels), **serving_document(curve, targets)} for labels, curve in found],
+        "deployments": [{"axes": dict(labels), **serving_document(curve)} for labels, curve in found],
         "refused": [{"axes": dict(labels), "reason": reason} for labels, reason in refused],
     }
 
@@ -194,19 +188,19 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         *_pools(document),
         *(f"note: {note}" for note in document["notes"]),
     ]
-    return [Block(title, lines, header, rows, left=1), *_limits(document)]
+    return [Block(title, lines, header, rows, left=1), *(Block(lines=[limit]) for limit in _limits(document))]
 
 
 def serving_lines(document: Mapping[str, Any]) -> list[str]:
     """The deployment, its lightest and its heaviest load that it sustains, and what limits it."""
-    block, *limits = serving_blocks(document)
+    block, *_ = serving_blocks(document)
     points = [point for point in document["points"] if point["stable"]] or document["points"]
     chosen = points[:1] if len(points) == 1 else [points[0], points[-1]]
     return [
         block.title,
         *block.lines[:2],
         *map(_point_line, chosen),
-        *(line for limit in limits for line in limit.lines),
+        *_limits(document),
     ]
 
 
@@ -284,24 +278,24 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _limits(document: Mapping[str, Any]) -> Iterator[Block]:
+def _limits(document: Mapping[str, Any]) -> Iterator[str]:
+    """What limits the load: the largest rate, waiting; and how certain the times are."""
     points = document["points"]
     over = [point for point in points if not point["stable"]]
     if over:
         most, rates = over[0]["saturation_requests_per_s"], ", ".join(f"{point['rate']:g}/s" for point in over)
-        text = f"Above {most:.3g} requests/s, the largest sustainable rate, queues grow without bound: at {rates}."
-        yield Block(lines=[text])
+        yield f"Above {most:.3g} requests/s, the largest sustainable rate, queues grow without bound: at {rates}."
     waiting = [point for point in points if point["waiting"] is not None and point["waiting"] > 1]
     if waiting and not over:
         point = waiting[0]
         name = next(iter(point))
-        what = "a slot, the KV cache or the tokens of a step"
-        yield Block(lines=[f"From {name} {point[name]:g} on, requests wait for {what}."])
+        yield f"From {name} {point[name]:g} on, requests wait for a slot, the KV cache or the tokens of a step."
     first = points[0]
     if first["ttft_s"]["mean"]["mid"] is not None and not math.isnan(first["ttft_s"]["mean"]["mid"]):
         low, high = first["tpot_s"]["mean"]["low"], first["tpot_s"]["mean"]["high"]
         name = next(iter(first))
         if low is not None and high is not None:
-            yield Block(
-                lines=[f"80% interval of the mean TPOT at {name} {first[name]:g}: {seconds(low)} to {seconds(high)}."]
-            )
+            yield f"80% interval of the mean TPOT at {name} {first[name]:g}: {seconds(low)} to {seconds(high)}."
+
+
+CURVE = Face(serving_document, serving_blocks, lambda document: document["points"], serving_lines)

@@ -11,7 +11,7 @@ from roofline.advisor.sizing.sizing import Sizing, percent
 from roofline.core.errors import RooflineError, quote
 from roofline.core.units import Dimension, parse_quantity, seconds, si
 from roofline.reports.documents.serving import latencies
-from roofline.reports.output.blocks import WIDTH, Block, finite
+from roofline.reports.output.blocks import WIDTH, Block, Document, Face, finite, picked
 from roofline.specs.hardware import hardware_name
 
 SCHEMA = "roofline.size/2"
@@ -44,12 +44,7 @@ def sizing_document(found: Sizing) -> dict[str, Any]:
         "beyond_context": finite(found.beyond),
         "feasible": found.feasible,
         "choices": [_choice(entry) for entry in found.choices],
-        "binding": list(found.binding),
-        "nearest": finite(found.nearest),
-        "considered": found.considered,
-        "capable": found.capable,
-        "simulated": found.simulated,
-        "unpriced": list(found.unpriced),
+        **finite(picked(found, "binding", "nearest", "considered", "capable", "simulated", "unpriced")),
     }
 
 
@@ -59,10 +54,8 @@ def _choice(choice: Choice) -> dict[str, Any]:
         "meaning": choice.objective.meaning,
         "best": _deployment(choice.best),
         "runner_up": None if choice.runner_up is None else _deployment(choice.runner_up),
-        "differs": list(choice.differs),
-        "tied": choice.tied,
-        "runner_up_has_lower_modelled_energy": choice.runner_up_has_lower_modelled_energy,
-        "changes": [{"what": change.what, "value": finite(change.value)} for change in choice.changes],
+        **finite(picked(choice, "differs", "tied", "runner_up_has_lower_modelled_energy")),
+        "changes": [finite(picked(change, "what", "value")) for change in choice.changes],
     }
 
 
@@ -71,8 +64,7 @@ def _deployment(deployment: Deployment) -> dict[str, Any]:
     price = deployment.hardware.price
     return {
         "hardware": configuration.scenario.hardware_name,
-        "devices": deployment.devices,
-        "replicas": deployment.replicas,
+        **picked(deployment, "devices", "replicas"),
         "devices_per_replica": configuration.devices,
         "parallelism": configuration.split,
         "formats": configuration.formats,
@@ -103,16 +95,13 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     if not document["feasible"]:
         return [Block(title, [*_infeasible(document), *_beyond(document)], width=WIDTH)]
     lines = [_answer(entry, alone) for entry in document["choices"]]
+    changes = [line for entry in document["choices"] for line in _changes(entry, document, alone)]
     commands = [entry["best"]["command"] for entry in document["choices"]]
     return [
         Block(title, [*lines, *_beyond(document)], width=WIDTH),
         _table(document, alone),
         _details(document),
-        Block(
-            "What changes a choice",
-            [line for entry in document["choices"] for line in _changes(entry, document, alone)],
-            width=WIDTH,
-        ),
+        Block("What changes a choice", changes, width=WIDTH),
         Block("Commands that reproduce the figures of a replica", commands=list(dict.fromkeys(commands))),
         Block("Legend", _legend(document, alone), width=WIDTH),
     ]
@@ -218,17 +207,13 @@ def _details(document: Mapping[str, Any]) -> Block:
     deployments = (choice[name] for choice in document["choices"] for name in ("best", "runner_up") if choice[name])
     rows = {(_devices(deployment), deployment["formats"]): deployment for deployment in deployments}
     quantile = document["service"]["quantile"]
-    cells = [
-        [
-            *names,
-            *(
-                _together(times["low"], times["high"], " to ")
-                for times in (found["ttft_s"][quantile], found["tpot_s"][quantile])
-            ),
-            *(_joules(found, reading) for reading in ("modelled", "tdp")),
+    cells = []
+    for names, found in rows.items():
+        times = [
+            _together(found[f"{name}_s"][quantile]["low"], found[f"{name}_s"][quantile]["high"], " to ")
+            for name in ("ttft", "tpot")
         ]
-        for names, found in rows.items()
-    ]
+        cells.append([*names, *times, *(_joules(found, reading) for reading in ("modelled", "tdp"))])
     header = ("devices", "formats", f"TTFT {quantile}", f"TPOT {quantile}", "J/token", "at TDP")
     return Block("80% intervals, and joules per token", header=header, rows=cells, left=2)
 
@@ -334,3 +319,10 @@ def prices(texts: list[str], alone: bool) -> dict[str, float]:
             raise RooflineError(f"a price is written NAME=USD, such as h100-sxm=2.99, got {quote(text)}") from None
         found[hardware_name(name.strip())] = price
     return found
+
+
+def _rows(document: Document) -> list[Document]:
+    return [{"objective": choice["objective"], **choice["best"]} for choice in document["choices"]]
+
+
+SIZING = Face(sizing_document, sizing_blocks, _rows)

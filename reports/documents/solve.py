@@ -8,13 +8,13 @@ from typing import Any
 
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import scenario_header
-from roofline.reports.output.blocks import Block, finite
+from roofline.reports.output.blocks import Block, Document, Face, finite, picked
 from roofline.reports.output.export import rate_columns, time_columns
 from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.whatif.command_line import command_line
 from roofline.whatif.notes import is_served, users_command
-from roofline.whatif.solve import Answer, Check, Crossover, LoadAnswer, Targets
+from roofline.whatif.solve import Answer, Check, Crossovers, LoadAnswer, Targets
 from roofline.whatif.solve.load import load_of
 
 SCHEMA = "roofline.solve/1"
@@ -23,13 +23,14 @@ TARGETS = {"ttft": "TTFT", "tpot": "TPOT", "total": "total", "tokens_per_second"
 """Display names of targets."""
 
 
-def answer_document(
-    answer: Answer, scenario: Scenario, targets: Targets, against: Scenario | None = None
-) -> dict[str, Any]:
+def answer_document(answer: Answer) -> dict[str, Any]:
     """The JSON document of an answer, with the figures of the answer, its neighbour and other candidates.
 
-    A break-even has both scenarios as commands; `against` is the other one.
+    A break-even has both scenarios as commands.
     """
+    scenario, targets, against = answer.scenario, answer.targets, answer.other
+    assert scenario is not None
+    assert targets is not None
     return {
         "schema": SCHEMA,
         **_header(answer.question, scenario),
@@ -40,11 +41,7 @@ def answer_document(
             "fits": targets.fits,
             "at": targets.at,
         },
-        "verdict": answer.verdict,
-        "value": finite(answer.value),
-        "unit": answer.unit,
-        "limited_by": list(answer.limited_by),
-        "note": answer.note,
+        **finite(picked(answer, "verdict", "value", "unit", "limited_by", "note")),
         "under_load": _under_load(answer, scenario, targets),
         "answer": _check(answer.check),
         "neighbour": None if answer.neighbour is None else _check(answer.neighbour),
@@ -56,7 +53,11 @@ def _under_load(answer: Answer, scenario: Scenario, targets: Targets) -> str | N
     """The command that answers for a service, of a question about the latency of a batch."""
     limits = {name: getattr(targets, name) for name in ("ttft", "tpot") if getattr(targets, name) is not None}
     users = int(scenario.batch) if is_served(scenario) else 0
-    words = [word for name, limit in limits.items() for word in (f"--{name}", f"{limit:g}s")]
+    words = [
+        word
+        for name, limit in limits.items()
+        for word in (f"--{name}", f"{limit * 1e3:g}ms" if limit < 1 else f"{limit:g}s")
+    ]
     if not limits or not users:
         return None
     if answer.question == "max-batch":
@@ -79,9 +80,7 @@ def _header(question: str, scenario: Scenario) -> dict[str, Any]:
 def _check(entry: Check) -> dict[str, Any]:
     figures = entry.figures
     return {
-        "value": finite(entry.value),
-        "meets": entry.meets,
-        "missed": list(entry.missed),
+        **finite(picked(entry, "value", "meets", "missed")),
         "target_use": finite(entry.used),
         "ttft_s": finite(figures.ttft),
         "tpot_s": finite(figures.tpot),
@@ -97,28 +96,24 @@ def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The answer in a sentence, then the simulated candidates."""
     first, second = _labels(document)
     others, neighbour = document["candidates"], document["neighbour"]
-    entries = [document["answer"], *([] if neighbour is None else [neighbour]), *others]
+    told = [(first, document["answer"]), *([] if neighbour is None else [(second, neighbour)])]
+    entries = [*(entry for _, entry in told), *others]
     columns = time_columns(entries), rate_columns(entries)
-    rows = [_row(document, first, document["answer"], *columns)]
-    if neighbour is not None:
-        rows.append(_row(document, second, neighbour, *columns))
+    between = document["question"] == "break-even"
+    told += zip((first, second), others, strict=False) if between else ()
+    rows = [_row(document, label, entry, *columns) for label, entry in told]
     header = ("", "value", *(title for titles in columns for title in titles.values()), "memory", "misses")
     title = f"{document['question']}: {document['model']} on {document['hardware']}"
     scenarios = zip((first, second), document.get("scenarios", ()), strict=False)
     under_load, static = document["under_load"], "A static batch: all prompts are prefilled at once. Under load:"
-    told = [f"{label}: {command}" for label, command in scenarios]
-    blocks = [Block(title, [_sentence(document), *told])]
+    blocks = [Block(title, [_sentence(document), *(f"{label}: {command}" for label, command in scenarios)])]
     if under_load is not None:
         blocks.append(Block(lines=[static], commands=[under_load]))
-    if document["question"] == "break-even":
-        rows += [_row(document, label, entry, *columns) for label, entry in zip((first, second), others, strict=False)]
-        return [*blocks, Block(header=header, rows=rows, left=2)]
     blocks.append(Block(header=header, rows=rows, left=2))
-    if others:
+    if others and not between:
         heading = "Known hardware that meets the targets" if _of_device(document) else "Simulated"
-        blocks.append(
-            Block(heading, header=header[1:], rows=[_row(document, "", entry, *columns)[1:] for entry in others])
-        )
+        rows = [_row(document, "", entry, *columns)[1:] for entry in others]
+        blocks.append(Block(heading, header=header[1:], rows=rows))
     if _of_device(document) and not others and document["verdict"] != "never":
         blocks.append(Block(lines=["no known hardware meets the targets, or none was searched"]))
     return blocks
@@ -132,9 +127,8 @@ def answer_lines(document: Mapping[str, Any]) -> list[str]:
         if (entry := document[key]) is not None:
             times, rates = time_columns([entry]), rate_columns([entry])
             _, value, *cells, memory, missed = _row(document, label, entry, times, rates)
-            told = ", ".join(
-                f"{name} {cell}" for name, cell in zip((*times.values(), *rates.values()), cells, strict=True)
-            )
+            titles = (*times.values(), *rates.values())
+            told = ", ".join(f"{title} {cell}" for title, cell in zip(titles, cells, strict=True))
             lines.append(f"{label} {value}: {told}, memory {memory}" + ("" if missed == "-" else f"; misses {missed}"))
     return lines + ([f"under load: {document['under_load']}"] if document["under_load"] else [])
 
@@ -160,9 +154,8 @@ def _sentence(document: Mapping[str, Any]) -> str:
     ]
     requested += [f"{targets['tokens_per_s']:g} tokens/s"] if targets["tokens_per_s"] else []
     requested += ["fits in memory"] if targets["fits"] else []
-    reading = {"bound": "the bound", "mid": "expected times"}.get(
-        targets["at"], f"the {targets['at']} end of expected times"
-    )
+    readings = {"bound": "the bound", "mid": "expected times"}
+    reading = readings.get(targets["at"], f"the {targets['at']} end of expected times")
     condition = f"{', '.join(requested) or 'no target'}, at {reading}"
     limits = ", ".join(TARGETS.get(name, name) for name in document["limited_by"])
     limit = f"; limited by {limits}" if limits else ""
@@ -179,6 +172,14 @@ def _shown(document: Mapping[str, Any], value: Any) -> str:
     return si(value, unit, 4) if unit in ("B", "B/s", "FLOP/s") else f"{value:,} {unit}"
 
 
+def _of_memory(used: float, capacity: float) -> str:
+    """Memory in use of that of a device, with as many digits as tell what does not fit from what does."""
+    digits = next(
+        (count for count in range(3, 9) if used <= capacity or si(used, "B", count) != si(capacity, "B", count)), 9
+    )
+    return f"{si(used, 'B', digits)} of {si(capacity, 'B', digits)}"
+
+
 def _row(
     document: Mapping[str, Any], label: str, entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]
 ) -> list[str]:
@@ -188,24 +189,22 @@ def _row(
         value if isinstance(value, str) else "-" if value is None else _shown(document, value),
         *("-" if entry[f"{name}_s"] is None else seconds(entry[f"{name}_s"], 4) for name in times),
         *("-" if rate is None else f"{rate:,.1f}" for rate in found),
-        f"{si(entry['memory_bytes'], 'B')} of {si(entry['capacity_bytes'], 'B')}",
+        _of_memory(entry["memory_bytes"], entry["capacity_bytes"]),
         ", ".join(TARGETS.get(name, name) for name in entry["missed"]) or "-",
     ]
 
 
-def crossover_document(found: Iterable[Crossover], scenario: Scenario) -> dict[str, Any]:
+def crossover_document(found: Crossovers) -> dict[str, Any]:
     """The JSON document of the bounds of all operators along batch, prompt and context."""
+    scenario = found.scenario
     return {
         "schema": SCHEMA,
         **_header("crossover", scenario),
-        "batch": finite(scenario.batch),
-        "prompt": finite(scenario.prompt),
+        **finite(picked(scenario, "batch", "prompt")),
         "context": finite(scenario.decode_context),
         "crossovers": [
             {
-                "phase": entry.phase,
-                "name": entry.name,
-                "axis": entry.axis,
+                **picked(entry, "phase", "name", "axis"),
                 "from": 1,
                 "to": entry.stop,
                 "changes": [{"at": change.start, "bound": change.bound} for change in entry.changes],
@@ -252,18 +251,17 @@ def crossover_lines(document: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def load_document(answer: LoadAnswer, scenario: Scenario, targets: Targets) -> dict[str, Any]:
+def load_document(answer: LoadAnswer) -> dict[str, Any]:
     """The JSON document of the largest load within targets."""
+    targets = answer.targets
     return {
         "schema": SCHEMA,
-        **_header(answer.question, scenario),
+        **_header(answer.question, answer.scenario),
         "prompt": answer.load.prompts.mean,
         "generate": answer.load.outputs.mean,
         "targets": {"ttft_s": targets.ttft, "tpot_s": targets.tpot, "quantile": 0.95, "at": targets.at},
         "verdict": "found" if answer.value else "impossible",
-        "value": finite(answer.value),
-        "unit": answer.unit,
-        "limited_by": list(answer.limited_by),
+        **finite(picked(answer, "value", "unit", "limited_by")),
         "answer": None if answer.outcome is None else _outcome(answer.outcome),
         "neighbour": _outcome(answer.neighbour),
     }
@@ -276,9 +274,7 @@ def _outcome(found: Outcome) -> dict[str, Any]:
         "tpot_mean_s": finite(found.tpot.mean.mid),
         "requests_per_s": finite(found.requests_per_second),
         "output_tokens_per_s": finite(found.output_tokens_per_second),
-        "running": finite(found.running),
-        "kv_use": finite(found.kv_use),
-        "stable": found.stable,
+        **finite(picked(found, "running", "kv_use", "stable")),
     }
 
 
@@ -291,22 +287,19 @@ def load_blocks(document: Mapping[str, Any]) -> list[Block]:
     limits = ", ".join(LIMITS[name] for name in document["limited_by"])
     first = f"{document['value']:.4g} {document['unit']}" if document["value"] else f"none: {limits} is missed at once"
     lines = [first, f"prompt {document['prompt']:g}, output {document['generate']:g} tokens; limited by {limits}"]
-    rows = [
-        [name, *_outcome_row(document[key])]
-        for name, key in (("answer", "answer"), ("next", "neighbour"))
-        if document[key] is not None
-    ]
+    found = {"answer": document["answer"], "next": document["neighbour"]}
+    rows = [[name, *_outcome_row(outcome)] for name, outcome in found.items() if outcome is not None]
     return [Block(title, lines, ("", "TTFT p95", "TPOT p95", "requests/s", "tokens/s", "running", "KV"), rows)]
 
 
 def load_lines(document: Mapping[str, Any]) -> list[str]:
     """The answer, what limits it, and the figures of the answer and of the next value."""
     (block,) = load_blocks(document)
-    rows = (
-        ", ".join(f"{name} {cell}" for name, cell in zip(block.header[1:], row[1:], strict=True)) for row in block.rows
-    )
-    labels = (row[0] for row in block.rows)
-    return [block.title, *block.lines, *(f"{label}: {row}" for label, row in zip(labels, rows, strict=True))]
+    told = []
+    for label, *cells in block.rows:
+        named = (f"{name} {cell}" for name, cell in zip(block.header[1:], cells, strict=True))
+        told.append(f"{label}: {', '.join(named)}")
+    return [block.title, *block.lines, *told]
 
 
 def _outcome_row(found: Mapping[str, Any]) -> list[str]:
@@ -314,3 +307,21 @@ def _outcome_row(found: Mapping[str, Any]) -> list[str]:
     running = "-" if found["running"] is None else f"{found['running']:.1f}"
     rates = (si(found[name], "") for name in ("requests_per_s", "output_tokens_per_s"))
     return [*times, *rates, running, f"{found['kv_use']:.0%}"]
+
+
+def _crossover_rows(document: Document) -> list[Document]:
+    return [
+        {**{key: entry[key] for key in ("phase", "name", "axis")}, **change}
+        for entry in document["crossovers"]
+        for change in entry["changes"]
+    ]
+
+
+def _answer_rows(document: Document) -> list[Document]:
+    found = (document["answer"], document["neighbour"], *document.get("candidates", ()))
+    return [row for row in found if row is not None]
+
+
+ANSWER = Face(answer_document, answer_blocks, _answer_rows, answer_lines)
+LOAD_ANSWER = Face(load_document, load_blocks, _answer_rows, load_lines)
+CROSSOVERS = Face(crossover_document, crossover_blocks, _crossover_rows, crossover_lines)

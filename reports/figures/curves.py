@@ -53,26 +53,20 @@ def curves(table: Table, metrics: Sequence[str], x: str | None = None, title: st
         rows = np.flatnonzero(chosen)
         rows = rows[np.argsort(values[rows], kind="stable")]
         colour = CATEGORIES[index % len(CATEGORIES)]
-        style: Any = LINES[(index + index // len(CATEGORIES)) % len(LINES)]
+        style = LINES[(index + index // len(CATEGORIES)) % len(LINES)]
         marker = MARKERS[index % len(MARKERS)] if rows.size <= 24 else ""
         label = escaped(describe(others, line)) if others else display_name(metrics[0])
-        handles[label] = Line2D([], [], color=colour, linestyle=style, marker=marker, markersize=4, label=label)
+        look: dict[str, Any] = {"color": colour, "linestyle": style, "marker": marker, "markersize": 4, "label": label}
+        handles[label] = Line2D([], [], **look)
         for panel, metric in zip(panels, metrics, strict=True):
             y = table.numbers(metric)[rows]
-            panel.plot(values[rows], y, color=colour, linestyle=style, marker=marker, markersize=4, label=label)
+            panel.plot(values[rows], y, **look)
             if (interval := table.interval(metric)) is not None:
                 low, high = (end[rows] for end in interval)
                 panel.fill_between(values[rows], low, high, color=colour, alpha=0.13, linewidth=0)
             unfit = rows[~table.fits[rows]][:: max(1, rows.size // 16)]
-            panel.plot(
-                *(values[unfit], table.numbers(metric)[unfit]),
-                linestyle="",
-                marker=marker or "o",
-                markersize=5,
-                color=colour,
-                markerfacecolor="white",
-                label="_unfit",
-            )
+            look_unfit = {**look, "linestyle": "", "marker": marker or "o", "markersize": 5, "label": "_unfit"}
+            panel.plot(values[unfit], table.numbers(metric)[unfit], markerfacecolor="white", **look_unfit)
     for panel, metric in zip(panels, metrics, strict=True):
         _scales(panel, table, along, metric)
     shown_handles = list(handles.values()) if others else []

@@ -68,18 +68,20 @@ def draw(
     """
     over, options, settings = list(over), options or {}, settings or {}
     if spec.kind in OF_SCENARIO or spec.kind in ("roofs", "measured"):
-        flags = {"--over": over, **{f"--{name}": value for name, value in settings.items()}}
-        unused = next((name for name, value in flags.items() if value), None)
-        if unused is not None:
-            raise RooflineError(f"the figure {spec.kind} shows no sweep and takes no {unused}")
+        _refuse(spec, "sweep", {"over": over or None, **settings})
     if spec.kind in OF_SCENARIO:
         return _of_scenario(spec, Scenario(**scenario_options(source, options)))
     if spec.kind in ("roofs", "measured"):
-        unused = next((name for name, value in options.items() if name != "hw" and value is not None), None)
-        if unused is not None:
-            raise RooflineError(f"the figure {spec.kind} shows no scenario and takes no --{unused.replace('_', '-')}")
+        _refuse(spec, "scenario", {name: value for name, value in options.items() if name != "hw"})
         return _roofs(spec, source, options) if spec.kind == "roofs" else _measured(spec, source, options.get("hw"))
     return _swept(spec, source, over, options, settings)
+
+
+def _refuse(spec: FigureSpec, what: str, given: Mapping[str, Any]) -> None:
+    """Raise RooflineError for an option that is given of what a figure does not show."""
+    for name, value in given.items():
+        if value is not None:
+            raise RooflineError(f"the figure {spec.kind} shows no {what} and takes no --{name.replace('_', '-')}")
 
 
 def _of_scenario(spec: FigureSpec, scenario: Scenario) -> Picture:

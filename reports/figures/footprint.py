@@ -14,10 +14,9 @@ from roofline.bound.memory import activation_peak
 from roofline.core.errors import RooflineError
 from roofline.graph.convention import Convention
 from roofline.reports.figures.style import BLUE, GREEN, ORANGE, escaped, new_figure, styled
-from roofline.reports.figures.table import Table, labels
+from roofline.reports.figures.table import Table, labels, values_of
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
-from roofline.whatif.axes import Axis
 
 PARTS = (("weights", BLUE), ("KV cache", ORANGE), ("activations", GREEN))
 PHASES = ("decode", "prefill")
@@ -93,7 +92,9 @@ def _held(table: Table) -> Iterator[Held]:
     places = {axis.name: table.places(axis).tolist() for axis in table.study.axes}
     for phase in PHASES:
         for row in range(table.rows.count):
-            chosen = {axis.name: _value(axis, places[axis.name][row]) for axis in table.study.axes}
+            chosen = {
+                axis.name: OPTIONS[axis.name].read(values_of(axis)[places[axis.name][row]]) for axis in table.study.axes
+            }
             answer = analyze(Scenario(**{**table.study.question.fixed, **chosen, "memory_reading": "static"}))
             passes = getattr(answer, phase)
             if passes is None:
@@ -105,7 +106,3 @@ def _held(table: Table) -> Iterator[Held]:
             group = tuple(f"{axis.name} {labels(axis)[places[axis.name][row]]}" for axis in others)
             parts = (float(answer.memory.weights), float(np.max(answer.memory.kv_cache)), peak)
             yield Held(labels(first)[places[first.name][row]], group, phase, parts)
-
-
-def _value(axis: Axis, place: int) -> Any:
-    return OPTIONS[axis.name].read(axis.labels.tolist()[place] if axis.grid else axis.labels[place])

@@ -30,6 +30,7 @@ WRITTEN_COLUMNS, WRITTEN_ROWS = 12, 16
 TICKS = 16
 """Maximum number of tick labels of an axis."""
 
+BETTER = {1: ", higher is better", -1: ", lower is better", 0: ""}
 UNFIT = "does not fit in memory"
 ABSENT = "cannot run, or excluded"
 HATCHES = {"compute-bound": "///", "link-bound": "...", UNFIT: "xxx"}
@@ -63,7 +64,9 @@ def heatmap(table: Table, metric: str, x: str | None = None, y: str | None = Non
     unit = table.unit(metric)
     heading = title or f"{display_name(metric)} over {across.name} and {up.name}"
     written = shape[1] <= WRITTEN_COLUMNS and shape[0] <= WRITTEN_ROWS
-    figure, (panel,) = new_figure(f"{heading}\n{table.subject()}", size=(SIZE[0], _height(shape[0])))
+    figure, (panel,) = new_figure(
+        f"{heading}\n{table.subject()}", size=(SIZE[0], min(9.0, max(3.4, 2.2 + 0.34 * shape[0])))
+    )
     panel.grid(visible=False)
     map_ = mpl.colormaps[COLOURS if table.better(metric) >= 0 else f"{COLOURS}_r"]
     norm = _norm(coloured)
@@ -72,7 +75,7 @@ def heatmap(table: Table, metric: str, x: str | None = None, y: str | None = Non
         mesh, ax=panel, format=EngFormatter(unit=escaped(tick_unit(unit)), sep=" " if tick_unit(unit) else "")
     )
     bar.ax.minorticks_off()
-    bar.set_label(escaped(f"{display_name(metric)}{_better(table.better(metric))}"))
+    bar.set_label(escaped(f"{display_name(metric)}{BETTER[table.better(metric)]}"))
     _hatch(panel, marks, there)
     if written:
         shades = np.where(np.isfinite(coloured)[..., np.newaxis], map_(norm(coloured)), (0.9, 0.9, 0.9, 1.0))
@@ -98,20 +101,12 @@ def _axes(table: Table, x: str | None, y: str | None) -> tuple[Axis, Axis]:
     return across, up
 
 
-def _height(rows: int) -> float:
-    return min(9.0, max(3.4, 2.2 + 0.34 * rows))
-
-
 def _norm(cells: NDArray[np.float64]) -> Normalize:
     finite = cells[np.isfinite(cells)]
     low, high = float(finite.min()), float(finite.max())
     if low > 0 and high > 20 * low:
         return LogNorm(low, high)
     return Normalize(low, high if high > low else low + abs(low or 1.0) * 1e-6)
-
-
-def _better(better: int) -> str:
-    return {1: ", higher is better", -1: ", lower is better"}.get(better, "")
 
 
 def _marks(table: Table, metric: str, spots: Any, shape: tuple[int, int]) -> dict[str, NDArray[np.bool_]]:

@@ -177,16 +177,9 @@ def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = N
     panel.set(xlabel="arithmetic intensity (FLOP/byte)", ylabel="attainable (FLOP/s)")
     panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     panel.yaxis.set_major_formatter(EngFormatter())
-    for spot, text in (
-        ((low * lowest / bandwidth) ** 0.5, "memory-bound"),
-        ((highest / bandwidth * high) ** 0.5, "compute-bound"),
-    ):
+    middles = {"memory-bound": (low * lowest / bandwidth) ** 0.5, "compute-bound": (highest / bandwidth * high) ** 0.5}
+    for text, spot in middles.items():
         panel.annotate(text, (spot, 2.6 * highest), ha="center", va="center", fontsize=10)
-    panel.annotate(
-        f"{si(bandwidth, 'B/s')}",
-        (low * 3, low * 3 * bandwidth),
-        xytext=(-8, 8),
-        textcoords="offset points",
-        ha="right",
-    )
+    beside: Any = {"textcoords": "offset points", "ha": "right"}
+    panel.annotate(f"{si(bandwidth, 'B/s')}", (low * 3, low * 3 * bandwidth), xytext=(-8, 8), **beside)
     return figure

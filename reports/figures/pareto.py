@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -56,22 +56,12 @@ def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None
     figure, (panel,) = new_figure(f"{heading}\n{table.subject()}", size=(11.0, 5.8))
     handles = _points(panel, table, x, y, fits)
     if (known & ~fits).any():
-        many = bool(known.sum() > MANY)
-        panel.scatter(
-            x[known & ~fits], y[known & ~fits], marker="x", s=14, color="0.6", linewidths=0.6, rasterized=many
-        )
+        many, out = bool(known.sum() > MANY), known & ~fits
+        panel.scatter(x[out], y[out], marker="x", s=14, color="0.6", linewidths=0.6, rasterized=many)
         handles.append(Line2D([], [], linestyle="", marker="x", color="0.6", label="does not fit in memory"))
-    panel.plot(
-        x[best],
-        y[best],
-        color=BLACK,
-        linewidth=1.4,
-        marker="o",
-        markersize=5 if best.size <= 30 else 2.5,
-        fillstyle="none",
-        zorder=4,
-    )
-    handles.append(Line2D([], [], color=BLACK, marker="o", fillstyle="none", label=f"Pareto front: {best.size} points"))
+    look: dict[str, Any] = {"color": BLACK, "marker": "o", "fillstyle": "none"}
+    panel.plot(x[best], y[best], linewidth=1.4, markersize=5 if best.size <= 30 else 2.5, zorder=4, **look)
+    handles.append(Line2D([], [], label=f"Pareto front: {best.size} points", **look))
     varied = [axis for axis in table.study.axes if len(axis) > 1] or list(table.study.axes)
     places = [table.places(axis) for axis in varied]
     _scales(panel, table, (across, x[fits]), (up, y[fits]))
@@ -109,11 +99,10 @@ def _points(
     for place, text in enumerate(labels(axis)):
         chosen = fits & (places == place)
         colour, marker = CATEGORIES[place], MARKERS[place]
-        panel.scatter(
-            x[chosen], y[chosen], s=16, color=colour, marker=marker, alpha=0.35, linewidths=0, rasterized=many
-        )
+        look: dict[str, Any] = {"color": colour, "marker": marker}
+        panel.scatter(x[chosen], y[chosen], s=16, alpha=0.35, linewidths=0, rasterized=many, **look)
         label = escaped(f"{axis.name} {text}")
-        handles.append(Line2D([], [], linestyle="", marker=marker, color=colour, alpha=0.5, label=label))
+        handles.append(Line2D([], [], linestyle="", alpha=0.5, label=label, **look))
     return handles
 
 

@@ -13,6 +13,7 @@ from roofline import Analysis, Scenario, analyze
 from roofline.core.search import integer_geomspace
 from roofline.reports.figures.operators import rooflines
 from roofline.reports.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, base_title, new_figure, styled
+from roofline.reports.output.export import MEMORY_PARTS
 from roofline.timing.intervals import Estimate
 
 BATCHES = tuple(2**power for power in range(10))
@@ -95,21 +96,11 @@ def memory(scenario: Scenario, batches: Sequence[int]) -> Figure:
     values = np.array(batches)
     held = analyze(scenario.changed(batch=values)).memory
     figure, (panel,) = new_figure(f"{base_title(scenario)}: memory per device")
-    parts = {
-        "weights": np.full(values.shape, held.weights, dtype=float),
-        "KV cache": np.broadcast_to(held.kv_cache, values.shape),
-        "state": np.broadcast_to(held.state, values.shape),
-        "activations": np.broadcast_to(held.activation_peak, values.shape),
-        "runtime": np.full(values.shape, held.runtime, dtype=float),
-    }
+    sizes = ((title, np.asarray(getattr(held, name), float)) for name, title in MEMORY_PARTS.items())
+    parts = {title: np.broadcast_to(size, values.shape) for title, size in sizes}
     shown = {name: size for name, size in parts.items() if np.any(size > 0)}
-    panel.stackplot(
-        values,
-        *shown.values(),
-        labels=list(shown),
-        colors=[BLUE, ORANGE, PURPLE, GREEN, VERMILION][: len(shown)],
-        alpha=0.75,
-    )
+    colours = [BLUE, ORANGE, PURPLE, GREEN, VERMILION][: len(shown)]
+    panel.stackplot(values, *shown.values(), labels=list(shown), colors=colours, alpha=0.75)
     usable = np.broadcast_to(held.budget, values.shape)
     panel.plot(values, usable, color=BLACK, linestyle="--", linewidth=1.2, label="usable")
     panel.set(xscale="log", xlabel="batch (sequences)", ylabel="memory")

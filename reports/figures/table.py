@@ -94,7 +94,7 @@ class Table(Struct, frozen=True):
 
     def places(self, axis: Axis) -> NDArray[np.int64]:
         """The index of each row's value among the values of an axis."""
-        order = {label: place for place, label in enumerate(_labels(axis))}
+        order = {label: place for place, label in enumerate(values_of(axis))}
         return np.array([order[value] for value in self.column(axis.name).tolist()], dtype=np.int64)
 
     def unit(self, name: str) -> str:
@@ -136,15 +136,16 @@ class Table(Struct, frozen=True):
 
 def labels(axis: Axis) -> list[str]:
     """The values of an axis as short text; files by name."""
-    return [_short(_text(label)) for label in _labels(axis)]
+    return [_short(_text(label)) for label in values_of(axis)]
 
 
 def is_numeric(axis: Axis) -> bool:
     """Whether the values of an axis are numbers."""
-    return all(isinstance(label, (int, float)) and not isinstance(label, bool) for label in _labels(axis))
+    return all(isinstance(label, (int, float)) and not isinstance(label, bool) for label in values_of(axis))
 
 
-def _labels(axis: Axis) -> list[Any]:
+def values_of(axis: Axis) -> list[Any]:
+    """The values of an axis as they are written."""
     return axis.labels.tolist() if isinstance(axis.labels, np.ndarray) else list(axis.labels)
 
 

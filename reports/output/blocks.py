@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape as escape_html
 from typing import Any
 
 from msgspec import Struct
@@ -14,8 +15,13 @@ from rich.text import Text
 from roofline.reports.output.export import escape, markdown_table, printable
 from roofline.reports.output.terminal import table
 
+Document = Mapping[str, Any]
+
 WIDTH = 100
 """Maximum width in columns of advice and sizing output."""
+
+HTML_ROWS = 60
+"""Most rows of a table in HTML; a line says how many are left out."""
 
 
 class Block(Struct, frozen=True):
@@ -31,6 +37,15 @@ class Block(Struct, frozen=True):
     left: int = 1
     commands: Sequence[str] = ()
     width: int = 0
+
+
+class Face(Struct, frozen=True):
+    """How a result becomes a document, and the document blocks, rows and a summary (by default the first block)."""
+
+    document: Callable[[Any], dict[str, Any]]
+    blocks: Callable[[Document], Iterable[Block]]
+    rows: Callable[[Document], Sequence[Document]]
+    lines: Callable[[Document], Iterable[str]] | None = None
 
 
 def parts(blocks: Iterable[Block]) -> list[Any]:
@@ -71,6 +86,33 @@ def block_markdown(block: Block, heading: str) -> list[str]:
     return lines
 
 
+def as_html(blocks: Iterable[Block]) -> str:
+    """The blocks as HTML for notebooks: headings, lists and tables."""
+    return "\n".join(part for block in blocks for part in _html(block))
+
+
+def _html(block: Block) -> Iterator[str]:
+    def text(plain: str) -> str:
+        return escape_html(printable(plain))
+
+    def row(kind: str, cells: Sequence[str]) -> str:
+        sides = ("left" if index < block.left else "right" for index in range(len(cells)))
+        styled = zip(sides, cells, strict=True)
+        found = (f'<{kind} style="text-align:{side}">{text(cell)}</{kind}>' for side, cell in styled)
+        return f"<tr>{''.join(found)}</tr>"
+
+    if block.title:
+        yield f"<h4>{text(block.title)}</h4>"
+    if block.lines:
+        yield f"<ul>{''.join(f'<li>{text(line.strip())}</li>' for line in block.lines)}</ul>"
+    if block.header:
+        body = "".join(row("td", cells) for cells in block.rows[:HTML_ROWS])
+        yield f"<table><thead>{row('th', block.header)}</thead><tbody>{body}</tbody></table>"
+        if len(block.rows) > HTML_ROWS:
+            yield f"<p>and {len(block.rows) - HTML_ROWS} more</p>"
+    yield from (f"<pre>{text(command)}</pre>" for command in block.commands)
+
+
 def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
 
@@ -98,6 +140,11 @@ def _continued(command: str, width: int) -> Iterator[str]:
         else:
             line = f"{line} {part}"
     yield line
+
+
+def picked(thing: Any, *names: str) -> dict[str, Any]:
+    """Attributes of a thing, by their names."""
+    return {name: getattr(thing, name) for name in names}
 
 
 def finite(value: Any) -> Any:

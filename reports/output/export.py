@@ -1,4 +1,4 @@
-"""An analysis as JSON, CSV and Markdown, and the text of figures that all reports share."""
+"""Documents as JSON, tables as CSV and Markdown, and the text of figures that all reports share."""
 
 from __future__ import annotations
 
@@ -13,13 +13,6 @@ from roofline.core.errors import RooflineError, alternatives, quote, visible
 from roofline.core.units import count_text, seconds, si
 from roofline.graph.network import ENDS
 from roofline.specs.reserve import STATIC
-
-OP_COLUMNS = (
-    *("name", "kind", "section", "count", "busy", "arithmetic", "flops", "bytes", "link_bytes", "weight_bytes"),
-    *("activation_bytes", "kv_bytes", "state_bytes", "upcast_flops", "intensity", "ridge"),
-    *("attainable_flops_per_s", "bound", "bound_time_s", "share"),
-)
-EXPECTED_COLUMNS = ("expected_time_low_s", "expected_time_mid_s", "expected_time_high_s", "basis")
 
 
 def as_json(document: Mapping[str, Any]) -> str:
@@ -47,18 +40,6 @@ def _not_finite(value: object, place: str) -> Iterator[str]:
         yield quote(place)
 
 
-def as_csv(document: Mapping[str, Any]) -> str:
-    """The operators of every phase as CSV, one row each, in base units."""
-    rows = []
-    for phase, content in document["phases"].items():
-        for op in content["ops"]:
-            row = (document["model"], document["hardware"], phase, *(op[column] for column in OP_COLUMNS))
-            expected = op.get("expected_time_s", {})
-            times = (*(expected.get(end, "") for end in ("low", "mid", "high")), op.get("basis", ""))
-            rows.append((*row, *times))
-    return csv_text(("model", "hardware", "phase", *OP_COLUMNS, *EXPECTED_COLUMNS), rows)
-
-
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A CSV file whose cells are safe in a spreadsheet."""
     out = io.StringIO()
@@ -73,17 +54,6 @@ def csv_safe(cell: object) -> object:
     if not isinstance(cell, str):
         return cell
     return f"'{visible(cell)}" if cell[:1] in ("=", "+", "-", "@", "\t", "\r") else visible(cell)
-
-
-def as_markdown(document: Mapping[str, Any]) -> str:
-    """The analysis as Markdown: a summary, then one table per phase."""
-    parts = [f"# {escape(document['model'])} on {escape(document['hardware'])}", ""]
-    parts += [f"- {escape(line)}" for line in summary_lines(document)] + [""]
-    for name, phase in document["phases"].items():
-        parts += [f"## {name.capitalize()}", "", escape(phase_line(phase)), ""]
-        header, rows = op_rows(phase)
-        parts += [*markdown_table(header, rows), ""]
-    return "\n".join(parts)
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
@@ -279,12 +249,19 @@ def time_interval(interval: Mapping[str, float]) -> str:
     return f"{mid} ({ends[0]} to {ends[1]})"
 
 
+MEMORY_PARTS = {
+    "weights": "weights",
+    "kv_cache": "KV cache",
+    "state": "state",
+    "activation_peak": "activations",
+    "runtime": "runtime",
+}
+"""The parts of a device's memory, with their titles."""
+
+
 def _memory_parts(memory: Mapping[str, Any]) -> list[str]:
-    names = (
-        *(("weights", "weights"), ("kv_cache", "KV cache"), ("state", "state"), ("activation_peak", "activations")),
-        ("runtime", "runtime"),
-    )
-    return [f"{label} {si(memory[f'{key}_bytes'], 'B')}" for key, label in names if memory[f"{key}_bytes"]]
+    sizes = ((label, memory[f"{key}_bytes"]) for key, label in MEMORY_PARTS.items())
+    return [f"{label} {si(size, 'B')}" for label, size in sizes if size]
 
 
 def _devices(parallelism: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
@@ -16,7 +16,7 @@ from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
-from roofline.reports.output.export import op_rows, phase_line, printable, summary_lines
+from roofline.reports.output.export import printable
 
 BOUND_STYLE = {"compute": "magenta", "memory": "cyan", "link": "yellow"}
 PROGRESS_DELAY = 1.0
@@ -62,22 +62,8 @@ def table(
     )
     for index, name in enumerate(header):
         drawn.add_column(
-            Text(name),
-            justify="left" if index < left else "right",
-            no_wrap=width > 0 and index > 0,
-            overflow="fold",
+            Text(name), justify="left" if index < left else "right", no_wrap=width > 0 and index > 0, overflow="fold"
         )
     for row in rows:
         drawn.add_row(*(Text(printable(cell), style=BOUND_STYLE.get(cell, "")) for cell in row))
     return Constrain(drawn, width) if width else drawn
-
-
-def analysis_parts(document: Mapping[str, Any]) -> list[Any]:
-    """The output of `roofline analyze`: a summary, then one table per phase."""
-    title = Text(printable(f"{document['model']} on {document['hardware']}"), style="bold")
-    parts: list[Any] = [title, *(Text(printable(line)) for line in summary_lines(document)), Text()]
-    for name, phase in document["phases"].items():
-        header, rows = op_rows(phase)
-        parts.append(table(header, rows, title=f"{name.capitalize()}: {phase_line(phase)}"))
-    parts.append(Text("FLOP, bytes and times per instance; share of the phase's bound time for all instances.", "dim"))
-    return parts

@@ -12,7 +12,7 @@ from roofline import Analysis, __version__, analyze
 from roofline.advisor import Goal, advise
 from roofline.core.errors import RooflineError
 from roofline.core.units import count_text, seconds, si
-from roofline.reports.documents.advice import advice_blocks, advice_document
+from roofline.reports.documents.advice import advice_blocks
 from roofline.reports.documents.analysis import analysis_document, interval, rates_document
 from roofline.reports.documents.explain import definitions
 from roofline.reports.output.blocks import Block
@@ -117,19 +117,16 @@ def _answer(document: dict[str, Any]) -> str:
 
 
 def _speeds(generation: dict[str, Any]) -> Iterator[str]:
-    expected = "expected_time_s" in generation
-    decodes = bool(generation["generated"])
-    if not expected:
+    if "expected_time_s" not in generation:
         tpot = generation["tpot_s"]
         yield f"At the bound TTFT {seconds(generation['ttft_s'])}" + ("" if tpot is None else f", TPOT {seconds(tpot)}")
         return
-    yield (
-        f"TTFT {time_interval(generation['expected_ttft_s'])}"
-        if decodes
-        else time_interval(generation["expected_time_s"])
-    )
-    if generation["expected_tpot_s"] is not None and decodes:
-        yield f"TPOT {time_interval(generation['expected_tpot_s'])}"
+    if not generation["generated"]:
+        yield time_interval(generation["expected_time_s"])
+    else:
+        yield f"TTFT {time_interval(generation['expected_ttft_s'])}"
+        if generation["expected_tpot_s"] is not None:
+            yield f"TPOT {time_interval(generation['expected_tpot_s'])}"
     rate, unit = rate_of(generation)
     yield f"{rate_interval(generation[f'expected_{rate}'])} {unit}"
 
@@ -146,12 +143,10 @@ def _row(label: str, answer: Analysis) -> Row:
     memory = answer.memory
     cells = ["yes" if memory.fits else "NO", si(float(memory.total), "B")]
     if answer.times_are_expected:
-        expected = answer.expected
-        tpot = "-" if expected.tpot is None or answer.decode is None else time_interval(interval(expected.tpot))
-        cells += [time_interval(interval(expected.ttft)), tpot]
+        times = answer.expected.ttft, None if answer.decode is None else answer.expected.tpot
+        cells += ["-" if time is None else time_interval(interval(time)) for time in times]
     else:
-        generation = answer.generation
-        cells += [seconds(generation.ttft), "-" if generation.tpot is None else seconds(generation.tpot)]
+        cells += ["-" if time is None else seconds(time) for time in (answer.generation.ttft, answer.generation.tpot)]
     bounds = [str(answer.prefill.bound), "-" if answer.decode is None else str(answer.decode.bound)]
     return label, cells, rates_document(answer), bounds
 
@@ -211,7 +206,7 @@ def _what_if(subject: Subject) -> Iterator[Block]:
 def _advice(subject: Subject) -> Iterator[Block]:
     """Advice on the total time, with a plan."""
     try:
-        yield from advice_blocks(advice_document(advise(subject.scenario, Goal(), top=TOP), TOP))
+        yield from advice_blocks(advise(subject.scenario, Goal(), top=TOP).to_dict())
     except RooflineError as error:
         yield Block(lines=[f"No advice for this scenario: {error}."])
 

@@ -8,8 +8,8 @@ from functools import partial
 from matplotlib.figure import Figure
 from msgspec import Struct
 
-from roofline.reports.figures import scenario_figure
 from roofline.reports.figures.measured import residuals
+from roofline.reports.figures.scenario import scenario_figure
 from roofline.reports.figures.style import as_bytes
 from roofline.reports.pages.content import used_fits
 from roofline.reports.pages.subjects import Subject
@@ -39,9 +39,7 @@ class ReportFigure(Struct, frozen=True):
 
 def of_scenarios(subjects: Sequence[Subject]) -> Iterator[ReportFigure]:
     """The figures of every scenario; without expected times there are no curves."""
-    for number, subject in enumerate(subjects, 1):
-        label = f" ({subject.label})" if subject.label else ""
-        end = f"-{number}" if len(subjects) > 1 else ""
+    for subject, label, end in _numbered(subjects):
         for kind, text in KINDS.items():
             if kind in ("batch", "prompt") and not subject.analysis.times_are_expected:
                 continue
@@ -51,7 +49,7 @@ def of_scenarios(subjects: Sequence[Subject]) -> Iterator[ReportFigure]:
 
 def of_accuracy(subjects: Sequence[Subject]) -> Iterator[ReportFigure]:
     """The residuals of the fits behind expected times, one figure per scenario."""
-    for number, subject in enumerate(subjects, 1):
+    for subject, label, end in _numbered(subjects):
         if not subject.analysis.times_are_expected:
             continue
         found = [
@@ -59,9 +57,12 @@ def of_accuracy(subjects: Sequence[Subject]) -> Iterator[ReportFigure]:
             for match, _ in used_fits(subject.analysis)
             if (left := match.fit.residuals.get("all")) is not None
         ]
-        if not found:
-            continue
-        label = f" ({subject.label})" if subject.label else ""
-        end = f"-{number}" if len(subjects) > 1 else ""
-        title = f"Kernels of {subject.name}: measured over predicted time"
-        yield ReportFigure("accuracy", f"accuracy{end}", f"{title}{label}", partial(residuals, found, title))
+        if found:
+            title = f"Kernels of {subject.name}: measured over predicted time"
+            yield ReportFigure("accuracy", f"accuracy{end}", f"{title}{label}", partial(residuals, found, title))
+
+
+def _numbered(subjects: Sequence[Subject]) -> Iterator[tuple[Subject, str, str]]:
+    """Each scenario with its label in captions, and the end of its names of files."""
+    for number, subject in enumerate(subjects, 1):
+        yield subject, f" ({subject.label})" if subject.label else "", f"-{number}" if len(subjects) > 1 else ""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from roofline import Analysis, analyze
 from roofline.core.errors import RooflineError
 from roofline.graph.size import Size
+from roofline.reports.output.blocks import picked
 from roofline.reports.output.export import BASES, printable
 from roofline.reports.pages.controls import Controls, Setting, controls
 from roofline.reports.pages.graph import kept, roofs, rows_of
@@ -49,25 +50,20 @@ class Pool:
     """Distinct JSON texts by index."""
 
     def __init__(self) -> None:
-        self._places: dict[Any, int] = {}
-        self._texts: list[str] = []
+        self._texts: dict[Any, tuple[int, str]] = {}
 
     def add(self, text: str, key: Any = None) -> int:
         """The index of a text, identified by `key` or by itself."""
-        name = text if key is None else key
-        if name not in self._places:
-            self._places[name] = len(self._texts)
-            self._texts.append(text)
-        return self._places[name]
+        return self._texts.setdefault(text if key is None else key, (len(self._texts), text))[0]
 
     def find(self, key: Any) -> int | None:
         """The index of a key; None if it was not added."""
-        return self._places.get(key)
+        return self._texts[key][0] if key in self._texts else None
 
     @property
     def json(self) -> str:
         """The texts as a JSON array."""
-        return f"[{','.join(self._texts)}]"
+        return f"[{','.join(text for _, text in self._texts.values())}]"
 
 
 class PagePools:
@@ -150,13 +146,8 @@ def embedded(subjects: Sequence[Subject]) -> str:
 
 
 def _scenario(pools: PagePools, subject: Subject, found: Controls) -> str:
-    requested = [
-        found.requested_batch,
-        found.requested_prompt,
-        found.requested.quant,
-        found.requested.flash,
-        found.requested.tp,
-    ]
+    setting = found.requested
+    requested = [found.requested_batch, found.requested_prompt, setting.quant, setting.flash, setting.tp]
     document = {
         "name": pools.text(subject.name),
         "label": pools.text(subject.label or subject.name),
@@ -238,24 +229,11 @@ def _phase(pools: PagePools, phase: Phase, expected: bool, shape: tuple[int, int
     entries = []
     for place in places:
         op = ops[place]
-        figures = {
-            "count": op.count,
-            "flops": op.flops,
-            "bytes": op.bytes,
-            "link_bytes": op.link_bytes,
-            "intensity": op.intensity,
-            "attainable": op.attainable,
-            "bound": _codes(op.bound),
-            "time.bound": op.bound_time,
-        }
-        texts = {
-            "name": op.name,
-            "kind": op.kind,
-            "section": op.section,
-            "arithmetic": op.arithmetic or "vector",
-            "formula": " + ".join(filter(None, (in_symbols(op.op.matrix_flops), in_symbols(op.op.vector_flops))))
-            or "0",
-        }
+        figures = picked(op, "count", "flops", "bytes", "link_bytes", "intensity", "attainable")
+        figures |= {"bound": _codes(op.bound), "time.bound": op.bound_time}
+        formula = " + ".join(filter(None, (in_symbols(op.op.matrix_flops), in_symbols(op.op.vector_flops))))
+        texts = {**picked(op, "name", "kind", "section"), "arithmetic": op.arithmetic or "vector"}
+        texts["formula"] = formula or "0"
         if expectations:
             found = expectations[place]
             figures |= {f"time.{name}": getattr(found.time, name) for name in READINGS[1:]}
@@ -276,14 +254,8 @@ def _tensor(pools: PagePools, tensor: Any, numbers: Mapping[str, Any], shape: tu
     """Name, role, shape in symbols, shape in numbers, format, bytes."""
     symbols = " \N{MULTIPLICATION SIGN} ".join(in_symbols(dim) or "0" for dim in tensor.shape)
     sides = [pools.number(_sized(dim, numbers), shape, None) for dim in tensor.shape]
-    return [
-        pools.text(tensor.name),
-        pools.text(tensor.role),
-        pools.text(symbols),
-        sides,
-        pools.text(tensor.format.name),
-        pools.number(_sized(tensor.bytes, numbers), shape),
-    ]
+    size = pools.number(_sized(tensor.bytes, numbers), shape)
+    return [*map(pools.text, (tensor.name, tensor.role, symbols)), sides, pools.text(tensor.format.name), size]
 
 
 def _sized(dim: int | Size, numbers: Mapping[str, Any]) -> Any:
@@ -305,13 +277,7 @@ def _steps(pools: PagePools, answer: Analysis) -> dict[str, list[list[Any]]]:
 def _lines(pools: PagePools, answer: Analysis, phase: Phase, place: int) -> list[list[Any]]:
     _, lines, _, _ = operator_at(answer, phase, place)
     return [
-        [
-            pools.text(line.name),
-            pools.text(line.formula),
-            pools.text(line.substituted),
-            _value(line),
-            pools.text(line.unit),
-        ]
+        [*map(pools.text, (line.name, line.formula, line.substituted)), _value(line), pools.text(line.unit)]
         for line in lines
         if not line.formula.startswith("[")  # tensors have a table of their own
     ]

@@ -14,6 +14,7 @@ from roofline import Analysis, analyze
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError
 from roofline.reports.figures.request import is_yaml, scenario_options
+from roofline.reports.figures.table import values_of
 from roofline.scenario.options import find_option
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.study import assemble
@@ -53,21 +54,17 @@ def subjects(source: str | None, over: Iterable[str], options: Mapping[str, Any]
         raise RooflineError(
             f"a report shows {MAX_SUBJECTS} scenarios side by side at most, and the axes make {study.points}"
         )
-    values = [[find_option(axis.name).read(label) for label in _labels(axis.labels)] for axis in study.axes]
+    values = [[find_option(axis.name).read(label) for label in values_of(axis)] for axis in study.axes]
     found = []
     for chosen in product(*values):
         varied = {axis.name: value for axis, value in zip(study.axes, chosen, strict=True)}
         label = ", ".join(f"{name} {_text(value)}" for name, value in varied.items())
-        found.append(Subject(Scenario(**{**study.question.fixed, **varied}), label))
+        found.append(Subject(Scenario.varied(study.question.fixed, varied), label))
     return found
 
 
 def _has_axes(source: str | None) -> bool:
     return source is not None and is_yaml(source) and Path(source).is_file() and "over" in read_mapping(Path(source))
-
-
-def _labels(labels: Any) -> list[Any]:
-    return list(labels.tolist() if hasattr(labels, "tolist") else labels)
 
 
 def _text(value: object) -> str:

@@ -96,9 +96,7 @@ def table_sweep(study: Study, run: Run) -> tuple[Rows, Tally]:
     everything, shown = study.question.selection.everything, 0
     for answer in _watched(study, run, 0):
         tally.add(answer)
-        if not everything:
-            collector.add(answer.rows)
-        elif shown < TABLE_ROWS or not shown:
+        if not everything or shown < TABLE_ROWS:
             collector.add(answer.rows)
             shown += answer.rows.count
     tally.check(study.question)

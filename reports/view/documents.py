@@ -11,21 +11,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline import Analysis, analyze
-from roofline.advisor import Goal, Limits, Objective, Quality, advise
+from roofline.advisor import advise
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.limits import MAX_LENGTH
-from roofline.core.units import Dimension, parse_quantity
-from roofline.reports.documents.advice import advice_blocks, advice_document
+from roofline.reports.documents.advice import advice_blocks
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.documents.compare import compare_document
-from roofline.reports.documents.explain import explain_document
-from roofline.reports.documents.serving import serving_document
 from roofline.reports.output.blocks import finite
 from roofline.reports.pages.graph import kept, roofs, rows_of
 from roofline.reports.view.setups import Read, Setup, Specs, changes, quantities
-from roofline.scenario.options import STATIC
 from roofline.scenario.scenario import Scenario
-from roofline.serving.curve import serve, targets_of
+from roofline.serving.curve import serve
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.names import taken
 from roofline.whatif.axes import load_values
@@ -39,6 +35,21 @@ PROMPTS = tuple(2**power for power in range(7, 18))
 
 TOP = 8
 """Changes that the advice shows."""
+
+ADVICE = {"objective": "total", "quality": "calibrated"}
+"""What the advice is for, where the set-up does not say."""
+
+OF_A_BATCH = ("batch", "context")
+"""Options of a set-up that a load replaces; serving refuses other options of a static batch."""
+
+GOALS = ("ttft", "tpot")
+
+KEYS = {
+    *(f"goal.{name}" for name in GOALS),
+    *(f"load.{name}" for name in ("by", "concurrency", "rate", "hits")),
+    *(f"advice.{name}" for name in ADVICE),
+}
+"""The keys of a set-up that set a goal, a load and the advice."""
 
 PARTS = 14
 """Operators of a waterfall; the others are summed."""
@@ -142,10 +153,10 @@ def explain(question: Question, specs: Specs) -> dict[str, Any]:
         raise RooflineError("there is no such operator")
     subject, lines, margin, kernel = operator_at(analysis, phase, question.place)
     last = lines[-1]
-    found = Explanation(subject, "", last.value, last.unit, tuple(lines), margin, kernel, (), ())
+    found = Explanation(subject, "", last.value, last.unit, tuple(lines), margin, kernel, (), (), analysis.scenario)
     name = shlex.quote(phase.ops[question.place].name)
     command = read.command(f"explain {name}", "--phase", phase.name)
-    return {"explanation": explain_document(found, analysis), "command": command}
+    return {"explanation": found.to_dict(), "command": command}
 
 
 def compare(question: Question, specs: Specs) -> dict[str, Any]:
@@ -170,13 +181,12 @@ def advice(question: Question, specs: Specs) -> dict[str, Any]:
     """The document of `roofline advise` for the first set-up, and the options that each change sets."""
     read = first(question, specs)
     setup = question.setups[0]
-    objective = _choice(Objective, setup.get("advice.objective", Objective.TOTAL))
-    quality = _choice(Quality, setup.get("advice.quality", Quality.CALIBRATED))
-    limits = Limits(ttft=_target(setup, "ttft"), tpot=_target(setup, "tpot"))
-    found = advise(read.scenario, Goal(objective, limits, quality), top=TOP)
+    chosen = {name: setup.get(f"advice.{name}", usual) for name, usual in ADVICE.items()}
+    asked: dict[str, Any] = {**chosen, **_goals(setup)}
+    found = advise(read.scenario, top=TOP, **asked)
     trials = {entry.move.name: entry.trial for entry in (*found.recommendations, *found.engines, *found.hardware)}
-    words = ["--objective", str(objective), "--quality", str(quality), *_targets(setup), "--top", str(TOP)]
-    document = advice_document(found, TOP)
+    words = [*_words(chosen), *_words(_goals(setup)), "--top", str(TOP)]
+    document = found.to_dict()
     summary, *_ = advice_blocks(document)
     return {
         "advice": document,
@@ -185,9 +195,7 @@ def advice(question: Question, specs: Specs) -> dict[str, Any]:
         "plan": [changes(read.scenario, step.trial.scenario) for step in found.plan.steps],
         "command": read.command("advise", *words),
         "python": _python(
-            read.values,
-            f"advise(Scenario(**@), Goal(Objective.{objective.name}, {limits}, Quality.{quality.name}), top={TOP})",
-            "from roofline import Scenario\nfrom roofline.advisor import Goal, Limits, Objective, Quality, advise",
+            read.values, f"advise(Scenario(**@), top={TOP}, **{asked!r})", "from roofline import Scenario, advise"
         ),
     }
 
@@ -201,21 +209,20 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
         raise UnknownNameError("load", kind, ("concurrency", "rate"))
     options: dict[str, Any] = {
         "prefix_hits": LOAD_OPTIONS["prefix_hits"].number(setup.get("load.hits") or 0),
-        **{name: _target(setup, name) for name in ("ttft", "tpot")},
+        **_goals(setup),
     }
-    reads = [replace(read, scenario=read.scenario.without(*STATIC)) for read in map(specs.read, setups)]
+    reads = [replace(read, scenario=read.scenario.without(*OF_A_BATCH)) for read in map(specs.read, setups)]
     text = setup.get(f"load.{kind}") or (
         LOAD_OPTIONS[kind].example if kind == "concurrency" else _below_saturation(reads, options)
     )
     values = load_values(kind, text)
     options = {kind: values, **{name: value for name, value in options.items() if value}}
-    targets = targets_of(options.get("ttft"), options.get("tpot"))
     read = reads[0]
-    words = [f"--{kind}", text, *_targets(setup)]
+    words = [f"--{kind}", text, *_words(_goals(setup))]
     words += ["--prefix-hits", f"{options['prefix_hits']!r}"] if "prefix_hits" in options else []
     arguments = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return {
-        "serving": [serving_document(serve(one.scenario, **options), targets) for one in reads],
+        "serving": [serve(one.scenario, **options).to_dict() for one in reads],
         "command": read.command("serve", *words),
         "python": _python(read.values, f"serve(Scenario(**@), {arguments})", "from roofline import Scenario, serve"),
     }
@@ -245,22 +252,17 @@ def first(question: Question, specs: Specs) -> Read:
     return specs.read(setup)
 
 
-def _target(setup: Setup, name: str) -> float | None:
-    text = setup.get(f"goal.{name}", "").strip()
-    return parse_quantity(text, Dimension.TIME).value if text else None
+def _goals(setup: Setup) -> dict[str, str]:
+    """The targets that are set, as texts such as 30ms."""
+    for name in setup:
+        if name.partition(".")[0] in ("goal", "load", "advice") and name not in KEYS:
+            raise UnknownNameError("key", name, KEYS)
+    return {name: text for name in GOALS if (text := setup.get(f"goal.{name}", "").strip())}
 
 
-def _targets(setup: Setup) -> list[str]:
-    """The targets as options of a command."""
-    texts = {name: setup.get(f"goal.{name}", "").strip() for name in ("ttft", "tpot")}
-    return [word for name, text in texts.items() if text for word in (f"--{name}", text)]
-
-
-def _choice(choices: Any, text: str) -> Any:
-    try:
-        return choices(text)
-    except ValueError:
-        raise UnknownNameError(choices.__name__.lower(), text, map(str, choices)) from None
+def _words(options: Mapping[str, str]) -> list[str]:
+    """Options of a command."""
+    return [word for name, text in options.items() for word in (f"--{name}", text)]
 
 
 def _python(values: Any, call: str, imports: str) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 from roofline import analyze
 from roofline.core.errors import needs_extra
-from roofline.reports.documents.analysis import analysis_document
-from roofline.reports.output.export import as_csv
+from roofline.reports.documents.analysis import analysis_document, as_csv
 from roofline.reports.view.documents import Question, first
 from roofline.reports.view.setups import Specs
 

@@ -15,15 +15,21 @@ from roofline.cli.options import (
     FormatOption,
     ModelArgument,
     OutputOption,
-    PrefixHitsOption,
     TotalOption,
-    TpotOption,
-    TtftOption,
-    print_document,
+    print_answer,
     rendered,
 )
-from roofline.cli.scenario_options import GenerateOption, PromptOption, scenario_command, with_scenario_options
+from roofline.cli.scenario_options import (
+    GenerateOption,
+    PrefixHitsOption,
+    PromptOption,
+    TpotOption,
+    TtftOption,
+    scenario_command,
+    with_scenario_options,
+)
 from roofline.scenario.options import OPTIONS
+from roofline.serving.options import LOAD_OPTIONS
 
 if TYPE_CHECKING:
     from roofline.scenario.scenario import Scenario
@@ -47,30 +53,8 @@ def _list_rules(requested: bool) -> None:
         raise typer.Exit
 
 
-ObjectiveOption = Annotated[ObjectiveChoice, typer.Option(help="The metric to improve.")]
-VaryOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--vary-batch/--keep-batch",
-        help="Consider other batch sizes, or keep it. [default: vary for throughput, cost and energy]",
-    ),
-]
-ResearchOption = Annotated[
-    bool, typer.Option("--research", help="Include techniques without documented support in the engine.")
-]
-TopOption = Annotated[int, typer.Option(min=1, help="Number of single changes to show.")]
 RulesOption = Annotated[
     bool, typer.Option("--list-rules", help="List the advisor's rules and exit.", callback=_list_rules, is_eager=True)
-]
-InFlightOption = Annotated[
-    int | None, typer.Option(metavar="N", help="Goodput: requests in flight. [default: the largest rate]")
-]
-ReachedRateOption = Annotated[
-    str | None, typer.Option(metavar="N", help="Goodput: requests/s to reach, such as 4 or 4/s.")
-]
-MemoryLimitOption = Annotated[str | None, typer.Option(metavar="SIZE", help="Maximum memory per device, such as 80GB.")]
-GpusOption = Annotated[
-    int | None, typer.Option(min=1, help="Maximum number of devices. [default: those of the scenario]")
 ]
 BudgetOption = Annotated[str | None, typer.Option(metavar="USD/h", help="Maximum rent of all devices, such as 20/h.")]
 
@@ -78,20 +62,34 @@ BudgetOption = Annotated[str | None, typer.Option(metavar="USD/h", help="Maximum
 @scenario_command
 def advise(
     scenario: Scenario,
-    objective: ObjectiveOption = ObjectiveChoice.TOTAL,
-    concurrency: InFlightOption = None,
-    rate: ReachedRateOption = None,
+    objective: Annotated[ObjectiveChoice, typer.Option(help="The metric to improve.")] = ObjectiveChoice.TOTAL,
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="N", help="Goodput: requests in flight. [default: the largest rate]")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="N", help="Goodput: requests/s to reach, such as 4 or 4/s.")
+    ] = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     total: TotalOption = None,
-    memory: MemoryLimitOption = None,
-    gpus: GpusOption = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Maximum memory per device, such as 80GB.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of devices. [default: those of the scenario]")
+    ] = None,
     budget: BudgetOption = None,
     quality: QualityOption = QualityChoice.CALIBRATED,
     at: AtOption = AtChoice.MID,
-    vary_batch: VaryOption = None,
-    research: ResearchOption = False,
-    top: TopOption = 5,
+    vary_batch: Annotated[
+        bool | None,
+        typer.Option(
+            "--vary-batch/--keep-batch",
+            help="Consider other batch sizes, or keep it. [default: vary for throughput, cost and energy]",
+        ),
+    ] = None,
+    research: Annotated[
+        bool, typer.Option("--research", help="Include techniques without documented support in the engine.")
+    ] = False,
+    top: Annotated[int, typer.Option(min=1, help="Number of single changes to show.")] = 5,
     list_rules: RulesOption = False,  # noqa: ARG001 - handled by its callback
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
@@ -103,7 +101,6 @@ def advise(
     load, with --ttft and --tpot at p95.
     """
     from roofline.advisor import advise as recommend
-    from roofline.reports.documents import advice as page
     from roofline.reports.output.terminal import progress_line
 
     load: dict[str, Any] = {"concurrency": concurrency, "rate": rate}
@@ -112,36 +109,20 @@ def advise(
     goal |= {"objective": str(objective), "quality": str(quality)}
     with progress_line() as progress:
         advice = recommend(scenario, research=research, top=top, progress=progress, **goal)
-        document = page.advice_document(advice, top)
-    print_document(document, page.advice_blocks(document), format, output)
+        advice.plan  # noqa: B018 - found here, while its progress is shown
+    print_answer(advice, format, output)
 
 
-class SizeAt(StrEnum):
-    """Expected times of a sizing: p50 or p90."""
-
-    MID = "mid"
-    HIGH = "high"
-
+SizeAt = StrEnum("SizeAt", ["MID", "HIGH"])
+"""Expected times of a sizing: p50 or p90."""
 
 RateOption = Annotated[str | None, typer.Option(metavar="N", help="Requests/s, such as 4 or 4/s. [default: one user]")]
 UsersOption = Annotated[int | None, typer.Option(metavar="N", help="Requests in flight: users who each have one.")]
-QuantileOption = Annotated[
-    str, typer.Option(metavar="FRACTION", help="Fraction of requests within the targets: 0.5, 0.95, 0.99 or mean.")
-]
-HardwareNamesOption = Annotated[
-    str | None,
-    typer.Option(metavar="NAMES", help="Hardware to choose from. [default: all; for one user consumer hardware]"),
-]
-PricesOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=USD", help="USD/h of a device (one user: purchase price); repeatable."),
-]
-SizeAtOption = Annotated[SizeAt, typer.Option(help="Expected times that meet the targets: p50, p90.")]
 
 
 DEPLOYED = (
     *("tp", "pp", "ep", "dp", "quant", "with", "engine", "gpu_memory_utilization", "max_model_len", "max_num_seqs"),
-    *("max_num_batched_tokens", "enforce_eager"),
+    *("max_num_batched_tokens", "enforce_eager", "kv", "quantization"),
 )
 """Options that every deployment of a sizing has where they are given; others are varied."""
 
@@ -153,14 +134,22 @@ def size(
     concurrency: UsersOption = None,
     prompt: PromptOption = OPTIONS["prompt"].otherwise,
     generate: GenerateOption = OPTIONS["generate"].default,
-    prefix_hits: PrefixHitsOption = None,
+    prefix_hits: PrefixHitsOption = LOAD_OPTIONS["prefix_hits"].default,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
-    quantile: QuantileOption = "0.95",
-    hw: HardwareNamesOption = None,
-    price: PricesOption = None,
+    quantile: Annotated[
+        str, typer.Option(metavar="FRACTION", help="Fraction of requests within the targets: 0.5, 0.95, 0.99 or mean.")
+    ] = "0.95",
+    hw: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Hardware to choose from. [default: all; for one user consumer hardware]"),
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=USD", help="USD/h of a device (one user: purchase price); repeatable."),
+    ] = None,
     quality: QualityOption = QualityChoice.CALIBRATED,
-    at: SizeAtOption = SizeAt.MID,
+    at: Annotated[SizeAt, typer.Option(help="Expected times that meet the targets: p50, p90.")] = SizeAt.MID,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
     **options: Any,
@@ -172,15 +161,14 @@ def size(
     `roofline serve` predicts it.
     """
     from roofline.advisor.sizing.sizing import size as search_deployments
-    from roofline.reports.documents import sizing as page
+    from roofline.reports.documents.sizing import prices
     from roofline.reports.output.terminal import progress_line
 
     lengths: dict[str, Any] = {"prompt": prompt, "generate": generate, "prefix_hits": prefix_hits}
     load: dict[str, Any] = {"rate": rate, "concurrency": concurrency, "ttft": ttft, "tpot": tpot, "quantile": quantile}
     search: dict[str, Any] = {"hw": hw, "quality": str(quality), "at": at.value, **options}
-    prices = page.prices(price or [], rate is None and concurrency is None)
+    usd = prices(price or [], rate is None and concurrency is None)
     with progress_line() as progress:
         report = lambda done, every: progress(f"configuration {done} of {every}")  # noqa: E731
-        found = search_deployments(model, price=prices, progress=report, **lengths, **load, **search)
-        document = page.sizing_document(found)
-    print_document(document, page.sizing_blocks(document), format, output)
+        found = search_deployments(model, price=usd, progress=report, **lengths, **load, **search)
+    print_answer(found, format, output)

@@ -9,14 +9,16 @@ from typing import Any
 from typer.core import TyperCommand
 
 from roofline.cli.options import say
-from roofline.core.errors import RooflineError
-from roofline.core.options import Option
-from roofline.scenario.engine_options import IRRELEVANT
-from roofline.scenario.options import OPTIONS
+from roofline.core.errors import RooflineError, alternatives
+from roofline.core.options import SWITCHES, Kind, Option
+from roofline.scenario.engine_options import IRRELEVANT, STAND_INS
+from roofline.scenario.options import MEANT, OPTIONS, option_key
 from roofline.serving.options import LOAD_OPTIONS
 
 ALL: dict[str, Option] = {**OPTIONS, **LOAD_OPTIONS}
 SPELLED = {flag.replace("_", "-"): option.flag for option in ALL.values() for flag in option.flags}
+SWITCHED = {option.flag for option in ALL.values() if option.kind is Kind.SWITCH}
+FLAGS = tuple(option.flag for option in ALL.values())
 
 
 class EngineFlags(TyperCommand):
@@ -31,8 +33,7 @@ class EngineFlags(TyperCommand):
         except Exception as error:
             name = getattr(error, "option_name", None)  # the class of an unknown option depends on Typer's version
             if deployed and name is not None and hasattr(error, "possibilities"):
-                known = (*own, *(flag for option in ALL.values() for flag in option.flags), *IRRELEVANT)
-                error.possibilities = get_close_matches(name, known)
+                raise RooflineError(_unknown(name, own, ctx.info_name.removeprefix("roofline "))) from None
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -51,13 +52,29 @@ class EngineFlags(TyperCommand):
                     formatter.write_dl(records)
 
 
+def _unknown(name: str, own: set[str], command: str) -> str:
+    """What an option is that a command has not: of other commands, without effect here, or a mistyped one."""
+    key = name.replace("_", "-")
+    flag = SPELLED.get(key, key)
+    if flag in FLAGS:
+        also = f" ({name})" if flag != name else ""
+        return f"roofline {command} does not take {flag}{also}; 'roofline {command} --help' lists what it takes"
+    if (meant := MEANT.get(option_key(name))) is not None:
+        return f"no such option: {name}; {meant}"
+    spellings = (alias for alias, option in SPELLED.items() if option in own)
+    near = get_close_matches(name, (*own, *spellings))
+    did = f"; did you mean {alternatives(near)}?" if near else f"; 'roofline {command} --help' lists the options"
+    return f"no such option: {name}{did}"
+
+
 def _own_names(args: list[str], own: set[str]) -> Iterator[str]:
     """The arguments, with the names of engines replaced by those of the table where the command has the option.
 
     Raises RooflineError for an option that is given by two names.
     """
     named: dict[str, str] = {}
-    for place, text in enumerate(args):
+    words = iter(zip(args, [*args[1:], ""], strict=False))
+    for place, (text, following) in enumerate(words):
         if text == "--":
             yield from args[place:]
             return
@@ -68,6 +85,10 @@ def _own_names(args: list[str], own: set[str]) -> Iterator[str]:
             continue
         if named.setdefault(known, flag) != flag:
             raise RooflineError(f"{flag} and {named[known]} name the same: give one of them")
+        if flag != known and not equals and following.lower() in SWITCHES and known in SWITCHED:
+            next(words)  # llama.cpp's -fa on
+            yield known if SWITCHES[following.lower()] else known.replace("--", "--no-", 1)
+            continue
         yield f"{known}{equals}{value}"
 
 
@@ -76,9 +97,12 @@ def _relevant(args: list[str], own: set[str]) -> Iterator[str]:
     words = iter(args)
     for text in words:
         flag, equals, _ = text.partition("=")
-        if flag in own or flag not in IRRELEVANT:
+        if flag not in own and (instead := STAND_INS.get(flag.replace("_", "-"))) is not None:
+            raise RooflineError(f"no such option: {flag}; {instead}")
+        takes_value = IRRELEVANT.get(flag.replace("_", "-"))
+        if flag in own or takes_value is None:
             yield text
             continue
+        if takes_value and not equals and next(words, "--").startswith("--"):
+            raise RooflineError(f"{flag} takes a value")
         say(f"roofline: {flag} changes neither speed nor memory, and is left out", err=True)
-        if IRRELEVANT[flag] and not equals:
-            next(words, None)

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from roofline.core.errors import visible
-from roofline.serving.options import LOAD_OPTIONS
 
 PIPED_WIDTH = 130
 """Columns of a table in a file or a pipe: wide enough for the longest operator names."""
@@ -18,22 +17,13 @@ PIPED_WIDTH = 130
 OutputFormat = StrEnum("OutputFormat", ["TABLE", "JSON", "CSV", "MARKDOWN"])
 AnswerFormat = StrEnum("AnswerFormat", ["TABLE", "JSON", "MARKDOWN"])
 MetricChoice = StrEnum("MetricChoice", ["TTFT", "TPOT", "TOTAL"])
-
-
-class AtChoice(StrEnum):
-    """Reading of times: the bound, or p10, p50 or p90 of expected times."""
-
-    BOUND = "bound"
-    LOW = "low"
-    MID = "mid"
-    HIGH = "high"
-
+AtChoice = StrEnum("AtChoice", ["BOUND", "LOW", "MID", "HIGH"])
+"""Reading of times: the bound, or p10, p50 or p90 of expected times."""
 
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL",
-        help="A model: its name, a Hugging Face repository, a spec file, config.json or checkpoint.",
+        metavar="MODEL", help="A model: its name, a Hugging Face repository, a spec file, config.json or checkpoint."
     ),
 ]
 OutputOption = Annotated[
@@ -43,6 +33,9 @@ FORMAT = typer.Option("--format", help="Output format.")
 FormatOption = Annotated[AnswerFormat, FORMAT]
 AtOption = Annotated[
     AtChoice, typer.Option("--at", help="Times: the bound, or expected p10, p50, p90 (low, mid, high).")
+]
+TotalOption = Annotated[
+    str | None, typer.Option("--total", metavar="TIME", help="Maximum E2E latency of the batch, such as 500ms.")
 ]
 
 
@@ -73,29 +66,12 @@ def emit(text: str, output: Path | None) -> None:
     write_output(output, text)
 
 
-def of_load(name: str) -> Any:
-    """The annotation of an option of a load, None by default; the verb reads its text."""
-    option = LOAD_OPTIONS[name]
-    help = f"{option.help} [default: {option.default}]" if option.default else option.help
-    declared = typer.Option(option.flag, metavar=option.metavar or option.unit.upper() or None, help=help)
-    return Annotated[str | None, declared]
+def print_answer(answer: Any, format: StrEnum, output: Path | None) -> None:
+    """Print the answer of a verb, or write it to a file: as JSON, or as its blocks."""
+    from roofline.reports.answers import page
 
-
-ConcurrencyOption, RateOption, OfflineOption = of_load("concurrency"), of_load("rate"), of_load("offline")
-TraceOption, BurstinessOption, PrefixHitsOption = of_load("trace"), of_load("burstiness"), of_load("prefix_hits")
-DisaggregationOption, RoundsOption = of_load("disaggregation"), of_load("rounds")
-SimulateOption, SeedOption = of_load("simulate"), of_load("seed")
-TtftOption, TpotOption = of_load("ttft"), of_load("tpot")
-TotalOption = Annotated[
-    str | None, typer.Option("--total", metavar="TIME", help="Maximum E2E latency of the batch, such as 500ms.")
-]
-
-
-def seconds(text: str | None) -> float | None:
-    """The seconds of a time such as 500ms; raises RooflineError for other text."""
-    from roofline.core.units import Dimension, parse_quantity
-
-    return None if text is None else parse_quantity(text, Dimension.TIME).value
+    document, blocks = page(answer)
+    print_document(document, blocks, format, output)
 
 
 def print_document(document: Mapping[str, Any], page: Any, format: StrEnum, output: Path | None) -> None:

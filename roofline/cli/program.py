@@ -18,40 +18,28 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-QUESTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
+QUESTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
-        "How fast does a model run, and why?": {
-            "analyze": ("roofline.cli.questions", "analyze"),
-            "explain": ("roofline.cli.questions", "explain"),
-            "compare": ("roofline.cli.questions", "compare"),
-            "sensitivity": ("roofline.cli.questions", "sensitivity"),
-        },
+        "How fast does a model run, and why?": dict.fromkeys(
+            ("analyze", "explain", "compare", "sensitivity"), "questions"
+        ),
         "What would make it faster, smaller or cheaper?": {
-            "advise": ("roofline.cli.advice", "advise"),
-            "techniques": ("roofline.cli.specs", "list_techniques"),
-            "solve": ("roofline.cli.questions", "solve"),
+            "advise": "advice",
+            "techniques": "specs",
+            "solve": "questions",
         },
-        "Which hardware, and how much of it?": {
-            "size": ("roofline.cli.advice", "size"),
-            "serve": ("roofline.cli.serving", "serve"),
-        },
+        "Which hardware, and how much of it?": {"size": "advice", "serve": "serving"},
         "What about many scenarios, and how do they look?": {
-            "sweep": ("roofline.cli.studies", "sweep"),
-            "plot": ("roofline.cli.studies", "plot"),
-            "report": ("roofline.cli.studies", "report"),
-            "view": ("roofline.cli.view", "view"),
+            **dict.fromkeys(("sweep", "plot", "report"), "studies"),
+            "view": "view",
         },
-        "What is known, and how sure is it?": {
-            "specs": ("roofline.cli.specs", "specs_app"),
-            "schema": ("roofline.cli.schema", "schema"),
-            "validate": ("roofline.cli.validate", "validate_app"),
-        },
+        "What is known, and how sure is it?": {"specs": "specs", "schema": "schema", "validate": "validate"},
     }
 )
-"""The commands by the question that they answer: module and name of a function, or of a Typer of several."""
+"""The commands by the question that they answer, each with its module: of a function, or of a Typer of several."""
 
-COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {name: place for commands in QUESTIONS.values() for name, place in commands.items()}
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {name: module for commands in QUESTIONS.values() for name, module in commands.items()}
 )
 
 SETTINGS = {"compare": {"ignore_unknown_options": True}}
@@ -60,8 +48,7 @@ SETTINGS = {"compare": {"ignore_unknown_options": True}}
 
 def _function(name: str) -> Any:
     """The function of a command, or the Typer of several."""
-    module, attribute = COMMANDS[name]
-    return getattr(import_module(module), attribute)
+    return getattr(import_module(f"roofline.cli.{COMMANDS[name]}"), name)
 
 
 def _summary(name: str) -> str:

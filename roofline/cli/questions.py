@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from inspect import signature
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,20 +13,23 @@ from roofline.cli.options import (
     AnswerFormat,
     AtChoice,
     AtOption,
-    DisaggregationOption,
     FormatOption,
     MetricChoice,
     OutputFormat,
     OutputOption,
     TotalOption,
+    print_answer,
+    print_document,
+)
+from roofline.cli.scenario_options import (
+    DisaggregationOption,
     TpotOption,
     TtftOption,
-    emit,
-    print_document,
-    rendered,
-    seconds,
+    is_plain,
+    parse_scenarios,
+    scenario_command,
 )
-from roofline.cli.scenario_options import is_plain, parse_scenarios, scenario_command
+from roofline.core.errors import RooflineError
 
 if TYPE_CHECKING:
     from roofline.scenario.scenario import Scenario
@@ -45,32 +49,16 @@ def analyze(
     Every operator of prefill and decode on the roofline, its expected time, memory, and the whole generation.
     """
     from roofline import analyze as analyze_scenario
-    from roofline.reports.documents.analysis import analysis_document
+    from roofline.reports.documents import analysis as page
 
     phases = ("prefill", "decode") if phase is PhaseChoice.BOTH else (str(phase),)
     if phase is PhaseChoice.DECODE and scenario.model.task != "generate":
         raise typer.BadParameter(f"{scenario.model.name} only encodes and has no decode phase", param_hint="--phase")
-    document = analysis_document(analyze_scenario(scenario), phases)
-    emit(_rendered(document, format, output is None), output)
-
-
-def _rendered(document: dict[str, Any], format: OutputFormat, to_terminal: bool) -> str:
-    from roofline.reports.output import export
-
-    match format:
-        case OutputFormat.JSON:
-            return export.as_json(document)
-        case OutputFormat.CSV:
-            return export.as_csv(document)
-        case OutputFormat.MARKDOWN:
-            return export.as_markdown(document)
-    from roofline.reports.output.terminal import analysis_parts
-
-    return rendered(analysis_parts(document), to_terminal)
+    print_document(page.analysis_document(analyze_scenario(scenario), phases), page, format, output)
 
 
 class Question(StrEnum):
-    """Questions of `roofline solve`."""
+    """Questions of `roofline solve`: the names of the functions of `roofline.whatif.solve`, with dashes."""
 
     MAX_BATCH = "max-batch"
     MAX_CONTEXT = "max-context"
@@ -87,37 +75,41 @@ class Question(StrEnum):
     CROSSOVER = "crossover"
 
 
-QuestionArgument = Annotated[Question, typer.Argument(metavar="QUESTION", help=f"{', '.join(Question)}.")]
-ThroughputOption = Annotated[float | None, typer.Option(help="Minimum tokens/s of all sequences.")]
-IgnoreMemoryOption = Annotated[bool, typer.Option("--ignore-memory", help="Allow more than the device memory.")]
-AgainstOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="OPTIONS",
-        help="break-even: the other scenario, as the options that differ, such as '--quant awq --with none'; ''"
-        " is the plain one, without --with, formats, fusions and --offload.",
-    ),
-]
-ComparedOption = Annotated[MetricChoice, typer.Option(help="break-even: the metric to compare.")]
-ChipsOption = Annotated[
-    bool, typer.Option("--chips/--no-chips", help="min-memory, -bandwidth, -peak: list hardware that suffices.")
-]
+USUAL = {"fits": True, "at": "mid", "metric": "total"}
+"""Arguments of the questions where no option is given."""
+
+FLAGS = {
+    "fits": "--ignore-memory",
+    "pools": "--disaggregation",
+    "other": "--against",
+    "chips": "--no-chips",
+    **{name: f"--{name.replace('_', '-')}" for name in ("at", "metric", "ttft", "tpot", "total", "tokens_per_s")},
+}
+"""The flags by the argument of a question."""
 
 
 @scenario_command
 def solve(
-    context_: typer.Context,
-    question: QuestionArgument,
+    question: Annotated[Question, typer.Argument(metavar="QUESTION", help=f"{', '.join(Question)}.")],
     scenario: Scenario,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     total: TotalOption = None,
-    tokens_per_s: ThroughputOption = None,
-    ignore_memory: IgnoreMemoryOption = False,
+    tokens_per_s: Annotated[float | None, typer.Option(help="Minimum tokens/s of all sequences.")] = None,
+    ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Allow more than the device memory.")] = False,
     at: AtOption = AtChoice.MID,
-    against: AgainstOption = None,
-    metric: ComparedOption = MetricChoice.TOTAL,
-    chips: ChipsOption = True,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OPTIONS",
+            help="break-even: the other scenario, as the options that differ, such as '--quant awq --with none'; ''"
+            " is the plain one, without --with, formats, fusions and --offload.",
+        ),
+    ] = None,
+    metric: Annotated[MetricChoice, typer.Option(help="break-even: the metric to compare.")] = MetricChoice.TOTAL,
+    chips: Annotated[
+        bool, typer.Option("--chips/--no-chips", help="min-memory, -bandwidth, -peak: list hardware that suffices.")
+    ] = True,
     disaggregation: DisaggregationOption = None,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
@@ -127,44 +119,22 @@ def solve(
     The largest batch, the longest prompt, the fewest devices, the lowest bandwidth, and so on. Each answer is verified
     by simulation, as is the next value, which misses a target.
     """
-    from roofline.reports.documents import solve as page
-    from roofline.serving.pools import parse_pools
     from roofline.whatif import solve as solver
 
-    targets = solver.Targets(
-        ttft=seconds(ttft),
-        tpot=seconds(tpot),
-        total=seconds(total),
-        tokens_per_second=tokens_per_s,
-        fits=not ignore_memory,
-        at=at.value,
-    )
-    if (against is not None) is not (question is Question.BREAK_EVEN):
-        raise typer.BadParameter("break-even requires it, and no other question takes it", param_hint="--against")
-    of_a_load = question in (Question.MAX_RATE, Question.MAX_CONCURRENCY)
-    if disaggregation is not None and not of_a_load:
-        raise typer.BadParameter("max-rate and max-concurrency alone take it", param_hint="--disaggregation")
-    hardware, other = None if chips else (), None
-    match question:
-        case Question.CROSSOVER:
-            document = page.crossover_document(solver.crossover(scenario), scenario)
-            print_document(document, page.crossover_blocks(document), format, output)
-            return
-        case _ if of_a_load:
-            pools = None if disaggregation is None else parse_pools(disaggregation)
-            found = getattr(solver, question.replace("-", "_"))(scenario, targets, pools)
-            document = page.load_document(found, scenario, targets)
-            print_document(document, page.load_blocks(document), format, output)
-            return
-        case Question.BREAK_EVEN:
-            other = parse_scenarios([against or ""], context_.params)[0]
-            answer = solver.break_even(scenario, other, targets, str(metric))
-        case Question.MIN_MEMORY | Question.MIN_BANDWIDTH | Question.MIN_PEAK:
-            answer = getattr(solver, question.replace("-", "_"))(scenario, targets, hardware)
-        case _:
-            answer = getattr(solver, question.replace("-", "_"))(scenario, targets)
-    document = page.answer_document(answer, scenario, targets, other)
-    print_document(document, page.answer_blocks(document), format, output)
+    ask: Any = getattr(solver, question.replace("-", "_"))
+    taken = signature(ask).parameters
+    limits = {"ttft": ttft, "tpot": tpot, "total": total, "tokens_per_s": tokens_per_s}
+    further = {"fits": not ignore_memory, "at": at.value, "metric": str(metric), "pools": disaggregation}
+    options: dict[str, Any] = {**limits, **further, "other": against, "chips": None if chips else ()}
+    given = {name: value for name, value in options.items() if value != USUAL.get(name)}
+    for name in given:
+        if name not in taken and ("limits" not in taken or name not in solver.TargetOptions.__annotations__):
+            raise RooflineError(f"{question} does not take {FLAGS[name]}")
+    if question is Question.BREAK_EVEN:
+        if against is None:
+            raise typer.BadParameter("break-even requires it", param_hint="--against")
+        given["other"] = parse_scenarios([against], scenario)[0]
+    print_answer(ask(scenario, **given), format, output)
 
 
 @scenario_command
@@ -180,14 +150,10 @@ def sensitivity(
     The percent change of TTFT, TPOT, total, tokens/s and memory per percent of bandwidth, peak, link, launch, host
     time, batch, lengths and bits: for expected times and for the bound.
     """
-    from roofline.reports.documents import sensitivity as page
     from roofline.whatif.sensitivities import sensitivity as elasticities
 
-    expected = scenario.convention == "physical"
-    readings = [AtChoice.BOUND] if at is AtChoice.BOUND or not expected else [at, AtChoice.BOUND]
-    found = {str(reading): elasticities(scenario, reading.value, step) for reading in readings}
-    document = page.sensitivity_document(found, scenario, step)
-    print_document(document, page.sensitivity_blocks(document), format, output)
+    reading: Any = at.value if scenario.convention == "physical" else "bound"
+    print_answer(elasticities(scenario, reading, step), format, output)
 
 
 def _metric(context: typer.Context, name: str) -> str:
@@ -228,15 +194,11 @@ def explain(
     Formulas with the scenario's numbers, the bound, assumptions and sources, and commands that measure the same on real
     hardware. For an operator also its tensors, its roofs, and its kernel with calibrated constants.
     """
-    from roofline import analyze as analyze_scenario
-    from roofline.reports.documents import explain as page
     from roofline.whatif.explanation import explain as explain_metric
 
     if phase is PhaseChoice.BOTH:
         raise typer.BadParameter("an operator is explained in one phase: prefill or decode", param_hint="--phase")
-    analysis = analyze_scenario(scenario)
-    document = page.explain_document(explain_metric(analysis, metric, str(phase)), analysis)
-    print_document(document, page.explain_blocks(document), format, output)
+    print_answer(explain_metric(scenario, metric, str(phase)), format, output)
 
 
 def compare(

@@ -1,4 +1,4 @@
-"""The options of a scenario on the command line, made from the table, and commands that take a scenario of them."""
+"""The options of a scenario and of a load on the command line, made from the tables, and commands that take them."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ import typer
 
 from roofline.cli.engine_flags import EngineFlags
 from roofline.cli.options import ModelArgument
+from roofline.core.errors import RooflineError, quote
 from roofline.core.options import Kind, Option
-from roofline.scenario.options import FORMATS, KERNELS, NEEDED, OPTIONS, of_group
+from roofline.scenario.options import FORMATS, KERNELS, NEEDED, OPTIONS, of_group, read_options
+from roofline.serving.options import LOAD_OPTIONS
 
 if TYPE_CHECKING:
     from roofline.scenario.scenario import Scenario
 
 
 def _parameter(option: Option) -> inspect.Parameter:
-    """An option as a parameter of a command; a switch has `--no-` as well."""
+    """An option as a parameter of a command, None where it is not given; a switch has `--no-` as well."""
     if option.name == "model":
         return inspect.Parameter("model", inspect.Parameter.KEYWORD_ONLY, annotation=ModelArgument)
     switch = option.kind is Kind.SWITCH
     flag = f"{option.flag}/--no-{option.flag.removeprefix('--')}" if switch else option.flag
     type_: Any = bool if switch else list[str] if option.kind is Kind.LIST else str
-    declared = typer.Option(flag, help=option.described, metavar=option.metavar or None, rich_help_panel=option.group)
+    told = f"{option.help} [default: {option.default}]" if option.default else option.described
+    declared = typer.Option(flag, help=told, metavar=option.metavar or None, rich_help_panel=option.group)
     needed = option.name in NEEDED
     return inspect.Parameter(
         _identifier(option.name),
         inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if needed else option.default or None,
+        default=inspect.Parameter.empty if needed else None,
         annotation=Annotated[type_ if needed else type_ | None, declared],
     )
 
@@ -43,15 +46,25 @@ def _identifier(name: str) -> str:
 SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {entry.name: entry for entry in map(_parameter, OPTIONS.values())}
 """The options of a scenario as parameters of a command, by name."""
 
+LOAD_PARAMETERS: Mapping[str, inspect.Parameter] = {
+    entry.name: entry for entry in map(_parameter, LOAD_OPTIONS.values())
+}
+"""The options of a load likewise."""
+
 PromptOption: Any = SCENARIO_OPTIONS["prompt"].annotation
 GenerateOption: Any = SCENARIO_OPTIONS["generate"].annotation
+TtftOption: Any = LOAD_PARAMETERS["ttft"].annotation
+TpotOption: Any = LOAD_PARAMETERS["tpot"].annotation
+PrefixHitsOption: Any = LOAD_PARAMETERS["prefix_hits"].annotation
+DisaggregationOption: Any = LOAD_PARAMETERS["disaggregation"].annotation
 
 
 def scenario_command(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
     """`command(..., scenario, ...)` as a command with the options of a scenario in the place of `scenario`.
 
-    Options `without` are not offered and have their defaults; the command may have its own of these names. A command
-    with axes (`over`) takes the mapping of option values as `scenario`, of which none is required.
+    Those of a load follow where it has further keywords. Options `without` are not offered and have their defaults; the
+    command may have its own of these names. A command with axes (`over`) takes the mapping of option values as
+    `scenario`, of which none is required.
     """
     own = inspect.signature(command, eval_str=True, locals={"Scenario": Any}).parameters.values()
     varied = any(entry.name == "over" for entry in own)
@@ -64,12 +77,13 @@ def scenario_command(command: Callable[..., None], without: Collection[str] = ()
     @wraps(command)
     def run(**given: Any) -> None:
         from roofline import Scenario
-        from roofline.scenario.options import read_options
 
         read = read_options({entry.name: given.pop(entry.name) for entry in kept})
         command(scenario=read if varied else Scenario(**read), **given)
 
-    spread = [inner for entry in own for inner in (kept if entry.name == "scenario" else [entry])]
+    load = LOAD_PARAMETERS.values() if any(entry.kind is inspect.Parameter.VAR_KEYWORD for entry in own) else ()
+    plain = (entry for entry in own if entry.kind is not inspect.Parameter.VAR_KEYWORD)
+    spread = [inner for entry in plain for inner in ((*kept, *load) if entry.name == "scenario" else (entry,))]
     command_line: Callable[..., None] = with_parameters(run, spread)
     return command_line
 
@@ -96,17 +110,21 @@ def with_parameters(function: Any, parameters: Iterable[inspect.Parameter]) -> A
     return function
 
 
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
 @cache
 def _parser() -> Any:
     """The parser of `MODEL --hw HW [OPTIONS]`; its result is a mapping of options."""
     reader = typer.Typer(rich_markup_mode=None, add_completion=False)
     reader.command(cls=EngineFlags, add_help_option=False)(
-        with_parameters(lambda **options: options, SCENARIO_OPTIONS.values())
+        with_parameters(_given, [entry.replace(default=None) for entry in SCENARIO_OPTIONS.values()])
     )
     return typer.main.get_command(reader)
 
 
-CHANGES = frozenset(map(_identifier, of_group(FORMATS, KERNELS)))
+CHANGES = of_group(FORMATS, KERNELS)
 """Options that change how a model runs. The plain scenario has none of them."""
 
 
@@ -115,31 +133,26 @@ def is_plain(words: list[str]) -> bool:
     return [word.lower() for word in words] in ([], ["none"])
 
 
-def parse_scenarios(texts: list[str], defaults: Mapping[str, Any] | None = None) -> list[Scenario]:
-    """The scenarios of texts `MODEL --hw HW [OPTIONS]`; `defaults`, else the first text, fill in missing options.
+def parse_scenarios(texts: list[str], first: Scenario | None = None) -> list[Scenario]:
+    """The scenarios of texts `MODEL --hw HW [OPTIONS]`; later ones change the `first`, by default that of texts[0].
 
-    An empty text or `none` is the plain scenario: the same model, hardware, workload, parallelism and engine without
-    `CHANGES`.
+    They change it as `Scenario.with_` does. An empty text or `none` is the plain scenario: the same model, hardware,
+    workload, parallelism and engine without `CHANGES`.
     """
     import shlex
 
     from roofline import Scenario
-    from roofline.core.errors import RooflineError, quote
-    from roofline.scenario.options import read_options
 
-    parser = _parser()
-    if defaults is not None:
-        defaults = {name: value for name, value in defaults.items() if name in SCENARIO_OPTIONS}
     found = []
     for text in texts:
         try:
             words = shlex.split(text)
         except ValueError:
             raise RooflineError(f"{quote(text)} has an unclosed quotation mark") from None
-        inherited = defaults
-        if is_plain(words):
-            words, inherited = [], {name: value for name, value in (defaults or {}).items() if name not in CHANGES}
-        options = parser.main(words, prog_name="roofline analyze", standalone_mode=False, default_map=inherited)
-        defaults = options if defaults is None else defaults
-        found.append(Scenario(**read_options(options)))
+        if first is not None and is_plain(words):
+            found.append(first.without(*CHANGES))
+            continue
+        given = _parser().main(words, prog_name="roofline analyze", standalone_mode=False)
+        found.append(Scenario(**given) if first is None else first.with_(**given))
+        first = first or found[0]
     return found

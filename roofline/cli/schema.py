@@ -10,14 +10,7 @@ import typer
 
 from roofline.cli.options import OutputOption, emit
 
-
-class Subject(StrEnum):
-    """What a schema describes."""
-
-    SCENARIO = "scenario"
-    STUDY = "study"
-    HARDWARE = "hardware"
-    MODEL = "model"
+Subject = StrEnum("Subject", ["SCENARIO", "STUDY", "HARDWARE", "MODEL"])
 
 
 def schema(

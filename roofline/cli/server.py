@@ -10,14 +10,15 @@ import typer
 
 from roofline.cli.options import FORMAT, AnswerFormat, print_document
 from roofline.cli.scenario_options import scenario_command, with_parameters
-from roofline.scenario.options import STATIC
+from roofline.core.errors import RooflineError, needs_extra
+from roofline.core.options import names_in
+from roofline.scenario.options import OPTIONS, STATIC
 
 if TYPE_CHECKING:
     from roofline.scenario.scenario import Scenario
 
 ModelOption = Annotated[
-    str,
-    typer.Option("--model", metavar="MODEL", help="The served model: a name, a repository, or a file."),
+    str, typer.Option("--model", metavar="MODEL", help="The served model: a name, a repository, or a file.")
 ]
 
 
@@ -53,10 +54,7 @@ def _server(
     Sends a small load to an OpenAI-compatible endpoint, and only to it: a single stream at each prompt length, then
     several requests in flight. Needs pip install 'llm-roofline[server]'.
     """
-    from roofline.core.errors import RooflineError, needs_extra
-    from roofline.core.options import names_in
     from roofline.reports.documents.server import server_blocks
-    from roofline.scenario.options import OPTIONS
     from roofline.validate.servers.client import APIS
     from roofline.validate.servers.measure import Limits
 

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from roofline.cli.options import FORMAT, OutputOption, emit, rendered, say
+from roofline.core.errors import RooflineError
 
 ListFormat = StrEnum("ListFormat", ["TABLE", "JSON"])
 LevelChoice = StrEnum("LevelChoice", ["DATA", "MODEL", "SYSTEM"])
 SpecKind = StrEnum("SpecKind", ["MODELS", "HARDWARE"])
 
-specs_app = typer.Typer(
+specs = typer.Typer(
     help="List, show, check and import model and hardware specs.", rich_markup_mode=None, add_completion=False
 )
 
 
-def list_techniques(
+def _show(document: Any, parts: Callable[[], list[Any]], format: StrEnum) -> None:
+    """Print a document as JSON, or its parts."""
+    from roofline.reports.output import export
+
+    typer.echo(export.as_json(document) if format is ListFormat.JSON else rendered(parts(), True), nl=False)
+
+
+def techniques(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A technique, or a system that it covers.")] = None,
     level: Annotated[LevelChoice | None, typer.Option(help="List this level alone.")] = None,
     format: Annotated[ListFormat, FORMAT] = ListFormat.TABLE,
@@ -29,16 +38,15 @@ def list_techniques(
     A single technique is shown with its parameters and published effects.
     """
     from roofline.reports.documents import catalogue
-    from roofline.reports.output import export
 
     documents = catalogue.techniques(name, None if level is None else str(level))
-    if format is ListFormat.JSON:
-        typer.echo(export.as_json({"techniques": documents}), nl=False)
-    else:
-        typer.echo(rendered(catalogue.parts(documents, alone=name is not None), True), nl=False)
+    if not documents and name is not None:
+        (found,) = catalogue.techniques(name, None)
+        raise RooflineError(f"{found['name']} is of level {found['level']}, not {level}")
+    _show({"techniques": documents}, lambda: catalogue.parts(documents, alone=name is not None), format)
 
 
-@specs_app.command("list")
+@specs.command("list")
 def specs_list(
     kind: Annotated[SpecKind, typer.Argument(help="models or hardware.")],
     format: Annotated[ListFormat, FORMAT] = ListFormat.TABLE,
@@ -48,20 +56,15 @@ def specs_list(
     Bundled specs, and those in ROOFLINE_SPECS.
     """
     from roofline.reports.documents import listing
-    from roofline.reports.output import export
 
     documents = listing.models() if kind is SpecKind.MODELS else listing.hardware()
-    if format is ListFormat.JSON:
-        typer.echo(export.as_json({str(kind): documents}), nl=False)
-    else:
-        typer.echo(rendered(listing.parts(str(kind), documents), True), nl=False)
+    _show({str(kind): documents}, lambda: listing.parts(str(kind), documents), format)
 
 
-@specs_app.command("show")
+@specs.command("show")
 def specs_show(
     name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="A model or hardware: a name, a spec file, config.json or checkpoint."),
+        str, typer.Argument(metavar="NAME", help="A model or hardware: a name, a spec file, config.json or checkpoint.")
     ],
     format: Annotated[ListFormat, FORMAT] = ListFormat.TABLE,
 ) -> None:
@@ -72,18 +75,14 @@ def specs_show(
     from roofline import Hardware
     from roofline.reports.documents import listing
     from roofline.reports.documents.analysis import hardware_document, model_document
-    from roofline.reports.output import export
     from roofline.specs.modelspec import load_any
 
     found = load_any(name)
     document = hardware_document(found) if isinstance(found, Hardware) else model_document(found)
-    if format is ListFormat.JSON:
-        typer.echo(export.as_json(document), nl=False)
-    else:
-        typer.echo(rendered(listing.card(document), True), nl=False)
+    _show(document, lambda: listing.card(document), format)
 
 
-@specs_app.command("check")
+@specs.command("check")
 def specs_check(
     paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Spec files or config.json files, or names.")],
 ) -> None:
@@ -98,7 +97,7 @@ def specs_check(
         say(listing.verdict(path, load_any(path)))
 
 
-@specs_app.command("import")
+@specs.command("import")
 def specs_import(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A Hugging Face config.json.")],
     name: Annotated[str | None, typer.Option(help="Name of the model. [default: that of the file or folder]")] = None,

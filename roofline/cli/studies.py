@@ -13,6 +13,8 @@ import typer
 
 from roofline.cli.options import OutputOption, emit, say
 from roofline.cli.scenario_options import with_scenario_options
+from roofline.core.errors import RooflineError, alternatives, needs_extra, quote
+from roofline.core.options import names_in
 
 SweepFormat = StrEnum("SweepFormat", ["TABLE", "CSV", "JSONL", "PARQUET"])
 SweepAt = StrEnum("SweepAt", ["EXPECTED", "BOUND"])
@@ -20,6 +22,9 @@ InvalidChoice = StrEnum("InvalidChoice", ["DROP", "KEEP"])
 
 MANY_POINTS = 10**9
 """Points from which a sweep asks first: half an hour on one processor, at the least."""
+
+ENDINGS = (".csv", ".jsonl", ".ndjson", ".parquet")
+"""The endings of files that say their format."""
 
 StudyArgument = Annotated[str | None, typer.Argument(metavar="[MODEL|STUDY]", help="A model, or a study file (YAML).")]
 AtOption = Annotated[SweepAt | None, typer.Option(help="Expected times, or the bound. [default: expected]")]
@@ -36,33 +41,31 @@ OverOption = Annotated[
         " hw=all, with=none,eagle+awq. Any scenario option can be one, and model.",
     ),
 ]
-MetricsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAMES",
-        help="ttft, tpot, step, total, tokens_per_s, tokens_per_s_per_gpu, tokens_per_s_per_user, sequences_per_s,"
-        " memory[.weights, .kv, .state, .activations, .runtime, .usable], headroom, fits, supported, gpus, bound,"
-        " energy[.prefill, .decode, .tdp, .tdp.prefill], power, cost[.processed]; ttft.bound, ttft.low, ttft.high"
-        " and so on.",
-    ),
-]
-InvalidOption = Annotated[
-    InvalidChoice | None,
-    typer.Option(help="Drop combinations that cannot run, or keep them as rows with an error. [default: drop]"),
-]
 
 
 @with_scenario_options
 def sweep(
     model: StudyArgument = None,
     over: OverOption = None,
-    metrics: MetricsOption = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="ttft, tpot, step, total, tokens_per_s, tokens_per_s_per_gpu, tokens_per_s_per_user, sequences_per_s,"
+            " memory[.weights, .kv, .state, .activations, .runtime, .usable], headroom, fits, supported, gpus, bound,"
+            " energy[.prefill, .decode, .tdp, .tdp.prefill], power, cost[.processed]; ttft.bound, ttft.low, ttft.high"
+            " and so on.",
+        ),
+    ] = None,
     at: AtOption = None,
     where: WhereOption = None,
     top: Annotated[int | None, typer.Option(help="Keep the best rows --by a metric.")] = None,
     by: Annotated[str | None, typer.Option(metavar="METRIC", help="The metric that --top ranks by.")] = None,
     pareto: Annotated[str | None, typer.Option(metavar="METRICS", help="Keep the Pareto front of these.")] = None,
-    invalid: InvalidOption = None,
+    invalid: Annotated[
+        InvalidChoice | None,
+        typer.Option(help="Drop combinations that cannot run, or keep them as rows with an error. [default: drop]"),
+    ] = None,
     format: Annotated[
         SweepFormat | None, typer.Option(help="Output format. [default: by file extension, else a table]")
     ] = None,
@@ -83,7 +86,6 @@ def sweep(
     The result is a table, CSV, JSON Lines or Parquet; files have seconds and bytes. Options that are not an axis are
     fixed, with the defaults of `roofline analyze`.
     """
-    from roofline.core.errors import RooflineError
     from roofline.core.files import check_output
     from roofline.reports.tables import sweep as page
     from roofline.whatif.executors import pool
@@ -94,6 +96,8 @@ def sweep(
     chosen = page.format_of(output) if format is None else page.SweepFormat(format)
     if output is not None:
         check_output(output)
+        if format is None and output.suffix and output.suffix.lower() not in ENDINGS:
+            raise RooflineError(f"{quote(str(output), 200)} must end in {alternatives(ENDINGS)}", options=["format"])
     _ask(study.points, yes)
     with pool(workers, dask) as found, _hinting(output, resume):
         run = page.Run(found, chunk, resume, page.on_terminal())
@@ -113,8 +117,6 @@ def _ask(points: int, yes: bool) -> None:
     """Ask on a terminal whether a sweep of so many points is meant; elsewhere it takes --yes."""
     if points <= MANY_POINTS or yes:
         return
-    from roofline.core.errors import RooflineError
-
     size = f"the sweep has {points:,} points"
     if sys.stdin is None or not sys.stdin.isatty():
         raise RooflineError(f"{size}, more than {MANY_POINTS:,}: shorten an axis, or confirm with --yes")
@@ -180,9 +182,6 @@ def plot(
 
     A study file with a `figure` section needs no further options: roofline plot STUDY.yaml.
     """
-    from roofline.core.errors import needs_extra
-    from roofline.core.options import names_in
-
     with needs_extra("report"):
         from roofline.reports.figures import drawing, style
         from roofline.reports.figures.request import figure_spec_for
@@ -210,7 +209,6 @@ def report(
     and the commands that reproduce it. The scenarios of a study, or of --over, are shown side by side. HTML is one
     file; Markdown has its figures in files beside it. Output is deterministic.
     """
-    from roofline.core.errors import needs_extra
     from roofline.reports.output.terminal import progress_line
 
     with needs_extra("report"):

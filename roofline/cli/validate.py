@@ -10,10 +10,11 @@ import typer
 
 from roofline.cli.options import FORMAT, ModelArgument, OutputFormat, OutputOption, emit, print_document, say
 from roofline.cli.server import server
+from roofline.core.errors import RooflineError, needs_extra
+from roofline.core.options import names_in
+from roofline.scenario.options import OPTIONS
 
-validate_app = typer.Typer(
-    help="Measure kernels, fit and score predictions.", rich_markup_mode=None, add_completion=False
-)
+validate = typer.Typer(help="Measure kernels, fit and score predictions.", rich_markup_mode=None, add_completion=False)
 
 DeviceChoice = StrEnum("DeviceChoice", ["CUDA", "CPU"])
 
@@ -22,7 +23,7 @@ MeasurementsArgument = Annotated[
 ]
 
 
-@validate_app.command("fit")
+@validate.command("fit")
 def fit(
     measurements: MeasurementsArgument,
     hw: Annotated[
@@ -35,7 +36,6 @@ def fit(
 
     Writes YAML. Whole-model rows are those of `validate server` and `validate import`.
     """
-    from roofline.core.errors import RooflineError
     from roofline.validate.fit.calibrate import fitted
     from roofline.validate.fit.user_profile import fit_rows
     from roofline.validate.score.serving import has_loads
@@ -51,7 +51,7 @@ def fit(
         say(f"roofline: {note}", err=True)
 
 
-@validate_app.command("score")
+@validate.command("score")
 def score(
     measurements: MeasurementsArgument,
     hw: Annotated[
@@ -67,7 +67,6 @@ def score(
 
     Errors, bias and interval coverage, beside those of the bound.
     """
-    from roofline.core.options import names_in
     from roofline.reports.documents import accuracy
     from roofline.validate.score.kernels import score_file
 
@@ -75,7 +74,7 @@ def score(
     print_document(document, accuracy, format, output)
 
 
-@validate_app.command("end-to-end")
+@validate.command("end-to-end")
 def end_to_end(
     figures: Annotated[Path, typer.Argument(help="A CSV file of whole-model measurements, or a folder of them.")],
     engine: Annotated[
@@ -91,7 +90,6 @@ def end_to_end(
 
     TTFT, TPOT, latency and throughput.
     """
-    from roofline.core.options import names_in
     from roofline.reports.documents import accuracy as pages
     from roofline.validate.score import end_to_end as figures_of_models
 
@@ -99,7 +97,7 @@ def end_to_end(
     print_document(document, pages, format, output)
 
 
-@validate_app.command("serving")
+@validate.command("serving")
 def serving(
     figures: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV file of serving benchmarks, also gzipped.")],
     by: Annotated[
@@ -115,7 +113,6 @@ def serving(
 
     Mean TTFT and TPOT at a number of requests in flight, or at a rate.
     """
-    from roofline.core.options import names_in
     from roofline.reports.documents import accuracy as pages
     from roofline.validate.score import serving as under_load
 
@@ -123,7 +120,7 @@ def serving(
     print_document(document, pages, format, output)
 
 
-@validate_app.command("import")
+@validate.command("import")
 def import_results(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Result files of benchmarks.")],
     model: Annotated[
@@ -152,7 +149,6 @@ def import_results(
     Reads vllm bench serve, latency and throughput, sglang.bench_serving, GuideLLM, AIPerf, GenAI-Perf, trtllm-bench,
     llama-bench, TGI's benchmark and MLPerf's summary. Options state what the files lack, and take precedence over them.
     """
-    from roofline.scenario.options import OPTIONS
     from roofline.validate.imports.convert import import_files
     from roofline.validate.imports.result import Given
 
@@ -166,7 +162,7 @@ def import_results(
         typer.echo(f"roofline: {note}", err=True)
 
 
-@validate_app.command("check")
+@validate.command("check")
 def check(
     anchors: Annotated[
         Path | None,
@@ -207,7 +203,7 @@ OverlayOption = Annotated[
 ]
 
 
-@validate_app.command("measure")
+@validate.command("measure")
 def measure(
     device: DeviceOption = DeviceChoice.CUDA,
     minutes: MinutesOption = 20.0,
@@ -226,15 +222,13 @@ def measure(
 
     The most informative come first. Prints the fraction of each peak that they reach.
     """
-    from roofline.core.options import names_in
-
     found = _loop().run_measure(
         str(device), minutes, names_in(ops), output, warm, names_in(dtype), backends=names_in(backend), threads=threads
     )
     say("\n".join(found.lines))
 
 
-@validate_app.command("calibrate")
+@validate.command("calibrate")
 def calibrate(
     device: DeviceOption = DeviceChoice.CUDA,
     minutes: MinutesOption = 20.0,
@@ -247,13 +241,11 @@ def calibrate(
 
     Measures and fits kernels, writes spec, calibration and engine profile, and prints the errors of the fit.
     """
-    from roofline.core.options import names_in
-
     found = _loop().run_calibrate(str(device), minutes, names_in(ops), specs, names_in(dtype), threads)
     say("\n".join(found.lines))
 
 
-@validate_app.command("gpu")
+@validate.command("gpu")
 def gpu(
     minutes: Annotated[float, typer.Option(help="Minutes that the visit may take in all.")] = 8.0,
     output: Annotated[
@@ -268,8 +260,6 @@ def gpu(
     Correctness of the kernels, timings beside the vendor's library, the kernels it chooses, a network, and a fit. Every
     row is written as it comes: a stop at any second loses one row at most.
     """
-    from roofline.core.errors import needs_extra
-
     with needs_extra("validate"):
         from roofline.validate.gpu import runner
     if dry_run:
@@ -279,7 +269,7 @@ def gpu(
     say(f"{output}: {sum(result.status == 'done' for result in results)} of {len(results)} steps done; see summary.md")
 
 
-@validate_app.command("model")
+@validate.command("model")
 def model(
     model: ModelArgument,
     device: DeviceOption = DeviceChoice.CUDA,
@@ -297,15 +287,13 @@ def model(
 
     Measured and predicted times of a decoder of the model's architecture.
     """
-    from roofline.scenario.options import OPTIONS
-
     given = {"batch": batch, "prompt": prompt, "generate": generate}
     counts = [int(OPTIONS[name].number(text)) for name, text in given.items()]
     found = _loop().run_model(model, str(device), specs, dtype, *counts, layers, threads)
     say("\n".join(found.lines))
 
 
-@validate_app.command("drift")
+@validate.command("drift")
 def drift(
     measurements: Annotated[
         Path, typer.Argument(metavar="MEASUREMENTS", help="A file of `roofline validate measure`.")
@@ -322,13 +310,11 @@ def drift(
         raise typer.Exit(1)
 
 
-validate_app.command("server")(server)
+validate.command("server")(server)
 
 
 def _loop() -> Any:
     """The module that measures this machine; it needs PyTorch, which the base install lacks."""
-    from roofline.core.errors import needs_extra
-
     with needs_extra("validate"):
         from roofline.validate import loop
         from roofline.validate.measure.device import torch_module

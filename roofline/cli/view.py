@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from roofline.cli.scenario_options import with_scenario_options
+from roofline.core.errors import needs_extra
+from roofline.scenario.options import read_options
 
 DEFAULTS = {"model": "llama-3.1-8b", "hw": "h100-sxm"}
 """What the page opens with."""
@@ -26,9 +28,7 @@ def view(
     Every option of analyze is a field of the page; the figures, the rooflines, the network, comparisons, advice and
     serving under load follow at once. The server answers only this machine, and ends on Ctrl-C.
     """
-    from roofline.core.errors import needs_extra
     from roofline.reports.view.setups import first_setup
-    from roofline.scenario.options import read_options
 
     with needs_extra("view"):
         from roofline.reports.view.server import Server

@@ -85,9 +85,20 @@ def _rule(hint: Any, bounds: Meta | None = None) -> Rule | None:
             return None
         each, wanted = inner
         return (lambda value: isinstance(value, Mapping) and all(map(each, value.values()))), f"a mapping to {wanted}"
+    if hint is bool:
+        return (lambda value: isinstance(value, (bool, np.bool_))), "True or False"
     if hint is float:
         return _numbers(bounds or Meta(), (int, float, np.integer, np.floating), "a number")
     return _numbers(bounds or Meta(), (int, np.integer), "a whole number") if hint is int else None
+
+
+_WORDS: Mapping[type, str] = {str: "a text", Mapping: "a mapping"}
+
+
+def expect(value: object, kind: type, name: str) -> None:
+    """Raise RooflineError for a value of another kind than `name` takes."""
+    if not isinstance(value, kind):
+        raise RooflineError(f"{name} takes {_WORDS.get(kind, f'a {kind.__name__}')}, got {quote(value)}")
 
 
 def _numbers(bounds: Meta, types: Any, noun: str) -> Rule:

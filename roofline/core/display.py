@@ -22,8 +22,7 @@ class Result:
     __slots__ = ()
 
     def __str__(self) -> str:
-        text: str = _reports().text(self)
-        return text
+        return str(_reports().text(self))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.described})"

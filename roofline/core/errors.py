@@ -73,8 +73,10 @@ def _shown(value: object) -> str:
     """The text of a value other than a string; of a container only the kind, since YAML aliases can nest endlessly."""
     if isinstance(value, (dict, list, tuple, set)):
         return "a mapping" if isinstance(value, dict) else "a list"
+    if (dimensions := getattr(value, "ndim", None)) and isinstance(dimensions, int):
+        return "an array"
     try:
-        return repr(value)
+        return repr(value.item() if dimensions == 0 and hasattr(value, "item") else value)
     except ValueError:
         return "a number of thousands of digits"
 
@@ -97,7 +99,7 @@ def alternatives(options: Sequence[str]) -> str:
 
 
 def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
-    """The end of a message about an unknown name: its completions, else the closest name, else all if few."""
+    """The end of a message about an unknown name: its completions, else the closest name, else the first ones."""
     options, name = sorted(set(known)), (name if isinstance(name, str) else _shown(name))[:MAX_NAME]
     completions = [quote(option) for option in options if _completes(option.lower(), str(name).lower())]
     if completions:
@@ -105,9 +107,9 @@ def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
     nearest = get_close_matches(str(name).lower(), options, n=1, cutoff=0.5)
     if nearest:
         return f"; did you mean {quote(nearest[0])}?"
-    if 0 < len(options) <= listed:
-        return f"; known: {', '.join(quote(name)[1:-1] for name in options)}"
-    return ""
+    shown = options if len(options) <= listed else options[:MAX_COMPLETIONS]
+    more = f" and {len(options) - len(shown)} others" if len(shown) < len(options) else ""
+    return f"; known: {', '.join(quote(name)[1:-1] for name in shown)}{more}" if options else ""
 
 
 def offer(names: Sequence[str]) -> str:

@@ -16,6 +16,11 @@ def later(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
+def constant(module: str, name: str) -> Callable[[], Any]:
+    """A function of the value `name` of a module, which is imported when it is first called."""
+    return lambda: getattr(import_module(module), name)
+
+
 def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     """The module `__getattr__` (PEP 562) of `package`; `names` has the exported names of each submodule.
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.errors import RooflineError, quote
+from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import Dimension, parse_count, parse_quantity
 
 NOTHING = "none"
@@ -50,6 +51,7 @@ class Kind(Enum):
 class Option(Struct, frozen=True):
     """An option: its help, the kind, range and check of its values, its default, and what it sets.
 
+    `keyword` is its name in Python, which is another one where Python reserves `name`.
     `target` is the part of a scenario that the value sets: a field, or a group of fields and one of it. `default` is a
     text, "" where nothing is set by default; `otherwise` says what then holds, in words. `check` raises RooflineError
     for text that is invalid in every scenario. `readings` are further texts for values, None for a value that is not
@@ -85,6 +87,7 @@ class Option(Struct, frozen=True):
     stops: tuple[int, ...] = ()
     example: str = ""
     beside: Mapping[str, str] = MappingProxyType({})
+    keyword: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -151,7 +154,9 @@ class Option(Struct, frozen=True):
         if isinstance(value, bool) or not math.isfinite(number) or (self.kind.counts and number != int(number)):
             raise RooflineError(f"{self.name} takes {what}, got {quote(value)}")
         if not self.low <= number <= self.high:
-            raise RooflineError(f"{self.name} must be between {self.low:.0f} and {self.high:.0f}, got {quote(value)}")
+            raise RooflineError(
+                f"{self.name} must be between {_bound(self.low)} and {_bound(self.high)}, got {quote(value)}"
+            )
         return int(number) if self.kind.counts else number
 
     def _parsed(self, value: Any) -> float:
@@ -162,10 +167,14 @@ class Option(Struct, frozen=True):
 
     def _time(self, value: object) -> float:
         """Seconds above 0."""
-        found = parse_quantity(value, Dimension.TIME).value if isinstance(value, str) else value
-        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < math.inf:
+        if isinstance(value, str):
+            try:
+                return parse_quantity(value, Dimension.TIME).value
+            except RooflineError:
+                raise RooflineError(f"{self.name} takes a time such as 500ms or 2s, got {quote(value)}") from None
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
             raise RooflineError(f"{self.name} must be seconds above 0, or a text such as 500ms, got {quote(value)}")
-        return float(found)
+        return float(value)
 
     def _text(self, value: object) -> str | None:
         if isinstance(value, (list, dict, tuple, set)):
@@ -174,6 +183,8 @@ class Option(Struct, frozen=True):
         read = self.readings.get(text.strip().lower().replace("-", "_"), text)
         if self.check is not None and read is not None:
             self.check(read)
+        elif self.choices and read not in self.choices:
+            raise UnknownNameError(self.name, read, self.choices)
         return read
 
     def _switch(self, value: object) -> bool:
@@ -185,13 +196,17 @@ class Option(Struct, frozen=True):
         return SWITCHES[key]
 
     def _list(self, value: object) -> list[str]:
-        entries = [value] if isinstance(value, str) else value
-        if not isinstance(entries, Iterable) or not all(isinstance(entry, str) for entry in entries):
-            raise RooflineError(f"{self.name} takes names joined by '+', got {quote(value)}")
-        names = [name.strip() for entry in entries for name in entry.split("+")]
+        several = isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
+        entries: list[object] = list(value) if several else [value]  # type: ignore[call-overload]
+        names: list[str] = []
+        for entry in entries:
+            found = [name.strip() for name in entry.split("+")] if isinstance(entry, str) else []
+            if not found or any("," in name.partition(":")[0] for name in found):
+                raise RooflineError(f"{self.keyword} takes names joined by '+', got {quote(entry)}")
+            names += found
         if any(map(_is_nothing, names)):
             if len(names) > 1:
-                raise RooflineError(f"{self.name} takes names or {NOTHING}, got {quote(' + '.join(names))}")
+                raise RooflineError(f"{self.keyword} takes names or {NOTHING}, got {quote(' + '.join(names))}")
             return []
         for name in names if self.check is not None else ():
             assert self.check is not None
@@ -205,9 +220,13 @@ def table(options: Any) -> Mapping[str, Option]:
     for name, hint in options.__annotations__.items():
         option = next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Option)), None)
         if option is not None:
-            option = replace(option, name=option.name or name, target=option.target or (name,))
+            option = replace(option, name=option.name or name, keyword=name, target=option.target or (name,))
             found[option.name] = option
     return found
+
+
+def _bound(bound: float) -> str:
+    return f"{bound:g}" if bound % 1 else f"{bound:.0f}"
 
 
 def _is_nothing(value: object) -> bool:

@@ -20,9 +20,9 @@ class Parameter(Struct, frozen=True):
     """A constant of a kernel model or engine profile, with its plausible range and its default without data.
 
     An `optional` parameter belongs to a term that a calibration may lack: its default makes the term negligible, where
-    a fit has no gradient, so the fit starts at `start`. With a `kind` it is fitted on hardware of that kind only; a
-    parameter of `host` time is fitted to benchmarks without CUDA graphs only. A `local` one is of the kernels that an
-    engine's library has for a family of devices: it says nothing of other engines and families.
+    a fit has no gradient, so the fit starts at `start`. With a `kind` it is fitted on hardware of that kind only. A
+    `local` one is of the kernels that an engine's library has for a family of devices: it says nothing of other engines
+    and families.
     """
 
     name: str
@@ -33,7 +33,6 @@ class Parameter(Struct, frozen=True):
     meaning: str
     start: float | None = None
     kind: str = ""
-    host: bool = False
     local: bool = False
 
     @property

@@ -37,11 +37,7 @@ class Dimension(Enum):
     def __init__(
         self, units: tuple[str, ...], prefixes: dict[str, float], low: float, high: float, example: str
     ) -> None:
-        self.units = units
-        self.prefixes = prefixes
-        self.low = low
-        self.high = high
-        self.example = example
+        self.units, self.prefixes, self.low, self.high, self.example = units, prefixes, low, high, example
 
 
 class Quantity(NamedTuple):

@@ -84,12 +84,9 @@ class AttentionMask(Struct, frozen=True):
     @property
     def suffix(self) -> str:
         """The suffix that distinguishes the extents of different masks."""
+        numbers = ((name, getattr(self, name)) for name in ("window", "extra", "chunk", "selected", "kept"))
         parts = [
-            *([] if self.window is None else [f"window {self.window}"]),
-            *([f"extra {self.extra}"] if self.extra else []),
-            *([] if self.chunk is None else [f"chunk {self.chunk}"]),
-            *([] if self.selected is None else [f"selected {self.selected}"]),
-            *([] if self.kept is None else [f"kept {self.kept}"]),
+            *(f"{name} {number}" for name, number in numbers if number),
             *([] if self.causal else ["bidirectional"]),
             *(["source"] if self.cross else []),
             *([f"ring of {self.ring}"] if self.ring > 1 else []),

@@ -8,9 +8,10 @@ from functools import cached_property, lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.core.checked import expect
 from roofline.graph.convention import Convention, viewer_inputs, viewer_ops
 from roofline.graph.extents import AttentionMask, Convolution, Rule, Scan, mask_of, mla_mask
-from roofline.graph.fusion import FUSIONS, apply_fusion
+from roofline.graph.fusion import FUSIONS, apply_fusion, check_fusions
 from roofline.graph.layers.basic import Formats, activation, collective
 from roofline.graph.layers.embedding import embedding, head
 from roofline.graph.layers.layer import layer_ops
@@ -111,6 +112,9 @@ ENDS = frozenset({EMBEDDING, HEAD, *(f"{PIPELINE}{far}" for far in _FAR)})
 @lru_cache(maxsize=512)
 def network(model: Model, precision: Precision, build: Build = PLAIN) -> Network:
     """The graph of one rank of `model`."""
+    expect(model, Model, "model")
+    expect(precision, Precision, "precision")
+    check_fusions(build.fusions)
     if build.convention is Convention.LLM_VIEWER:
         model, precision = viewer_inputs(model, precision)
     check_stages(model, build.parallel)

@@ -40,11 +40,7 @@ from roofline.specs.sublayers import (
 )
 
 NAMES: Mapping[str, str] = {
-    "tensor": "the degree of tensor parallelism",
-    "pipeline": "the degree of pipeline parallelism",
-    "expert": "the degree of expert parallelism",
-    "data": "the degree of data parallelism",
-    "sequence": "the degree of sequence parallelism",
+    **{kind: f"the degree of {kind} parallelism" for kind in ("tensor", "pipeline", "expert", "data", "sequence")},
     "nodes": "the number of nodes",
     "micro_batches": "the number of micro-batches",
 }

@@ -39,6 +39,13 @@ class Tensor(Struct, frozen=True):
         return product(self.shape)
 
     @property
+    def width(self) -> int:
+        """The last dimension, which is fixed."""
+        width = self.shape[-1]
+        assert isinstance(width, int)
+        return width
+
+    @property
     def bytes(self) -> Size:
         """The bytes that the kernel moves, including scales and zero points."""
         return moved(self.shape, self.format.bits)

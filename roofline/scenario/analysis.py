@@ -16,6 +16,7 @@ from roofline.graph.convention import Convention
 from roofline.graph.extents import Step, spread
 from roofline.graph.network import Build, Network
 from roofline.graph.parallel import Parallelism
+from roofline.scenario.argument import scenario_of
 from roofline.scenario.generation import smooth_contexts, sum_smooth, sum_steps
 from roofline.scenario.memory import scenario_memory
 from roofline.scenario.phase import Phase
@@ -61,11 +62,9 @@ class Analysis(Result):
 
     def __init__(self, scenario: Scenario, calibrate: Calibrate = engine_calibration) -> None:
         precision = scenario.run_precision
-        assert isinstance(scenario.convention, Convention)
         self.scenario = scenario
         self.precision = precision
-        self.fusions = tuple(scenario.fusions or ())
-        self._convention = scenario.convention
+        self.fusions = scenario.fusions
         logits = scenario.profile.prompt_logits and self.times_are_expected
         build = Build(self.fusions, scenario.convention, every_position=logits)
         self.schedule = Schedule(scenario.model, scenario.hardware, precision, build, scenario.settings)
@@ -100,7 +99,7 @@ class Analysis(Result):
     @property
     def times_are_expected(self) -> bool:
         """Whether expected times exist: the LLM-Viewer convention omits operators that real kernels run."""
-        return self._convention is Convention.PHYSICAL
+        return self.scenario.convention is Convention.PHYSICAL
 
     @property
     def parallel(self) -> Parallelism:
@@ -148,15 +147,8 @@ class Analysis(Result):
             total = ttft + decode.reshape(scenario.shape)
             tpot = per_token.reshape(scenario.shape)
         generated = scenario.generate if self.decode else 0
-        return Generation(
-            batch=scenario.batch,
-            prompt=scenario.prompt,
-            generated=generated,
-            ttft=ttft,
-            tpot=tpot,
-            total=total,
-            tokens_per_second=scenario.batch * generated * scenario.settings.useful / total,
-        )
+        rate = scenario.batch * generated * scenario.settings.useful / total
+        return Generation(scenario.batch, scenario.prompt, generated, ttft, tpot, total, rate)
 
     @property
     def expected(self) -> ExpectedGeneration:
@@ -270,7 +262,7 @@ def analyze(scenario: Scenario, calibrate: Calibrate = engine_calibration) -> An
     Raises UnsupportedError where the hardware cannot compute in the requested formats, and RooflineError for lengths
     that are distributions, and where the engine would not start.
     """
-    for name, drawn in zip(("prompt", "generate"), scenario.drawn, strict=True):
+    for name, drawn in zip(("prompt", "generate"), scenario_of(scenario).drawn, strict=True):
         if drawn is not None and scenario.asked:
             raise RooflineError(f"{name} of a static batch is one length; {drawn.written} is a distribution under load")
     if scenario.asked:

@@ -148,8 +148,7 @@ def _work(analysis: Analysis) -> Work:
 
 
 def _joules(run: Pass, part: int, devices: int) -> NDArray[np.float64]:
-    joules: NDArray[np.float64] = _rows(run.placement)[part] * devices
-    return joules
+    return np.asarray(_rows(run.placement)[part] * devices)
 
 
 def _rows(placement: Placement) -> NDArray[np.float64]:

@@ -62,6 +62,20 @@ IRRELEVANT: Mapping[str, bool] = MappingProxyType(
 they take a value (vllm-project/vllm, sgl-project/sglang and ggml-org/llama.cpp, 2026)."""
 
 
+STAND_INS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("-ctv", "--cache-type-v"), "keys and values have one format here: --kv"),
+        **dict.fromkeys(("-b", "--batch-size"), "the most tokens of a step are --max-num-batched-tokens"),
+        "--enable-chunked-prefill": "prompts under load are always cut to --max-num-batched-tokens",
+        "--enable-prefix-caching": "say how much is cached: --prefix of a batch, --prefix-hits of a load",
+        "--block-size": "the KV cache is in the blocks of the engine's profile",
+        "--cpu-offload-gb": "name the fraction of the weights: --offload weights=0.5",
+        "--speculative-config": "name a technique: --with eagle, draft and others of 'roofline techniques'",
+    }
+)
+"""Options of engines that no option is another name of, and what stands for them here."""
+
+
 def check_dtype(name: str) -> None:
     """Raise UnknownNameError for what is no unquantized format."""
     if name not in DTYPES.values():
@@ -100,10 +114,8 @@ def attention_parallel(degrees: Mapping[str, int], model: Model) -> dict[str, in
     return {**divided, "tensor": 1, "data": divided["expert"]}
 
 
-def limited_context(model: Model, longest: int) -> int:
-    """The maximum context with a `max_model_len`; raises RooflineError beyond that of the model, as vLLM does."""
+def limited_context(model: Model, longest: int, limit: str) -> int:
+    """The maximum context with a `limit`; raises RooflineError beyond that of the model, as vLLM does."""
     if model.max_context is not None and longest > model.max_context:
-        raise RooflineError(
-            f"max_model_len {longest} exceeds the maximum context of {model.name}, {model.max_context} tokens"
-        )
+        raise RooflineError(f"{limit} exceeds the maximum context of {model.name}, {model.max_context} tokens")
     return longest

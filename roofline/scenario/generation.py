@@ -87,5 +87,4 @@ def smooth_contexts(first: Array, steps: Array) -> Array:
 def sum_smooth(times: Array, steps: Array) -> Array:
     """The sum of smooth times over `steps` contexts, from the `times` at `smooth_contexts`, for each point."""
     weighted = np.reshape(times, (len(NODES), steps.size)) * WEIGHTS[:, np.newaxis]
-    summed: Array = steps * weighted.sum(axis=0) / 2
-    return summed
+    return np.asarray(steps * weighted.sum(axis=0) / 2)

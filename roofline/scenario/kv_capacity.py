@@ -70,30 +70,23 @@ def kv_capacity(
     >>> kv_capacity(load_model("llama-3-8b"), load_hardware("h100-sxm")).tokens
     424272
     """
-    chosen, profile = precision or precision_of(model, hardware), resolve_engine(hardware, None, model)
+    profile = resolve_engine(hardware, None, model)
     engine = profile if reserve is None else replace(profile, memory=reserve)
     rules = engine.memory.on(hardware)
     whole = rules.pass_tokens(model.max_context) or 1
     settings = Settings(parallel=replace(parallel, micro_batches=1))
-    memory = analyze(
-        Scenario(
-            model,
-            hardware,
-            batch=parallel.data,
-            prompt=whole,
-            generate=1,
-            precision=chosen,
-            settings=settings,
-            engine=engine,
-        )
-    ).memory
+    formats, data = precision or precision_of(model, hardware), parallel.data
+    scenario = Scenario(
+        model, hardware, batch=data, prompt=whole, generate=1, precision=formats, settings=settings, engine=engine
+    )
+    memory = analyze(scenario).memory
     return Capacity(
         visible=visible_memory(hardware),
         budget=memory.budget,
         weights=memory.weights,
         activations=memory.activation_peak,
         context=memory.runtime,
-        bytes_per_token=kv_bytes_per_token(model, chosen, parallel),
+        bytes_per_token=kv_bytes_per_token(model, formats, parallel),
         block=rules.block,
     )
 

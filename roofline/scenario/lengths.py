@@ -115,8 +115,7 @@ class Lengths(Struct, frozen=True, dict=True):
         """Quantiles of equal weight, to average functions of the length."""
         if not self.varies:
             return np.array([self.mean])
-        found: Array = np.maximum(self.inverse((np.arange(SAMPLES) + 0.5) / SAMPLES), 1.0)
-        return found
+        return np.asarray(np.maximum(self.inverse((np.arange(SAMPLES) + 0.5) / SAMPLES), 1.0))
 
 
 SAMPLES = 1000
@@ -225,10 +224,7 @@ def _lognormal(text: str, rest: str, what: str) -> Lengths:
     mean = math.exp(mu + sigma**2 / 2)
     normal = np.frompyfunc(lambda share: NORMAL.inv_cdf(min(max(share, 1e-12), 1 - 1e-12)), 1, 1)
     return Lengths(
-        text,
-        mean,
-        mean**2 * math.exp(sigma**2),
-        lambda share: np.exp(mu + sigma * np.asarray(normal(share), float)),
+        text, mean, mean**2 * math.exp(sigma**2), lambda share: np.exp(mu + sigma * np.asarray(normal(share), float))
     )
 
 

@@ -147,11 +147,11 @@ def _activations(
     scenario: Scenario, schedule: Schedule, reserve: Reserve, prefill: Iterable[Pass], decode: Iterable[Pass]
 ) -> Any:
     """The activation peak of all passes, or what the engine reserves for them."""
-    convention, model = Convention(scenario.convention), scenario.model
+    convention, model = scenario.convention, scenario.model
     tokens = reserve.pass_tokens(schedule.settings.longest_of(model))
     if schedule.settings.pass_tokens is not None and tokens is not None:
         tokens = schedule.settings.pass_tokens
-    if "attention" not in tuple(scenario.fusions or ()):
+    if "attention" not in scenario.fusions:
         tokens = None
     ranks, splits = schedule.settings.parallel.sequence, model.task == "generate"
 
@@ -164,7 +164,8 @@ def _activations(
     def whole(run: Pass) -> Any:
         return grid(_pass_peak(run, convention), run.step)
 
-    return reduce(np.maximum, [*map(limited, prefill), *map(whole, decode)], sampler_bytes(model, reserve))
+    peaks = [limited(run) * (np.asarray(run.repeat) > 0)[()] for run in prefill]
+    return reduce(np.maximum, [*peaks, *map(whole, decode)], sampler_bytes(model, reserve))
 
 
 def memory_reserve(scenario: Scenario) -> Reserve:
@@ -187,7 +188,7 @@ def _smallest_device(scenario: Scenario) -> Hardware:
 def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pass], decode: Iterable[Pass]) -> Memory:
     """Memory of the fullest device at the end of the generation, with the passes of both phases."""
     device, reserve = _smallest_device(scenario), memory_reserve(scenario)
-    weights = _weights(schedule, Convention(scenario.convention))
+    weights = _weights(schedule, scenario.convention)
     last = schedule.allocated_step(scenario.last_step, reserve.block)
     held = _held(schedule, scenario.prefill_step, last, scenario.shape)
     peak = _activations(scenario, schedule, reserve, prefill, decode)

@@ -6,13 +6,14 @@ the reference pages are made from them, and the names that engines have for an o
 
 # Annotations are evaluated here, at once: their metadata is the table.
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from roofline.core.errors import RooflineError, UnknownNameError
-from roofline.core.lazy import later
+from roofline.core.lazy import constant, later
 from roofline.core.limits import MAX_BATCH, MAX_DEVICES, MAX_LENGTH, MAX_PRICE
 from roofline.core.options import Kind, Option, table
+from roofline.scenario.catalogue import catalogue
 from roofline.scenario.engine_options import CACHE_DTYPES, DTYPES, METHODS, check_dtype
 
 if TYPE_CHECKING:
@@ -27,21 +28,12 @@ if TYPE_CHECKING:
     from roofline.specs.model import Model
     from roofline.specs.precision import Precision
 
-check_fusions = later("roofline.graph.fusion", "check_fusions")
-parse_offload = later("roofline.graph.offload", "parse_offload")
 parse_lengths = later("roofline.scenario.lengths", "parse_lengths")
-load_engine = later("roofline.specs.engine", "load_engine")
-load_devices = later("roofline.specs.hardware", "load_devices")
-load_host = later("roofline.specs.host", "load_host")
-parse_image_size = later("roofline.specs.images", "parse_image_size")
-load_model = later("roofline.specs.modelspec", "load_model")
 parse_precision = later("roofline.specs.precision", "parse_precision")
-scheme_formats = later("roofline.specs.precision", "scheme_formats")
-check_memory = later("roofline.specs.reserve", "check_memory")
-list_models = later("roofline.specs.modelspec", "list_models")
-list_hardware = later("roofline.specs.hardware", "list_hardware")
-list_engines = later("roofline.specs.engine", "list_engines")
-list_hosts = later("roofline.specs.host", "list_hosts")
+check_fusions = later("roofline.graph.fusion", "check_fusions")
+_schemes = constant("roofline.specs.precision", "SCHEMES")
+_formats = constant("roofline.specs.formats", "FORMATS")
+_fusions = constant("roofline.graph.fusion", "FUSIONS")
 # Readers are imported when a value is read: the help of a command needs none.
 
 WORKLOAD, FORMATS, KERNELS, PARALLELISM, ENGINE, COUNTING = (
@@ -78,18 +70,22 @@ def _grid(
     unit: str = "tokens",
     **more: Any,
 ) -> Option:
-    metavar = "TOKENS" if unit == "tokens" else "N"
+    """A count of the workload, of a static batch unless it says otherwise."""
+    metavar, more = "TOKENS" if unit == "tokens" else "N", {"static": True, **more}
     return Option(
         help, Kind.GRID, WORKLOAD, (), "", short, unit, metavar, low, high, default=default, otherwise=otherwise, **more
     )
 
 
 def _format(help: str, part: str, short: str, metavar: str = "FORMAT", **more: Any) -> Option:
-    check = more.pop("check", lambda text: parse_precision("bf16", **{part: text}))
-    return Option(help, Kind.TEXT, FORMATS, ("formats", part), "", short, metavar=metavar, check=check, **more)
+    """A format, which is often turned unless it says otherwise."""
+    more = {"check": lambda text: parse_precision("bf16", **{part: text}), "often": True, **more}
+    return Option(help, Kind.TEXT, FORMATS, ("formats", part), "", short, metavar=metavar, **more)
 
 
 def _degree(help: str, degree: str, short: str, *flags: str, default: str = "1", **more: Any) -> Option:
+    """A degree of parallelism, likewise."""
+    more = {"often": True, **more}
     return Option(
         help,
         Kind.INTEGER,
@@ -110,45 +106,6 @@ def _setting(help: str, kind: Kind, field: str, short: str, group: str = ENGINE,
     return Option(help, kind, group, ("settings", field), short=short, **more)
 
 
-def _check_convention(name: str) -> None:
-    from roofline.graph.convention import Convention
-
-    try:
-        Convention(name)
-    except ValueError:
-        raise UnknownNameError("convention", name, map(str, Convention)) from None
-
-
-def _check_technique(written: str) -> None:
-    from roofline.scenario.catalogue import catalogue
-
-    catalogue().slot(written)
-
-
-def _techniques() -> Iterable[str]:
-    from roofline.scenario.catalogue import catalogue
-
-    return catalogue().names()
-
-
-def _schemes() -> Iterable[str]:
-    from roofline.specs.precision import SCHEMES
-
-    return (*SCHEMES, *NOTATIONS)
-
-
-def _formats() -> Iterable[str]:
-    from roofline.specs import formats
-
-    return formats.FORMATS
-
-
-def _fusions() -> Iterable[str]:
-    from roofline.graph.fusion import FUSIONS
-
-    return (name for name in FUSIONS if name != "attention")  # that is `flash`
-
-
 Count = int | list[int]
 
 
@@ -164,8 +121,8 @@ class Workload(TypedDict, total=False):
             short="Model",
             needed="a model such as llama-3.1-8b, qwen3-32b, gpt-oss-120b or deepseek-v3, or a config.json"
             " ('roofline specs list models' lists all)",
-            check=load_model,
-            known=list_models,
+            check=later("roofline.specs.modelspec", "load_model"),
+            known=later("roofline.specs.modelspec", "list_models"),
             often=True,
             example="qwen3-8b",
         ),
@@ -180,9 +137,9 @@ class Workload(TypedDict, total=False):
             metavar="HW",
             needed="hardware such as h100-sxm, h200-sxm, b200-sxm, mi300x, rtx-4090 or m4-max"
             " ('roofline specs list hardware' lists all)",
-            check=load_devices,
+            check=later("roofline.specs.hardware", "load_devices"),
             flags=("--hardware",),
-            known=list_hardware,
+            known=later("roofline.specs.hardware", "list_hardware"),
             often=True,
             example="mi300x",
         ),
@@ -196,7 +153,6 @@ class Workload(TypedDict, total=False):
             "Batch",
             "1",
             unit="sequences",
-            static=True,
             often=True,
             stops=BATCHES,
             example="32",
@@ -215,6 +171,7 @@ class Workload(TypedDict, total=False):
             often=True,
             stops=tuple(2**power for power in range(7, 19)),
             example="4k",
+            static=False,
         ),
     ]
     generate: Annotated[
@@ -229,6 +186,7 @@ class Workload(TypedDict, total=False):
             often=True,
             stops=(1, *(2**power for power in range(4, 15))),
             example="300",
+            static=False,
         ),
     ]
     context: Annotated[
@@ -239,21 +197,12 @@ class Workload(TypedDict, total=False):
             2 * MAX_LENGTH,
             "Context",
             otherwise="prefix + prompt",
-            static=True,
             example="3000",
         ),
     ]
     prefix: Annotated[
         "Count | str | NDArray[Any] | None",
-        _grid(
-            "Cached prefix tokens, before those of the prompt.",
-            0,
-            MAX_LENGTH,
-            "Cached prefix",
-            "0",
-            static=True,
-            example="512",
-        ),
+        _grid("Cached prefix tokens, before those of the prompt.", 0, MAX_LENGTH, "Cached prefix", "0", example="512"),
     ]
     images: Annotated[
         "Count | NDArray[Any] | None",
@@ -264,7 +213,6 @@ class Workload(TypedDict, total=False):
             "Images",
             "0",
             unit="images",
-            static=True,
             example="3",
             beside=_IMAGES,
         ),
@@ -278,7 +226,7 @@ class Workload(TypedDict, total=False):
             short="Image size",
             metavar="WxH",
             otherwise="the model's",
-            check=parse_image_size,
+            check=later("roofline.specs.images", "parse_image_size"),
             static=True,
             example="1024x1024",
             beside=_IMAGES,
@@ -297,31 +245,17 @@ class Deployment(TypedDict, total=False):
             "Scheme",
             "SCHEME",
             otherwise="as released",
-            known=_schemes,
-            often=True,
+            known=lambda: (*_schemes(), *NOTATIONS),
             example="fp8",
         ),
     ]
     weights: Annotated[
-        str | None,
-        _format(
-            "Format of the weights alone.",
-            "weights",
-            "Weights",
-            known=_formats,
-            often=True,
-            example="int8",
-        ),
+        str | None, _format("Format of the weights alone.", "weights", "Weights", known=_formats, example="int8")
     ]
     activations: Annotated[
         str | None,
         _format(
-            "Format of linear layers' inputs.",
-            "activations",
-            "Activations",
-            known=lambda: ACTIVATIONS,
-            often=True,
-            example="fp8",
+            "Format of linear layers' inputs.", "activations", "Activations", known=lambda: ACTIVATIONS, example="fp8"
         ),
     ]
     kv: Annotated[
@@ -333,7 +267,6 @@ class Deployment(TypedDict, total=False):
             readings=CACHE_DTYPES,
             flags=("--kv-cache-dtype", "--cache-type-k", "-ctk"),
             known=lambda: CACHES,
-            often=True,
             example="fp8",
         ),
     ]
@@ -348,6 +281,7 @@ class Deployment(TypedDict, total=False):
             readings=DTYPES,
             known=lambda: DTYPES,
             example="float32",
+            often=False,
         ),
     ]
     quantization: Annotated[
@@ -358,7 +292,7 @@ class Deployment(TypedDict, total=False):
             FORMATS,
             short="vLLM quantization",
             metavar="METHOD",
-            check=scheme_formats,
+            check=later("roofline.specs.precision", "scheme_formats"),
             readings=METHODS,
             known=lambda: METHODS,
             example="awq_marlin",
@@ -385,7 +319,7 @@ class Deployment(TypedDict, total=False):
             short="Fusions",
             metavar="NAME",
             check=lambda name: check_fusions([name]),
-            known=_fusions,
+            known=lambda: (name for name in _fusions() if name != "attention"),  # that is `flash`
             example="gate_up+qkv",
         ),
     ]
@@ -398,9 +332,9 @@ class Deployment(TypedDict, total=False):
             short="Techniques",
             name="with",  # a word that Python reserves
             metavar="NAME[:KEY=VALUE,...]",
-            check=_check_technique,
+            check=lambda written: catalogue().slot(written),
             flags=("--techniques",),
-            known=_techniques,
+            known=lambda: catalogue().names(),
             often=True,
             example="eagle-3",
         ),
@@ -413,17 +347,15 @@ class Deployment(TypedDict, total=False):
             KERNELS,
             short="Offload",
             metavar="FRACTIONS",
-            check=parse_offload,
+            check=later("roofline.graph.offload", "parse_offload"),
             example="weights=0.5",
         ),
     ]
     tp: Annotated[
-        int | None,
-        _degree("Tensor-parallel devices.", "tensor", "TP", "--tensor-parallel-size", "-tp", "--tp-size", often=True),
+        int | None, _degree("Tensor-parallel devices.", "tensor", "TP", "--tensor-parallel-size", "-tp", "--tp-size")
     ]
     pp: Annotated[
-        int | None,
-        _degree("Pipeline stages.", "pipeline", "PP", "--pipeline-parallel-size", "-pp", "--pp-size", often=True),
+        int | None, _degree("Pipeline stages.", "pipeline", "PP", "--pipeline-parallel-size", "-pp", "--pp-size")
     ]
     ep: Annotated[
         int | None,
@@ -432,7 +364,6 @@ class Deployment(TypedDict, total=False):
             "expert",
             "EP",
             "--ep-size",
-            often=True,
             beside=_EXPERTS,
         ),
     ]
@@ -463,24 +394,12 @@ class Deployment(TypedDict, total=False):
     dp: Annotated[
         int | None,
         _degree(
-            "Data-parallel replicas that share the batch.",
-            "data",
-            "DP",
-            "--data-parallel-size",
-            "-dp",
-            "--dp-size",
-            often=True,
+            "Data-parallel replicas that share the batch.", "data", "DP", "--data-parallel-size", "-dp", "--dp-size"
         ),
     ]
     sp: Annotated[
         int | None,
-        _degree(
-            "Sequence-parallel (context-parallel) devices.",
-            "sequence",
-            "SP",
-            "--decode-context-parallel-size",
-            often=True,
-        ),
+        _degree("Sequence-parallel (context-parallel) devices.", "sequence", "SP", "--decode-context-parallel-size"),
     ]
     nodes: Annotated[
         int | None,
@@ -491,13 +410,14 @@ class Deployment(TypedDict, total=False):
             "--nnodes",
             default="",
             otherwise="as few as possible",
-            often=True,
             beside={"tp": "2"},
         ),
     ]
     micro_batches: Annotated[
         int | None,
-        _degree("Micro-batches that fill the pipeline.", "micro_batches", "Micro-batches", beside={"pp": "2"}),
+        _degree(
+            "Micro-batches that fill the pipeline.", "micro_batches", "Micro-batches", beside={"pp": "2"}, often=False
+        ),
     ]
     expert_skew: Annotated[
         float | None,
@@ -524,8 +444,8 @@ class Deployment(TypedDict, total=False):
             short="Host",
             metavar="NAME",
             otherwise="pcie-server, with an interval that covers all",
-            check=load_host,
-            known=list_hosts,
+            check=later("roofline.specs.host", "load_host"),
+            known=later("roofline.specs.host", "list_hosts"),
             example="pcie-switch",
             beside={"hw": "l40s", "tp": "2"},
         ),
@@ -539,7 +459,7 @@ class Deployment(TypedDict, total=False):
             "Memory reading",
             metavar="engine|static",
             default="engine",
-            check=check_memory,
+            check=later("roofline.specs.reserve", "check_memory"),
             choices=("engine", "static"),
             static=True,
             example="static",
@@ -666,8 +586,8 @@ class Options(Workload, Deployment, total=False):
             short="Engine",
             metavar="NAME[@VERSION]",
             otherwise="vllm; llama.cpp on CPUs, Apple silicon and of GGUF",
-            check=load_engine,
-            known=list_engines,
+            check=later("roofline.specs.engine", "load_engine"),
+            known=later("roofline.specs.engine", "list_engines"),
             often=True,
             example="sglang",
         ),
@@ -695,7 +615,6 @@ class Options(Workload, Deployment, total=False):
             short="Convention",
             metavar="physical|llm-viewer",
             default="physical",
-            check=_check_convention,
             choices=("physical", "llm-viewer"),
             static=True,
             example="llm-viewer",
@@ -728,11 +647,27 @@ NEEDED = tuple(option.name for option in OPTIONS.values() if option.needed)
 """Options without which there is no scenario."""
 
 
-def _key(text: object) -> str:
+MEANT: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("gpu", "gpus", "num_gpus", "devices", "num_devices", "gpu_count", "n_gpus"),
+        "tp is the number of devices that share every layer, and 8xh200 names hardware with its count",
+    ),
+}
+"""What to write for names that are no option, in words."""
+
+OF_A_LOAD = frozenset(
+    {"concurrency", "max_concurrency", "rate", "request_rate", "offline", "trace", "burstiness", "prefix_hits"}
+    | {"rounds", "simulate", "num_prompts", "seed", "disaggregation", "ttft", "tpot"}
+)
+"""Names of the options of a load and of targets, which are in a later room."""
+
+
+def option_key(text: object) -> str:
+    """A name with underscores, without leading dashes."""
     return str(text).strip().lstrip("-").replace("-", "_").removesuffix("_")
 
 
-SPELLINGS: Mapping[str, str] = {_key(flag): option.name for option in OPTIONS.values() for flag in option.flags}
+SPELLINGS: Mapping[str, str] = {option_key(flag): option.name for option in OPTIONS.values() for flag in option.flags}
 """The options by the names that engines have for them, without dashes."""
 
 
@@ -746,8 +681,12 @@ def find_option(name: object) -> Option:
 
     Dashes and underscores are alike. Names that engines have for an option are known, too.
     """
-    key = _key(name)
+    key = option_key(name)
     key = key if key in OPTIONS else SPELLINGS.get(key, key)
+    if key in MEANT:
+        raise UnknownNameError("option of a scenario", name, (), hint=f"; {MEANT[key]}")
+    if key in OF_A_LOAD:
+        raise UnknownNameError("option of a scenario", name, (), hint="; a load or its targets have it, as of serve")
     if key not in OPTIONS:
         raise UnknownNameError("option of a scenario", name, [*OPTIONS, *SPELLINGS])
     return OPTIONS[key]
@@ -755,12 +694,20 @@ def find_option(name: object) -> Option:
 
 def read_options(values: Mapping[str, object]) -> dict[str, Any]:
     """Option values from text or YAML values, by option name, without those that are not set. Raises RooflineError."""
-    read: dict[str, Any] = {}
-    for name, value in values.items():
-        option = find_option(name)
-        if (found := option.read(value)) is None or (isinstance(found, list) and not found):
-            continue
-        if option.name in read:
-            raise RooflineError(f"{name} and another name of {option.name} are given: give one of them")
-        read[option.name] = found
-    return read
+    found = {name: OPTIONS[name].read(value) for name, value in by_name(values).items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if value is not None and not (isinstance(value, list) and not value)
+    }
+
+
+def by_name(values: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
+    """Values by the names of their options, or of `others`; raises RooflineError where one is given by two names."""
+    found: dict[str, Any] = {}
+    for given, value in values.items():
+        name = given if given in others else find_option(given).name
+        if name in found:
+            raise RooflineError(f"{given} and another name of {name} are given: give one of them")
+        found[name] = value
+    return found

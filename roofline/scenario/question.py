@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.scenario.catalogue import catalogue
 from roofline.scenario.engine_options import attention_parallel, chosen_scheme, expert_parallel, limited_context
 from roofline.scenario.lengths import Lengths
-from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, find_option, missing
+from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, by_name, missing
 from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import Engine, resolve_engine
@@ -41,14 +41,22 @@ CPU = "core-i9-13900k"
 TARGETS = {name: option.target for name, option in OPTIONS.items() if len(option.target) == 2}
 """The group and the part of it that an option sets."""
 
-INSTEAD: Mapping[str, tuple[str, ...]] = {"quant": ("quantization",), "quantization": ("quant",)}
-"""Options that a new value of another one replaces."""
+INSTEAD: Mapping[str, str] = {
+    "quant": "quantization",
+    "quantization": "quant",
+    "max_model_len": "ctx_size",
+    "ctx_size": "max_model_len",
+}
+"""The option that a new value of another one replaces."""
+
+_FUSIONS = replace(OPTIONS["fuse"], keyword="fusions")
 
 
 class Question(Struct, frozen=True, dict=True):
     """Option values as given, by name; of model and hardware the objects, with the names or paths in `written`.
 
-    `counted` is the degree of tensor parallelism that stems from hardware named with its count, as in 8xH200.
+    `counted` is the degree of tensor parallelism that stems from hardware named with its count, as in 8xH200; other
+    hardware and another `tp` replace it.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -57,20 +65,18 @@ class Question(Struct, frozen=True, dict=True):
 
     def with_(self, changes: Mapping[str, Any]) -> Question:
         """The question with other values; None takes a value back. Raises RooflineError."""
-        values, names, counted, seen = dict(self.values), dict(self.written), self.counted, set[str]()
-        for given, value in sorted(changes.items(), key=lambda change: change[0] in ("hw", "hardware")):
-            name = given if given in OBJECTS else find_option(given).name
-            if given == "precision" and isinstance(value, str):
-                name = "quant"  # "fp8" names a scheme
-            if name in seen:
-                raise RooflineError(f"{given} is given twice")
-            seen.add(name)
-            for other in INSTEAD.get(name, ()):
-                if other not in changes:
-                    values.pop(other, None)
-            if name == "hw" and counted > 1 and "tp" not in changes:
-                values.pop("tp", None)
-                counted = 1
+        values, names, counted = dict(self.values), dict(self.written), self.counted
+        new = by_name(changes, OBJECTS)
+        if isinstance(new.get("precision"), str):  # "fp8" names a scheme
+            if "quant" in new:
+                raise RooflineError("precision and quant name the same: give one of them")
+            new["quant"] = new.pop("precision")
+        if counted > 1 and not new.keys().isdisjoint(("hw", "tp")):
+            values.pop("tp")
+            counted = 1
+        for name, value in sorted(new.items(), key=lambda change: change[0] == "hw"):
+            if (other := INSTEAD.get(name)) is not None and other not in new:
+                values.pop(other, None)
             read, text = _read(name, value)
             names.pop(name, None)
             if text is not None:
@@ -80,9 +86,11 @@ class Question(Struct, frozen=True, dict=True):
                 continue
             if name == "hw":
                 read, devices = read
-                if devices > 1 and (filled := _filled(values, devices, value)) is not None:
-                    values["tp"], counted = filled, filled
+                if devices > 1 and _needed(values, devices, str(value)) == 1:
+                    values["tp"] = counted = devices
             values[name] = read
+        if counted > 1:
+            _needed(values, counted, f"{counted}x{values['hw'].name}")
         return Question(values, names, counted)
 
     @cached_property
@@ -120,12 +128,27 @@ class Question(Struct, frozen=True, dict=True):
     def degrees(self) -> dict[str, Any]:
         """The degrees of parallelism by field, with those that the switches of engines set."""
         settings: Settings = self.values.get("settings", PLAIN_SETTINGS)
-        ranks = {**_set_degrees(settings.parallel), **self.groups["degrees"]}
+        parallel = {name: value for name, value in asdict(settings.parallel).items() if value != getattr(SINGLE, name)}
+        ranks = {**parallel, **self.groups["degrees"]}
         if self.values.get("enable_expert_parallel"):
             ranks = expert_parallel(ranks, self.values["model"])
         if self.values.get("dp_attention"):
             ranks = attention_parallel(ranks, self.values["model"])
         return ranks
+
+    @property
+    def longest(self) -> str:
+        """The limit of a sequence's length, in the words of the option that set it."""
+        limit = _settings(self).longest
+        return f"the {limit} of ctx_size" if "ctx_size" in self.values else f"max_model_len {limit}"
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The values as they were given: names and paths, and hardware with its count."""
+        if self.counted == 1:
+            return {**self.values, **self.written}
+        values = {name: value for name, value in self.values.items() if name != "tp"}
+        return {**values, **self.written, "hw": f"{self.counted}x{self.values['hw'].name}"}
 
     @property
     def options(self) -> dict[str, Any]:
@@ -155,9 +178,7 @@ class Question(Struct, frozen=True, dict=True):
             return written
         if isinstance(value, Engine):
             raise RooflineError("an engine made in Python has no name for a command")
-        if isinstance(value, Offload):
-            return value.written
-        if isinstance(value, Lengths):
+        if isinstance(value, (Offload, Lengths)):
             return value.written
         return str(value) if isinstance(value, Convention) else value
 
@@ -167,7 +188,7 @@ def _read(name: str, value: Any) -> tuple[Any, str | None]:
     if name in OBJECTS:
         if value is not None and not isinstance(value, OBJECTS[name]):
             raise RooflineError(f"{name} takes a {OBJECTS[name].__name__}, got {quote(value)}")
-        return value, None
+        return (value if name != "fusions" or value is None else tuple(_FUSIONS.read(value))), None
     option = OPTIONS[name]
     if value is None or isinstance(value, (_OF_TYPE.get(name) or Lengths)):
         return value, None
@@ -182,17 +203,21 @@ def _read(name: str, value: Any) -> tuple[Any, str | None]:
     if isinstance(value, os.PathLike):
         value = written(value, name)
     if option.kind is Kind.GRID and not isinstance(value, str):
-        return value, None  # checked with its array, where there is one
+        several = isinstance(value, Iterable) and not isinstance(value, (list, tuple, bytes, Mapping, Set))
+        return (np.asarray(value if hasattr(value, "__array__") else list(value)) if several else value), None
     return option.read(value), None
 
 
-def _filled(values: Mapping[str, Any], devices: int, name: object) -> int | None:
-    """The degree of tensor parallelism on hardware named with its count; None where degrees need it all."""
+def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:
+    """The devices that degrees of parallelism need, of hardware named with its count; raises RooflineError for others.
+
+    Where no degree is given the tensor parallelism fills it.
+    """
     asked: dict[str, Any] = {part: values[key] for part, key in DEGREES.items() if key in values and key != "nodes"}
     needed = Parallelism(**asked).devices
-    if needed not in (1, devices):
+    if needed != devices and (needed > 1 or "tp" in values):
         raise RooflineError(f"{quote(name)} is {devices} devices, and the degrees of parallelism need {needed}")
-    return devices if needed < devices else None
+    return needed
 
 
 def resolve(question: Question) -> dict[str, Any]:
@@ -204,7 +229,7 @@ def resolve(question: Question) -> dict[str, Any]:
     model, hardware = values["model"], values["hw"]
     settings = _settings(question)
     if settings.longest is not None:
-        model = replace(model, max_context=limited_context(model, settings.longest))
+        model = replace(model, max_context=limited_context(model, settings.longest, question.longest))
     drawn = tuple(value if isinstance(value, Lengths) else None for value in map(values.get, ("prompt", "generate")))
     return {
         "model": model,
@@ -212,7 +237,6 @@ def resolve(question: Question) -> dict[str, Any]:
         "batch": values.get("batch", 1),
         "prompt": _mean(values.get("prompt")),
         "generate": _mean(values.get("generate", OPTIONS["generate"].usual)),
-        "context": values.get("context"),
         "prefix": values.get("prefix", 0),
         "precision": _precision(question),
         "fusions": _fusions(values),
@@ -220,10 +244,7 @@ def resolve(question: Question) -> dict[str, Any]:
         "images": values.get("images", 0),
         "settings": settings,
         "techniques": (),
-        "engine": values.get("engine"),
-        "price": values.get("price"),
-        "image_size": values.get("image_size"),
-        "host": values.get("host"),
+        **{name: values.get(name) for name in ("context", "engine", "price", "image_size", "host")},
         "drawn": values.get("drawn", drawn),
     }
 
@@ -249,13 +270,6 @@ def _settings(question: Question) -> Settings:
         ranks: dict[str, Any] = question.degrees
         single["parallel"] = Parallelism(**ranks)
     return replace(settings, **single) if single else settings
-
-
-def _set_degrees(parallel: Parallelism) -> dict[str, Any]:
-    """The degrees that differ from their defaults."""
-    if parallel is SINGLE:
-        return {}
-    return {name: value for name, value in asdict(parallel).items() if value != getattr(SINGLE, name)}
 
 
 def _precision(question: Question) -> Precision:

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, quote
-from roofline.core.limits import MAX_BATCH, MAX_LENGTH, MAX_PRICE
+from roofline.core.limits import MAX_BATCH, MAX_PRICE
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step
 from roofline.graph.fusion import check_fusions
@@ -40,11 +40,6 @@ DEFAULT_PROMPT = 512
 
 INTEGER = find_format("int8")
 """The format to which some engines quantize activations that meet integer weights."""
-
-FIELDS = (
-    *("model", "hardware", "batch", "prompt", "generate", "context", "prefix", "precision", "fusions", "convention"),
-    *("images", "settings", "techniques", "engine", "price", "image_size", "host", "drawn"),
-)
 
 
 class Scenario:
@@ -98,7 +93,17 @@ class Scenario:
         **options: Unpack[Options],
     ) -> None:
         first = {name: value for name, value in (("model", model), ("hw", hardware)) if value is not None}
-        self._ask(Question().with_({**first, **_apart(options, first)}))
+        for name in first:
+            if name in {FIELD_OPTIONS.get(option, option) for option in options}:
+                raise RooflineError(f"{name} is given twice")
+        self._ask(Question().with_({**first, **options}))
+
+    @classmethod
+    def varied(cls, fixed: Mapping[str, Any], changes: Mapping[str, Any]) -> Scenario:
+        """The scenario of `fixed` options, of which `changes` replace some, as those of `with_` do."""
+        scenario = object.__new__(cls)
+        scenario._ask(Question().with_(fixed).with_(changes))
+        return scenario
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a scenario does not change: scenario.with_({name}=...) gives a changed one")
@@ -155,8 +160,7 @@ class Scenario:
 
     def given_options(self, without: Collection[str] = ()) -> dict[str, Any]:
         """The options as they were given, but for some; objects of the library where no text stands for them."""
-        question = self._asked.with_(dict.fromkeys(without))
-        return {**question.values, **question.written}
+        return self._asked.with_(dict.fromkeys(without)).named
 
     @property
     def asked(self) -> bool:
@@ -269,7 +273,8 @@ class Scenario:
         """Raise RooflineError for sequences that are longer than the engine is set to run."""
         longest = self.plain.settings.longest
         if longest is not None and (tokens := int(np.max(self.plain.first_cached + self.plain.generate))) > longest:
-            raise RooflineError(f"a sequence of {tokens} tokens is longer than max_model_len {longest}")
+            limit = self._asked.longest if self.asked else f"max_model_len {longest}"
+            raise RooflineError(f"a sequence of {tokens} tokens is longer than {limit}")
 
     @property
     def described(self) -> str:
@@ -361,15 +366,14 @@ class Scenario:
     @property
     def last_step(self) -> Step:
         """The last decode step, with the largest KV cache."""
-        if Convention(self.convention).context_includes_new_token or self.model.task == "encode":
+        if self.convention.context_includes_new_token or self.model.task == "encode":
             return self.decode_step
         context = np.maximum(self.first_cached + self.generate - 2, self.decode_context)
         return self.step_at(context if self.shape else int(context))
 
     def step_at(self, context: Any) -> Step:
         """The decode step at another context."""
-        convention = Convention(self.convention)
-        cached = context - 1 if convention.context_includes_new_token else context
+        cached = context - 1 if self.convention.context_includes_new_token else context
         return Step(self.batch, 1, cached, self.prompt if self._encoder else 0)
 
     @cached_property
@@ -381,16 +385,10 @@ class Scenario:
         return np.broadcast_shapes(*(np.shape(value) for value in values))
 
 
+FIELDS = tuple(name for name in Scenario.__annotations__ if not name.startswith("_"))
+
 FIELD_OPTIONS: Mapping[str, str] = {"hardware": "hw", "techniques": "with"}
 """Options by the field that they set, where the names differ."""
-
-
-def _apart(options: Mapping[str, Any], first: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keywords, none of which may name what came first."""
-    for name in first:
-        if name in options or (name == "hw" and "hardware" in options):
-            raise RooflineError(f"{name} is given twice")
-    return options
 
 
 def _same_plain(before: Question, after: Question) -> bool:
@@ -417,8 +415,6 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
         known = ", ".join(Convention)
         raise RooflineError(f"unknown convention {quote(fields['convention'])}; known: {known}") from None
     fusions = fields["fusions"]
-    if isinstance(fusions, str):
-        raise RooflineError(f"fusions must be a list of names, got {quote(fusions)}")
     default = () if convention is Convention.LLM_VIEWER else ("attention",)
     price, host = fields["price"], fields["host"]
     if price is not None and (
@@ -429,16 +425,9 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
         hardware = hosted(hardware, found)
     engine, precision = fields["engine"], fields["precision"]
     prompt = _default_prompt(model) if fields["prompt"] is None else fields["prompt"]
-    counts = {
-        "batch": _count("batch", fields["batch"], 1, MAX_BATCH),
-        "prompt": _count("prompt", prompt, 1, MAX_LENGTH),
-        "generate": _count("generate", fields["generate"], 1, MAX_LENGTH),
-        "prefix": _count("prefix", fields["prefix"], 0, MAX_LENGTH),
-        "images": _count("images", fields["images"], 0, MAX_BATCH),
-    }
+    counts = {name: _count(name, prompt if name == "prompt" else fields[name]) for name in WORKLOAD}
     if fields["context"] is not None:
-        least = 1 if convention.context_includes_new_token else 0
-        counts["context"] = _count("context", fields["context"], least, 2 * MAX_LENGTH)
+        counts["context"] = _count("context", fields["context"], 1 if convention.context_includes_new_token else 0)
     _check_model(model, counts, fields["image_size"])
     _check_shapes(counts)
     return {
@@ -523,8 +512,9 @@ def _check_shapes(values: dict[str, Any]) -> None:
         raise RooflineError(f"the arrays do not broadcast: {listed}") from None
 
 
-def _count(name: str, value: Any, low: int, high: int) -> Any:
-    """`value` checked to be an integer, or an array of integers, between `low` and `high`."""
+def _count(name: str, value: Any, least: int | None = None) -> Any:
+    """`value` checked to be an integer, or an array of integers, in the option's range, or from `least` on."""
+    low, high = int(OPTIONS[name].low) if least is None else least, int(OPTIONS[name].high)
     if type(value) is int:
         if low <= value <= high:
             return value
@@ -533,17 +523,14 @@ def _count(name: str, value: Any, low: int, high: int) -> Any:
             array = np.asarray(value)
         except ValueError:
             raise RooflineError(f"{name} must be integers in a rectangular array") from None
-        if (
-            array.dtype.kind not in "iuf"
-            or not array.size
-            or not (np.isfinite(array) & (np.floor(array) == array)).all()
-        ):
+        whole = array.dtype.kind in "iuf" and (np.isfinite(array) & (np.floor(array) == array)).all()
+        if not whole or not array.size:
             raise RooflineError(f"{name} must be integers, got an array of {array.size} values of type {array.dtype}")
         if array.min() >= low and array.max() <= high:
             return array.astype(np.float64)  # exact to 2^53, and products of lengths do not overflow
         value = array.min() if array.min() < low else array.max()
     elif isinstance(value, np.integer):
-        return _count(name, int(value), low, high)
+        return _count(name, int(value), least)
     else:
         raise RooflineError(f"{name} must be an integer, got {quote(value)}")
     raise RooflineError(f"{name} must be between {low} and {high}, got {quote(value)[1:-1]}")

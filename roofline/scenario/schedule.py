@@ -182,8 +182,11 @@ class Schedule:
     def _prefill(self, step: Step, tower: Step | None) -> tuple[Pass, ...]:
         passes: list[Pass] = []
         if tower is not None and self.model.tower is not None:
+            runs: Any = 1.0
+            if isinstance(tower.batch, np.ndarray):  # points of a grid without images have no pass
+                runs, tower = (tower.batch > 0) * 1.0, tower._replace(batch=np.maximum(tower.batch, 1))
             placed, local = self._place(self.tower, self.hardware), self._local(tower, micro=False)
-            passes.append(Pass(placed, local, 1.0, "encoder", self._single_stage))
+            passes.append(Pass(placed, local, runs, "encoder", self._single_stage))
         if self.settings.padding != 1:
             step = step._replace(queries=np.ceil(step.queries * self.settings.padding))
         for run in self._prompt_passes(step):

@@ -17,11 +17,5 @@ if TYPE_CHECKING:
 __all__ = ["Curve", "Load", "Outcome", "Trace", "read_trace", "serve"]
 
 __getattr__ = lazy(
-    __name__,
-    {
-        "curve": "Curve serve",
-        "load": "Load Trace",
-        "outcome": "Outcome",
-        "traces": "read_trace",
-    },
+    __name__, {"curve": "Curve serve", "load": "Load Trace", "outcome": "Outcome", "traces": "read_trace"}
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core.display import Result
-from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.scenario.argument import beside, object_of
 from roofline.scenario.cost import HOUR, MILLION, price
+from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
-from roofline.serving.load import Arrivals, Load, Trace
-from roofline.serving.options import LOAD_OPTIONS, LoadOptions
+from roofline.serving.load import Arrivals, Load, Trace, finite_number, served_scenario
+from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
@@ -96,37 +98,64 @@ def serve(
     offline loads and closed loops with `rounds` are always simulated. `disaggregation` are replicas of prefill and of
     decode; one of each for a scenario with `decode_hardware`. Raises RooflineError where the model or no request fits.
     """
+    scenario = served_scenario(scenario)
     asked = {name: LOAD_OPTIONS[name].usual for name in LOAD_OPTIONS} | _read(options)
     if load is None:
-        load, values = _load_of(asked, values)
-    elif given := sorted(ARRIVALS & {name for name, value in options.items() if value is not None}):
-        raise RooflineError(f"{' and '.join(given)} are given beside a load")
-    load = load.of(scenario)
-    kind, requests, seed = load.arrivals, asked["simulate"], asked["seed"]
+        if values is not None:
+            raise RooflineError("values are those of a Load: give concurrency or rate itself a list of them")
+        load, values = _load_of(asked)
+    elif given := sorted(ARRIVALS & _read(options).keys()):
+        raise RooflineError(f"{beside(given)} a load")
+    load = object_of(load, Load, "a load is a Load, or keywords such as concurrency=4").of(scenario)
+    requests, seed = asked["simulate"], asked["seed"]
     targets = targets_of(asked["ttft"], asked["tpot"])
-    points = tuple(float(value) for value in (values if values is not None else [_own(load)]))
-    _check_run(load, points)
-    quick = kind in (Arrivals.CLOSED, Arrivals.OPEN) and requests is None and load.rounds is None
-    pools = asked["disaggregation"]
-    if pools is not None or scenario.settings.decode_hardware is not None:
-        pools = parse_pools(pools) if isinstance(pools, str) else pools or Pools()
-        tandem, count = tandem_of(scenario, load, pools, scheduler), requests or DEFAULT_REQUESTS
-        found = (
-            steady_outcomes_of(tandem, load, points, targets)
-            if quick
-            else tuple(simulated_outcome(tandem, _at(load, value), count, seed, targets) for value in points)
-        )
-        return Curve(tandem.decode, load, points, found, not quick, tandem, targets)
-    replica = replica_of(scenario, load, scheduler)
+    points = _points(load, values)
+    quick = load.arrivals in VARIED and requests is None and load.rounds is None
+    _check_simulated(load, requests, seed, quick)
+    if scheduler is not None:
+        object_of(scheduler, Scheduler, "a scheduler is a Scheduler of roofline.specs.scheduler")
+    deployment = deployment_of(scenario, load, pools_of(asked["disaggregation"]), scheduler)
     if quick:
-        found = steady_outcomes(replica, load, steady(replica, load, points), targets)
-        return Curve(replica, load, points, found, simulated=False, targets=targets)
-    outcomes = []
-    for value in points:
-        changed = _at(load, value)
-        served = simulate(replica, changed, requests or DEFAULT_REQUESTS, seed)
-        outcomes.append(outcome_of(replica, changed, served, targets))
-    return Curve(replica, load, points, tuple(outcomes), simulated=True, targets=targets)
+        found = outcomes_at(deployment, load, points, targets)
+    else:
+        count = requests or DEFAULT_REQUESTS
+        found = tuple(_simulated(deployment, _at(load, value), count, seed, targets) for value in points)
+    if isinstance(deployment, Tandem):
+        return Curve(deployment.decode, load, points, found, not quick, deployment, targets)
+    return Curve(deployment, load, points, found, not quick, targets=targets)
+
+
+Deployment = Replica | Tandem
+
+
+def pools_of(asked: Pools | str | None) -> Pools | None:
+    """The pools of an object or of a text. Raises RooflineError."""
+    if asked is None or isinstance(asked, str):
+        return None if asked is None else parse_pools(asked)
+    pools: Pools = object_of(asked, Pools, "pools are a Pools, or a text such as prefills=2,decodes=1")
+    return pools
+
+
+def deployment_of(
+    scenario: Scenario, load: Load, pools: Pools | None = None, scheduler: Scheduler | None = None
+) -> Deployment:
+    """The replica of a scenario, or its replicas of prefill and decode where these are apart."""
+    if pools is None and scenario.settings.decode_hardware is None:
+        return replica_of(scenario, load, scheduler)
+    return tandem_of(scenario, load, pools or Pools(), scheduler)
+
+
+def outcomes_at(deployment: Deployment, load: Load, values: Any, targets: Targets = NO_TARGETS) -> tuple[Outcome, ...]:
+    """The steady states of a deployment at some rates or concurrencies."""
+    if isinstance(deployment, Tandem):
+        return steady_outcomes_of(deployment, load, values, targets)
+    return steady_outcomes(deployment, load, steady(deployment, load, values), targets)
+
+
+def _simulated(deployment: Deployment, load: Load, requests: int, seed: int, targets: Targets) -> Outcome:
+    if isinstance(deployment, Tandem):
+        return simulated_outcome(deployment, load, requests, seed, targets)
+    return outcome_of(deployment, load, simulate(deployment, load, requests, seed), targets)
 
 
 def targets_of(ttft: float | str | None, tpot: float | str | None) -> Targets:
@@ -145,13 +174,19 @@ ARRIVALS = frozenset({"concurrency", "rate", "offline", "trace", "burstiness", "
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     """The values of options; one of numbers may have several, and objects of the library stay."""
     found: dict[str, Any] = {}
-    for name, value in options.items():
+    for given, value in options.items():
+        name = SPELLINGS.get(given, given)
         if name not in LOAD_OPTIONS:
-            raise UnknownNameError("option of a load", name, LOAD_OPTIONS)
+            hint = f"; {name} is an option of the scenario" if name in OPTIONS else ""
+            raise UnknownNameError("option of a load", name, () if hint else LOAD_OPTIONS, hint=hint)
         if value is None:
             continue
+        if name in found:
+            raise RooflineError(f"{given} and another name of {name} are given: give one of them")
         option = LOAD_OPTIONS[name]
-        if name in ("concurrency", "rate") and not isinstance(value, (int, float, str)):
+        if name == "rate" and isinstance(value, str):
+            value = value.strip().removesuffix("/s")
+        if name in ("concurrency", "rate") and isinstance(value, Iterable) and not isinstance(value, str):
             found[name] = [option.number(entry) for entry in value]
         elif isinstance(value, (Trace, Pools)):
             found[name] = value
@@ -160,8 +195,9 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _load_of(asked: Mapping[str, Any], values: Sequence[float] | None) -> tuple[Load, Sequence[float] | None]:
-    """The load of options, and its values."""
+def _load_of(asked: Mapping[str, Any]) -> tuple[Load, Sequence[float] | None]:
+    """The load of options, and its values where it has several."""
+    values = None
     given = {name: asked[name] for name in ("concurrency", "rate", "offline", "trace") if asked[name] is not None}
     if not given:
         given = {"concurrency": USERS}
@@ -192,12 +228,33 @@ def _own(load: Load) -> float:
     return float(load.concurrency or load.rate or load.offline or 0)
 
 
-def _check_run(load: Load, points: tuple[float, ...]) -> None:
-    """Raise RooflineError for values that no load has."""
+VARIED = (Arrivals.CLOSED, Arrivals.OPEN)
+"""Arrivals that have values, and steady states."""
+
+
+def _points(load: Load, values: Sequence[float] | None) -> tuple[float, ...]:
+    """The values of a load, its own without others. Raises RooflineError for those that no load has."""
+    if values is None:
+        return (_own(load),)
+    if load.arrivals not in VARIED:
+        raise RooflineError(f"values are rates or requests in flight, which a load with {load.arrivals} has not")
     whole = load.arrivals is Arrivals.CLOSED
     least, noun = (1.0, "whole numbers of at least 1") if whole else (0.0, "numbers above 0")
-    own = load.arrivals in (Arrivals.CLOSED, Arrivals.OPEN)
-    if not points or (own and not all(least <= point < math.inf and point > 0 for point in points)):
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise RooflineError(f"the values of a load are a list of {noun}, got {quote(values)}")
+    points = tuple(map(finite_number, values))
+    if not points or not all(least <= point and point > 0 for point in points):
         raise RooflineError(f"the values of a {load.arrivals} load must be {noun}, got {list(points)}")
     if whole and any(point % 1 for point in points):
         raise RooflineError(f"requests in flight must be {noun}, got {list(points)}")
+    return points
+
+
+def _check_simulated(load: Load, requests: int | None, seed: int, quick: bool) -> None:
+    """Raise RooflineError for options of a simulation that the run of a load does not have."""
+    if requests is not None and (load.arrivals not in VARIED or load.rounds is not None):
+        other = "rounds" if load.rounds is not None else load.arrivals
+        raise RooflineError(f"{other} says how many requests are simulated: omit simulate", options=["simulate"])
+    if seed and (quick or load.trace is not None):
+        why = "a steady state" if quick else "a trace"
+        raise RooflineError(f"{why} draws no requests: omit seed, or simulate a number of them", options=["seed"])

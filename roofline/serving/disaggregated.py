@@ -149,8 +149,7 @@ def _closed_rate(stages: _Stages, points: Array, most: float) -> Array:
 
 def _others(points: Array) -> Array:
     """The part of the rate that a request of a closed loop sees: that of the others."""
-    found: Array = np.maximum(1 - 1 / np.maximum(points, 1.0), LEAST)
-    return found
+    return np.asarray(np.maximum(1 - 1 / np.maximum(points, 1.0), LEAST))
 
 
 def _whole(tandem: Tandem, stages: _Stages, rate: Array, stable: NDArray[np.bool_], seen: Any = 1.0) -> Steady:

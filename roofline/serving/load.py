@@ -13,6 +13,7 @@ concurrency, None a loop without end.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -21,9 +22,11 @@ from msgspec import Struct
 from msgspec.structs import astuple, force_setattr, replace
 from numpy.typing import NDArray
 
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, quote
 from roofline.core.limits import MAX_CONCURRENCY
+from roofline.scenario.argument import scenario_of
 from roofline.scenario.lengths import Lengths, parse_lengths
+from roofline.scenario.options import OPTIONS, STATIC
 from roofline.scenario.scenario import Scenario
 
 Array = NDArray[np.float64]
@@ -38,6 +41,34 @@ class Arrivals(StrEnum):
     TRACE = "trace"
 
 
+OF_ARRIVALS = {"burstiness": "rate", "rounds": "concurrency", "ramp": "concurrency"}
+"""Fields of a load that are of one kind of arrivals."""
+
+OF_A_BATCH = tuple(name for name in STATIC if name != "prefix")
+"""Options of a static batch; a cached prefix is one of each request as well."""
+
+LENGTHS = ("prompt", "generate", "prefix")
+
+
+def told(scenario: Scenario, names: Iterable[str]) -> list[str]:
+    """The options among `names` that a scenario was given, other than with their default."""
+    values = {name: scenario.given(name) for name in names} if scenario.asked else {}
+    return [
+        name
+        for name, value in values.items()
+        if value is not None and (isinstance(value, np.ndarray) or value != OPTIONS[name].usual)
+    ]
+
+
+def served_scenario(scenario: object) -> Scenario:
+    """The scenario that a verb serves under load. Raises RooflineError for options of a static batch."""
+    found = scenario_of(scenario)
+    if own := told(found, OF_A_BATCH):
+        means, them = ("mean", "them") if len(own) > 1 else ("means", "it")
+        raise RooflineError(f"{' and '.join(own)} {means} nothing under load: omit {them}", options=own)
+    return found
+
+
 class Trace(Struct, frozen=True):
     """Requests of a trace: arrival in seconds from the first, prompt and output tokens, cached prompt tokens."""
 
@@ -48,25 +79,21 @@ class Trace(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         count = len(self.arrival)
-        if not count or any(
-            len(column) not in allowed
-            for column, allowed in (
-                (self.prompt, {count}),
-                (self.output, {count}),
-                (self.cached, {0, count}),
-            )
-        ):
+        lengths = [len(column) for column in (self.prompt, self.output, self.cached or self.arrival)]
+        if not count or any(length != count for length in lengths):
             raise RooflineError("a trace needs at least one request, and as many values in each of its columns")
-        if (
-            not all(map(math.isfinite, self.arrival))
-            or min(self.arrival) < 0
-            or list(self.arrival) != sorted(self.arrival)
-        ):
+        ordered = list(self.arrival) == sorted(self.arrival)
+        if not ordered or min(self.arrival) < 0 or not all(map(math.isfinite, self.arrival)):
             raise RooflineError("the arrivals of a trace must be seconds from 0 on, in order")
         if min(self.prompt) < 1 or min(self.output) < 1:
             raise RooflineError("the requests of a trace must have at least one token of prompt and of output")
         if any(not 0 <= kept <= tokens for kept, tokens in zip(self.cached, self.prompt, strict=False)):
             raise RooflineError("the cached tokens of a trace must be between 0 and those of the prompt")
+
+    @property
+    def tokens(self) -> list[int]:
+        """Tokens of prompt and output of each request."""
+        return [prompt + output for prompt, output in zip(self.prompt, self.output, strict=True)]
 
 
 class Load(Struct, frozen=True):
@@ -95,17 +122,22 @@ class Load(Struct, frozen=True):
         for name in ("concurrency", "offline"):
             count = getattr(self, name)
             if count is not None and not (type(count) is int and 1 <= count <= MAX_CONCURRENCY):
-                raise RooflineError(f"{name} must be an integer from 1 to {MAX_CONCURRENCY}, got {count}")
+                raise RooflineError(f"{name} must be an integer from 1 to {MAX_CONCURRENCY}, got {quote(count)[1:-1]}")
         for name in ("rate", "burstiness", "rounds"):
             value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise RooflineError(f"{name} must be above 0, got {value}")
-        if not (self.ramp >= 0 and math.isfinite(self.ramp)):
-            raise RooflineError(f"the seconds between the first requests must be at least 0, got {self.ramp}")
-        if not 0 <= self.hits < 1:
-            raise RooflineError(f"prefix_hits must be at least 0 and below 1, got {self.hits}")
+            if value is not None and not (finite_number(value) > 0):
+                raise RooflineError(f"{name} must be above 0, got {quote(value)[1:-1]}")
+        if not (finite_number(self.ramp) >= 0):
+            raise RooflineError(f"the seconds between the first requests must be at least 0, got {quote(self.ramp)}")
+        if not 0 <= finite_number(self.hits) < 1:
+            raise RooflineError(f"prefix_hits must be at least 0 and below 1, got {quote(self.hits)[1:-1]}")
+        for name, kind in OF_ARRIVALS.items():
+            if kind not in given and getattr(self, name) not in (None, 1.0 if name == "burstiness" else 0.0):
+                raise RooflineError(f"{name} is for a load with {kind}: omit it with {given[0]}", options=[name])
         for name in ("prompt", "generate"):
             if (lengths := getattr(self, name)) is not None:
+                if self.trace is not None:
+                    raise RooflineError(f"a trace has its own lengths: omit {name}", options=[name])
                 force_setattr(self, name, parse_lengths(lengths, name))
 
     def of(self, scenario: Scenario) -> Load:
@@ -116,6 +148,8 @@ class Load(Struct, frozen=True):
         if scenario.shape:
             raise RooflineError("a load is served by one deployment: the scenario's workload must not be an array")
         if self.trace is not None:
+            if given := told(scenario, LENGTHS):
+                raise RooflineError(f"a trace has its own lengths: omit {' and '.join(given)}", options=given)
             return self
         lengths = dict(zip(("prompt", "generate"), scenario.lengths, strict=True))
         for name, own in lengths.items():
@@ -172,18 +206,14 @@ class Load(Struct, frozen=True):
     def longest(self) -> float:
         """Tokens of the longest request: its prompt and output, at the 99.9th percentile of a distribution."""
         if self.trace is not None:
-            return float(
-                max(prompt + output for prompt, output in zip(self.trace.prompt, self.trace.output, strict=True))
-            )
+            return float(max(self.trace.tokens))
         return self.prompts.quantile(0.999) + self.outputs.quantile(0.999)
 
     @property
     def shortest(self) -> float:
         """Tokens of the shortest request."""
         if self.trace is not None:
-            return float(
-                min(prompt + output for prompt, output in zip(self.trace.prompt, self.trace.output, strict=True))
-            )
+            return float(min(self.trace.tokens))
         return self.prompts.quantile(0.001) + self.outputs.quantile(0.001)
 
     @property
@@ -203,6 +233,12 @@ def share_of(load: Load, copies: int) -> Load:
         return replace(load, concurrency=math.ceil(load.concurrency / copies))
     assert load.offline is not None
     return replace(load, offline=math.ceil(load.offline / copies))
+
+
+def finite_number(value: object) -> float:
+    """A finite number; NaN for anything else."""
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return float(value) if real and math.isfinite(value) else math.nan  # type: ignore[arg-type]
 
 
 class Requests(NamedTuple):

@@ -142,3 +142,8 @@ class LoadOptions(TypedDict, total=False):
 
 LOAD_OPTIONS: Mapping[str, Option] = table(LoadOptions)
 """The options by name: the keywords of `serve`, and with dashes the command line's."""
+
+SPELLINGS: Mapping[str, str] = {
+    flag.lstrip("-").replace("-", "_"): option.name for option in LOAD_OPTIONS.values() for flag in option.flags
+}
+"""The options by the names that engines have for them."""

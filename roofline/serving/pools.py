@@ -111,8 +111,7 @@ class Tandem(Struct, frozen=True, dict=True):
 
     def transfer(self, prompt: Any) -> Array:
         """Seconds in which the KV cache of a prompt of so many tokens is sent."""
-        found: Array = np.interp(prompt, self.tokens, self.seconds)
-        return found
+        return np.asarray(np.interp(prompt, self.tokens, self.seconds))
 
 
 def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler | None = None) -> Tandem:

@@ -81,8 +81,7 @@ def prompts_at(times: Times, rate: Array, number: Array) -> Prompts:
 def seconds(times: Times, tokens: Any, number: Any) -> Array:
     """Seconds of a step of n sequences with some tokens of prompts of all ranks, or none."""
     decode = times.at(number)
-    found: Array = np.where(tokens > 0, times.added(number, tokens) + (0.0 if times.alone else decode), decode)
-    return found
+    return np.asarray(np.where(tokens > 0, times.added(number, tokens) + (0.0 if times.alone else decode), decode))
 
 
 def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
@@ -268,8 +267,7 @@ def _rows(transform: Any) -> Array:
     """Transition probabilities; what is beyond the last state stays in it."""
     rows = np.maximum(np.fft.irfft(transform, 2 * STATES, axis=2), 0.0)
     rows[..., STATES - 1] += rows[..., STATES:].sum(axis=2)
-    found: Array = rows[..., :STATES] / rows[..., :STATES].sum(axis=2, keepdims=True)
-    return found
+    return np.asarray(rows[..., :STATES] / rows[..., :STATES].sum(axis=2, keepdims=True))
 
 
 def _solved(rows: Array) -> Array:

@@ -140,8 +140,7 @@ class Table(NamedTuple):
         t = self.seconds
         first = t[i, j] + v * (t[i, j + 1] - t[i, j])
         second = t[i + 1, j] + v * (t[i + 1, j + 1] - t[i + 1, j])
-        found: Array = first + u * (second - first)
-        return found
+        return np.asarray(first + u * (second - first))
 
 
 def _names(timing: Timing) -> list[tuple[str, ...]]:
@@ -258,8 +257,7 @@ class StepTimes:
         for other in others:
             found = self._phase(decode).timed(other)
             seconds = seconds + found.spent(found.detail(other.step)).sum(axis=0) * other.repeat
-        points: Array = np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds), run.step.shape))
-        return points
+        return np.asarray(np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds), run.step.shape)))
 
     def kernel_seconds(
         self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
@@ -274,8 +272,7 @@ class StepTimes:
         seconds = np.interp(tokens, self.tokens, self.local) + np.interp(ends, self.tokens, self.head)
         seconds = seconds + np.interp(tokens if mean is None else mean, self.tokens, self.experts)
         seconds = seconds + np.where(np.asarray(batch) > 0, self.decode(batch, context), 0.0)
-        found: Array = seconds + np.where(chunk > 0, prompts * self.prefill(chunk / prompts, cached), 0.0)
-        return found
+        return np.asarray(seconds + np.where(chunk > 0, prompts * self.prefill(chunk / prompts, cached), 0.0))
 
     def seconds(
         self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
@@ -293,8 +290,7 @@ class StepTimes:
         step, sequence = self.host
         drafting = np.where(np.asarray(batch) > 0, self.drafts * engine["draft_step"], 0.0)
         work = sequence * (batch + np.where(some, prompts, 0.0))
-        found: Array = busy + step + drafting + (np.maximum(work - busy, 0.0) if engine.overlap else work)
-        return found
+        return np.asarray(busy + step + drafting + (np.maximum(work - busy, 0.0) if engine.overlap else work))
 
     @property
     def host(self) -> tuple[float, float]:

@@ -81,13 +81,11 @@ class Times(Struct, frozen=True, dict=True):
 
     def at(self, number: Any) -> Array:
         """s(n), interpolated."""
-        found: Array = np.interp(number, np.arange(1.0, self.decode.size + 1), self.decode)
-        return found
+        return np.asarray(np.interp(number, np.arange(1.0, self.decode.size + 1), self.decode))
 
     def held(self, number: Any) -> Array:
         """Tokens of prompts that find room in a step beside n sequences, interpolated."""
-        found: Array = np.interp(number, np.arange(1.0, self.decode.size + 1), self.room)
-        return found
+        return np.asarray(np.interp(number, np.arange(1.0, self.decode.size + 1), self.room))
 
     def taken(self, tokens: Any, number: Any) -> Array:
         """Those of some tokens that wait on a data-parallel rank that a step beside n sequences of all takes."""
@@ -112,8 +110,7 @@ class Times(Struct, frozen=True, dict=True):
     def _rows(self) -> Array:
         """Numbers of sequences beside which prompts find room."""
         number: Array = np.arange(1.0, self.decode.size + 1)
-        found: Array = number[self.room >= NOTHING + self.room[0] / 1e4]
-        return found
+        return np.asarray(number[self.room >= NOTHING + self.room[0] / 1e4])
 
     @cached_property
     def _columns(self) -> dict[float, Array]:
@@ -131,8 +128,7 @@ class Times(Struct, frozen=True, dict=True):
         return found
 
     def _column(self, number: Any, prompts: float) -> Array:
-        found: Array = np.interp(number, self._rows, self._columns[prompts])
-        return found
+        return np.asarray(np.interp(number, self._rows, self._columns[prompts]))
 
 
 def slots_of(replica: Replica, load: Load) -> float:
@@ -212,8 +208,7 @@ def _room(replica: Replica, lengths: Array, number: Array, alone: bool) -> Array
         return left
     places = np.linspace(left[-1], left[0], PLACES)
     prompts = np.random.default_rng(0).permutation(np.resize(lengths, PACKED)).tolist()
-    found: Array = np.interp(left, places, [_packed(budget, place, prompts) for place in places.tolist()])
-    return found
+    return np.asarray(np.interp(left, places, [_packed(budget, place, prompts) for place in places.tolist()]))
 
 
 def _packed(budget: float, left: float, prompts: list[float]) -> float:
@@ -254,8 +249,7 @@ def _dealt(tokens: Array, lengths: Array, ranks: int, varied: bool) -> Array:
         parts = (np.ones(DEALT), on_rank.max(axis=0) / on_rank.sum(axis=0))
         sums += [np.bincount(near, part, tokens.size) for part in parts]
     some = sums[0] > 0
-    found: Array = np.interp(tokens, tokens[some], sums[1, some] / sums[0, some])
-    return found
+    return np.asarray(np.interp(tokens, tokens[some], sums[1, some] / sums[0, some]))
 
 
 def _lengths(load: Load) -> Array:
@@ -265,5 +259,4 @@ def _lengths(load: Load) -> Array:
         return np.asarray(np.quantile(np.array(load.trace.prompt, float), shares), float)
     if not load.prompts.varies:
         return np.array([load.prompts.mean])
-    found: Array = np.maximum(load.prompts.inverse(shares), 1.0)
-    return found
+    return np.asarray(np.maximum(load.prompts.inverse(shares), 1.0))

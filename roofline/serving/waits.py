@@ -24,8 +24,7 @@ SAMPLES, COORDINATES = 512, 14
 def cube() -> Array:
     """Points of the unit cube, one a sample, with evenly spread coordinates in random order (a Latin hypercube)."""
     places = np.tile(np.arange(SAMPLES), (COORDINATES, 1))
-    points: Array = (np.random.default_rng(0).permuted(places, axis=1).T + 0.5) / SAMPLES
-    return points
+    return np.asarray((np.random.default_rng(0).permuted(places, axis=1).T + 0.5) / SAMPLES)
 
 
 def ends(load: Load, samples: Array, tpot: Array) -> Array:
@@ -41,8 +40,7 @@ def _inverse(share: Array, at: Array) -> NDArray[np.intp]:
     """The state of each sample (samples, 1) by the inverse of the distribution over the first axis."""
     steps = np.cumsum(share, axis=0)
     found = np.stack([np.searchsorted(each, at[:, 0] * each[-1]) for each in steps.T], axis=1)
-    least: NDArray[np.intp] = np.minimum(found, share.shape[0] - 1)
-    return least
+    return np.asarray(np.minimum(found, share.shape[0] - 1))
 
 
 def _poisson(mean: Array, at: Array) -> Array:
@@ -54,8 +52,7 @@ def _poisson(mean: Array, at: Array) -> Array:
     exact = np.where(at < np.exp(-mean), 0.0, 1.0)
     nine = 9 * np.maximum(mean, 0.05)
     approximate = np.floor(mean * np.maximum(1 - 1 / nine + z / np.sqrt(nine), 0.0) ** 3 + 0.35)
-    found: Array = np.where(mean < 0.3, exact, np.maximum(approximate, exact))
-    return found
+    return np.asarray(np.where(mean < 0.3, exact, np.maximum(approximate, exact)))
 
 
 def waits_of(times: Times, rate: Array, number: Array, prompts: Prompts, busy: Array) -> tuple[Array, Array]:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import yaml
 from msgspec.structs import replace
 
 from roofline.core.documents import finite_number
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
-from roofline.specs.engine import (
-    CHUNKED,
-    PARAMETERS,
-    Engine,
-    bundled_content,
-    bundled_profiles,
-)
+from roofline.specs.engine import PARAMETERS, Engine, bundled_content, bundled_profiles
 from roofline.specs.engine_versions import KEYS, aliases_of, merged, versions_of
 from roofline.specs.library import as_mapping, check_keys
 from roofline.specs.precision import check_scheme
@@ -100,33 +96,21 @@ def _value(given: object, parameter: Parameter, key: str, where: str) -> float:
     return value
 
 
+PLAIN = Engine("plain")
+
+_ALWAYS = ("fusions", "graphs")
+_FLOWING = (
+    *(*_ALWAYS, "overlap", "shared_stream", "all_reduce", "gated_delta_rule", "own_kernels", "own_kernels_of"),
+    *("prompt_logits", "int8_activations", "checkpoints", "kernels_of", "also", "weight_only"),
+)
+"""Keys of a profile that are written on one line each, where they are not at their defaults."""
+
+
 def render(engine: Engine) -> str:
     """The YAML text of a profile; `parse_engine` reads it back."""
     lines = [f"name: {engine.name}", f"title: {_quoted(engine.title)}"]
-    lines += [f"fusions: [{', '.join(engine.fusions)}]", f"graphs: [{', '.join(engine.graphs)}]"]
-    lines += ["overlap: true"] if engine.overlap else []
-    lines += [f"shared_stream: {engine.shared_stream}"] if engine.shared_stream else []
-    if engine.all_reduce:
-        kernels = (f"{_quoted(kind)}: {kernel}" for kind, kernel in engine.all_reduce.items())
-        lines += [f"all_reduce: {{{', '.join(kernels)}}}"]
-    lines += [f"gated_delta_rule: {engine.gated_delta_rule}"] if engine.gated_delta_rule != CHUNKED else []
-    lines += [f"own_kernels: [{', '.join(engine.own_kernels)}]"] if engine.own_kernels else []
-    lines += [f"own_kernels_of: {_quoted(engine.own_kernels_of)}"] if engine.own_kernels_of else []
-    lines += ["prompt_logits: true"] if engine.prompt_logits else []
-    lines += (
-        [f"int8_activations: [{', '.join(map(_quoted, engine.int8_activations))}]"] if engine.int8_activations else []
-    )
-    if engine.checkpoints is not None:
-        lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]
-    lines += [f"kernels_of: {_quoted(engine.kernels_of)}"] if engine.kernels_of else []
-    if engine.also:
-        kinds = (
-            f"{family}: {{{', '.join(f'{kind}: {_quoted(other)}' for kind, other in own.items())}}}"
-            for family, own in engine.also.items()
-        )
-        lines += [f"also: {{{', '.join(kinds)}}}"]
-    if engine.weight_only:
-        lines += [f"weight_only: {{{', '.join(f'{name}: {kernel}' for name, kernel in engine.weight_only.items())}}}"]
+    given = ((key, getattr(engine, key)) for key in _FLOWING)
+    lines += [f"{key}: {_flow(value)}" for key, value in given if key in _ALWAYS or value != getattr(PLAIN, key)]
     lines += [*render_reserve(engine.memory), *render_scheduler(engine.scheduler), "parameters:"]
     lines += [
         f"  {parameter.name}: {_shown(parameter, engine[parameter.name])}  # {parameter.meaning}"
@@ -139,6 +123,19 @@ def render(engine: Engine) -> str:
     lines.append(f"spread: [{engine.spread[0]:.4g}, {engine.spread[1]:.4g}]")
     lines += ["sources:", *(f"  - {_quoted(source)}" for source in engine.sources)] if engine.sources else []
     return "\n".join(lines) + "\n"
+
+
+def _flow(value: object) -> str:
+    """A value in YAML on one line; texts are quoted unless they are names."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_flow(key)}: {_flow(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, str):
+        return (
+            value if re.fullmatch(r"[a-z][\w-]*[a-z\d]", value) and yaml.safe_load(value) == value else _quoted(value)
+        )
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(parameter: Parameter, value: float) -> str:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from roofline.core.checked import Checked, Positive
 from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.specs.weight_files.ggml import TYPES as GGML
 
 
 class Format(Checked, frozen=True):
@@ -54,26 +55,8 @@ _FORMATS = (
     Format("nf4_single", grouped(4, 64, 32), "fp4"),  # bitsandbytes without bnb_4bit_use_double_quant: fp32 scales
     Format("mxfp4", grouped(4, 32, 8), "fp4"),  # OCP Microscaling Formats 1.0: E2M1, blocks of 32, E8M0 scale
     Format("nvfp4", grouped(4, 16, 8), "fp4"),  # NVIDIA: E2M1, blocks of 16, E4M3 scale
-    # llama.cpp block formats: bytes per block / elements per block (ggml-common.h)
-    Format("q8_0", 34 * 8 / 32, "int8"),
-    Format("q6_k", 210 * 8 / 256, "int8"),
-    Format("q5_k", 176 * 8 / 256, "int8"),
-    Format("q4_k", 144 * 8 / 256, "int8"),
-    Format("q4_0", 18 * 8 / 32, "int8"),
-    Format("q3_k", 110 * 8 / 256, "int8"),
-    Format("q2_k", 84 * 8 / 256, "int8"),
-    Format("q5_1", 24 * 8 / 32, "int8"),
-    Format("q5_0", 22 * 8 / 32, "int8"),
-    Format("q4_1", 20 * 8 / 32, "int8"),
-    Format("iq4_nl", 18 * 8 / 32, "int8"),
-    Format("iq4_xs", 136 * 8 / 256, "int8"),
-    Format("iq3_s", 110 * 8 / 256, "int8"),
-    Format("iq3_xxs", 98 * 8 / 256, "int8"),
-    Format("iq2_s", 82 * 8 / 256, "int8"),
-    Format("iq2_xs", 74 * 8 / 256, "int8"),
-    Format("iq2_xxs", 66 * 8 / 256, "int8"),
-    Format("iq1_m", 56 * 8 / 256, "int8"),
-    Format("iq1_s", 50 * 8 / 256, "int8"),
+    # llama.cpp's block formats, scales included
+    *(Format(name, 8 * size / block, "int8") for name, block, size in GGML.values() if name.startswith(("q", "iq"))),
     Format("ternary", 2, "int8"),  # BitNet b1.58 as shipped: four weights packed in a byte, int8 arithmetic
     Format("binary", 1, "int8"),  # BitNet: 1-bit weights, int8 arithmetic
 )
@@ -116,16 +99,16 @@ def find_format(name: str) -> Format:
     key = name.strip().lower().replace("-", "_")
     if key in FORMATS:
         return FORMATS[key]
-    if match := re.fullmatch(r"int([1-8])", key):
-        bits = int(match[1])
-        return Format(key, bits, "int4" if bits <= 4 else "int8")
-    if match := re.fullmatch(r"int([1-8])_g(\d{1,5})", key):
-        bits, group = int(match[1]), _group(name, match[2])
-        return Format(f"int{bits}-g{group}", grouped(bits, group, 16), "int4" if bits <= 4 else "int8")
-    if match := re.fullmatch(r"(awq|gptq)_g(\d{1,5})", key):
-        group = _group(name, match[2])
-        return Format(f"{match[1]}-g{group}", grouped(4, group, 16, 4), "int4")
-    raise UnknownNameError("format", name, FORMATS)
+    match = re.fullmatch(r"(int([1-8])|awq|gptq)(?:_g(\d{1,5}))?", key)
+    if match is None:
+        raise UnknownNameError("format", name, FORMATS)
+    bits, zero = (int(match[2]), 0) if match[2] else (4, 4)
+    arithmetic = "int4" if bits <= 4 else "int8"
+    if match[3] is None:
+        return Format(key, bits, arithmetic)
+    if (group := int(match[3])) < 1:
+        raise RooflineError(f"the group size of {quote(name)} must be at least 1")
+    return Format(f"{match[1]}-g{group}", grouped(bits, group, 16, zero), arithmetic)
 
 
 CACHE_GROUPS: Mapping[int, int] = MappingProxyType({1: 32, 2: 32, 3: 64, 4: 64, 5: 64, 6: 64, 7: 64})
@@ -149,12 +132,6 @@ def find_cache_format(name: str) -> Format:
 def without_scales(format: Format) -> Format:
     """A cache format of integers as the literature idealises it, scales and zero points not counted."""
     return find_format(format.name) if re.fullmatch(r"int[1-7]", format.name) else format
-
-
-def _group(name: str, digits: str) -> int:
-    if int(digits) < 1:
-        raise RooflineError(f"the group size of {quote(name)} must be at least 1")
-    return int(digits)
 
 
 def pruned(format: Format, sparsity: float, index_bits: float) -> Format:

@@ -264,6 +264,7 @@ def load_hardware(name: str | os.PathLike[str] | Hardware) -> Hardware:
     `name` may also be another name of one device (`roofline.specs.hardware_names`). Raises UnknownNameError with the
     nearest names, or SpecError with the file and the key.
 
+    >>> from roofline import load_hardware
     >>> load_hardware("A100 80GB SXM").name
     'a100-sxm-80gb'
     """

@@ -16,22 +16,14 @@ from roofline.specs.library import as_mapping, check_keys, check_name
 from roofline.specs.records import record
 
 SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
-    "memory": {
-        "capacity": Dimension.BYTES,
-        "bandwidth": Dimension.BANDWIDTH,
-        "visible": Dimension.BYTES,
-    },
+    "memory": {"capacity": Dimension.BYTES, "bandwidth": Dimension.BANDWIDTH, "visible": Dimension.BYTES},
     "compute": {"units": Dimension.COUNT, "clock": Dimension.FREQUENCY, "exponentials": Dimension.COUNT},
     "tensor": dict.fromkeys(ARITHMETIC, Dimension.RATE),
     "vector": dict.fromkeys(ARITHMETIC, Dimension.RATE),
     "cache": {"l2": Dimension.BYTES},
     "interconnects": {"bandwidth": Dimension.BANDWIDTH, "latency": Dimension.TIME, "devices": Dimension.COUNT},
     "power": {"tdp": Dimension.POWER},
-    "energy": {
-        "static": Dimension.POWER,
-        "memory": Dimension.ENERGY_PER_BYTE,
-        "link": Dimension.ENERGY_PER_BYTE,
-    },
+    "energy": {"static": Dimension.POWER, "memory": Dimension.ENERGY_PER_BYTE, "link": Dimension.ENERGY_PER_BYTE},
     "energy.compute": dict.fromkeys(ARITHMETIC, Dimension.ENERGY_PER_FLOP),
     "price": {"rent": Dimension.MONEY_RATE, "buy": Dimension.MONEY},
 }
@@ -77,15 +69,9 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
     fields: dict[str, Any] = {
         **{key: top[key] for key in ("name", "vendor", "family", "kind") if key in top},
         "title": top.get("title", top.get("name", "")),
-        "memory_capacity": memory["capacity"],
-        "memory_bandwidth": memory["bandwidth"],
-        "memory_visible": memory.get("visible"),
-        "memory_kind": memory.get("kind"),
-        "tensor": peaks["tensor"],
-        "vector": peaks["vector"],
-        "units": compute.get("units"),
-        "clock": compute.get("clock"),
-        "exponentials": compute.get("exponentials"),
+        **{f"memory_{key}": memory.get(key) for key in ("capacity", "bandwidth", "visible", "kind")},
+        **peaks,
+        **{key: compute.get(key) for key in ("units", "clock", "exponentials")},
         "l2": cache.get("l2"),
         "interconnects": [
             reader.section({} if entry is None else entry, "interconnects", place=f"interconnects.{index}")

@@ -42,6 +42,7 @@ def load_model(name: str | os.PathLike[str] | Model) -> Model:
     `name` may be a repository of the hub (`roofline.specs.model_names`); a quantization that it names is the model's.
     Raises UnknownNameError with the nearest names, or SpecError with the file and the key.
 
+    >>> from roofline import load_model
     >>> load_model("Qwen/Qwen3-32B-AWQ")
     Model(qwen3-32b: 64 layers, hidden 5120, vocabulary 151936, bf16, quantization awq)
     """

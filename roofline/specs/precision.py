@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
+from roofline.core.checked import expect
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.specs.formats import UNQUANTIZED_FORMATS, WIDTH, Format, find_cache_format, find_format
 from roofline.specs.schemes import GGUF, WeightScheme, find_weight_scheme
@@ -90,6 +91,9 @@ def parse_precision(
 
     `base` is the model's own format. Raises RooflineError for an unknown name, with the nearest valid one.
     """
+    given = {"scheme": scheme, "weights": weights, "activations": activations, "kv": kv, "compute": compute}
+    for part, name in {"base": base, **{part: name for part, name in given.items() if name is not None}}.items():
+        expect(name, str, part)
     base_format = find_format(base)
     if scheme is not None:
         if scheme.strip().lower() in UNQUANTIZED_FORMATS:

@@ -13,6 +13,7 @@ from msgspec import Meta
 from roofline.core.checked import Checked
 from roofline.specs.library import as_mapping
 from roofline.specs.records import record, seconds
+from roofline.specs.reserve import Count, Natural
 
 MIXED: Final = "mixed"
 PREFILL_FIRST: Final = "prefill first"
@@ -20,8 +21,6 @@ PREFILL_FIRST: Final = "prefill first"
 
 ORDERS = (MIXED, PREFILL_FIRST)
 
-Count = Annotated[int, Meta(ge=1, le=10**9)]
-Natural = Annotated[int, Meta(ge=0, le=10**9)]
 Time = Annotated[float, Meta(ge=0, le=10)]
 Distance = Annotated[float, Meta(ge=0, le=100)]
 

@@ -303,7 +303,7 @@ WEIGHT_SCHEMES: Mapping[str, WeightScheme] = MappingProxyType(
         # gpt-oss model card (2025): only the experts are MXFP4. A dense model has every linear layer in it.
         "mxfp4": WeightScheme(
             "mxfp4", FORMATS["mxfp4"], beside_experts=frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
-        ),
+        )
     }
 )
 """Schemes with more than one format; any other name is one format for every linear layer."""

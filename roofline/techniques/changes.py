@@ -25,7 +25,6 @@ from roofline.graph.rewrite import (
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import Format
 from roofline.specs.model import Layer, LayerGroup, Model
-from roofline.specs.precision import Precision
 from roofline.specs.schemes import UNQUANTIZED, WeightScheme
 from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts, Mlp
 
@@ -136,27 +135,18 @@ def with_rewrite(scenario: Scenario, name: str, rewrite: Rewrite) -> Scenario:
     return with_settings(scenario, rewrites=tuple(ordered))
 
 
-def precision_of(scenario: Scenario) -> Precision:
-    """The scenario's precision; a scenario resolves names when it is created."""
-    assert isinstance(scenario.precision, Precision)
-    return scenario.precision
-
-
 def with_precision(
-    scenario: Scenario,
-    weights: WeightScheme | None = None,
-    activations: Format | None = None,
-    kv: Format | None = None,
+    scenario: Scenario, weights: WeightScheme | None = None, activations: Format | None = None, kv: Format | None = None
 ) -> Scenario:
     """The scenario with other formats; None keeps a format."""
     formats = {"weights": weights, "activations": activations, "kv": kv}
     changes: dict[str, Any] = {part: format for part, format in formats.items() if format is not None}
-    return scenario.changed(precision=replace(precision_of(scenario), **changes))
+    return scenario.changed(precision=replace(scenario.precision, **changes))
 
 
 def with_weight_format(scenario: Scenario, change: Callable[[Format], Format]) -> Scenario:
     """The scenario with the format of its linear layers changed; raises UnsupportedError for mixed formats."""
-    precision = precision_of(scenario)
+    precision = scenario.precision
     scheme = precision.weights
     if scheme.special:
         raise UnsupportedError(f"changing the mixed weight formats of {scheme.name} is not simulated")

@@ -10,7 +10,7 @@ from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.rewrite import Adapter, LowRank
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import Format, find_format, pruned, structured
-from roofline.techniques.changes import precision_of, with_precision, with_rewrite, with_weight_format
+from roofline.techniques.changes import with_precision, with_rewrite, with_weight_format
 from roofline.techniques.quantization import stored, with_formats
 
 
@@ -61,7 +61,7 @@ def quantized_low_rank(scenario: Scenario, name: str, *, share: float, bits: int
 
 def tensor_train_embedding(scenario: Scenario, name: str, *, ratio: float) -> Scenario:
     """TensorGPT: an embedding table that is `ratio` times smaller."""
-    model, precision = scenario.model, precision_of(scenario)
+    model, precision = scenario.model, scenario.precision
     if model.patch or model.tied_embeddings:
         why = "shares its embedding with lm_head" if model.tied_embeddings else "has no embedding table"
         raise UnsupportedError(f"{name} compresses the embedding table, and {model.name} {why}")

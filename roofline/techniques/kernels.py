@@ -11,16 +11,15 @@ from roofline.graph.fusion import check_fusions
 from roofline.graph.network import Build, network
 from roofline.scenario.scenario import Scenario
 from roofline.specs.engine import FUSIONS
-from roofline.techniques.changes import precision_of
 
 
 def fuse(scenario: Scenario, name: str, *, fusions: Sequence[str]) -> Scenario:
     """The scenario with operators fused; raises UnsupportedError for a model without the operators."""
-    model, precision = scenario.model, precision_of(scenario)
+    model, precision = scenario.model, scenario.precision
     fused = network(model, precision, Build(check_fusions(fusions)))
     if len(fused.ops) == len(network(model, precision).ops):
         raise UnsupportedError(f"{name} finds no operators to fuse in {model.name}")
-    chosen = {*(scenario.fusions or ()), *fusions}
+    chosen = {*scenario.fusions, *fusions}
     if "gate_up_act" in chosen:
         chosen.discard("gate_up")  # gate_up_act contains gate_up
     return scenario.changed(fusions=tuple(chosen))
@@ -34,7 +33,7 @@ def split_kv(scenario: Scenario, _: str, *, split: bool) -> Scenario:
     """The engine's fused decode attention, with the keys split over thread blocks always or never."""
     profile = scenario.profile
     parameters = {**profile.parameters, "split_kv": ALWAYS_SPLIT if split else NEVER_SPLIT}
-    fusions = tuple({*(scenario.fusions or ()), "attention"})
+    fusions = tuple({*scenario.fusions, "attention"})
     return scenario.changed(fusions=fusions, engine=replace(profile, parameters=parameters))
 
 

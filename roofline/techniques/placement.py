@@ -19,7 +19,7 @@ from roofline.scenario.settings import Host
 from roofline.specs.formats import UNQUANTIZED_FORMATS
 from roofline.specs.hardware import NETWORK, Hardware, Interconnect, load_hardware
 from roofline.specs.sublayers import Mlp
-from roofline.techniques.changes import precision_of, with_feed_forward, with_settings
+from roofline.techniques.changes import with_feed_forward, with_settings
 
 
 def offload(scenario: Scenario, name: str, *, weights: float, kv: float = 0.0, bandwidth: str = "") -> Scenario:
@@ -95,13 +95,13 @@ def _arithmetic_on_cpu(scenario: Scenario) -> str | None:
 
     KTransformers did so up to version 0.2 (its doc/en/AMX.md); llama.cpp has AMX kernels for dense layers alone.
     """
-    linear = precision_of(scenario).weights.linear
+    linear = scenario.precision.weights.linear
     return None if linear is None or linear.name in UNQUANTIZED_FORMATS else "fp32"
 
 
 def _weight_fraction(scenario: Scenario, *prefixes: str) -> float:
     """The fraction of the bytes of all stored weights that tensors with these names have."""
-    sections = network(scenario.model, precision_of(scenario)).sections
+    sections = network(scenario.model, scenario.precision).sections
     sizes = [
         (tensor.name.startswith(prefixes), count * tensor.format.bytes * tensor.stored_elements.evaluate({}))
         for tensor, count in stored_tensors(sections, Role.WEIGHT)

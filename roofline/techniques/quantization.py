@@ -8,7 +8,7 @@ from roofline.graph.rewrite import Adapter, Incoherence
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import UNQUANTIZED_FORMATS, Format, find_format, grouped
 from roofline.specs.schemes import GGUF, WeightScheme
-from roofline.techniques.changes import precision_of, with_precision, with_rewrite
+from roofline.techniques.changes import with_precision, with_rewrite
 
 SCALE_BITS = 16
 """Bits of a scale or offset as the papers store it: fp16."""
@@ -31,7 +31,7 @@ def with_formats(
     kv: Format | None = None,
 ) -> Scenario:
     """The scenario with other formats; raises RooflineError where one of them is already quantized."""
-    precision = precision_of(scenario)
+    precision = scenario.precision
     for part, chosen, current in (
         ("weights", weights, precision.weights.name),
         ("activations", activations, precision.activations.name),

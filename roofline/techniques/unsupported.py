@@ -100,7 +100,6 @@ def _parts(scenario: Scenario) -> Iterator[str]:
 def _formats(scenario: Scenario) -> Iterator[str]:
     """The formats that no technique sets and that the engine is not known to run."""
     precision = scenario.precision
-    assert precision is not None
     slots = {check_request(written).slot for written in scenario.techniques}
     linear = precision.weights.linear
     if linear is not None and linear.name not in UNQUANTIZED_FORMATS and "weight format" not in slots:

@@ -13,7 +13,7 @@ import datetime
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -23,20 +23,9 @@ from numpy.typing import NDArray
 from roofline.core.registry import cached
 from roofline.specs.hardware import Hardware
 from roofline.specs.version import Version
-from roofline.timing.kernels import (
-    Array,
-    Columns,
-    Mask,
-    column,
-    in_step,
-    kernel,
-    kernel_bound,
-    kernel_regimes,
-    kernel_times,
-    served_times,
-)
-from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
-from roofline.timing.kernels.common import FORMATS, NO_HOST, TRITON, some
+from roofline.timing.kernels import Array, Parameters, Row, at_clock, kernel, kernel_bound, shape_of, times
+from roofline.timing.kernels.collective import OWN_ALL_REDUCES, UNGRAPHED
+from roofline.timing.kernels.formats import FORMATS, TRITON
 from roofline.timing.levels import Level, crossing_spread
 
 Basis = Literal["calibrated", "version", "family", "engine", "pooled", "unmeasured", "bound"]
@@ -97,6 +86,7 @@ class Fit(Struct, frozen=True):
     `residuals` are by regime, and under `all`; `ranges` gives the smallest and largest value of each fitted column.
     `source` is the origin of its measurements where it differs from the calibration's, `version` the engine's version.
     `held_out`: the residuals are those of devices that the fit did not see, so they include crossing to another device.
+    `observed` are constants of how the measurements were taken, which a step of a served model does not have.
     """
 
     op: str
@@ -108,6 +98,7 @@ class Fit(Struct, frozen=True):
     source: str = ""
     version: str = ""
     held_out: bool = False
+    observed: Mapping[str, float] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return hash((self.op, self.format, self.rows, self.version))
@@ -154,24 +145,18 @@ class Match(Struct, frozen=True):
     crossed: tuple[Level, ...] = ()
     spread: float = 0.0
 
-    def expected(self, columns: Columns, hardware: Hardware, resident: Mask = False, alone: Mask = False) -> Expected:
-        """Expected seconds of rows of this kind and format; see `Calibration.expected`."""
-        fit = self.fit
-        if some(alone):
-            bound, mid = kernel_times(fit.op, columns, hardware, fit.parameters, resident, alone)
-        else:
-            bound, mid = served_times(fit.op, columns, hardware, _in_step(fit, hardware), resident)
-        inside = within(fit, columns, mid.shape)
-        below, above = _factors(fit, self.widening, self.spread)
-        index = inside.astype(np.intp), kernel_regimes(fit.op, columns)
-        return Expected(
-            low=np.maximum(mid * below[index], bound),
-            mid=mid,
-            high=mid * above[index],
-            inside=inside,
-            basis=self.basis,
-            source=self.origin,
-        )
+    def expected(self, row: Row, hardware: Hardware) -> Expected:
+        """Expected seconds of kernels of this kind and format; see `Calibration.expected`."""
+        shape, constants = shape_of(self.fit.op, row), _constants(self.fit, hardware)
+        return self.interval(shape, *times(kernel(self.fit.op), shape, hardware, constants))
+
+    def interval(self, shape: Any, bound: Array, mid: Array) -> Expected:
+        """The expected seconds `mid` of kernels of a shape with their interval, none below the bound."""
+        inside = within(self.fit, shape, mid.shape)
+        below, above = _factors(self.fit, self.widening, self.spread)
+        index = inside.astype(np.intp), kernel(self.fit.op).regimes(shape)
+        low, high = np.maximum(mid * below[index], bound), mid * above[index]
+        return Expected(low, mid, high, inside, self.basis, self.origin)
 
     @property
     def place(self) -> str:
@@ -187,8 +172,8 @@ class Match(Struct, frozen=True):
 
 
 @cached(maxsize=4096)
-def _in_step(fit: Fit, hardware: Hardware) -> Mapping[str, float]:
-    return in_step(fit.op, fit.parameters, hardware)
+def _constants(fit: Fit, hardware: Hardware) -> Parameters:
+    return at_clock(fit.parameters, hardware)
 
 
 FORMAT: Level = "format"
@@ -254,30 +239,22 @@ class Calibration(Struct, frozen=True, eq=False):
         convert = not hardware.supports(FORMATS[stored].arithmetic)
         return (self.find(op, computed) or match) if convert else match
 
-    def with_host(self, match: Match, format: str) -> Match:
-        """The constants with the host time of the nearest benchmark without CUDA graphs, for rows of such a one."""
-        fits = (link.fits.get((match.fit.op, format)) for link in self.chain)
-        near = next((fit for fit in fits if fit is not None and fit.parameters.get("host", 0.0) > NO_HOST), match.fit)
-        return replace(match, fit=with_host_of(match.fit, near))
-
-    def expected(
-        self, op: str, columns: Columns, hardware: Hardware, resident: Mask = False, alone: Mask = False
-    ) -> Expected:
-        """Expected seconds with their interval, for columns of the measurement schema in one format.
+    def expected(self, op: str, row: Row, hardware: Hardware) -> Expected:
+        """Expected seconds with their interval, for kernels of the measurement schema in one format.
 
         `mid` is the model's time; `low` and `high` multiply it by the 10th and 90th percentile of measured over
         predicted time in the regime of each row, wider by the levels that the constants crossed, and outside the fitted
-        range. None is below the bound; without constants all are the bound, and so is `basis`. `resident` and `alone`:
-        see `kernels.kernel_time`.
+        range. None is below the bound; without constants all are the bound, and so is `basis`.
         """
-        format = kernel(op).format(columns)
-        match = self.find_for(op, format, hardware)
+        match = self.find_for(op, kernel(op).format(row), hardware)
         if match is not None:
-            if np.any(np.asarray(alone) & (column(columns, "graph", 1.0) == 0.0)):
-                match = self.with_host(match, format)
-            return match.expected(columns, hardware, resident, alone)
-        bound = kernel_bound(op, columns, hardware, resident)
-        return Expected(bound, bound, bound, np.zeros(bound.shape, dtype=bool), "bound", "no measurements")
+            return match.expected(row, hardware)
+        return unknown(kernel_bound(op, row, hardware))
+
+
+def unknown(bound: Array) -> Expected:
+    """What is expected of kernels without constants: their bound."""
+    return Expected(bound, bound, bound, np.zeros(bound.shape, dtype=bool), "bound", "no measurements")
 
 
 @cached(maxsize=256)
@@ -292,7 +269,7 @@ def _of_engine(calibration: Calibration, engine: str) -> Calibration:
 SHARED: Mapping[tuple[str, str], str] = {
     ("gemm", "bf16"): "cuBLAS",
     **{("collective", name): "NCCL" for name in ("all_reduce", "all_gather", "reduce_scatter", "alltoall")},
-    **{("collective", name): "all versions" for name in (*OWN_ALL_REDUCES, EAGER)},
+    **{("collective", name): "all versions" for name in (*OWN_ALL_REDUCES, UNGRAPHED)},
 }
 """Libraries whose kernels every engine runs, and kernels that do not change from version to version, by op and format.
 
@@ -337,19 +314,11 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
 
 
 def for_other_engine(fit: Fit) -> Fit:
-    """The fit without its engine's host time and library: of the benchmark, and the kernels that the library lacks."""
-    own = {one.name for one in kernel(fit.op).parameters(fit.format) if one.host or one.local}
+    """The fit without the kernels of its engine's library, which another one lacks."""
+    own = {one.name for one in kernel(fit.op).parameters(fit.format) if one.local}
     if own.isdisjoint(fit.parameters):
         return fit
     return replace(fit, parameters={key: value for key, value in fit.parameters.items() if key not in own})
-
-
-def with_host_of(fit: Fit, other: Fit) -> Fit:
-    """The fit with the host time of another one, where it has none."""
-    if fit.parameters.get("host", 0.0) > NO_HOST:
-        return fit
-    host = {one.name for one in kernel(other.op).parameters(other.format) if one.host} & other.parameters.keys()
-    return replace(fit, parameters={**fit.parameters, **{name: other.parameters[name] for name in host}})
 
 
 def on_units(fit: Fit, unit_peaks: Mapping[str, float]) -> Fit:
@@ -368,12 +337,11 @@ def on_units(fit: Fit, unit_peaks: Mapping[str, float]) -> Fit:
     return replace(fit, parameters={**fit.parameters, "compute_efficiency": carried})
 
 
-def within(fit: Fit, columns: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Whether each row lies in the fitted range of every column."""
-    inside = np.ones(shape, dtype=bool)
+def within(fit: Fit, shape: Any, rows: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Whether each row lies in the fitted range of every size."""
+    inside = np.ones(rows, dtype=bool)
     for name, (low, high) in fit.ranges.items():
-        if name in columns:
-            values = column(columns, name)
+        if (values := getattr(shape, name, None)) is not None:
             inside = inside & (values >= low) & (values <= high)
     return inside
 

@@ -74,6 +74,7 @@ class _Fit(Struct, frozen=True):
     residuals: dict[str, tuple[Number, Number, Number, Annotated[int, Meta(ge=0)]]] = {}
     source: str = ""
     held_out: bool = False
+    observed: dict[str, Number] = {}
 
 
 _TOP = ("name", "engine", "members", "source", "kernels", "versions")
@@ -162,7 +163,8 @@ def _fit(op: str, format: str, body: object, where: str, place: str) -> Fit:
             allowed = f"three ratios of {1 / MAX_RESIDUAL:g} to {MAX_RESIDUAL:g} in ascending order"
             raise SpecError(where, f"{quote(f'{place}.residuals.{label}')} must be {allowed}, and a number of rows")
     evidence = MappingProxyType(residuals), MappingProxyType(given.range), given.rows, given.source
-    return Fit(op, format, MappingProxyType(values), *evidence, held_out=given.held_out)
+    observed = MappingProxyType(given.observed)
+    return Fit(op, format, MappingProxyType(values), *evidence, held_out=given.held_out, observed=observed)
 
 
 def _value(text: object, parameter: Parameter, where: str, key: str) -> float:
@@ -228,6 +230,9 @@ def _rendered(format: str, fit: Fit) -> Iterator[str]:
         if not parameter.optional or fit.parameters[parameter.name] != parameter.default
     )
     yield f"  parameters: {{{constants}}}"
+    if fit.observed:
+        observed = ", ".join(f"{name}: {_plain_number(value)}" for name, value in fit.observed.items())
+        yield f"  observed: {{{observed}}}"
     if fit.ranges:
         ranges = ", ".join(f"{name}: [{low:g}, {high:.12g}]" for name, (low, high) in fit.ranges.items())
         yield f"  range: {{{ranges}}}"
@@ -250,9 +255,13 @@ def _quantity_text(value: float, unit: Unit) -> str:
         case Unit.CHOICE:
             return f"{value:.0f}"
         case _:
-            shown = f"{value:.4g}"
-            # YAML 1.1 parses a number with an exponent and no point as a string.
-            return shown.replace("e", ".0e") if "e" in shown and "." not in shown else shown
+            return _plain_number(value)
+
+
+def _plain_number(value: float) -> str:
+    shown = f"{value:.4g}"
+    # YAML 1.1 parses a number with an exponent and no point as a string.
+    return shown.replace("e", ".0e") if "e" in shown and "." not in shown else shown
 
 
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})

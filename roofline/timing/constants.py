@@ -6,7 +6,7 @@ kernels of their own for weight-only GEMMs, all-reduces, the experts of a rank a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -22,20 +22,12 @@ from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.timing.calibration import Calibration, Fit, Match, Residuals
 from roofline.timing.kernels import kernel
-from roofline.timing.kernels.common import (
-    EXPERT_PARALLEL,
-    MIN_LATENCY,
-    TRITON,
-    TRITON_EXPERTS,
-    TRITON_QUANTIZED,
-    has_tensor_memory,
-    numbers,
-)
 from roofline.timing.kernels.elementwise import PASSES
-from roofline.timing.kernels.moe import TILES_BEFORE
+from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.shapes import KernelShape, kernel_shape, of_ggml, weight_format
 from roofline.timing.levels import crossing_spread
 from roofline.timing.pcie_collectives import of_two_peers, on_host
+from roofline.timing.variants import Variant, variants_of
 
 ATTENTION = ("attention_prefill", "attention_decode")
 """The measurement schema's names of the two attention kernels."""
@@ -131,12 +123,10 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
     if shape is None:
         return Constants(None, {}, {}, upcasts)
     shape, matches = _nearest(ops, shape, choices)
-    if "moe" in matches and matches["moe"].fit.format in TRITON.values():
-        shape = replace(shape, texts={**shape.texts, "tiles": TILES_BEFORE})
-    others = _others(shape, calibration)
+    others = _others(shape, choices)
     if by_expert:
         matches, others = (
-            {op: _of_ranks(match, calibration) for op, match in found.items()} for found in (matches, others)
+            {op: _of_ranks(match, choices) for op, match in found.items()} for found in (matches, others)
         )
     for op, name in choices.also:
         match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts)) if op in matches else None
@@ -173,7 +163,7 @@ def _shape_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices) -> 
 def _nearest(ops: tuple[Op, ...], shape: KernelShape, choices: Choices) -> tuple[KernelShape, Mapping[str, Match]]:
     """The nearest constants by op of the schema, on the host's links and of the weights' format, and their row."""
     hardware, calibration, link = choices.hardware, choices.calibration, ops[0].link
-    matches = _matches(shape, hardware, calibration)
+    shape, matches = _matches(shape, choices)
     if shape.op == "collective" and link is not None and hardware.over_host(link.reach):
         matches = {op: on_host(match, hardware) for op, match in matches.items()}
     chosen = _weight_only(ops, shape, dict(choices.weight_only), hardware)
@@ -265,52 +255,55 @@ def _without(what: str, match: Match) -> str:
     return f"no kernel for {what} was measured: constants of {match.fit.format}, {match.source}"
 
 
-SECOND_KERNELS: Mapping[str, str] = {"nvfp4": MIN_LATENCY}
-"""Formats of experts with a second kernel, and the format of its constants: engines run the faster one."""
-
-
-def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:
+def _others(shape: KernelShape, choices: Choices) -> Mapping[str, Match]:
     """The engine's second kernel for experts of the same format, where it was measured."""
-    second = SECOND_KERNELS.get(str(shape.texts.get("dtype"))) if shape.op == "moe" else None
-    match = calibration.find("moe", second) if second else None
-    own = match is not None and match.fit.format == second and "engine" not in match.crossed
-    return {"moe": match} if match is not None and own else {}
+    for variant in _variants("moe", str(shape.texts.get("dtype")), choices) if shape.op == "moe" else ():
+        match = choices.calibration.find("moe", variant.beside) if variant.beside else None
+        if match is not None and match.fit.format == variant.beside and "engine" not in match.crossed:
+            return {"moe": match}
+    return {}
 
 
-RANK_KERNELS: Mapping[str, str] = {"fp8_block": EXPERT_PARALLEL}
-"""Formats of experts with another kernel where ranks divide the experts, and the format of its constants."""
-
-
-def _of_ranks(match: Match, calibration: Calibration) -> Match:
+def _of_ranks(match: Match, choices: Choices) -> Match:
     """The constants of the kernel for expert ranks, where it was measured as near as that of all experts."""
-    own = RANK_KERNELS.get(match.fit.format) if match.fit.op == "moe" else None
-    found = calibration.find("moe", own) if own else None
-    near = found is not None and found.fit.format == own and found.place == match.place
-    return found if found is not None and near else match
+    for variant in _variants(match.fit.op, match.fit.format, choices):
+        found = choices.calibration.find(match.fit.op, variant.kernel) if variant.ranks else None
+        if found is not None and found.fit.format == variant.kernel and found.place == match.place:
+            return found
+    return match
 
 
-def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -> Mapping[str, Match]:
-    """The constants of a kernel, by op of the schema."""
+def _variants(op: str, format: str, choices: Choices) -> Iterator[Variant]:
+    """The variants that the engine whose kernels were measured runs."""
+    calibration = choices.calibration
+    return variants_of(op, format, calibration.engine, calibration.version, choices.hardware)
+
+
+def _matches(shape: KernelShape, choices: Choices) -> tuple[KernelShape, Mapping[str, Match]]:
+    """The constants of a kernel, by op of the schema, and its shape with the columns of the engine's variant."""
+    hardware, calibration = choices.hardware, choices.calibration
     if shape.op in PASSES:
-        return {shape.op: calibration.find(shape.op, "any") or _default_pass(shape.op)}
+        return shape, {shape.op: calibration.find(shape.op, "any") or _default_pass(shape.op)}
     found = {}
     for op in ATTENTION if shape.op == "attention" else (shape.op,):
         format = _measured_format(op, shape, hardware)
-        match = _of_old_versions(op, format, hardware, calibration) or calibration.find_for(op, format, hardware)
+        variant = _of_variant(op, format, choices)
+        match = variant[0] if variant else calibration.find_for(op, format, hardware)
         if match is not None and _computes(shape, hardware) and not _on_vector_units(shape, match):
             found[op] = match
-    return found
+            shape = replace(shape, texts={**shape.texts, **variant[1]}) if variant and variant[1] else shape
+    return shape, found
 
 
-def _of_old_versions(op: str, format: str, hardware: Hardware, calibration: Calibration) -> Match | None:
-    """The constants of a kernel in Triton that later versions of the engine have replaced, where it was measured."""
-    engine = calibration.engine, calibration.version
-    experts = op == "moe" and format in TRITON and format != "int4_wo" and TRITON_EXPERTS.include(*engine)
-    blocks = (op, format) == ("gemm", "fp8_block") and has_tensor_memory(hardware) and TRITON_QUANTIZED.include(*engine)
-    if not (experts or blocks):
-        return None
-    found = calibration.find(op, TRITON[format])
-    return found if found is not None and found.fit.format == TRITON[format] else None
+def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[str, float]] | None:
+    """The constants of the kernel of the engine's release, where it was measured, and its columns."""
+    for variant in _variants(op, format, choices):
+        if not variant.kernel or variant.ranks:
+            continue
+        found = choices.calibration.find(op, variant.named(format))
+        if found is not None and found.fit.format == variant.named(format):
+            return found, variant.columns
+    return None
 
 
 def _measured_format(op: str, shape: KernelShape, hardware: Hardware) -> str:

@@ -21,8 +21,9 @@ from roofline.bound.roof import Placement, Row
 from roofline.specs.engine import Engine
 from roofline.timing.constants import ATTENTION, LAUNCH, UNMEASURED
 from roofline.timing.kernels import Array
-from roofline.timing.kernels.common import smooth_maximum, units
+from roofline.timing.kernels.common import units
 from roofline.timing.kernels.ggml import PREFIX
+from roofline.timing.kernels.model import smooth_maximum
 from roofline.timing.launches import Kernel
 
 Rows = NDArray[np.intp]

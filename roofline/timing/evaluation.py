@@ -23,7 +23,8 @@ from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Expected, Match
 from roofline.timing.constants import ATTENTION
 from roofline.timing.kernels import Array
-from roofline.timing.kernels.common import smooth_maximum, units
+from roofline.timing.kernels.common import units
+from roofline.timing.kernels.model import smooth_maximum
 from roofline.timing.kernels.shapes import DECODE_QUERIES
 from roofline.timing.launches import IS_DECODE_KERNEL
 

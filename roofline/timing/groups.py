@@ -22,13 +22,12 @@ from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Match
 from roofline.timing.constants import ATTENTION
 from roofline.timing.evaluation import KernelGroup
-from roofline.timing.kernels import Array
-from roofline.timing.kernels.attention_prefill import EXTENDING
-from roofline.timing.kernels.common import numbers
+from roofline.timing.kernels import Array, kernel
 from roofline.timing.kernels.elementwise import PASSES
-from roofline.timing.kernels.mla import FOUR_PARTS, RESCHEDULES
+from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.shapes import KernelShape
 from roofline.timing.launches import Kernel
+from roofline.timing.variants import columns_of
 
 
 def kernel_groups(
@@ -79,14 +78,11 @@ def _group(
         texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
     if op == "attention_decode" and engine["split_kv"] != 1:
         texts["split_kv"] = engine["split_kv"]
-    if op == "attention_prefill" and engine.measured_as(hardware)[0] == EXTENDING:
-        texts["extend"] = 1.0
-    if op == "mla_decode" and shapes[0].by_token:
-        texts["by_token"] = 1.0
-    elif op == "mla_decode" and RESCHEDULES.include(engine.name, engine.version):
-        texts["scheduled"] = 1.0
-    elif op == "mla_decode" and FOUR_PARTS.include(engine.name, engine.version):
-        texts["four"] = 1.0
+    if shapes[0].by_token:
+        texts |= {"by_token": 1.0} if op == "mla_decode" else {}
+    else:
+        measured = engine.measured_as(hardware)
+        texts |= columns_of(op, kernel(op).format(texts), *measured, hardware)
     factor = engine["collective"] if op == "collective" else 1.0
     indices = np.array([index for index, _ in members])
     conversion = engine["kv_conversion"] if op in ATTENTION and members[0][1].upcasts_cache else 0.0
@@ -118,8 +114,14 @@ def _columns(
 
 
 def _with_launch(match: Match, engine: Engine) -> Match:
-    """The constants, with the launch time scaled by the engine's factor."""
+    """The constants, with the launch time scaled by the engine's factor.
+
+    Engines' factors were fitted to launches that included the graph of a benchmark, which is no part of a step.
+    """
     fit, factor = match.fit, engine["launch"]
     if "launch" not in fit.parameters or factor == 1:
         return match
-    return replace(match, fit=replace(fit, parameters={**fit.parameters, "launch": fit.parameters["launch"] * factor}))
+    graph = fit.observed.get("graph", 0.0)
+    scaled = factor * (fit.parameters["launch"] + graph)
+    launch = max(scaled - graph, scaled / 4) if graph else scaled
+    return replace(match, fit=replace(fit, parameters={**fit.parameters, "launch": launch}))

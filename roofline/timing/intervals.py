@@ -55,7 +55,7 @@ WITHIN_KIND: Mapping[str, tuple[float, float]] = {
     "collective": (0.35, 0.35),
 }
 """Correlation r of errors of different shapes of one kind: with the hardware's own constants, and with inherited ones
-(`python -m roofline.validate.score.correlation`: held-out rows at equal tokens; MoE without w4a16_mxfp4)."""
+(`python -m lab.score.correlation`: held-out rows at equal tokens; MoE without w4a16_mxfp4)."""
 
 UNMEASURED_KIND = (0.5, 0.5)
 """The same for kernels without measurements."""

@@ -4,7 +4,7 @@ The logarithm of measured over predicted time has one component a level, in the 
 (Searle, Casella and McCulloch, "Variance Components", 1992): rows within one version of an engine on one device (the
 residuals of a fit), tables of a kernel that engines share, versions of an engine, near ones and those several releases
 apart, devices of a family, engines on a device, families, number formats. Crossing a level adds its variance.
-`roofline.validate.fit.variance` estimates the components: each version, device and engine is predicted from the others,
+`lab.fit.variance` estimates the components: each version, device and engine is predicted from the others,
 and the component is what makes 80% of its rows fall into the interval.
 """
 

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from roofline.specs.hardware import Hardware
 from roofline.specs.host import DEFAULT_HOST, RANKS, Host, list_hosts, load_host
 from roofline.timing.calibration import Expected, Match
-from roofline.timing.kernels import Columns, Mask
+from roofline.timing.kernels import Row
 
 OWN_BYTES = 8 * 2**20
 """Bytes of a message from which engines leave an all-reduce to NCCL (max_size in vLLM's custom_all_reduce.py)."""
@@ -39,11 +39,11 @@ class OwnMatch(Match, frozen=True, kw_only=True):
 
     nccl: Match
 
-    def expected(self, columns: Columns, hardware: Hardware, resident: Mask = False, alone: Mask = False) -> Expected:
+    def expected(self, row: Row, hardware: Hardware) -> Expected:
         """Expected seconds of the kernel that an engine takes for each message."""
-        own = Match.expected(self, columns, hardware, resident, alone)
-        other = self.nccl.expected(columns, hardware, resident, alone)
-        small = np.asarray(columns["bytes"], float) < OWN_BYTES
+        own = Match.expected(self, row, hardware)
+        other = self.nccl.expected(row, hardware)
+        small = np.asarray(row["bytes"], float) < OWN_BYTES
         low, mid, high, inside = (
             np.where(small, mine, theirs) for mine, theirs in zip(own[:4], other[:4], strict=True)
         )
@@ -64,11 +64,9 @@ class HostMatch(Match, frozen=True, kw_only=True):
     fastest: Match
     slowest: Match
 
-    def expected(self, columns: Columns, hardware: Hardware, resident: Mask = False, alone: Mask = False) -> Expected:
+    def expected(self, row: Row, hardware: Hardware) -> Expected:
         """Expected seconds: p50 on the host, p10 on the fastest machine, p90 on the slowest one."""
-        found, low, high = (
-            Match.expected(match, columns, hardware, resident, alone) for match in (self, self.fastest, self.slowest)
-        )
+        found, low, high = (Match.expected(match, row, hardware) for match in (self, self.fastest, self.slowest))
         return found._replace(low=low.low, high=high.high)
 
 

@@ -65,6 +65,11 @@ class Axis(Struct, frozen=True, eq=False):
         """Whether all values are evaluated at once."""
         return self.option.kind is Kind.GRID
 
+    @property
+    def pairs(self) -> list[tuple[Any, Any]]:
+        """The labels with their values."""
+        return list(zip(self.labels, self.values, strict=True))
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -113,26 +118,27 @@ def parse_axes(over: Mapping[str, object]) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def combinations(over: Iterable[str], without: Collection[str] = ()) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def combinations(
+    over: Iterable[str], without: Collection[str] = (), fixed: Collection[str] = ()
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Every combination of axes written like `tp=1,2`, of options not in `without`: labels and values by option name.
 
-    Raises RooflineError as `parse_axis` does.
+    Raises RooflineError as `parse_axis` and `assigned` do.
     """
-    given = assigned(over)
+    given = assigned(over, fixed)
     for name in given:
         if name in without:
             raise RooflineError(f"{name} is no option of a load, and no axis of its deployments")
     axes = parse_axes(given)
-    for place in product(*(range(len(axis)) for axis in axes)):
-        chosen = list(zip(axes, place, strict=True))
-        labels = {axis.name: np.asarray(axis.labels[at]).item() for axis, at in chosen}
-        yield labels, {axis.name: axis.values[at] for axis, at in chosen}
+    for chosen in product(*(axis.pairs for axis in axes)):
+        labels = {axis.name: np.asarray(label).item() for axis, (label, _) in zip(axes, chosen, strict=True)}
+        yield labels, {axis.name: value for axis, (_, value) in zip(axes, chosen, strict=True)}
 
 
-def assigned(over: Iterable[str]) -> dict[str, str]:
+def assigned(over: Iterable[str], fixed: Collection[str] = ()) -> dict[str, str]:
     """The values of axes written like `batch=1:256:log16`, by option name.
 
-    Raises RooflineError for another form, an unknown option, and one that is given twice.
+    Raises RooflineError for another form, an unknown option, one that is given twice, and one that is `fixed`.
     """
     found: dict[str, str] = {}
     for text in over:
@@ -141,6 +147,8 @@ def assigned(over: Iterable[str]) -> dict[str, str]:
             raise RooflineError(f"cannot read the axis {quote(text)}; write it like batch=1:256:log16")
         if (key := find_option(name).name) in found:
             raise RooflineError(f"the axis {key} is given twice")
+        if key in fixed:
+            raise RooflineError(f"{key} is an axis and cannot be fixed as well")
         found[key] = values.strip()
     return found
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.argument import scenario_of
 from roofline.scenario.breakdown import Breakdown, Reading, decode_breakdown, prefill_breakdown, steps
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.command_line import command_words
@@ -84,12 +85,12 @@ def compare(*scenarios: Scenario, metric: Metric = "total") -> Comparison:
 
     Raises RooflineError.
     """
+    for scenario in scenarios:
+        scenario_of(scenario, single=True)
     if len(scenarios) < 2:
         raise RooflineError(f"a comparison needs two or more scenarios, got {len(scenarios)}")
     if metric not in METRICS:
         raise UnknownNameError("metric of a comparison", metric, METRICS)
-    if any(scenario.shape for scenario in scenarios):
-        raise RooflineError("a comparison is of single scenarios: sweep evaluates grids")
     return Comparison(tuple(map(analyze, scenarios)), tuple(map(_label, scenarios)), metric)
 
 

@@ -110,9 +110,7 @@ def users_of(study: Study) -> list[float]:
 def _points(study: Study, place: tuple[int, ...], values: Mapping[str, Any]) -> Iterator[FrontierPoint]:
     options = {name: value for name, value in study.question.fixed.items() if name != "batch"}
     scenario = Scenario(**{"prompt": PROMPT, "generate": OUTPUT, **options, **values})
-    prompt, output = float(scenario.prefix + scenario.prompt), float(scenario.generate)
-    load = Load(prompt, output, concurrency=1, hits=float(scenario.prefix) / prompt)
     users = users_of(study)
-    curve = serve(scenario, load, users)
+    curve = serve(scenario, Load(concurrency=1), users)
     for number, outcome in zip(users, curve.outcomes, strict=True):
         yield FrontierPoint(place, number, outcome, curve.cost(outcome))

@@ -6,7 +6,7 @@ p50 and p90 of the expected time; `ttft` is the p50 or the bound, as a study cho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import reduce
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, suggest
 from roofline.core.expressions import Type
 from roofline.scenario import cost, energy
 from roofline.scenario.analysis import Analysis
@@ -274,8 +274,16 @@ def find_metric(name: str, at: str) -> Metric:
     """The metric called `name`, at the reading `at` if the name has none; raises UnknownNameError."""
     key = f"{name}.{AT[at]}" if name in _TIMED else name
     if key not in METRICS:
-        raise UnknownNameError("metric", name, (*NAMES, *GROUPS))
+        every = (*NAMES, *GROUPS)
+        raise UnknownNameError("metric", name, every, hint=listed(name, every))
     return METRICS[key]
+
+
+def listed(name: object, known: Collection[str]) -> str:
+    """The end of a message about a name that is near none of the known ones: all of these, without readings."""
+    if suggest(name, known):
+        return ""
+    return f"; known: {', '.join(sorted({each for each in known if each.rpartition('.')[2] not in READINGS}))}"
 
 
 def default_metrics(models: Iterable[Model]) -> tuple[str, ...]:

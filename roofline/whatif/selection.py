@@ -109,8 +109,7 @@ def _front_of_two(distinct: NDArray[np.float64]) -> NDArray[np.bool_]:
     last = distinct[:, -1] if distinct.shape[1] == 2 else np.zeros(len(distinct))
     before = np.concatenate([[np.inf], np.minimum.accumulate(last)[:-1]])
     first = np.arange(len(distinct)) == 0
-    lower: NDArray[np.bool_] = (last < before) | first
-    return lower
+    return np.asarray((last < before) | first)
 
 
 def _front_of_many(distinct: NDArray[np.float64]) -> NDArray[np.bool_]:

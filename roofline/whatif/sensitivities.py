@@ -19,10 +19,12 @@ from msgspec import Struct
 
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
+from roofline.core.options import Kind
 from roofline.scenario.analysis import analyze
+from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Reading
-from roofline.whatif.solve.targets import Figures, figures
+from roofline.whatif.solve.targets import Figures, check_reading, figures, read_value
 from roofline.whatif.variation import (
     scaled_bandwidth,
     scaled_capacity,
@@ -57,8 +59,8 @@ class Setting(Struct, frozen=True):
     name: str
     meaning: str
     value: float
-    whole: bool
     at: Callable[[float], Scenario]
+    whole: bool = False
 
 
 class Sensitivity(Struct, frozen=True):
@@ -98,7 +100,9 @@ class Sensitivities(Result, Struct, frozen=True):
 def sensitivity(scenario: Scenario, at: Reading = "mid", step: float = STEP) -> Sensitivities:
     """The sensitivity of TTFT, TPOT, total, tokens/s and memory to every setting of the scenario."""
     low, high = STEPS
-    if not low <= step <= high:
+    scenario_of(scenario, single=True)
+    check_reading(at)
+    if not low <= (step := read_value("step", Kind.NUMBER, step)) <= high:
         raise RooflineError(f"the step must be between {low:g} and {high:g}, got {step:g}")
     base = _metrics(scenario, at)
     found = tuple(_response(setting, base, at, step) for setting in settings_of(scenario))
@@ -115,55 +119,35 @@ def settings_of(scenario: Scenario) -> tuple[Setting, ...]:
     def tuned(*names: str) -> Callable[[float], Scenario]:
         return lambda factor: scenario.changed(engine=scaled_engine(engine, factor, *names))
 
-    def counted(name: str, value: int) -> Setting:
-        at = lambda factor: scenario.at(**{name: round(value * factor)})  # noqa: E731
-        return Setting(name, _COUNTS[name], value, True, at)
+    def counted(name: str, meaning: str, value: int) -> Setting:
+        return Setting(name, meaning, value, lambda factor: scenario.at(**{name: round(value * factor)}), whole=True)
 
-    matrix = device.tensor or device.vector
-    best = max(matrix.values(), default=0.0)
-    host = ("step", "sequence", "gap", "issue")
+    best = max((device.tensor or device.vector).values(), default=0.0)
+    host, generates = ("step", "sequence", "gap", "issue"), scenario.model.task == "generate"
     found = [
-        Setting("bandwidth", "memory bandwidth, B/s", device.memory_bandwidth, False, scaled(scaled_bandwidth)),
-        Setting("peak", "matrix peaks of all formats (the largest, FLOP/s)", best, False, scaled(scaled_peaks)),
+        Setting("bandwidth", "memory bandwidth, B/s", device.memory_bandwidth, scaled(scaled_bandwidth)),
+        Setting("peak", "matrix peaks of all formats (the largest, FLOP/s)", best, scaled(scaled_peaks)),
     ]
     if device.tensor and device.vector:
         value, meaning = device.vector_peak or 0.0, "peaks of the vector unit, FLOP/s"
-        found.append(Setting("vector peak", meaning, value, False, scaled(scaled_vector_peaks)))
-    found.append(Setting("capacity", "memory capacity, B", device.memory_capacity, False, scaled(scaled_capacity)))
+        found.append(Setting("vector peak", meaning, value, scaled(scaled_vector_peaks)))
+    found.append(Setting("capacity", "memory capacity, B", device.memory_capacity, scaled(scaled_capacity)))
     if device.interconnects:
         value, meaning = device.interconnects[0].bandwidth, "bandwidth of all links (the first, B/s)"
-        found.append(Setting("link", meaning, value, False, scaled(scaled_links)))
+        found.append(Setting("link", meaning, value, scaled(scaled_links)))
     found += [
-        Setting(
-            "launch", "kernel launch, as a fraction of the calibrated one", engine["launch"], False, tuned("launch")
-        ),
-        Setting("host", "host time: step, sequence, gap and issue (step, s)", engine["step"], False, tuned(*host)),
-        counted("batch", int(scenario.batch)),
-        counted("prompt", int(_own(scenario, "prompt"))),
+        Setting("launch", "kernel launch, as a fraction of the calibrated one", engine["launch"], tuned("launch")),
+        Setting("host", "host time: step, sequence, gap and issue (step, s)", engine["step"], tuned(*host)),
+        counted("batch", "sequences", int(scenario.batch)),
+        counted("prompt", "prompt tokens", int(scenario.plain.prompt)),
     ]
-    if scenario.model.task == "generate":
-        found.append(counted("generate", int(_own(scenario, "generate"))))
-    precision = scenario.precision
-    weights = precision.weights.linear or precision.base
-    bits = [
-        Setting(
-            "weight bits", "bits of weights", weights.bits, False, lambda factor: with_weight_bits(scenario, factor)
-        )
-    ]
-    if scenario.model.task == "generate":
-        meaning = "bits of the KV cache"
-        bits.append(
-            Setting("KV bits", meaning, precision.kv.bits, False, lambda factor: with_kv_bits(scenario, factor))
-        )
-    return (*found, *bits)
-
-
-_COUNTS = {"batch": "sequences", "prompt": "prompt tokens", "generate": "tokens to generate"}
-
-
-def _own(scenario: Scenario, name: str) -> Any:
-    """A count of the scenario, before techniques."""
-    return getattr(scenario.plain, name)
+    if generates:
+        found.append(counted("generate", "tokens to generate", int(scenario.plain.generate)))
+    weights, kv = scenario.precision.weights.linear or scenario.precision.base, scenario.precision.kv
+    found.append(Setting("weight bits", "bits of weights", weights.bits, lambda x: with_weight_bits(scenario, x)))
+    if generates:
+        found.append(Setting("KV bits", "bits of the KV cache", kv.bits, lambda x: with_kv_bits(scenario, x)))
+    return tuple(found)
 
 
 def _metrics(scenario: Scenario, at: Reading) -> dict[str, float | None]:

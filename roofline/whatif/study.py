@@ -25,11 +25,12 @@ import msgspec.json
 import numpy as np
 from msgspec import Struct, field
 
+from roofline.core.checked import expect
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.core.expressions import Expression, Type, parse_condition
 from roofline.core.options import Kind
-from roofline.scenario.options import NEEDED, OPTIONS, SPELLINGS, find_option, missing, read_options
+from roofline.scenario.options import NEEDED, OPTIONS, SPELLINGS, by_name, missing, read_options
 from roofline.scenario.question import OBJECTS
 from roofline.specs.engine import default_engine, load_engine
 from roofline.specs.hardware import load_devices
@@ -138,10 +139,12 @@ def make_study(
     empty, unless rows are selected.
     Raises RooflineError for invalid names, values or ranges.
 
+    >>> from roofline.whatif import make_study
     >>> study = make_study({"batch": "1:256:log9", "hw": "h100-sxm,mi300x"}, model="llama-3.1-8b", prompt=1024)
     >>> study.points
     18
     """
+    expect(over, Mapping, "over")
     axes = parse_axes(over)
     if not axes:
         raise RooflineError("a study needs an axis, like batch=1:256:log16", options=["over"])
@@ -152,43 +155,32 @@ def make_study(
     varied = {axis.name: _type_of(axis) for axis in axes}
     settled = _read_fixed(fixed, varied)
     values = {name: (value,) for name, value in settled.items()} | {axis.name: axis.values for axis in axes}
-    selection = _selection(_listed(pareto), top, by, varied, at)
+    selection = _selection(_listed("pareto", pareto), top, by, varied, at)
     if metrics is None:
         metrics = default_metrics(map(load_model, values["model"]))
     ranked = [name for name in selection.names if name not in varied]
-    outputs = tuple(dict.fromkeys((*expand(_listed(metrics), at), *ranked)))
+    outputs = tuple(dict.fromkeys((*expand(_listed("metrics", metrics), at), *ranked)))
     if not outputs:
         raise RooflineError("the study has no metrics")
+    if where is not None and not isinstance(where, str):
+        raise RooflineError(f"where takes a condition, such as 'fits and ttft < 500ms', got {quote(where)}")
     condition = None if where is None else parse_condition(where, _types(varied, at))
     tested = condition.names if condition else frozenset()
     figures = (*outputs, *sorted(name for name in tested if name not in varied and name not in outputs))
     check_needs(figures, at, [load_devices(value)[0] for value in values["hw"]], "price" in values)
-    question = Question(
-        fixed=settled,
-        axes=varied,
-        outputs=outputs,
-        figures=figures,
-        at=at,
-        where=where,
-        selection=selection,
-        keep=invalid == "keep" and where is None and selection.everything,
-        sources=_sources(values),
-        objects={
-            (axis.name, label): value
-            for axis in axes
-            if not axis.grid
-            for label, value in zip(axis.labels, axis.values, strict=True)
-            if isinstance(value, Struct)
-        },
-    )
+    keep = invalid == "keep" and where is None and selection.everything
+    named = [((axis.name, label), value) for axis in axes if not axis.grid for label, value in axis.pairs]
+    objects = {place: value for place, value in named if isinstance(value, Struct)}
+    question = Question(settled, varied, outputs, figures, at, where, selection, keep, _sources(values), objects)
     return Study(axes, question)
 
 
 def _read_fixed(fixed: Mapping[str, Any], varied: Mapping[str, Type]) -> dict[str, Any]:
     """The values of the fixed options; raises RooflineError for an axis, or without a model or hardware."""
     objects = {name: value for name, value in fixed.items() if name in OBJECTS or isinstance(value, Struct)}
+    by_name(fixed, OBJECTS)
     read = read_options({name: value for name, value in fixed.items() if name not in objects})
-    read |= {name if name in OBJECTS else find_option(name).name: value for name, value in objects.items()}
+    read |= by_name(objects, OBJECTS)
     for name, value in read.items():
         if isinstance(value, np.ndarray):
             raise RooflineError(f"{name} has several values: make it an axis")
@@ -200,9 +192,12 @@ def _read_fixed(fixed: Mapping[str, Any], varied: Mapping[str, Type]) -> dict[st
     return read
 
 
-def _listed(names: str | Iterable[str]) -> list[str]:
-    """The names of a list, or of a comma-separated text."""
-    return [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
+def _listed(what: str, names: str | Iterable[str]) -> list[str]:
+    """The names of a list, or of a comma-separated text. Raises RooflineError."""
+    found = names.split(",") if isinstance(names, str) else list(names) if isinstance(names, Iterable) else [names]
+    if not all(isinstance(name, str) for name in found):
+        raise RooflineError(f"{what} takes names, such as ttft,memory, got {quote(names)}")
+    return [name.strip() for name in found]
 
 
 def _type_of(axis: Axis) -> Type:
@@ -282,18 +277,18 @@ def assemble(name: str | None, over: Iterable[str], fixed: Mapping[str, Any], qu
 
     None stands for a missing value. Arguments override the study file. Raises RooflineError.
     """
-    given = {find_option(key).name: value for key, value in fixed.items() if value is not None}
+    given = by_name({key: value for key, value in fixed.items() if value is not None})
     file: dict[str, Any] = {}
     if name is not None and is_study(Path(name)):
         file = read_study(Path(name))
     elif name is not None:
+        if Path(name).suffix.lower() in (".yaml", ".yml"):
+            load_model(name)  # raises for a file that is missing or unreadable before its axes are missed
         given["model"] = name
-    axes = assigned(over)
-    for key in axes:
-        if key in given:
-            raise RooflineError(f"{key} is an axis and cannot be fixed as well")
-    varied = {find_option(key).name: values for key, values in file.pop("over", {}).items()}
-    varied = {key: values for key, values in varied.items() if key not in given} | axes
+    axes, own = assigned(over, given), by_name(file.pop("over", {}))
+    varied = {key: values for key, values in own.items() if key not in given} | axes
+    if own and not varied:
+        raise RooflineError(f"{' and '.join(own)} is the study's axis and cannot be fixed: give another axis with it")
     kept = {key: value for key, value in file.items() if key not in axes}
     query = {key: value for key, value in query.items() if value is not None}
     return make_study(varied, **{**kept, **given, **query})
@@ -323,6 +318,8 @@ def read_study(path: Path) -> dict[str, Any]:
             continue
         if name not in OPTIONS and name not in QUERY_KEYS:
             raise SpecError(where, f"unknown key {quote(key)}{suggest(key, (*QUERY_KEYS, *OPTIONS))}")
+        if name in arguments:
+            raise SpecError(where, f"{key} and another name of {name} are given: give one of them")
         if name in ("metrics", "pareto"):
             names = value.split(",") if isinstance(value, str) else value
             if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):

@@ -18,9 +18,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.core.display import Result
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, quote
 from roofline.core.expressions import Type
 from roofline.scenario.analysis import analyze
+from roofline.scenario.argument import beside, scenario_of
 from roofline.scenario.options import OPTIONS, find_option
 from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware
@@ -73,8 +74,8 @@ class Chunks:
     """The chunks of a study by number."""
 
     def __init__(self, study: Study, size: int = CHUNK) -> None:
-        if size < 1:
-            raise RooflineError(f"a chunk needs at least 1 point, got {size}")
+        if not isinstance(size, int) or size < 1:
+            raise RooflineError(f"a chunk needs at least 1 point, got {quote(size)[1:-1]}")
         self.study = study
         self._combinations = math.prod(map(len, study.loops))
         lengths = [len(axis) for axis in study.grid]
@@ -185,13 +186,13 @@ def _figures(question: Question, part: Part) -> dict[str, Any]:
         name: objects[name, label] if (name, label) in objects else OPTIONS[name].read(label)
         for name, label in part.loops.items()
     }
-    options: dict[str, Any] = {**question.fixed, **loops}
+    options: dict[str, Any] = loops
     dimensions = len(part.grid)
     for position, (name, values) in enumerate(part.grid.items()):
         options[name] = values.reshape([-1 if index == position else 1 for index in range(dimensions)])
     if not part.grid:
-        options["batch"] = np.array([options.get("batch", 1)])
-    return figures(analyze(Scenario(**options)), question.figures, question.at)
+        options["batch"] = np.array([question.fixed.get("batch", 1)])
+    return figures(analyze(Scenario.varied(question.fixed, options)), question.figures, question.at)
 
 
 def _bisected(question: Question, part: Part, reason: str) -> tuple[dict[str, Any], Any]:
@@ -419,11 +420,13 @@ def sweep(
     if isinstance(scenario, Study):
         query = {"metrics": metrics, "where": where, "top": top, "by": by, "pareto": pareto or None}
         if given := [*axes, *(name for name, value in query.items() if value is not None)]:
-            raise RooflineError(f"{' and '.join(given)} are given beside a study, which has its own")
+            raise RooflineError(f"{beside(given)} a study, which has its own")
         study = scenario
     else:
-        fixed = scenario.given_options({find_option(name).name for name in axes})
+        fixed = scenario_of(scenario).given_options({find_option(name).name for name in axes})
         study = make_study(axes, metrics, at, where, top, by, pareto, invalid, **fixed)
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise RooflineError(f"an executor has a method submit, as those of concurrent.futures, got {quote(executor)}")
     tally, collector = Tally(), Collector(study.question.selection)
     for answer in answers(study, executor, chunk=chunk, ahead=ahead):
         tally.add(answer)

@@ -15,7 +15,6 @@ from roofline.specs.engine import Engine
 from roofline.specs.formats import Format
 from roofline.specs.hardware import Hardware
 from roofline.specs.schemes import ByDepth, ByGroup, Choice, Mixture, WeightScheme
-from roofline.techniques.changes import precision_of
 from roofline.timing.kernels.common import units
 
 
@@ -68,7 +67,7 @@ def scaled_engine(engine: Engine, factor: float, *names: str) -> Engine:
 
 def with_weight_bits(scenario: Scenario, factor: float) -> Scenario:
     """The scenario with the bits of weights times `factor`; unquantized weights stay."""
-    precision = precision_of(scenario)
+    precision = scenario.precision
     scheme = precision.weights
     special = MappingProxyType({name: _scaled_choice(chosen, factor) for name, chosen in scheme.special.items()})
     linear = None if scheme.linear is None else _scaled_format(scheme.linear, factor)
@@ -78,7 +77,7 @@ def with_weight_bits(scenario: Scenario, factor: float) -> Scenario:
 
 def with_kv_bits(scenario: Scenario, factor: float) -> Scenario:
     """The scenario with the bits of the KV cache times `factor`, in the same arithmetic."""
-    precision = precision_of(scenario)
+    precision = scenario.precision
     # A new name: kernels read the bytes of the cache from its format if that is not the format of queries.
     kv = replace(precision.kv, name=f"{precision.kv.name} x {factor:g}", bits=precision.kv.bits * factor)
     return scenario.changed(precision=replace(precision, kv=kv))

@@ -74,7 +74,7 @@ def test_commands_reproduce_the_goodput(run) -> None:
         ),
         (["--objective", "goodput", "--at", "bound"], "goodput is of expected times"),
         (["--objective", "goodput", "--total", "3s"], "with limits of TTFT and TPOT"),
-        (["--objective", "goodput", "--concurrency", "0"], "must be an integer from 1"),
+        (["--objective", "goodput", "--concurrency", "0"], "must be between 1 and"),
     ],
 )
 def test_user_errors_are_one_sentence(options, said, run) -> None:

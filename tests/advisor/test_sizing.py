@@ -31,12 +31,12 @@ def searched(model, service: Service, hardware: list[str], engine: str | None = 
 
 def test_bad_services_are_told() -> None:
     for arguments, message in (
-        ((0, 100, 100), "rate must be above 0"),
+        ((0, 100, 100), "rate must be between 1e-06"),
         ((5, 100, 1), "at least 2 tokens"),
-        ((5, 100, 100, -1.0), "ttft must be above 0"),
+        ((5, 100, 100, -1.0), "ttft must be seconds above 0"),
         ((5, 100, 100, 1.0, 1.0, "0.9"), "the quantile must be 0.5, 0.95, 0.99 or mean"),
         ((5, 100, 100, 1.0, 1.0, "0.95", 10), "a rate or requests in flight, not both"),
-        ((None, 100, 100, 1.0, 1.0, "0.95", 0), "concurrency must be an integer from 1"),
+        ((None, 100, 100, 1.0, 1.0, "0.95", 0), "concurrency must be between 1 and"),
     ):
         with pytest.raises(RooflineError, match=message):
             Service(*arguments)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from lab.llama_cpp.fit import Timed
+from lab.llama_cpp.measure import time_passes
+from lab.llama_cpp.random_model import write_random_model
 from roofline import load_hardware, load_model
-from roofline.validate.llama_cpp.fit import Timed
-from roofline.validate.llama_cpp.measure import time_passes
-from roofline.validate.llama_cpp.random_model import write_random_model
 from roofline.validate.measure.decoder import with_layers
 
 

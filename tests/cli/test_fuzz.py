@@ -16,8 +16,14 @@ from hypothesis import strategies as st
 from roofline import Hardware, Model, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.core.documents import read_mapping
 from roofline.core.units import Dimension, parse_quantity
-from roofline.reports.documents.analysis import analysis_document, hardware_document, model_document
-from roofline.reports.output.export import as_csv, as_json, as_markdown
+from roofline.reports.documents.analysis import (
+    analysis_document,
+    as_csv,
+    as_markdown,
+    hardware_document,
+    model_document,
+)
+from roofline.reports.output.export import as_json
 from roofline.specs.hardware_files import parse_hardware
 from roofline.specs.huggingface import translate
 from roofline.specs.modelspec import parse_model, to_spec

@@ -62,11 +62,8 @@ def test_files_are_opened_in_one_place_only() -> None:
     opens = re.compile(r"\b(gzip\.|os\.)?open\(|\.read_(text|bytes)\(|\bread_(csv|parquet)\(")
     own = (
         "reports/pages/web.py",
-        "reports/gallery/",
         "reports/tables/resumable.py",
-        "validate/literature.py",
         "validate/measure/host.py",
-        "validate/llama_cpp/demo.py",
         "reports/view/server.py",
     )
     writers = ("roofline/core/inputs.py", "roofline/core/files.py", "validate/tables/rowfile.py")

@@ -34,7 +34,7 @@ def test_it_is_printed_or_written(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("subject", ["hardware", "model", "study"])
 def test_the_shipped_files_are_of_their_schema(run: Run, subject: str) -> None:
     schema = printed(run, subject)
-    folder = {"hardware": "hwspecs", "model": "modelspecs", "study": "reports/gallery"}[subject]
+    folder = {"hardware": "hwspecs", "model": "modelspecs", "study": "lab/gallery"}[subject]
     found = 0
     for path in (ROOT / folder).glob("*.yaml"):
         content = json.loads(json.dumps(yaml.safe_load(path.read_text()), default=str))

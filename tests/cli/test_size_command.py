@@ -164,7 +164,7 @@ def test_unreachable_targets_have_a_result(run) -> None:
         (["--price", "h100-sxn=3"], "unknown hardware"),
         (["--quantile", "some"], "the quantile must be 0.5, 0.95, 0.99 or mean"),
         (["--engine", "vlm"], "unknown engine"),
-        (["--ttft", "2"], "no unit"),
+        (["--ttft", "2"], "takes a time such as 500ms"),
         (["--prompt", "uniform:100:250000"], "prompts of uniform:52:130000, 0.52 times as long, would do"),
     ],
 )

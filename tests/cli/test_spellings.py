@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from roofline import Scenario
+from roofline.cli.scenario_options import parse_scenarios
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -107,3 +110,63 @@ def test_hardware_that_is_asked_for(run: Run, args: tuple[str, ...], said: str) 
     assert (status, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_later_scenarios_change_the_first_as_with_does() -> None:
+    """Two names of one option and a count of devices are replaced; what is not given is not said to be given."""
+    eight, two = parse_scenarios(["llama-3.1-8b --hw 8xh100-sxm --quant fp8", "--quantization awq --tp 2"])
+    assert two == eight.with_(quantization="awq", tp=2) == Scenario("llama-3.1-8b", "h100-sxm", quant="awq", tp=2)
+    assert [eight.given(name) for name in ("generate", "batch", "context")] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--max-concurrency 4", "analyze does not take --concurrency (--max-concurrency)"),
+        ("--rate 4", "analyze does not take --rate;"),
+        ("-ctk q8_0 -ctv q8_0", "no such option: -ctv; keys and values have one format here: --kv"),
+        ("--gpus 2", "no such option: --gpus; tp is the number of devices"),
+        ("--speculative-config {}", "no such option: --speculative-config; name a technique: --with"),
+        ("--port --tp 2", "--port takes a value"),
+        ("--port", "--port takes a value"),
+        ("--batchs 2", "no such option: --batchs; did you mean --batch"),
+        ("--xyzzy", "no such option: --xyzzy; 'roofline analyze --help' lists the options"),
+    ],
+)
+def test_options_that_a_command_has_not_are_explained(run: Run, words: str, message: str) -> None:
+    status, out, err = run("analyze", "llama-3.1-8b", "--hw", "h100-sxm", *words.split())
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_engines_flags_are_read_as_engines_write_them(run: Run) -> None:
+    found, told = scenario(run, *["llama-3.1-8b", "--hw", "h100-sxm", "-fa", "off", "--load_format", "dummy"])
+    assert found == scenario(run, *["llama-3.1-8b", "--hw", "h100-sxm", "--no-flash"])[0]
+    assert told == "roofline: --load_format changes neither speed nor memory, and is left out\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("techniques eagle --level data", "eagle is of level system, not data"),
+        (
+            "sweep llama-3.1-8b --hw h100-sxm --over tp=1,2 -o x.foo",
+            "'x.foo' must end in .csv, .jsonl, .ndjson or .parq",
+        ),
+        ("techniques zzzzqqq", "others"),
+        ("sweep nope.yaml", "'nope.yaml': cannot be read"),
+    ],
+)
+def test_nothing_is_shown_only_with_a_reason(run: Run, words: str, message: str) -> None:
+    status, out, err = run(*words.split())
+    assert (status, out) == (2, "")
+    assert message in err
+
+
+def test_a_varied_degree_replaces_the_count_of_devices(run: Run) -> None:
+    words = ["llama-3.1-8b", "--hw", "8xh100-sxm", "--over", "tp=1,8", "--metrics", "gpus", "--format", "csv"]
+    status, out, err = run("sweep", *words)
+    assert (status, out.split()) == (0, ["tp,gpus", "1,1", "8,8"]), err
+    status, _, err = run("analyze", "llama-3.1-8b", "--hw", "8xh100-sxm", "--tp", "1")
+    assert status == 2
+    assert "'8xh100-sxm' is 8 devices, and the degrees of parallelism need 1" in err

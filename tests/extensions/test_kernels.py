@@ -20,30 +20,40 @@ from tests.extensions.conftest import LoadModule, decode_time, put
 
 PAGED = """
 from msgspec.structs import replace
-from roofline.timing.kernels import Parameter, Unit, column, kernel
+from roofline.timing.kernels import Parameter, Term, Unit, kernel
 
 SHIPPED = kernel("attention_decode")
 LOOKUP = Parameter("page_lookup", Unit.SECONDS, 0.0, 1e-3, 20e-6, "time to look up the pages of a sequence")
 
-def time(columns, hardware, parameters, resident=False):
-    lookup = parameters["page_lookup"] * column(columns, "batch")
-    return SHIPPED.time(columns, hardware, parameters, resident) + lookup
+def terms(shape, hardware, parameters):
+    found = SHIPPED.terms(shape, hardware, parameters)
+    lookup = Term("page lookup", "page_lookup batch", parameters["page_lookup"] * shape.batch)
+    return replace(found, serial=(*found.serial, lookup))
 
 def parameters(format):
     return (*SHIPPED.parameters(format), LOOKUP)
 
-MODEL = replace(SHIPPED, time=time, parameters=parameters)
+MODEL = replace(SHIPPED, terms=terms, parameters=parameters)
 """
 
 SCAN = """
 import numpy as np
-from roofline.timing.kernels import Kernel, Parameter, Regimes, Unit, column
+from msgspec import Struct
+from roofline.timing.kernels import Array, Bound, Kernel, Parameter, Regimes, Term, Terms, Unit, column
 
-def bound(columns, hardware, resident=False):
-    return column(columns, "tokens") * 2 / hardware.memory_bandwidth
+class Scan(Struct, frozen=True):
+    tokens: Array
 
-def time(columns, hardware, parameters, resident=False):
-    return parameters["start"] + bound(columns, hardware) / parameters["share"]
+def shape(row):
+    return Scan(column(row, "tokens"))
+
+def bound(scan, hardware):
+    return Bound(np.zeros_like(scan.tokens), scan.tokens * 2 / hardware.memory_bandwidth)
+
+def terms(scan, hardware, parameters):
+    start = Term("start", "start", parameters["start"])
+    rate = parameters["share"] * hardware.memory_bandwidth
+    return Terms((start, Term("memory", "2 tokens / (share bandwidth)", 2 * scan.tokens, rate)))
 
 def parameters(format):
     return (
@@ -52,8 +62,8 @@ def parameters(format):
     )
 
 MODEL = Kernel(
-    "prefix_scan", time, bound, parameters, Regimes(lambda columns: column(columns, "tokens"), (), ("all",)),
-    shape=("tokens",), ranged=("tokens",), held_out=("tokens",), formatted=(),
+    "prefix_scan", shape, bound, terms, parameters, Regimes(lambda scan: scan.tokens, (), ("all",)),
+    columns=("tokens",), ranged=("tokens",), held_out=("tokens",), formatted=(),
 )
 """
 
@@ -70,11 +80,11 @@ def test_a_model_in_place_of_a_shipped_one_changes_predictions_and_their_explana
     shipped = decode_time()
     with register(paged.MODEL, replace=True):
         assert decode_time() == pytest.approx(shipped + LAYERS * BATCH * 20e-6, rel=1e-6)
-        assert kernel("attention_decode").time is paged.time
+        assert kernel("attention_decode").terms is paged.terms
         answer = analyze(Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), batch=BATCH))
         document = str(explain(answer, "fused_attention", "decode").to_dict())
-        assert "the registered model of the kernel" in document
-        assert "page_lookup" in document
+        assert "kernel: page lookup" in document
+        assert "page_lookup batch" in document
     assert decode_time() == shipped
     assert kernel("attention_decode") == paged.SHIPPED
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pandas as pd
 
+from lab.llama_cpp.random_model import write_random_model
+from lab.score.footprints import read_footprints
 from roofline.reports.output.export import as_json
 from roofline.scenario.lengths import parse_lengths
 from roofline.serving.traces import read_trace
@@ -21,9 +23,7 @@ from roofline.specs.weight_files.safetensors import read_header
 from roofline.validate.fit.calibrate import fitted
 from roofline.validate.imports.convert import import_files
 from roofline.validate.imports.result import Given
-from roofline.validate.llama_cpp.random_model import write_random_model
 from roofline.validate.score.end_to_end import end_to_end
-from roofline.validate.score.footprints import read_footprints
 from roofline.validate.score.kernels import score_file
 from roofline.validate.score.serving import read_cases
 from roofline.validate.tables.rowfile import COLUMNS, RowFile, case_of, read_rows

@@ -14,31 +14,31 @@ from matplotlib.text import Annotation, Text  # noqa: E402
 
 from roofline import Scenario, analyze, load_hardware, load_model  # noqa: E402
 from roofline.core.errors import RooflineError  # noqa: E402
-from roofline.reports import figures  # noqa: E402
+from roofline.reports.figures import measured, operators, scenario, style  # noqa: E402
 from roofline.reports.figures.style import series  # noqa: E402
 
 SCENARIO = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), batch=8, prompt=2048)
 SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
 
-@pytest.mark.parametrize("kind", figures.FORMATS)
+@pytest.mark.parametrize("kind", style.FORMATS)
 def test_files_are_reproducible(kind: str, tmp_path: Path) -> None:
     first, second = tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     for path in (first, second):
-        figures.save(figures.over_batch(SCENARIO, [1, 8, 64]), path)
+        style.save(scenario.over_batch(SCENARIO, [1, 8, 64]), path)
     assert first.read_bytes().startswith(SIGNATURES[kind])
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_an_unknown_ending_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(RooflineError, match="svg, png, pdf"):
-        figures.save(figures.memory(SCENARIO, [1, 2]), tmp_path / "figure.gif")
+        style.save(scenario.memory(SCENARIO, [1, 2]), tmp_path / "figure.gif")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "mamba2-2.7b", "bert-base"])
 def test_numbers_of_points_do_not_overlap(model: str) -> None:
-    figure = figures.rooflines(analyze(Scenario(load_model(model), load_hardware("h200-sxm"), batch=4, prompt=500)))
+    figure = operators.rooflines(analyze(Scenario(load_model(model), load_hardware("h200-sxm"), batch=4, prompt=500)))
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     for panel in figure.axes:
@@ -53,7 +53,7 @@ def test_numbers_of_points_do_not_overlap(model: str) -> None:
 
 def test_curves_equal_the_analysis() -> None:
     batches = [1, 16, 256, 512]
-    figure = figures.over_batch(SCENARIO, batches)
+    figure = scenario.over_batch(SCENARIO, batches)
     lines = {line.get_label(): line for panel in figure.axes for line in panel.get_lines()}
     answer = analyze(SCENARIO.changed(batch=16))
     assert answer.expected.tpot is not None
@@ -64,7 +64,7 @@ def test_curves_equal_the_analysis() -> None:
 
 def test_names_are_not_parsed_as_mathematics(tmp_path: Path) -> None:
     hostile = replace(SCENARIO.model, name="$\\frac{1}{0$ <script>\x1b")
-    figures.save(figures.over_prompt(SCENARIO.changed(model=hostile), [10, 100]), tmp_path / "figure.svg")
+    style.save(scenario.over_prompt(SCENARIO.changed(model=hostile), [10, 100]), tmp_path / "figure.svg")
     assert "<script>" not in (tmp_path / "figure.svg").read_text(encoding="utf-8")
 
 
@@ -74,7 +74,7 @@ def test_predictions_beside_published_figures() -> None:
         {"group": "b", "published": 5.0, "low": 8.0, "mid": 7.0, "high": 6.0, "inside": False},
         {"group": "b", "published": 5.0, "low": None, "mid": 5.0, "high": None, "inside": None},
     ]
-    figure = figures.measured({"anchors": rows})
+    figure = measured.measured({"anchors": rows})
     (panel,) = figure.axes
     assert [container.get_label() for container in panel.containers] == ["a", "b"]
 
@@ -82,8 +82,8 @@ def test_predictions_beside_published_figures() -> None:
 @pytest.mark.parametrize("kind", ["roofline", "batch", "prompt", "memory"])
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mamba2-2.7b", "bert-base", "t5-small"])
 def test_every_figure_of_every_sort_of_model(kind: str, model: str, tmp_path: Path) -> None:
-    scenario = Scenario(load_model(model), load_hardware("l4"), batch=2)
-    figures.save(figures.scenario_figure(kind, scenario), tmp_path / "figure.png")
+    asked = Scenario(load_model(model), load_hardware("l4"), batch=2)
+    style.save(scenario.scenario_figure(kind, asked), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 5000
 
 

@@ -19,8 +19,9 @@ from matplotlib.collections import QuadMesh  # noqa: E402
 from matplotlib.text import Annotation, Text  # noqa: E402
 
 from roofline import RooflineError, load_hardware  # noqa: E402
-from roofline.reports.figures import Picture, draw, save  # noqa: E402
+from roofline.reports.figures.drawing import Picture, draw  # noqa: E402
 from roofline.reports.figures.request import FigureSpec, figure_spec_for, read_figure_spec  # noqa: E402
+from roofline.reports.figures.style import save  # noqa: E402
 from roofline.whatif.study import make_study  # noqa: E402
 from roofline.whatif.sweeps import sweep  # noqa: E402
 from tests.conftest import Run  # noqa: E402

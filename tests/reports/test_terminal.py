@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from roofline import Scenario, analyze, load_hardware, load_model
-from roofline.reports.documents.analysis import analysis_document
+from roofline.reports.documents import analysis
 from roofline.reports.documents.compare import compare_blocks, compare_document
 from roofline.reports.output.blocks import parts
-from roofline.reports.output.terminal import analysis_parts, render, table
+from roofline.reports.output.terminal import render, table
 
 
 def shown(drawn: list[object], width: int) -> str:
@@ -26,8 +26,8 @@ def marks(text: str) -> Counter[str]:
 @pytest.mark.parametrize(("model", "hw"), [("llama-3.1-8b", "h100-sxm"), ("deepseek-v3", "mi300x")])
 def test_an_analysis_is_complete_on_a_narrow_terminal(model: str, hw: str, width: int) -> None:
     answer = analyze(Scenario(load_model(model), load_hardware(hw), batch=8, prompt=2048))
-    document = analysis_document(answer)
-    narrow, wide = shown(analysis_parts(document), width), shown(analysis_parts(document), 200)
+    document = analysis.analysis_document(answer)
+    narrow, wide = shown(analysis.parts(document), width), shown(analysis.parts(document), 200)
     assert max(map(len, narrow.splitlines())) <= width
     assert marks(narrow) == marks(wide)
     if width == 100 and model == "llama-3.1-8b":

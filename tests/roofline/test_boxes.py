@@ -10,7 +10,7 @@ from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.specs.hardware import Span
 from roofline.timing.chains import load_calibration
-from roofline.timing.kernels.collective import collective_bound
+from roofline.timing.kernels import kernel_bound
 
 A6000, H100 = load_hardware("a6000"), load_hardware("h100-sxm")
 BRIDGE, PCIE = 56.25e9, 32e9
@@ -59,9 +59,9 @@ def test_all_to_all_reaches_all_expert_ranks() -> None:
     dispatch = next(op for op in answer.prefill.ops if op.name == "dispatch_all_to_all")
     assert dispatch.bound_time == pytest.approx(dispatch.link_bytes / PCIE)
     columns = {"collective": "alltoall", "ranks": 2.0, "bytes": 1e6}
-    assert collective_bound(columns, A6000) == pytest.approx(0.5e6 / BRIDGE)
-    assert collective_bound({**columns, "reach": 4.0}, A6000) == pytest.approx(0.5e6 / PCIE)
-    both = collective_bound({**columns, "ranks": np.array([2.0, 4.0])}, A6000)
+    assert kernel_bound("collective", columns, A6000) == pytest.approx(0.5e6 / BRIDGE)
+    assert kernel_bound("collective", {**columns, "reach": 4.0}, A6000) == pytest.approx(0.5e6 / PCIE)
+    both = kernel_bound("collective", {**columns, "ranks": np.array([2.0, 4.0])}, A6000)
     assert list(both) == pytest.approx([0.5e6 / BRIDGE, 0.75e6 / PCIE])
 
 
@@ -93,9 +93,9 @@ def test_mesh_bandwidth_grows_with_the_devices() -> None:
         assert op.bound_time == pytest.approx(op.link_bytes / (links * 64e9))
         columns = {"collective": "all_reduce", "ranks": float(ranks), "bytes": 7e6}
         sent = 2 * (ranks - 1) / ranks * 7e6
-        assert float(collective_bound(columns, device)) == pytest.approx(sent / (links * 64e9))
+        assert float(kernel_bound("collective", columns, device)) == pytest.approx(sent / (links * 64e9))
     far = {"collective": "all_reduce", "ranks": np.array([2.0, 2.0]), "reach": np.array([2.0, 8.0]), "bytes": 7e6}
-    assert np.ptp(collective_bound(far, device)) == 0, "any two are neighbours"
+    assert np.ptp(kernel_bound("collective", far, device)) == 0, "any two are neighbours"
 
 
 def test_send_receive_on_a_mesh_takes_one_link() -> None:

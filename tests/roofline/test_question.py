@@ -11,13 +11,25 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from roofline import RooflineError, Scenario, UnknownNameError, analyze, load_hardware, load_model, parse_precision
+from roofline import (
+    RooflineError,
+    Scenario,
+    UnknownNameError,
+    analyze,
+    kv_bytes_per_token,
+    load_hardware,
+    load_model,
+    parameters,
+    parse_precision,
+)
+from roofline.graph.network import Build, network
 from roofline.scenario.settings import Settings
 from roofline.serving import Load, serve
 from roofline.specs.engine import load_engine
 from roofline.techniques import apply_techniques
 from roofline.whatif import make_study, sweep
 from roofline.whatif.solve import Targets, max_batch, max_bits, max_concurrency
+from roofline.whatif.study import read_study
 from tests.paths import ROOT
 
 MODEL, HARDWARE = load_model("llama-2-7b"), load_hardware("a6000")
@@ -66,7 +78,7 @@ def test_a_scheme_by_name_is_a_precision() -> None:
         ({"tp": 3}, "tensor parallelism of 3 does not divide"),
         ({"max_num_seqs": 4, "batch": 5}, "a batch of 5 is more than max_num_seqs allows at once, 4"),
         ({"max_model_len": 100}, "a sequence of 640 tokens is longer than max_model_len 100"),
-        ({"tp": 2, "tensor_parallel_size": 4}, "is given twice"),
+        ({"tp": 2, "tensor_parallel_size": 4}, "and another name of tp are given: give one of them"),
     ],
 )
 def test_what_no_scenario_has_is_refused(options: dict[str, Any], message: str) -> None:
@@ -116,9 +128,88 @@ def test_a_count_of_devices_is_their_tensor_parallelism() -> None:
     assert eight == Scenario("llama-3.1-70b", "h200-sxm", tp=8)
     assert eight.with_(hw="4xh100-sxm").settings.parallel.tensor == 4
     assert eight.with_(hw="h100-sxm").settings.parallel.tensor == 1
-    assert eight.with_(pp=2).settings.parallel.devices == 16
-    with pytest.raises(RooflineError, match="is 8 devices, and the degrees of parallelism need 2"):
-        Scenario("llama-3.1-70b", "8xh200", tp=2)
+    assert eight.with_(tp=2).with_(hw="mi300x").settings.parallel.devices == 2
+    assert eight.with_(tp=2, pp=4).settings.parallel.devices == 8
+    for degrees in ({"tp": 2}, {"tp": 1}, {"pp": 2}):
+        needed = max(degrees.values())
+        with pytest.raises(RooflineError, match=f"is 8 devices, and the degrees of parallelism need {needed}"):
+            Scenario("llama-3.1-70b", "8xh200", **degrees)
+    with pytest.raises(RooflineError, match="'8xh200-sxm' is 8 devices, and the degrees of parallelism need 16"):
+        eight.with_(pp=2)
+
+
+def test_a_degree_that_is_varied_replaces_the_count_of_devices() -> None:
+    found = sweep(Scenario("llama-2-7b", "8xa6000"), tp=[1, 2, 8], metrics="gpus,tpot").columns
+    assert found["gpus"].tolist() == [1, 2, 8]
+    one = sweep(Scenario("llama-2-7b", "a6000"), tp=[1, 2, 8], metrics="gpus,tpot").columns
+    assert found["tpot"].tolist() == one["tpot"].tolist()
+    text = make_study({"tp": "1,2,8"}, "gpus,tpot", model="llama-2-7b", hw="8xa6000")
+    assert sweep(text).columns["tpot"].tolist() == one["tpot"].tolist()
+
+
+def test_names_are_read_from_any_sequence() -> None:
+    asked = Scenario(MODEL, HARDWARE, techniques=["eagle"])
+    assert Scenario(MODEL, HARDWARE, techniques=(name for name in ["eagle"])) == asked  # type: ignore[arg-type]
+    assert Scenario(MODEL, HARDWARE, techniques=map(str, ["eagle"])) == asked  # type: ignore[arg-type]
+    for options, message in (
+        ({"techniques": {"eagle": {"length": 3}}}, "techniques takes names joined by '\\+', got 'a mapping'"),
+        ({"techniques": ["eagle", 3]}, "techniques takes names joined by '\\+', got '3'"),
+        ({"techniques": "eagle,fp8-kv"}, "techniques takes names joined by '\\+', got 'eagle,fp8-kv'"),
+        ({"fusions": 3}, "fusions takes names joined by '\\+', got '3'"),
+        ({"batch": np.array([0, -1])}, "batch must be between 1 and 10000000, got -1"),
+        ({"gpus": 2}, "unknown option of a scenario 'gpus'; tp is the number of devices"),
+        ({"concurrency": 2}, "unknown option of a scenario 'concurrency'; a load or its targets have it"),
+        ({"ctx_size": 100, "engine": "llama.cpp"}, "a sequence of 640 tokens is longer than the 100 of ctx_size"),
+        ({"precision": "fp8", "quant": "fp8"}, "precision and quant name the same"),
+    ):
+        with pytest.raises(RooflineError, match=message):
+            analyze(Scenario(MODEL, HARDWARE, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: parameters("llama-3.1-8b"), "model takes a Model, got 'llama-3.1-8b'"),
+        (lambda: kv_bytes_per_token(MODEL, "fp8"), "precision takes a Precision, got 'fp8'"),
+        (lambda: parse_precision(None), "base takes a text, got 'None'"),
+        (lambda: parse_precision("bf16", kv=8), "kv takes a text, got '8'"),
+        (lambda: Settings(eager="no"), "eager of Settings must be True or False, got 'no'"),
+        (lambda: network(MODEL, parse_precision("bf16"), Build(fusions="x")), "unknown fusion 'x'"),
+        (lambda: make_study("batch=1:4", model=MODEL, hw=HARDWARE), "over takes a mapping, got 'batch=1:4'"),
+    ],
+)
+def test_values_of_another_kind_are_refused(call: Any, message: str) -> None:
+    with pytest.raises(RooflineError, match=message):
+        call()
+
+
+def test_counts_are_read_from_any_sequence() -> None:
+    for batch in (range(1, 4), (1, 2, 3), iter([1, 2, 3])):
+        assert Scenario(MODEL, HARDWARE, batch=batch) == Scenario(MODEL, HARDWARE, batch=np.array([1, 2, 3]))  # type: ignore[arg-type]
+
+
+def test_a_limit_replaces_its_other_name() -> None:
+    asked = Scenario(MODEL, HARDWARE, ctx_size=2000)
+    assert asked.with_(max_model_len=3000) == Scenario(MODEL, HARDWARE, max_model_len=3000)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("options", [{}, {"memory_reading": "static"}])
+def test_points_of_a_grid_without_images_are_those_without_an_encoder(options: dict[str, Any]) -> None:
+    counts = [0, 1, 3]
+    grid = analyze(Scenario("qwen2.5-vl-7b", "h100-sxm", images=np.array(counts), **options))
+    for place, images in enumerate(counts):
+        one = analyze(Scenario("qwen2.5-vl-7b", "h100-sxm", images=images, **options))
+        assert grid.prefill.flops[place] == pytest.approx(one.prefill.flops, rel=1e-12)
+        assert grid.expected.ttft.mid[place] == pytest.approx(one.expected.ttft.mid, rel=1e-12)
+        assert grid.memory.total[place] == pytest.approx(one.memory.total, rel=1e-12)
+
+
+def test_a_study_file_names_an_option_once(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("model: llama-2-7b\nhw: a6000\ntensor_parallel_size: 2\ntp: 4\nover: {batch: [1, 2]}\n")
+    with pytest.raises(RooflineError, match="tp and another name of tp are given: give one of them"):
+        read_study(path)
 
 
 def test_scenarios_compare_hash_copy_and_pickle() -> None:
@@ -209,5 +300,5 @@ def test_the_method_of_a_checkpoint_keeps_it_as_released() -> None:
 def test_a_sweep_of_a_study_takes_no_other_query() -> None:
     study = make_study({"batch": "1,2"}, ["tpot"], model="llama-2-7b", hw="a6000")
     assert sweep(study).points == 2
-    with pytest.raises(RooflineError, match="where are given beside a study"):
+    with pytest.raises(RooflineError, match="where is given beside a study"):
         sweep(study, where="fits")

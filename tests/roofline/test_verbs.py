@@ -18,6 +18,8 @@ import pytest
 
 import roofline
 from roofline import RooflineError, Scenario, advise, analyze, compare, explain, load_model, serve, size, solve, sweep
+from roofline.advisor import Goal, Limits, Service
+from roofline.serving.load import Load, Trace
 from tests.conftest import Run
 
 SMALL = Scenario("llama-3.2-1b", "l4", batch=4, prompt=128, generate=16)
@@ -197,7 +199,7 @@ def test_targets_are_seconds_texts_or_an_object() -> None:
         (lambda: compare(SMALL, OTHER, metric="speed"), "unknown metric of a comparison"),
         (lambda: solve.max_batch(SMALL, tpott=0.02), "tpot"),
         (lambda: solve.max_batch(SMALL, tpot="fast"), "tpot|fast"),
-        (lambda: solve.max_batch(SMALL, solve.Targets(tpot=0.02), ttft=1), "ttft are given beside targets"),
+        (lambda: solve.max_batch(SMALL, solve.Targets(tpot=0.02), ttft=1), "ttft is given beside targets"),
         (lambda: advise(SMALL, objective="speed"), "unknown objective"),
         (lambda: advise(SMALL, quality="any"), "unknown quality"),
         (lambda: advise(SMALL, objectiv="tpot"), "objective"),
@@ -212,6 +214,175 @@ def test_errors_speak_of_the_values(ask: Callable[[], Any], message: str) -> Non
     with pytest.raises(RooflineError, match=message) as found:
         ask()
     assert "--" not in str(found.value)
+
+
+GRID = SMALL.with_(batch=np.array([1, 2]))
+USED = SMALL.with_(batch=None)
+"""A scenario without options of a static batch."""
+
+VERBS: dict[str, Callable[[Any], Any]] = {
+    "analyze": analyze,
+    "serve": lambda given: serve(given, concurrency=2),
+    "compare": lambda given: compare(SMALL, given),
+    "sweep": lambda given: sweep(given, batch=[1]),
+    "advise": advise,
+    "explain": lambda given: explain(given, "tpot"),
+    "sensitivity": roofline.whatif.sensitivity,
+    "max_batch": lambda given: solve.max_batch(given, tpot=1),
+    "max_rate": lambda given: solve.max_rate(given, tpot=1),
+    "min_bits": lambda given: solve.min_bits(given, tpot=1),
+    "min_peak": lambda given: solve.min_peak(given, tpot=1),
+    "max_draft": solve.max_draft,
+    "crossover": solve.crossover,
+    "break_even": lambda given: solve.break_even(SMALL, given),
+}
+
+
+@pytest.mark.parametrize("given", ["llama-3.2-1b", None, [SMALL]], ids=["name", "none", "list"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_takes_a_scenario(verb: str, given: Any) -> None:
+    with pytest.raises(RooflineError, match="a scenario is needed"):
+        VERBS[verb](given)
+
+
+@pytest.mark.parametrize("verb", ["compare", "advise", "explain", "sensitivity", "max_batch", "crossover"])
+def test_what_is_of_one_scenario_takes_no_grid(verb: str) -> None:
+    with pytest.raises(RooflineError, match="of one scenario"):
+        VERBS[verb](GRID)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"batch": 4}, "batch means nothing under load"),
+        ({"batch": 4, "context": 300}, "batch and context mean nothing under load"),
+        ({"memory_reading": "static"}, "memory_reading"),
+        ({"convention": "llm-viewer"}, "convention"),
+        ({"model": "qwen2.5-vl-7b", "hw": "h100-sxm", "images": 4}, "images"),
+        ({"model": "qwen2.5-vl-7b", "hw": "h100-sxm", "image_size": "640x480"}, "image_size"),
+    ],
+)
+def test_options_of_a_static_batch_mean_nothing_under_load(options: dict[str, Any], named: str) -> None:
+    scenario = USED.with_(**options)
+    asked = [
+        lambda: serve(scenario, concurrency=2),
+        lambda: serve(scenario, Load(rate=1.0)),
+        lambda: solve.max_rate(scenario, tpot=1),
+        lambda: solve.max_concurrency(scenario, tpot=1),
+        lambda: advise(scenario, objective="goodput"),
+    ]
+    for ask in asked:
+        with pytest.raises(RooflineError, match=named):
+            ask()
+
+
+def test_defaults_of_a_static_batch_are_no_options() -> None:
+    scenario = USED.with_(batch=1, images=0, convention="physical")
+    assert serve(scenario, concurrency=2).values == (2.0,)
+
+
+TRACE = Trace((0.0, 1.0), (100, 100), (10, 10))
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: serve(USED, values=[1, 2]), "values are those of a Load"),
+        (lambda: serve(USED, values=[1, 2], concurrency=4), "values are those of a Load"),
+        (lambda: serve(USED, Load(offline=4), [1, 2]), "a load with offline has not"),
+        (lambda: serve(USED, concurrency=4, burstiness=2), "burstiness is for a load with rate"),
+        (lambda: serve(USED, rate=4, rounds=2), "rounds is for a load with concurrency"),
+        (lambda: serve(USED, offline=4, rounds=2), "rounds is for"),
+        (lambda: serve(USED, offline=4, simulate=2), "omit simulate"),
+        (lambda: serve(USED, concurrency=4, rounds=2, simulate=2), "omit simulate"),
+        (lambda: serve(USED, concurrency=4, seed=2), "draws no requests"),
+        (lambda: serve(USED, trace=TRACE), "a trace has its own lengths: omit prompt and generate"),
+        (lambda: Load(trace=TRACE, prompt=5), "a trace has its own lengths"),
+        (lambda: Load(rate="4"), "rate must be above 0, got 4"),  # type: ignore[arg-type]
+        (lambda: Load(concurrency=2, hits="0.5"), "prefix_hits"),  # type: ignore[arg-type]
+        (lambda: serve(USED, 4), "a load is a Load"),  # type: ignore[arg-type]
+        (lambda: serve(USED, tp=2), "tp is an option of the scenario"),  # type: ignore[call-arg]
+        (lambda: solve.max_rate(USED, at="bound"), "low, mid, high"),
+        (lambda: solve.max_rate(USED, fits=False), "must fit in memory"),
+        (lambda: solve.max_rate(USED, pools=3), "pools are"),  # type: ignore[arg-type]
+        (lambda: solve.break_even(SMALL, OTHER, tpot=1), "no target of tpot"),
+        (lambda: solve.min_memory(SMALL, fits=False), "about the memory"),
+        (lambda: solve.max_batch(SMALL, "20ms"), "targets are"),  # type: ignore[arg-type]
+        (lambda: solve.Targets(fits="no way"), "true or false"),  # type: ignore[arg-type]
+        (lambda: solve.max_bits(SMALL, schemes=["foo"]), "unknown quantization scheme 'foo'"),
+        (lambda: solve.max_bits(SMALL, schemes=[]), "needs schemes"),
+        (lambda: advise(SMALL, at="x"), "unknown reading of times 'x'; known: bound, high, low, mid"),  # type: ignore
+        (lambda: advise(SMALL, top=-1), "top must be at least 0"),
+        (lambda: advise(SMALL, research="perhaps"), "research must be true or false"),  # type: ignore[arg-type]
+        (lambda: advise(SMALL, gpus=2.5), "gpus takes a whole number"),  # type: ignore[arg-type]
+        (lambda: advise(SMALL, moves=["fp8"]), "moves are"),  # type: ignore[list-item]
+        (lambda: advise(SMALL, "tpot"), "a goal is"),  # type: ignore[arg-type]
+        (lambda: Goal(objective="foo"), "unknown objective"),  # type: ignore[arg-type]
+        (lambda: explain(SMALL, "lm_head", "both"), "unknown phase"),
+        (lambda: explain(SMALL, "xqzzt"), "known: "),
+        (lambda: sweep(SMALL, batch=[1], metrics="xqzzt"), "known: "),
+        (lambda: sweep(SMALL, batch=[1], metrics=3), "metrics takes names"),  # type: ignore[arg-type]
+        (lambda: sweep(SMALL, batch=[1], where=3), "where takes a condition"),  # type: ignore[arg-type]
+        (lambda: sweep(SMALL, batch=[1], chunk="x"), "a chunk"),  # type: ignore[arg-type]
+        (lambda: sweep(SMALL, 3, batch=[1]), "an executor"),  # type: ignore[arg-type]
+        (lambda: size(SMALL, rate=4), "a model is needed"),  # type: ignore[arg-type]
+        (lambda: size("llama-3.2-1b", 4), "a service is"),  # type: ignore[arg-type]
+        (lambda: size("llama-3.2-1b", rate=4, at="low"), "known: high, mid"),  # type: ignore[arg-type]
+        (lambda: size("llama-3.2-1b", rate=4, price=3), "price maps names"),  # type: ignore[arg-type]
+        (lambda: size("llama-3.2-1b", rate=4, memory_reading="static"), "no option that a sizing fixes"),
+    ],
+)
+def test_what_a_verb_does_not_use_is_refused(ask: Callable[[], Any], message: str) -> None:
+    with pytest.raises(RooflineError, match=message) as found:
+        ask()
+    assert "--" not in str(found.value)
+
+
+def test_values_are_read_alike_everywhere() -> None:
+    assert solve.Targets(tpot="20ms") == solve.Targets(tpot=0.02)  # type: ignore[arg-type]
+    assert Limits(ttft="1s", memory="80GB", budget="20/h") == Limits(1.0, None, None, 8e10, None, 20.0)  # type: ignore
+    assert Service("5/s", 100, 100, "1s") == Service(5.0, 100, 100, 1.0)  # type: ignore[arg-type]
+    assert serve(USED, rate=np.float32(2)).values == serve(USED, request_rate="2/s").values  # type: ignore
+    chips = [solve.min_bandwidth(SMALL, chips=names, tpot="9ms").candidates for names in ("l4,a10g", ["l4", "a10g"])]
+    assert chips[0] == chips[1]
+
+
+def test_a_sizing_shows_and_repeats_what_was_fixed() -> None:
+    asked: dict[str, Any] = {"rate": 4, "prompt": 128, "generate": 16, "tpot": "50ms", "hw": "l4"}
+    fixed = size("llama-3.2-1b", weights="int8", kv="fp8", price={"l4": 3}, **asked).choices[0].best
+    assert fixed.configuration.formats == "int8, KV fp8"
+    assert "--weights int8 --kv fp8 --price 3.0" in fixed.command
+    assert "awq" in size("llama-3.2-1b", techniques=["awq"], **asked).choices[0].best.configuration.formats
+    assert "awq" in size("llama-3.2-1b", quantization="awq", **asked).choices[0].best.configuration.formats
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("solve", "max-rate", "--metric", "ttft"), "max-rate does not take --metric"),
+        (("solve", "max-rate", "--batch", "4"), "(--batch)"),
+        (("solve", "max-concurrency", "--at", "bound"), "(--at)"),
+        (("solve", "max-concurrency", "--ignore-memory"), "(--ignore-memory)"),
+        (("solve", "crossover", "--at", "bound"), "crossover does not take --at"),
+        (("solve", "crossover", "--tpot", "3ms"), "crossover does not take --tpot"),
+        (("solve", "max-batch", "--no-chips"), "max-batch does not take --no-chips"),
+        (("solve", "break-even", "--against", "--quant fp8", "--tpot", "1ms"), "no target of tpot"),
+        (("serve", "--over", "tp=1,2", "--tp", "4"), "tp is an axis and cannot be fixed as well"),
+        (("serve", "--concurrency", "4", "--seed", "2"), "(--seed)"),
+    ],
+)
+def test_options_that_a_question_does_not_take_are_refused(words: tuple[str, ...], said: str, run: Run) -> None:
+    command = (*words[:2], *WORDS[:3], *words[2:]) if words[0] == "solve" else (words[0], *WORDS[:3], *words[1:])
+    status, out, err = run(*command)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+def test_a_full_cache_under_load_is_no_lack_of_memory(run: Run) -> None:
+    words = ("llama-3.2-1b", "--hw", "l4", "--objective", "goodput", "--top", "1", "--quality", "lossless")
+    status, out, _ = run("advise", *words)
+    assert status == 0
+    assert "does not fit" not in out
 
 
 @pytest.mark.parametrize("name", ["", ".serving", ".whatif", ".whatif.solve", ".advisor"])

@@ -24,6 +24,7 @@ from roofline.validate.fit.calibrate import fit, fit_shared
 from roofline.validate.fit.constants import hold_out
 from roofline.validate.score.kernels import as_document, score
 from roofline.validate.tables.rows import Measurements, shape_columns
+from tests.validate.synthetic import times
 
 H100 = load_hardware("h100-sxm")
 H200 = load_hardware("h200-sxm")
@@ -54,7 +55,7 @@ def gemm_rows(
             "software": "synthetic 1.0",
         }
     )
-    time = kernel_time("gemm", shape_columns("gemm", frame), load_hardware(name), truth, resident=True, alone=True)
+    time = times(Measurements("gemm", frame, "synthetic"), load_hardware(name), truth)
     frame["latency_us"] = time * 1e6 * np.exp(noise * generator.standard_normal(count))
     return Measurements("gemm", frame, "synthetic")
 
@@ -74,14 +75,13 @@ def test_500_points_recover_the_constants() -> None:
 
 
 def with_caches(op: str, rows: pd.DataFrame, truth: dict[str, float], noise: float = 0.0) -> Measurements:
-    """The rows as the machine runs them: with the caches that the column `cache` says, which None leaves to the op."""
-    cold, public = (rows["cache"] == "cold").to_numpy(), rows["cache"].isna().to_numpy()
-    time = kernel_time(op, shape_columns(op, rows), H100, truth, resident=~cold, alone=public)
+    """The rows as the machine runs them, with the caches that the column `cache` says."""
+    time = times(Measurements(op, rows, "synthetic"), H100, truth)
     scatter = np.exp(noise * np.random.default_rng(5).standard_normal(len(rows)))
     return Measurements(op, rows.assign(latency_us=time * 1e6 * scatter), "synthetic")
 
 
-def decode_rows(count: int, caches: list[str | None]) -> pd.DataFrame:
+def decode_rows(count: int, caches: list[str]) -> pd.DataFrame:
     generator = np.random.default_rng(4)
     kv_heads = generator.choice([1, 2, 4, 8], count)
     return pd.DataFrame(
@@ -97,27 +97,27 @@ def decode_rows(count: int, caches: list[str | None]) -> pd.DataFrame:
             "kv_heads": kv_heads,
             "head_dim": 128,
             "window": 0,
-            "cache": generator.choice(np.array(caches, dtype=object), count),
+            "cache": generator.choice(caches, count),
         }
     )
 
 
-@pytest.mark.parametrize("caches", [["cold"], ["warm"], [None], ["cold", "warm", None]])
-def test_rows_are_fitted_with_their_cache_state(caches: list[str | None]) -> None:
+@pytest.mark.parametrize("caches", [["cold"], ["warm"], ["cold", "warm"]])
+def test_rows_are_fitted_with_their_cache_state(caches: list[str]) -> None:
     """A machine whose L2 is three times as fast as its memory is found again from rows of any kind.
 
     Its predictions of cold rows are right whichever it was fitted on, and rows scored without a word of their caches
     would be off.
     """
     truth = {parameter.name: parameter.default for parameter in kernel("attention_decode").parameters("bf16")}
-    truth |= {"launch": 11e-6, "memory_efficiency": 0.75, "l2_speedup": 3.0, "unit_bandwidth": 200e9}
+    truth |= {"launch": 7e-6, "memory_efficiency": 0.75, "l2_speedup": 3.0, "unit_bandwidth": 200e9}
     found = fit([with_caches("attention_decode", decode_rows(600, caches), truth, noise=0.02)], H100)
-    for kind in ("cold", "warm", None):
+    for kind in ("cold", "warm"):
         (group,) = score([with_caches("attention_decode", decode_rows(400, [kind]), truth)], H100, found, by=("op",))
         assert group.mape < (0.03 if caches[0] == kind or len(caches) > 1 else 0.15), kind
     cold = with_caches("attention_decode", decode_rows(400, ["cold"]), truth)
     silent = Measurements(cold.op, cold.frame.drop(columns="cache"), "synthetic")
-    assert score([silent], H100, found, by=("op",))[0].mape > 0.15
+    assert score([silent], H100, found, by=("op",))[0].mape > 0.05
 
 
 def test_cold_gemm_rows_are_fitted_cold() -> None:

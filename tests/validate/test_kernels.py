@@ -13,7 +13,7 @@ from roofline.specs.hardware import load_hardware
 from roofline.specs.hardware_files import parse_hardware
 from roofline.timing.calibration import Calibration, Fit
 from roofline.timing.chains import load_calibration
-from roofline.timing.kernels import KERNELS, kernel, kernel_bound, kernel_regimes, kernel_time
+from roofline.timing.kernels import KERNELS, kernel, kernel_bound, kernel_regimes, kernel_time, shape_of
 from roofline.timing.kernels.attention_prefill import TILINGS
 from roofline.timing.kernels.elementwise import PASSES
 
@@ -90,7 +90,7 @@ def test_every_parameter_is_physical(op: str) -> None:
     for format in ("bf16", "fp8", "nvfp4", "fp8_block"):
         parameters = kernel(op).parameters(format)
         assert sum(not parameter.optional for parameter in parameters) <= 12
-        optional = sum(one.optional and not (one.host or one.local) for one in parameters)
+        optional = sum(one.optional and not one.local for one in parameters)
         assert optional <= (6 if op == "attention_decode" else 4)  # items of single heads, and windows
         assert len({parameter.name for parameter in parameters}) == len(parameters)
         for parameter in parameters:
@@ -99,19 +99,6 @@ def test_every_parameter_is_physical(op: str) -> None:
             assert parameter.low <= parameter.default <= parameter.high
             if "efficiency" in parameter.name:
                 assert parameter.high <= 1.0
-
-
-def test_benchmark_gaps_are_not_predicted() -> None:
-    """Kernels that are issued one by one leave the device idle between them; in a replayed graph they do not."""
-    columns, constants = {"dtype": "fp8_block", "m": 8192.0, "n": 8192.0, "k": 8192.0}, defaults("gemm", "fp8_block")
-    columns, constants = {**columns, "graph": 0.0}, {**constants, "host": 60e-6}
-    wide = {**constants, "host_gap": constants["host_gap"] + 20e-6}
-    alone, benchmarked = (
-        [float(kernel_time("gemm", columns, H100, found, replayed, replayed)) for found in (constants, wide)]
-        for replayed in (False, True)
-    )
-    assert alone[0] == alone[1]
-    assert benchmarked[1] - benchmarked[0] == pytest.approx(20e-6, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["h100-sxm", "h200-sxm", "b200-sxm", "gb200"])
@@ -124,12 +111,8 @@ def test_block_scaled_gemms_without_graphs_have_the_launch_of_those_with(name: s
         assert blocks is not None
         assert plain is not None
         assert blocks.fit.parameters["launch"] <= plain.fit.parameters["launch"] * (1 + 1e-3)
-    columns = {"dtype": "fp8_block", "m": 16.0, "n": 4096.0, "k": 4096.0, "graph": 0.0}
-    served, timed = (
-        float(load_calibration(device).expected("gemm", columns, device, replayed, replayed).mid)
-        for replayed in (False, True)
-    )
-    assert served < 35e-6 < timed
+    columns = {"dtype": "fp8_block", "m": 16.0, "n": 4096.0, "k": 4096.0}
+    assert float(load_calibration(device).expected("gemm", columns, device).mid) < 35e-6
 
 
 @pytest.mark.parametrize(("op", "dtype"), cases())
@@ -144,12 +127,11 @@ def test_scalar_and_array_agree(op: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("op", "dtype"), cases())
-@pytest.mark.parametrize("resident", [False, True])
-def test_never_below_the_bound(op: str, dtype: str, resident: bool) -> None:
+def test_never_below_the_bound(op: str, dtype: str) -> None:
     columns, _, along = CASES[op]
     columns = {**columns, "op": op, "dtype": dtype, along: np.geomspace(1, 1e5, 40).round()}
-    time = kernel_time(op, columns, H100, defaults(op, dtype), resident)
-    assert np.all(time >= kernel_bound(op, columns, H100, resident))
+    time = kernel_time(op, columns, H100, defaults(op, dtype))
+    assert np.all(time >= kernel_bound(op, columns, H100))
     assert np.all(np.isfinite(time))
 
 
@@ -173,31 +155,6 @@ def test_any_constants_within_bounds_respect_the_bound(data: st.DataObject) -> N
     columns = {**columns, "op": op, "dtype": dtype, along: np.array([1.0, 7.0, 130.0, 5000.0])}
     time = kernel_time(op, columns, H100, constants)
     assert np.all(time >= kernel_bound(op, columns, H100))
-
-
-@pytest.mark.parametrize(("op", "dtype"), cases())
-def test_resident_applies_row_by_row(op: str, dtype: str) -> None:
-    """Rows of one call may be cold or replayed, in a step or alone: each is as if it stood by itself."""
-    columns, _, along = CASES[op]
-    columns = {**columns, "dtype": dtype, along: np.array([1.0, 24.0, 24.0, 24.0, 24.0, 3000.0])}
-    resident, alone = np.array([0, 0, 1, 0, 1, 1], dtype=bool), np.array([0, 0, 0, 1, 1, 0], dtype=bool)
-    together = kernel_time(op, columns, H100, defaults(op, dtype), resident, alone)
-    bounds = kernel_bound(op, columns, H100, resident)
-    for index in range(6):
-        row = {**columns, along: columns[along][index]}
-        own = (bool(resident[index]), bool(alone[index]))
-        np.testing.assert_allclose(kernel_time(op, row, H100, defaults(op, dtype), *own), together[index], rtol=1e-12)
-        np.testing.assert_allclose(kernel_bound(op, row, H100, own[0]), bounds[index], rtol=1e-12)
-    graph = kernel(op).graph_overhead
-    np.testing.assert_allclose(together[3] - together[1], graph, atol=1e-15)
-
-
-def test_cold_weights_are_never_faster_than_resident_ones() -> None:
-    columns = {"dtype": "bf16", "m": 16.0, "n": np.array([1024.0, 4096.0, 16384.0]), "k": 4096.0}
-    parameters = defaults("gemm", "bf16")
-    assert np.all(
-        kernel_time("gemm", columns, H100, parameters) >= kernel_time("gemm", columns, H100, parameters, True)
-    )
 
 
 def test_a_window_caps_the_keys() -> None:
@@ -227,7 +184,7 @@ def test_causal_pairs_under_a_window() -> None:
             "dtype": "bf16", "batch": 1.0, "q_len": float(queries), "kv_len": float(cached + queries), "heads": 1.0,
             "kv_heads": 1.0, "head_dim": 128.0, "window": float(window),
         }  # fmt: skip
-        bound = kernel_bound("attention_prefill", columns, H100, resident=True)
+        bound = kernel("attention_prefill").bound(shape_of("attention_prefill", columns), H100).compute
         np.testing.assert_allclose(bound, 4 * 128 * counted / peak)
 
 
@@ -337,14 +294,14 @@ def test_elementwise_ops_differ_by_name(op: str) -> None:
 
 
 def test_unusual_shapes_have_separate_regimes() -> None:
-    gemm = kernel("gemm").regimes
+    labels = kernel("gemm").regimes.labels
     sizes = {"m": np.array([16.0, 17.0, 17.0, 5000.0]), "n": np.array([1024.0, 4096.0, 4096.0, 256.0])}
-    found = [gemm.labels[index] for index in gemm({**sizes, "k": np.array([1024.0, 1024.0, 512.0, 4096.0])})]
+    sizes |= {"k": np.array([1024.0, 1024.0, 512.0, 4096.0])}
+    found = [labels[index] for index in kernel_regimes("gemm", {**sizes, "dtype": "bf16"})]
     assert found == ["m<=16", "m<=128", "m<=128, n or k < 1024", "m>=4096, n or k < 1024"]
-    prefill = kernel("attention_prefill").regimes
     heads = {"head_dim": np.array([128.0, 128.0, 64.0]), "window": np.array([0.0, 4096.0, 0.0])}
-    assert prefill({"q_len": 300.0, **heads}).tolist() == [1, 5, 5]
-    assert prefill({"q_len": 300.0, "head_dim": 128.0}) == 1
+    columns = {**CASES["attention_prefill"][0], "dtype": "bf16", "q_len": 300.0, **heads}
+    assert kernel_regimes("attention_prefill", columns).tolist() == [1, 5, 5]
 
 
 def test_one_rank_sends_nothing() -> None:
@@ -361,9 +318,6 @@ def test_unknown_names_are_one_sentence() -> None:
         kernel_time("gemm", {"dtype": "nvfp4", "m": 1.0, "n": 1.0, "k": 1.0}, H100, defaults("gemm", "nvfp4"))
     with pytest.raises(RooflineError, match="unknown column 'k'"):
         kernel_time("gemm", {"dtype": "bf16", "m": 1.0, "n": 1.0}, H100, defaults("gemm", "bf16"))
-    odd = {**CASES["moe"][0], "dtype": "bf16", "routing": "odd"}
-    with pytest.raises(RooflineError, match="routing"):
-        kernel_time("moe", odd, H100, defaults("moe", "bf16"))
 
 
 @pytest.mark.parametrize("name", ["h100-sxm", "b300-sxm", "rtx-4090", "mi300x", "a100-pcie-40gb", "gaudi-3"])

@@ -1,14 +1,12 @@
-"""Serving benchmarks: layouts, formats and loads of their rows, scores, and the fit of schedulers."""
+"""Serving benchmarks: layouts, formats and loads of their rows, and scores."""
 
 import gzip
 import json
 
-import numpy as np
 import pytest
 
 from roofline.core.errors import SpecError
 from roofline.specs.scheduler import MIXED, PREFILL_FIRST, Scheduler
-from roofline.validate.fit import serving as fitting
 from roofline.validate.score.serving import Predictor, read_cases, rows_of, score_serving, summarise
 from roofline.validate.tables.names import Unmapped, find_model
 from roofline.validate.tables.serving import COLUMNS, find_profile, to_case
@@ -242,22 +240,3 @@ def test_benchmarks_at_a_rate(tmp_path) -> None:
     (ttft, tpot) = summarise(rows_of([(case, outcome)]), ("metric",))
     assert ttft.mape < 1
     assert tpot.mape < 1
-
-
-def test_a_fit_finds_the_parameters_that_made_its_times(tmp_path) -> None:
-    made = {"latency": 0.05, "request": 2e-3, "prompt_token": 1e-6, "dispatch": 40e-6, "step": 1e-3, "sequence": 20e-6}
-    sizes = [(count, tokens) for count in (1, 2, 4, 8, 16, 32, 64) for tokens in (256, 1024, 2048)]
-    rows = [line(concurrency=count, batch_size=count, osl=128, isl=tokens) for count, tokens in sizes]
-    cases = [to_case(Line(number, row.file, row.cells)) for number, row in enumerate(rows)]
-    logs, labels, _ = fitting.logarithms(cases, {"vllm": made}, Predictor())
-    times = {
-        (id(case), metric): getattr(case, metric) * float(np.exp(value))
-        for value, (case, metric) in zip(logs, labels, strict=True)
-    }
-    from msgspec.structs import replace
-
-    truth = [replace(case, ttft=times[id(case), "ttft"], tpot=times[id(case), "tpot"]) for case in cases]
-    values, found = fitting.fitted(truth)
-    assert np.abs(found.value).mean() < 0.05
-    assert values["vllm"]["latency"] == pytest.approx(0.05, rel=0.3)
-    assert "all" in "\n".join(fitting.report(found))

@@ -24,9 +24,11 @@ from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quo
 from roofline.core.inputs import read_text
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.records import record
+from roofline.timing.calibration import unknown
 from roofline.timing.chains import load_calibration
-from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
+from roofline.timing.kernels import Array, kernel, kernel_regimes
 from roofline.validate.kernels.work import Case
+from roofline.validate.observation import MEASURED, Observation
 from roofline.validate.score.kernels import error_statistics
 from roofline.validate.tables.rowfile import case_of
 from roofline.validate.tables.rows import TEXT, shape_names
@@ -148,8 +150,14 @@ def predict_rows(file: MeasurementFile) -> list[KernelGroup]:
     for (op, format, kernel_name, cache), rows in grouped.items():
         columns = _columns(op, [case for case, _ in rows])
         try:
-            expected = calibration.expected(op, columns, file.hardware, resident=cache != "cold")
-            bound = np.asarray(kernel_bound(op, columns, file.hardware, resident=cache != "cold"))
+            timed = Observation(op, columns, np.full(len(rows), cache != "cold"))
+            match = calibration.find_for(op, kernel(op).format(columns), file.hardware)
+            bound = MEASURED.bound(timed, file.hardware)
+            expected = unknown(bound)
+            if match is not None:
+                constants = MEASURED.constants(match, calibration, timed)
+                mid = MEASURED.observe(op, timed, file.hardware, constants).seconds
+                expected = match.interval(kernel(op).shape(columns), bound, mid)
         except UnsupportedError:
             continue
         measured = np.array([seconds for _, seconds in rows])
@@ -165,9 +173,7 @@ def _columns(op: str, cases: Sequence[Case]) -> dict[str, Any]:
     columns: dict[str, Any] = {"op": op}
     for name in shape_names(op):
         values = [case.columns[name] for case in cases]
-        if name == "routing":
-            columns[name] = np.array(values, dtype=object)
-        else:
+        if name != "routing":
             columns[name] = str(values[0]) if name in TEXT else np.array(values, dtype=np.float64)
     return columns
 

@@ -15,12 +15,13 @@ from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Calibration, Fit, Source
 from roofline.timing.calibration_files import render
 from roofline.timing.chains import load_calibration
-from roofline.timing.kernels import kernel, kernel_regimes
-from roofline.validate.fit.constants import MIN_ROWS, PRIOR_WIDTH, default_start, fit_rows
-from roofline.validate.fit.search import Start
+from roofline.timing.kernels import kernel_regimes
+from roofline.validate.fit.constants import MIN_ROWS, PRIOR_WIDTH, constants_of, default_start, fit_rows
+from roofline.validate.fit.search import Start, every_parameter
+from roofline.validate.observation import MEASURED, Harness
 from roofline.validate.tables.implausible import believable
-from roofline.validate.tables.origin import NONE, by_origin, is_ungraphed
-from roofline.validate.tables.rows import MODULES, Measurements, by_op, headline, only_hardware, read_measurements
+from roofline.validate.tables.origin import NONE, by_origin
+from roofline.validate.tables.rows import Measurements, by_op, headline, only_hardware, read_measurements
 
 SAMPLE = 2400
 """Most rows of a fit; more do not improve a dozen constants."""
@@ -36,19 +37,20 @@ def fit(
     points: int | None = None,
     seed: int = 0,
     source: Source | None = None,
+    harness: Harness = MEASURED,
 ) -> Calibration:
     """The calibration of `hardware` from measurements of it.
 
     `prior` holds the constants to regularise towards (the family's or the pooled calibration); `points` limits the fit
-    to so many random rows of each op and format. Modules are ignored. Raises RooflineError for too few rows.
+    to so many random rows of each op and format. Raises RooflineError for too few rows.
     """
     fits: dict[tuple[str, str], Fit] = {}
-    for op, part in by_op([part for part in parts if part.op not in MODULES]).items():
+    for op, part in by_op(parts).items():
         for format, rows in sorted(part.formats().items()):  # fp8 before fp8_block, which starts from it
             chosen = sample(rows, points or SAMPLE, seed, everything=points is not None)
-            start = _start(op, format, prior, fits)
+            start = _start(op, format, prior, fits, harness)
             try:
-                found = fit_rows(op, format, [(chosen, hardware)], start, seed, hosted=is_ungraphed(chosen))
+                found = fit_rows(op, format, [(chosen, hardware)], start, seed, harness=harness)
             except UnsupportedError:
                 continue
             fits[op, format] = replace(found, rows=len(chosen) if points else len(rows))
@@ -87,14 +89,16 @@ def describe(parts: Sequence[Measurements]) -> Source:
     return Source(software=tuple(sorted(software)), date=datetime.datetime.now(tz=datetime.UTC).date())
 
 
-def _start(op: str, format: str, prior: Calibration | None, own: Mapping[tuple[str, str], Fit]) -> Start:
+def _start(
+    op: str, format: str, prior: Calibration | None, own: Mapping[tuple[str, str], Fit], harness: Harness
+) -> Start:
     """The prior's constants; for block-scaled GEMMs those of the same accelerator's FP8 GEMMs."""
-    known = dict(default_start(op, format).parameters)
-    lacking = {one.name: one.default for one in kernel(op).parameters(format) if one.optional}
+    known = dict(default_start(op, format, harness).parameters)
+    lacking = {one.name: one.default for one in every_parameter(op, format, harness) if one.optional}
     informed = False
     match = prior.find(op, format) if prior else None
     sibling = own.get((op, "fp8")) if format == "fp8_block" and op == "gemm" else None
-    for constants in (match.fit.parameters if match else {}, sibling.parameters if sibling else {}):
+    for constants in (constants_of(one) if one else {} for one in (match.fit if match else None, sibling)):
         known |= {name: value for name, value in constants.items() if name in known and value != lacking.get(name)}
         informed = informed or bool(constants)
     return Start(known, PRIOR_WIDTH["family" if informed else "none"], informed)
@@ -142,6 +146,7 @@ def fit_shared(
     source: Source | None = None,
     min_rows: int = MIN_ROWS,
     free: bool | None = None,
+    harness: Harness = MEASURED,
 ) -> Calibration:
     """One calibration for several accelerators: a family, or all of them (pooled).
 
@@ -151,16 +156,16 @@ def fit_shared(
     """
     gathered: dict[tuple[str, str], list[tuple[Measurements, Hardware]]] = {}
     for hardware, parts in members:
-        for op, part in by_op([part for part in parts if part.op not in MODULES]).items():
+        for op, part in by_op(parts).items():
             for format, rows in part.formats().items():
                 chosen = sample(rows, max(600, SAMPLE * 2 // len(members)), seed)
                 gathered.setdefault((op, format), []).append((chosen, hardware))
     fits: dict[tuple[str, str], Fit] = {}
     for (op, format), together in sorted(gathered.items(), key=lambda item: item[0]):
-        start = _start(op, format, prior, fits)
+        start = _start(op, format, prior, fits, harness)
         if prior is not None and sum(len(part) for part, _ in together) < min_rows:
             continue
-        fits[op, format] = replace(fit_rows(op, format, together, start, seed, free), held_out=True)
+        fits[op, format] = replace(fit_rows(op, format, together, start, seed, free, harness), held_out=True)
     software = [part for _, parts in members for part in parts]
     return Calibration(name, "pooled" if name == "pooled" else "family", fits, source or describe(software))
 

@@ -6,7 +6,7 @@ of all hardware, and w is its width: 50 measurements move the constants that the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from roofline.core.errors import RooflineError
 from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Fit, Residuals
-from roofline.timing.kernels import Array, kernel, kernel_regimes, kernel_time
+from roofline.timing.kernels import Array, Parameters, kernel, kernel_regimes
 from roofline.validate.fit.search import Parts, Start, before_data, fitted_parameters, search
+from roofline.validate.observation import MEASURED, Harness
 from roofline.validate.tables.rows import Measurements
 
 PRIOR_WIDTH = {"family": 0.5, "none": 3.0}
@@ -33,9 +34,9 @@ HALVED = 40
 PERCENTILES = (10.0, 50.0, 90.0)
 
 
-def default_start(op: str, format: str) -> Start:
+def default_start(op: str, format: str, harness: Harness = MEASURED) -> Start:
     """The start of a fit without a prior."""
-    return Start(before_data(op, format), PRIOR_WIDTH["none"], informed=False)
+    return Start(before_data(op, format, harness), PRIOR_WIDTH["none"], informed=False)
 
 
 def fit_rows(
@@ -45,49 +46,45 @@ def fit_rows(
     start: Start,
     seed: int = 0,
     free: bool | None = None,
-    hosted: bool = False,
+    harness: Harness = MEASURED,
     folds: bool = True,
     least: int = MIN_ROWS,
 ) -> Fit:
     """One set of constants for the measurements of one format, on one accelerator or on several together.
 
     With `free` choices are fitted for any number of rows: for libraries other than the prior's; without, those of the
-    start are kept; by default FREE_CHOICE rows decide. `hosted` rows are of a
-    benchmark without CUDA graphs. The residuals are cross-validated over `folds`: halves of the shapes, or
-    accelerators.
+    start are kept; by default FREE_CHOICE rows decide. `harness` is how the rows were timed. The residuals are
+    cross-validated over `folds`: halves of the shapes, or accelerators.
     """
-    if hosted:
-        start = Start(_with_host(op, format, start.parameters), start.width, start.informed)
     count = sum(len(part) for part, _ in parts)
-    required = least if start.informed else 3 * len(fitted_parameters(op, format, parts, hosted))
+    required = least if start.informed else 3 * len(fitted_parameters(op, format, parts, harness))
     if count < required:
         raise RooflineError(f"{count} rows of {op} in {format} are too few to fit; at least {required} are needed")
     chosen = count >= FREE_CHOICE if free is None else free
-    parameters = search(op, format, parts, start, chosen or not start.informed, hosted)
+    parameters = search(op, format, parts, start, chosen or not start.informed, harness)
     errors, labels = [], []
     for held, fitted in _folds(parts, seed) if folds else [(parts, [])]:
         refitted = parameters
         if fitted:
             refit = Start(parameters, start.width, informed=True)
-            refitted = search(op, format, fitted, refit, free=False, hosted=hosted)
+            refitted = search(op, format, fitted, refit, free=False, harness=harness)
         for part, hardware in held:
-            errors.append(-log_errors(part, hardware, refitted))
+            errors.append(-log_errors(part, hardware, refitted, harness))
             labels.append(kernel_regimes(op, part.columns))
     residuals = summarise(op, np.concatenate(errors), np.concatenate(labels))
-    return Fit(op, format, parameters, residuals, ranges(op, [part for part, _ in parts]), count)
+    observed = {one.name: parameters.pop(one.name) for one in harness.parameters(op, format)}
+    return Fit(op, format, parameters, residuals, ranges(op, [part for part, _ in parts]), count, observed=observed)
 
 
-def _with_host(op: str, format: str, parameters: Mapping[str, float]) -> Mapping[str, float]:
-    """The start of a fit to rows without CUDA graphs: host time from its own start where there is none yet."""
-    own = {one.name: one for one in kernel(op).parameters(format) if one.host}
-    unknown = {name: one.start for name, one in own.items() if one.start and parameters.get(name) == one.default}
-    return {**parameters, **unknown}
-
-
-def log_errors(part: Measurements, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
-    """log(predicted / measured) of each row."""
-    predicted = kernel_time(part.op, part.columns, hardware, parameters, part.resident, part.alone)
+def log_errors(part: Measurements, hardware: Hardware, parameters: Parameters, harness: Harness = MEASURED) -> Array:
+    """log(predicted / measured) of each row, with constants of the kernel and of how it was timed."""
+    predicted = harness.observe(part.op, harness.rows(part), hardware, parameters).seconds
     return np.asarray(np.log(predicted / part.seconds))
+
+
+def constants_of(fit: Fit) -> dict[str, float]:
+    """The constants of the kernel and of how it was timed."""
+    return {**fit.parameters, **fit.observed}
 
 
 def _folds(parts: Parts, seed: int) -> list[tuple[Parts, Parts]]:

@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, install
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels import Array, Columns, kernel, kernel_time
+from roofline.timing.kernels import Array, Parameters, kernel
 from roofline.timing.kernels.attention_prefill import TILINGS
-from roofline.timing.kernels.mla import has_own_kernels
+from roofline.validate.observation import MEASURED, Harness
 from roofline.validate.tables.rows import Measurements, joined
 
 ERROR_SCALE = 0.05
@@ -43,12 +42,6 @@ TOLERANCE = 1e-4
 CHOICE_MARGIN = 1.02
 """A choice other than the prior's must lower the loss by more than this factor."""
 
-HIDDEN = ("launch", "odd_rows", "l2_share")
-"""Constants that the host time of a benchmark without CUDA graphs hides: they stay as they start."""
-
-DIFFERENCED = ("launch", "tile_prologue")
-"""Constants that the difference of two times of a kernel does not tell: they stay as they start."""
-
 Parts = Sequence[tuple[Measurements, Hardware]]
 """Tables of one op and format, each with its hardware."""
 
@@ -61,48 +54,50 @@ class Start(Struct, frozen=True):
     informed: bool
 
 
-def before_data(op: str, format: str) -> dict[str, float]:
+def before_data(op: str, format: str, harness: Harness = MEASURED) -> dict[str, float]:
     """The constants before any data."""
-    return {one.name: one.default if one.start is None else one.start for one in kernel(op).parameters(format)}
+    return {one.name: one.default if one.start is None else one.start for one in every_parameter(op, format, harness)}
 
 
 class Rows(Struct, frozen=True):
     """The rows of one accelerator, ready for a search; `weights` are the inverse roots of the sizes of their tables."""
 
-    columns: Columns
+    timed: Any
     hardware: Hardware
     seconds: Array
-    resident: NDArray[np.bool_]
-    alone: NDArray[np.bool_]
     weights: Array
 
     @classmethod
-    def of(cls, parts: Sequence[Measurements], hardware: Hardware) -> Rows:
+    def of(cls, parts: Sequence[Measurements], hardware: Hardware, harness: Harness) -> Rows:
         """The rows of some tables of one op and format."""
         together = joined(parts)
         weights = np.concatenate([np.full(len(part), len(part) ** -0.5) for part in parts])
-        return cls(together.columns, hardware, together.seconds, together.resident, together.alone, weights)
+        return cls(harness.rows(together), hardware, together.seconds, weights)
 
-    def errors(self, op: str, parameters: Mapping[str, float]) -> Array:
+    def errors(self, op: str, parameters: Parameters, harness: Harness) -> Array:
         """log(predicted / measured) of each row."""
-        predicted = kernel_time(op, self.columns, self.hardware, parameters, self.resident, self.alone)
-        return np.log(predicted / self.seconds)
+        predicted = harness.observe(op, self.timed, self.hardware, parameters).seconds
+        return np.asarray(np.log(predicted / self.seconds))
 
 
-def by_accelerator(parts: Parts) -> list[Rows]:
+def by_accelerator(parts: Parts, harness: Harness) -> list[Rows]:
     """The rows of each accelerator together: a formula takes as long for ten rows as for some hundreds."""
     grouped: dict[tuple[str, bool], list[tuple[Measurements, Hardware]]] = {}
     for part, hardware in parts:
         bare = bool(np.any(part.columns.get("bare", 0.0)))  # kernels with and without the rest are not mixed
         grouped.setdefault((hardware.name, bare), []).append((part, hardware))
-    return [Rows.of([part for part, _ in same], same[0][1]) for same in grouped.values()]
+    return [Rows.of([part for part, _ in same], same[0][1], harness) for same in grouped.values()]
 
 
-def fitted_parameters(op: str, format: str, parts: Parts, hosted: bool) -> list[Parameter]:
-    """The parameters of a kernel on such hardware."""
+def every_parameter(op: str, format: str, harness: Harness) -> list[Parameter]:
+    """The parameters of a kernel, and those of how it was timed."""
+    return [*kernel(op).parameters(format), *harness.parameters(op, format)]
+
+
+def fitted_parameters(op: str, format: str, parts: Parts, harness: Harness) -> list[Parameter]:
+    """The parameters of kernels on such hardware."""
     kinds = {hardware.kind for _, hardware in parts}
-    every = kernel(op).parameters(format)
-    return [one for one in every if (not one.kind or {one.kind} == kinds) and (hosted or not one.host)]
+    return [one for one in every_parameter(op, format, harness) if not one.kind or {one.kind} == kinds]
 
 
 class Trial(NamedTuple):
@@ -113,35 +108,33 @@ class Trial(NamedTuple):
     chosen: Mapping[str, float]
 
 
-def search(op: str, format: str, parts: Parts, start: Start, free: bool, hosted: bool = False) -> dict[str, float]:
+def search(
+    op: str, format: str, parts: Parts, start: Start, free: bool, harness: Harness = MEASURED
+) -> dict[str, float]:
     """The best constants over all choices (`free`), or with the choices of the start."""
-    parameters = fitted_parameters(op, format, parts, hosted)
-    problem = Problem(op, parameters, by_accelerator(parts), len(parts), start)
-    screen = problem._replace(rows=by_accelerator(_fewer(parts))) if free else problem
-    hidden = HIDDEN if hosted else DIFFERENCED if all(are_differences(*part) for part in parts) else ()
-    fixed = {name: start.parameters[name] for name in hidden if name in start.parameters}
+    parameters = fitted_parameters(op, format, parts, harness)
+    problem = Problem(op, parameters, by_accelerator(parts, harness), len(parts), start, harness)
+    screen = problem._replace(rows=by_accelerator(_fewer(parts), harness)) if free else problem
+    fixed = {name: start.parameters[name] for name in harness.fixed(parts) if name in start.parameters}
     choices = [one for one in parameters if one.unit is Unit.CHOICE]
     begun = fixed | {one.name: float(int(start.parameters[one.name])) for one in choices}
-    initial = _starts(op, format, parameters, start)
+    initial = _starts(op, format, parameters, start, harness)
     if free:
         first = min((screen.minimise(begun, one, SCREENING) for one in initial), key=screen.cost)
         first = _over_choices(screen, choices, first, parts)
         best = problem.minimise(first.chosen, first.constants, STEPS)
     else:
         best = problem.minimise(begun, start.parameters, STEPS)
-    return {one.name: best.constants.get(one.name, one.default) for one in kernel(op).parameters(format)}
+    return {one.name: best.constants.get(one.name, one.default) for one in every_parameter(op, format, harness)}
 
 
-def are_differences(part: Measurements, hardware: Hardware) -> bool:
-    """Whether rows are differences of two times of kernels that have as many parts for many keys as for few."""
-    return has_own_kernels(hardware) and bool(np.all(np.asarray(part.columns.get("less_kv", 0.0)) > 0.0))
-
-
-def _starts(op: str, format: str, parameters: Sequence[Parameter], start: Start) -> Iterator[Mapping[str, float]]:
+def _starts(
+    op: str, format: str, parameters: Sequence[Parameter], start: Start, harness: Harness
+) -> Iterator[Mapping[str, float]]:
     """The prior, the constants before any data, and, without a prior, midpoints to random ones."""
     yield start.parameters
     if start.informed:
-        yield before_data(op, format)
+        yield before_data(op, format, harness)
         return
     generator = np.random.default_rng(0)
     for _ in range(RESTARTS):
@@ -196,6 +189,7 @@ class Problem(NamedTuple):
     rows: Sequence[Rows]
     tables: int
     start: Start
+    harness: Harness
 
     def cost(self, trial: Trial) -> float:
         """The loss, by CHOICE_MARGIN larger with choices other than the prior's."""
@@ -221,13 +215,12 @@ class Problem(NamedTuple):
 
         def residuals(point: Array) -> Array:
             constants = named(point)
-            data = [row.errors(self.op, constants) * (row.weights * balance) for row in self.rows]
+            data = [row.errors(self.op, constants, self.harness) * (row.weights * balance) for row in self.rows]
             return np.concatenate([*data, (point - prior) * (ERROR_SCALE / self.start.width)])
 
         first = np.clip(np.log([initial[one.name] for one in free]), low + 1e-3, high - 1e-3)
         if not np.isfinite(residuals(first)).all():
-            what = f"{self.op} in {self.rows[0].columns.get('dtype', 'any')}"
-            raise RooflineError(f"rows of {what} have shapes or times beyond what its kernel model computes")
+            raise RooflineError(f"rows of {self.op} have shapes or times beyond what its kernel model computes")
         solution: Any = least_squares(
             residuals,
             first,
@@ -240,5 +233,5 @@ class Problem(NamedTuple):
             diff_step=[3e-3] * len(first),
         )
         constants = named(solution.x)
-        losses = [np.sum(np.abs(row.errors(self.op, constants)) * row.weights**2) for row in self.rows]
+        losses = [np.sum(np.abs(row.errors(self.op, constants, self.harness)) * row.weights**2) for row in self.rows]
         return Trial(float(sum(losses)) / self.tables, constants, chosen)

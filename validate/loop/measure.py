@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import numbers
+from roofline.timing.kernels.formats import numbers
 from roofline.validate.kernels.benchmark import Benchmark
 from roofline.validate.kernels.registry import benchmarks
 from roofline.validate.measure.bench import Outcome, Plan, bar, measure

@@ -22,7 +22,7 @@ from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import parse_precision
 from roofline.timing.chains import load_calibration
-from roofline.timing.kernels.common import numbers
+from roofline.timing.kernels.formats import numbers
 from roofline.validate.loop.host import default_dtype
 from roofline.validate.measure.decoder import Decoder, check, decode_step, layers_that_fit, prefill, with_layers
 from roofline.validate.measure.device import Device, is_out_of_memory, open_device

@@ -18,8 +18,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.core.errors import UnknownNameError
-from roofline.timing.kernels.common import numbers
 from roofline.timing.kernels.elementwise import PASSES
+from roofline.timing.kernels.formats import numbers
 from roofline.validate.kernels.work import Case, work_of
 
 CANDIDATES = 600

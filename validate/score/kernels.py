@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.timing.calibration import Calibration
+from roofline.timing.calibration import Calibration, Expected, unknown
 from roofline.timing.chains import load_calibration
-from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
+from roofline.timing.kernels import Array, kernel, kernel_regimes
 from roofline.timing.kernels.elementwise import PASSES
+from roofline.validate.observation import MEASURED, Harness
 from roofline.validate.tables.implausible import believable
-from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.origin import NONE, Origin, by_origin
-from roofline.validate.tables.rows import MODULES, Measurements, read_measurements
+from roofline.validate.tables.rows import Measurements, read_measurements
 from roofline.validate.tables.weight_only import as_computed
 
 KEYS = ("op", "format", "regime", "hardware", "engine", "version")
@@ -86,21 +86,35 @@ class Scored(Struct, frozen=True):
         return self.regimes < len(kernel(self.op).regimes.sizes)
 
 
+def expected_of(
+    part: Measurements, hardware: Hardware, calibration: Calibration, harness: Harness = MEASURED
+) -> Expected:
+    """What a measurement of these rows should show, with its interval."""
+    model, rows = kernel(part.op), harness.rows(part)
+    match = calibration.find_for(part.op, model.format(part.columns), hardware)
+    if match is None:
+        return unknown(harness.bound(rows, hardware))
+    timed = harness.observe(part.op, rows, hardware, harness.constants(match, calibration, rows))
+    return match.interval(model.shape(part.columns), *timed)
+
+
 def predict(
-    part: Measurements, hardware: Hardware, calibration: Calibration, origin: Origin = NONE
+    part: Measurements,
+    hardware: Hardware,
+    calibration: Calibration,
+    origin: Origin = NONE,
+    harness: Harness = MEASURED,
 ) -> Iterator[Scored]:
     """Predictions for measurements of one op on `hardware`, by format, without those the hardware does not support.
 
-    `origin` is the engine and version of the rows.
+    `origin` is the engine and version of the rows, `harness` how they were timed.
     """
-    if part.op in MODULES:
-        return
     for _, rows in part.formats().items():
         computed = as_computed(rows, hardware)
         columns = computed.columns
         try:
-            expected = calibration.expected(part.op, columns, hardware, rows.resident, rows.alone)
-            bound = kernel_bound(part.op, columns, hardware)
+            expected = expected_of(computed, hardware, calibration, harness)
+            bound = harness.bound(harness.rows(computed), hardware, cold=True)
         except UnsupportedError:
             continue
         label = "/".join(
@@ -132,7 +146,6 @@ def score(
 ) -> list[Group]:
     """The errors by the keys in `by`; other keys read `all`.
 
-    MLA modules and layers count as their kernels (`roofline.validate.tables.mla_modules`).
     Without `hardware`, each row is scored on the accelerator that it names; without `calibration` with the constants of
     the engine and version in its column `software`. Raises RooflineError for an unknown accelerator, or where no row
     has a model.
@@ -142,7 +155,7 @@ def score(
             raise UnknownNameError("grouping", key, KEYS)
     scored = [
         found
-        for part in filter(None, map(mla_decode_rows, parts))
+        for part in parts
         for whole, chosen in _by_hardware(part, hardware)
         for origin, rows in by_origin(whole).items()
         for found in predict(rows, chosen, calibration or _calibration(chosen, origin), origin)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.timing.kernels import kernel_bound
 from roofline.timing.kernels.common import l2_bytes
-from roofline.validate.tables.rows import MODULES, Measurements
+from roofline.validate.observation import MEASURED, Harness
+from roofline.validate.tables.rows import Measurements
 from roofline.validate.tables.weight_only import as_computed
 
 MARGIN = 0.85
@@ -43,19 +43,20 @@ class Believed(NamedTuple):
     left_out: list[str]
 
 
-def believable(parts: Sequence[Measurements], hardware: Hardware | None = None) -> Believed:
+def believable(
+    parts: Sequence[Measurements], hardware: Hardware | None = None, harness: Harness = MEASURED
+) -> Believed:
     """The rows of `parts` that can be true on `hardware`, or on the hardware that each names.
 
     Rows of formats that have no kernel model, or that the hardware does not compute in, are left out, too. Rows of
-    unknown hardware and of whole modules are kept. Raises RooflineError where no row is left.
+    unknown hardware are kept. Raises RooflineError where no row is left.
     """
     kept, left_out = [], []
     for part in parts:
         reasons = np.full(len(part), "", dtype=object)
-        if part.op not in MODULES:
-            for name, rows in part.by_hardware().items():
-                own = (part.frame["hardware"].astype(str) == name).to_numpy()
-                reasons[own] = _reasons(rows, hardware, name)
+        for name, rows in part.by_hardware().items():
+            own = (part.frame["hardware"].astype(str) == name).to_numpy()
+            reasons[own] = _reasons(rows, hardware, name, harness)
         if part.empty:
             left_out.append(f"{part.where}: {part.empty:,} rows of {part.op} with an extent of zero")
         left_out += [_counted(part, reasons == reason, reason) for reason in dict.fromkeys(filter(None, reasons))]
@@ -66,7 +67,7 @@ def believable(parts: Sequence[Measurements], hardware: Hardware | None = None) 
     return Believed(kept, left_out)
 
 
-def _reasons(part: Measurements, hardware: Hardware | None, name: str) -> NDArray[np.object_]:
+def _reasons(part: Measurements, hardware: Hardware | None, name: str, harness: Harness) -> NDArray[np.object_]:
     """Why each row is left out; "" for those that took as long as their bound demands.
 
     Operands that the L2 may hold need no memory traffic.
@@ -81,8 +82,8 @@ def _reasons(part: Measurements, hardware: Hardware | None, name: str) -> NDArra
         where = [position[row] for row in rows.frame.index]
         rows = as_computed(rows, device)
         try:
-            cold = kernel_bound(part.op, rows.columns, device)
-            warm = kernel_bound(part.op, rows.columns, device, rows.resident)
+            timed = harness.rows(rows)
+            cold, warm = harness.bound(timed, device, cold=True), harness.bound(timed, device)
         except (UnknownNameError, UnsupportedError) as error:
             found[where] = f"in {quote(format)}: {error}"
             continue

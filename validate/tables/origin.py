@@ -1,18 +1,13 @@
-"""Where rows come from: the engine and version that ran a kernel, and what its benchmark timed beside the kernel."""
+"""Where rows come from: the engine and version that ran a kernel."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from roofline.specs.version import Releases
 from roofline.timing.chains import ENGINES
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from roofline.validate.tables.rows import Measurements
 
 
@@ -38,21 +33,9 @@ def origin(software: object) -> Origin:
     return Origin(match[1].lower(), match[2]) if match and match[1].lower() in ENGINES else NONE
 
 
-def ran(software: pd.Series[str], *releases: Releases) -> pd.Series[bool]:
-    """Whether each row's software is one of such releases; False where it is missing."""
-    names = software.fillna("").astype(str)
-    known = {name: any(one.include(*origin(name)) for one in releases) for name in names.unique()}
-    return names.map(known).astype(bool)
-
-
 def by_origin(part: Measurements) -> dict[Origin, Measurements]:
     """The measurements by engine and version."""
     if "software" not in part.frame:
         return {NONE: part}
     names = part.frame["software"].map({name: origin(name) for name in part.frame["software"].unique()})
     return {found: part.rows((names == found).to_numpy()) for found in dict.fromkeys(names)}
-
-
-def is_ungraphed(part: Measurements) -> bool:
-    """Whether the rows were timed without CUDA graphs."""
-    return bool(part.alone.all() and np.all(np.asarray(part.columns.get("graph", 1.0)) == 0.0))

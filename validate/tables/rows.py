@@ -4,16 +4,14 @@ Columns: `hardware, op`, the shape columns of the op, `latency_us`, and optional
 rows are numbered from 1 in messages, header not counted.
 
 `cache` is `cold` (no operands in the caches) or `warm` (all that fit), written by `roofline validate measure`. Rows
-without it are of public benchmarks, which replay a few buffers in a graph of one kernel.
+without it are of benchmarks that replay a few buffers, as most do.
 
-Public tables call formats, all-reduce kernels and MLA's ranks by other names or leave them out: `_named` translates.
-Rows with an extent of zero, of kernels that did not run, are left out and counted (`Measurements.empty`).
+Rows with an extent of zero, of kernels that did not run, are left out and counted (`Measurements.empty`). Tables of
+other collectors are translated on the way (`read_measurements`).
 
 `bare` 1 marks times without the kernels that quantize activations, sort tokens or write the KV cache (tables of tuned
 kernels); a fit accepts rows of one value. `causal` 0 is unmasked attention, `keys_only` 1 decode over a cache without
-values, `ungrouped` 1 decode by a kernel without grouped heads, `eager` 1 GEMMs whose activations PyTorch operators
-quantize one by one, `graph` 0 kernels that a benchmark launches anew each time, not in a CUDA graph. What benchmarks of
-experts do on several devices is in `consecutive`, `arriving`, `clamped` and `rerouted` (`roofline.timing.kernels.moe`).
+values, `ungrouped` 1 decode by a kernel without grouped heads, `gated` 0 experts of two matrices.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,22 +29,11 @@ from numpy.typing import NDArray
 
 from roofline.core.documents import finite_number
 from roofline.core.errors import SpecError, quote, suggest
-from roofline.timing.kernels import KERNELS, Columns, kernel
-from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
-from roofline.timing.kernels.moe import OPTIONS
-from roofline.validate.tables import experts
+from roofline.timing.kernels import KERNELS, Row, kernel
 from roofline.validate.tables.frames import read_frame
-from roofline.validate.tables.kernel_benchmarks import gemm_formats, timed_beside
-from roofline.validate.tables.mla_heads import heads_of_rank
 
 if TYPE_CHECKING:
     import pandas as pd
-
-MODULES = {
-    "mla_prefill_module": ("dtype", "kv_dtype", "gemm_dtype", "model", "batch", "q_len", "kv_len", "heads", "tp"),
-    "mla_decode_module": ("dtype", "kv_dtype", "gemm_dtype", "model", "batch", "q_len", "kv_len", "heads", "tp"),
-}
-"""Modules of several kernels: read and checked, but without a kernel model."""
 
 TEXT = (
     *("hardware", "op", "dtype", "kv_dtype", "gemm_dtype", "model", "routing", "collective", "variant"),
@@ -55,29 +43,21 @@ TEXT = (
 
 MAY_BE_ZERO = ("window",)
 
-DTYPES = {"sq": "int8"}
-"""Names of formats in public tables: SmoothQuant's GEMMs multiply INT8 weights and activations."""
-
-MLA_RANKS = {"latent": 512, "rope": 64}
-"""Elements of the latent and of the rotary key where a table of MLA names none: those of DeepSeek-V3."""
-
-WITHOUT_KV_WRITE = ("vLLM 0.22.0",)
-"""Software whose public tables time attention without the kernel that writes the KV cache."""
-
 OPTIONAL = {
-    "bare": 0.0,
-    "causal": 1.0,
-    "graph": 1.0,
-    **dict.fromkeys(("keys_only", "ungrouped", "eager", "scheduled", "four", "extend", "less_kv", *OPTIONS), 0.0),
+    **dict.fromkeys(("causal", "gated"), 1.0),
+    **dict.fromkeys(("bare", "keys_only", "ungrouped", "extend", "scheduled", "four", "tiles"), 0.0),
 }
-"""Optional columns of the formulas, with their defaults."""
+"""Optional columns of kernel models, with what they are where they are absent."""
+
+FLAGS = tuple(name for name in OPTIONAL if name != "tiles")
+"""Those of ones and zeros."""
 
 CACHES = ("cold", "warm")
 
 WORDS = frozenset((*TEXT, "cache"))
-NUMBERS = frozenset(
-    name for op in (*KERNELS, *MODULES) for name in (*(MODULES.get(op) or kernel(op).shape), *OPTIONAL, "latency_us")
-) - WORDS | {"gated", "key_heads"}
+NUMBERS = (
+    frozenset(name for op in KERNELS for name in (*kernel(op).columns, *OPTIONAL, "latency_us", "key_heads")) - WORDS
+)
 """Columns of text and of numbers, of any op."""
 
 MICROSECONDS = (1e-6, 1e12)
@@ -111,26 +91,25 @@ class Measurements(Struct, frozen=True):
         return self.frame["latency_us"].to_numpy(dtype=np.float64) * 1e-6
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> Row:
         """The shape columns as arrays; text columns with one value as text."""
         return shape_columns(self.op, self.frame)
 
     @property
-    def resident(self) -> NDArray[np.bool_]:
+    def warm(self) -> NDArray[np.bool_]:
         """The rows with operands in the caches (all but `cold` ones)."""
-        return np.asarray(self._cache != "cold", dtype=bool)
+        return np.asarray(self.cache != "cold", dtype=bool)
 
     @property
-    def alone(self) -> NDArray[np.bool_]:
-        """The rows of public benchmarks, whose graphs hold a single kernel."""
-        return ~np.isin(self._cache, CACHES)
-
-    @property
-    def _cache(self) -> NDArray[np.str_]:
+    def cache(self) -> NDArray[np.str_]:
         """The column `cache`; empty strings where it is absent."""
         if "cache" not in self.frame:
             return np.full(len(self), "", dtype=np.str_)
         return self.frame["cache"].fillna("").to_numpy(dtype=np.str_)
+
+    def numbers(self, name: str, usual: float) -> NDArray[np.float64]:
+        """A column of numbers, `usual` where a row has none."""
+        return self.frame[name].fillna(usual).to_numpy(dtype=np.float64)
 
     def rows(self, chosen: Any) -> Measurements:
         """The measurements at a mask or at positions."""
@@ -153,19 +132,15 @@ class Measurements(Struct, frozen=True):
         return {kernel(self.op).format(part.columns): part for part in parts}
 
 
-def shape_columns(op: str, frame: pd.DataFrame) -> Columns:
+def shape_columns(op: str, frame: pd.DataFrame) -> Row:
     """The shape columns of `frame` for `roofline.timing.kernels`."""
     columns: dict[str, Any] = {"op": op}
     for name in shape_names(op):
         if name not in TEXT:
             columns[name] = frame[name].to_numpy(dtype=np.float64)
-        elif name == "routing":
-            columns[name] = frame[name].to_numpy(dtype=object)
-        else:
+        elif name != "routing":
             values = frame[name].unique()
             columns[name] = str(values[0]) if len(values) == 1 else frame[name].to_numpy(dtype=object)
-    if op == "moe":
-        columns |= {"gated": experts.gated(frame), "tiles": experts.tiles(frame)}
     if "key_heads" in frame:
         columns["key_heads"] = frame["key_heads"].fillna(frame["heads"]).to_numpy(dtype=np.float64)
     for name, usual in OPTIONAL.items():
@@ -176,23 +151,34 @@ def shape_columns(op: str, frame: pd.DataFrame) -> Columns:
 
 def shape_names(op: str) -> tuple[str, ...]:
     """The shape columns of `op`."""
-    return MODULES[op] if op in MODULES else kernel(op).shape
+    return kernel(op).columns
 
 
-def read_measurements(path: Path) -> list[Measurements]:
+Translate = Callable[[Any, str], Any]
+"""From a table (a data frame) of one op, with plain columns, to the schema."""
+
+
+def read_measurements(
+    path: Path,
+    translate: Translate = lambda table, _: table,
+    others: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> list[Measurements]:
     """The checked measurements in a Parquet or CSV file, or in the files of a folder, by op and file.
 
-    Raises SpecError with the file and the first wrong row.
+    `translate` turns the rows of another collector into the schema; `others` are ops beside those of kernel models,
+    with their shape columns. Raises SpecError with the file and the first wrong row.
     """
     if path.is_dir():
         inside = sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".csv"))
         if not inside:
             raise SpecError(str(path), "has no .parquet or .csv file")
-        return [part for file in inside for part in read_measurements(file)]
-    return _check(read_frame(path), str(path))
+        return [part for file in inside for part in read_measurements(file, translate, others)]
+    return _check(read_frame(path), str(path), translate, others)
 
 
-def _check(frame: pd.DataFrame, where: str) -> list[Measurements]:
+def _check(
+    frame: pd.DataFrame, where: str, translate: Translate, others: Mapping[str, tuple[str, ...]]
+) -> list[Measurements]:
     if len(frame) == 0:
         raise SpecError(where, "has no rows")
     if not all(isinstance(name, str) for name in frame.columns) or not frame.columns.is_unique:
@@ -201,7 +187,7 @@ def _check(frame: pd.DataFrame, where: str) -> list[Measurements]:
     frame = _plain(frame.reset_index(drop=True), where)
     for name in ("hardware", "op"):
         _refuse(frame[name].isna(), f"the column {quote(name)} is empty", where)
-    known = (*KERNELS, *MODULES)
+    known = (*KERNELS, *others)
     unknown = ~frame["op"].isin(known)
     if unknown.any():
         op = str(frame["op"][unknown].iloc[0])
@@ -212,46 +198,22 @@ def _check(frame: pd.DataFrame, where: str) -> list[Measurements]:
     _refuse(frame.duplicated(), "the row repeats an earlier one", where)
     parts = []
     for op in map(str, frame["op"].unique()):
-        part, empty = _without_empty(_named(frame[frame["op"] == op], op), op)
+        names = others[op] if op in others else shape_names(op)
+        part, empty = _without_empty(translate(frame[frame["op"] == op], op), names)
         if part.empty:
             continue
-        others = [name for name in part if name not in shape_names(op) and part[name].isna().all()]
-        part = part.drop(columns=others)  # the shapes of other ops in the same file
-        _check_shapes(part, op, where)
+        absent = [name for name in part if name not in names and part[name].isna().all()]
+        part = part.drop(columns=absent)  # the shapes of other ops in the same file
+        _check_shapes(part, op, names, where)
         parts.append(Measurements(op, part, where, empty))
     if not parts:
         raise SpecError(where, "has only rows with an extent of zero")
     return parts
 
 
-def _named(frame: pd.DataFrame, op: str) -> pd.DataFrame:
-    """The rows of one op with the schema's names and MLA's ranks."""
-    columns: dict[str, Any] = {}
-    if "dtype" in frame:
-        columns["dtype"] = frame["dtype"].replace(DTYPES)
-    if op in ("attention_prefill", "attention_decode") and "software" in frame and "bare" not in frame:
-        columns["bare"] = frame["software"].isin(WITHOUT_KV_WRITE).astype(np.float64)
-    columns |= timed_beside(frame.assign(**columns), op)
-    if op == "gemm" and "dtype" in frame:
-        columns["dtype"] = gemm_formats(frame.assign(**columns))
-    if op == "moe":
-        columns |= experts.named(frame)
-    if op == "mla_decode":
-        columns |= {name: rank for name, rank in MLA_RANKS.items() if name not in frame or frame[name].isna().all()}
-    if op in ("mla_prefill", "mla_decode") and "heads" in frame:
-        columns["heads"] = heads_of_rank(frame["heads"])
-    if op == "collective" and {"collective", "kernel"} <= set(frame):
-        kernels, names = frame["kernel"].fillna("").astype(str), frame["collective"]
-        reducing = names == "all_reduce"
-        for own, part in zip(OWN_ALL_REDUCES, ("custom", "TRTLLM"), strict=True):
-            names = names.mask(reducing & kernels.str.contains(part, regex=False, case=False), own)
-        columns["collective"] = names.mask((names == OWN_ALL_REDUCES[0]) & kernels.str.endswith("_eager"), EAGER)
-    return frame.assign(**columns)
-
-
-def _without_empty(frame: pd.DataFrame, op: str) -> tuple[pd.DataFrame, int]:
+def _without_empty(frame: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, int]:
     """The rows whose extents are above zero, and the number of others."""
-    extents = [name for name in shape_names(op) if name not in TEXT and name not in MAY_BE_ZERO and name in frame]
+    extents = [name for name in names if name not in TEXT and name not in MAY_BE_ZERO and name in frame]
     empty = (frame[extents] == 0).any(axis=1)
     return frame[~empty], int(empty.sum())
 
@@ -326,9 +288,9 @@ def _check_latency(frame: pd.DataFrame, where: str) -> None:
     _refuse((latency < low) | (latency > high), f"'latency_us' is outside {low:g} to {high:g}", where)
 
 
-def _check_shapes(frame: pd.DataFrame, op: str, where: str) -> None:
-    _require(frame, shape_names(op), where, f" for {op}")
-    for name in shape_names(op):
+def _check_shapes(frame: pd.DataFrame, op: str, names: Sequence[str], where: str) -> None:
+    _require(frame, names, where, f" for {op}")
+    for name in names:
         values = frame[name]
         if name in TEXT:
             _refuse(values.isna(), f"the column {quote(name)} is empty", where)
@@ -338,7 +300,7 @@ def _check_shapes(frame: pd.DataFrame, op: str, where: str) -> None:
         wrong = (values < least) | (values != np.floor(values))
         _refuse(wrong, f"{quote(name)} is no whole number of at least {least}", where)
         _refuse(values > MAX_EXTENT, f"{quote(name)} is above {MAX_EXTENT:.0e}", where)
-    for name in (name for name in (*OPTIONAL, "gated") if name in frame):
+    for name in (name for name in FLAGS if name in frame):
         _refuse(~(frame[name].isna() | frame[name].isin((0.0, 1.0))), f"{quote(name)} is neither 0 nor 1", where)
     if "key_heads" in frame:
         _refuse(frame["key_heads"] < 1, "'key_heads' is no whole number of at least 1", where)
@@ -376,7 +338,9 @@ def only_hardware(parts: Sequence[Measurements], where: str) -> str:
 def headline(part: Measurements) -> NDArray[np.bool_]:
     """The rows of the headline MAPE: n, k >= 1024 for GEMMs; head_dim 128 and full window for attention."""
     unusual = kernel(part.op).regimes.unusual
-    return np.ones(len(part), dtype=bool) if unusual is None else ~unusual.among(part.columns)
+    if unusual is None:
+        return np.ones(len(part), dtype=bool)
+    return ~unusual.among(kernel(part.op).shape(part.columns))
 
 
 def joined(parts: Iterable[Measurements]) -> Measurements:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import FORMATS
+from roofline.timing.kernels.formats import FORMATS
 from roofline.validate.tables.rows import Measurements
 
 WEIGHT_ONLY = {1: "int8_wo", 0: "int4_wo"}

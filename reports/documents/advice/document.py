@@ -14,7 +14,7 @@ from roofline.advisor.search.plan import Plan
 from roofline.advisor.search.trials import Trial
 from roofline.core.errors import RooflineError
 from roofline.reports.documents.analysis import interval, scenario_header
-from roofline.reports.output.blocks import finite
+from roofline.reports.output.blocks import finite, picked
 from roofline.timing.intervals import Estimate
 from roofline.whatif.metrics import find_metric
 
@@ -26,8 +26,8 @@ FIGURES = ("ttft", "tpot", "total", "tokens_per_s", "energy", "energy.tdp", "cos
 EXACT_FIGURES = ("memory", "gpus", "usd_per_hour")
 
 
-def advice_document(advice: Advice, top: int) -> dict[str, Any]:
-    """The JSON document of advice; `top` is the number of single changes shown."""
+def advice_document(advice: Advice) -> dict[str, Any]:
+    """The JSON document of advice."""
     goal, base, plan = advice.case.goal, advice.base, advice.plan
     surest = None if plan.sure else advice.surest
     followed = {step.move.name for step in plan.steps if plan.sure}
@@ -45,14 +45,14 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
         "figures": _figures(base),
         "misses": _missed(base),
         "findings": [
-            {"rule": rule, **finite({name: getattr(entry, name) for name in ("text", "share", "of", "evidence")})}
+            {"rule": rule, **finite(picked(entry, "text", "share", "of", "evidence"))}
             for rule, entry in advice.bottlenecks
         ],
         "recommendations": [_recommendation(entry, base) for entry in advice.recommendations],
         "other_engines": [_recommendation(entry, base) for entry in advice.engines],
         "other_hardware": [_recommendation(entry, base) for entry in advice.hardware],
         "no_benefit": [
-            {"move": entry.move, "gain": finite(entry.gain), "reason": entry.reason, "rule": entry.rule}
+            finite(picked(entry, "move", "gain", "reason", "rule"))
             for entry in advice.no_benefit
             if entry.move not in followed and (entry.gain is None or base.fits)
         ],
@@ -60,7 +60,7 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
         "not_possible": dict(advice.refused),
         "plan": _plan(plan, goal, base),
         "instead": None if surest is None else surest.move.name,
-        "shown": top,
+        "shown": advice.top,
     }
 
 
@@ -71,19 +71,15 @@ def _load(base: Trial) -> dict[str, Any]:
 
 def _figures(trial: Trial) -> dict[str, Any]:
     """All known figures, at the bound and with their intervals; of goodput those under load, TTFT and TPOT at p95."""
-    found: dict[str, Any] = {}
     if trial.goal.loaded:
         served = trial.goal.served(trial.analysis)
-        found = {name: finite(interval(served.latency(name))) for name in ("ttft", "tpot")}
+        found: dict[str, Any] = {name: finite(interval(served.latency(name))) for name in ("ttft", "tpot")}
         found |= {"tokens_per_s": served.rate * served.load.outputs.mean, "goodput": served.value}
-        return found | {name: value for name in EXACT_FIGURES if (value := _value(trial, name)) is not None}
-    for name in FIGURES:
+    else:
         readings = ("bound",) if trial.goal.at == "bound" else ("bound", "low", "mid", "high")
-        values = {reading: _value(trial, f"{name}.{reading}") for reading in readings}
-        if values[readings[-1]] is not None:
-            found[name] = values
-    found.update({name: value for name in EXACT_FIGURES if (value := _value(trial, name)) is not None})
-    return found
+        each = {name: {reading: _value(trial, f"{name}.{reading}") for reading in readings} for name in FIGURES}
+        found = {name: values for name, values in each.items() if values[readings[-1]] is not None}
+    return found | {name: value for name in EXACT_FIGURES if (value := _value(trial, name)) is not None}
 
 
 def _value(trial: Trial, name: str) -> Any:
@@ -111,13 +107,7 @@ def _recommendation(entry: Recommendation, base: Trial) -> dict[str, Any]:
         "same_effect": list(entry.same),
         "assumes": entry.move.assumes,
         "helps": [
-            {
-                "over": found.variable,
-                "from": found.low,
-                "to": found.high,
-                "searched_to": found.most,
-                "text": found.text,
-            }
+            {"over": found.variable, "from": found.low, "to": found.high, "searched_to": found.most, "text": found.text}
             for found in entry.conditions
         ],
         "reasons": [{"rule": rule, "text": text} for rule, text in entry.reasons],
@@ -157,13 +147,7 @@ def _plan(plan: Plan, goal: Goal, base: Trial) -> dict[str, Any]:
         ],
         "stopped": plan.stopped,
         "interactions": [
-            {
-                "moves": list(entry.names),
-                "kind": entry.kind,
-                "first": entry.one,
-                "second": entry.other,
-                "both": entry.both,
-            }
+            {"moves": list(entry.names), "first": entry.one, "second": entry.other, **picked(entry, "kind", "both")}
             for entry in plan.interactions
             if base.fits
         ],
@@ -184,6 +168,4 @@ def _plan(plan: Plan, goal: Goal, base: Trial) -> dict[str, Any]:
 
 def rules_document() -> list[dict[str, Any]]:
     """Name, statement and sources of every rule."""
-    return [
-        {"name": rule.name, "statement": rule.statement, "sources": list(rule.sources)} for rule in rules().values()
-    ]
+    return [{**picked(rule, "name", "statement"), "sources": list(rule.sources)} for rule in rules().values()]

@@ -111,31 +111,29 @@ def _uncertain(plan: Mapping[str, Any]) -> bool:
 
 def _answer(document: Mapping[str, Any]) -> Iterator[str]:
     """The change of the objective, the bottleneck, and the missed limits."""
-    plan, unit = document["plan"], document["unit"]
-    before = _objective(document, document["figures"])
-    objective = OBJECTIVES[Objective(document["objective"])]
-    if plan["feasible"]:
-        best = _instead(document) or (plan["steps"][-1] if plan["recommended"] else None)
-        if _unfit(document):
-            after = _objective(document, plan["steps"][-1]["figures"])
-            yield f"{_sentence_case(objective)} is {_amount(after, unit)}{_reading(document)} with the plan."
-        elif best is None and plan["steps"] and plan["times_better"]["mid"] > HELPS:
-            after, gain = _objective(document, plan["steps"][-1]["figures"]), _times(plan["times_better"])
-            change = f"from {_amount(before, unit)} to {_amount(after, unit)}{_reading(document)}"
-            yield f"With {_steps(plan)} {objective} goes {change}, {gain} times better; the gain is uncertain."
-        elif best is None:
-            yield f"{_sentence_case(objective)} stays at {_amount(before, unit)}{_reading(document)}."
-        else:
-            after = _objective(document, best["figures"])
-            change = f"goes from {_amount(before, unit)} to {_amount(after, unit)}"
-            yield f"{_sentence_case(objective)} {change}{_reading(document)}."
-    else:
+    plan, objective, reading = document["plan"], OBJECTIVES[Objective(document["objective"])], _reading(document)
+
+    def value(figures: Mapping[str, Any]) -> str:
+        return _amount(_objective(document, figures), document["unit"])
+
+    before, end = value(document["figures"]), plan["steps"][-1] if plan["steps"] else None
+    best = _instead(document) or (end if plan["recommended"] else None)
+    if not plan["feasible"]:
         binding = _listed(sorted({LIMITS[name] for name in document["misses"]})) or "the limits together"
         yield f"Binding: {binding}; {_nearest(plan)}."
+    elif _unfit(document):
+        yield f"{_sentence_case(objective)} is {value(plan['steps'][-1]['figures'])}{reading} with the plan."
+    elif best is not None:
+        yield f"{_sentence_case(objective)} goes from {before} to {value(best['figures'])}{reading}."
+    elif end is not None and plan["times_better"]["mid"] > HELPS:
+        change = f"from {before} to {value(end['figures'])}{reading}, {_times(plan['times_better'])} times better"
+        yield f"With {_steps(plan)} {objective} goes {change}; the gain is uncertain."
+    else:
+        yield f"{_sentence_case(objective)} stays at {before}{reading}."
     if document["findings"]:
         yield f"Currently, {_ordered(document['findings'])[0]['text']}."
     else:
-        yield f"Currently, {objective} is {_amount(before, unit)}{_reading(document)}."
+        yield f"Currently, {objective} is {before}{reading}."
     if document["misses"]:
         uses = [f"{LIMITS[name]} ({use:.3g} times)" for name, use in document["misses"].items()]
         yield f"The request exceeds {_listed(uses)}."

@@ -116,8 +116,7 @@ def convolution(name: str, source: Tensor, target: Tensor, taps: int, formats: F
 
     A kernel reads each element of the source once, however many windows it is in.
     """
-    inputs = source.shape[-1]
-    assert isinstance(inputs, int)
+    inputs = source.width
     windows = replace(source, shape=(*target.shape[:-1], taps * inputs))
     gemm = linear(name, windows, target, formats, True, "convolution")
     return replace(gemm, reads=(source, *gemm.reads[1:]))
@@ -130,8 +129,7 @@ def _fixed(size: Size) -> int:
 
 def normalise(name: str, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> Op:
     """A norm over the last dimension of `source`."""
-    width = source.shape[-1]
-    assert isinstance(width, int)
+    width = source.width
     learned = vectors(name, ("weight", "bias")[: norm.vectors], width, formats.weight("norm"))
     flops = source.elements * NORM_FLOPS[norm.kind]
     return Op(name, Kind.NORM, reads=(source, *learned), writes=(target,), vector_flops=flops)
@@ -160,8 +158,7 @@ SHIFT_FLOPS = 3  # subtract the previous token, times the learned vector, add
 
 def token_shift(name: str, source: Tensor, target: Tensor, mixes: int, formats: Formats) -> Op:
     """RWKV's token shift: `mixes` learned interpolations between each token and the one before, which is the state."""
-    width = source.shape[-1]
-    assert isinstance(width, int)
+    width = source.width
     state = Tensor(f"{name}.state", Role.STATE, (BATCH, width), STATE_FORMAT)
     learned = vectors(name, [f"mix_{index}" for index in range(mixes)], width, formats.weight("norm"))
     return Op(

@@ -7,15 +7,7 @@ import math
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES
-from roofline.graph.layers.basic import (
-    Formats,
-    activation,
-    collective,
-    convolution,
-    elementwise,
-    linear,
-    normalise,
-)
+from roofline.graph.layers.basic import Formats, activation, collective, convolution, elementwise, linear, normalise
 from roofline.graph.layers.layer import modulated
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective

@@ -69,8 +69,7 @@ def _reduced(
 
 def _grid_collectives(name: str, part: Part, partial: Tensor, target: Tensor, ranks: int) -> Op:
     """The all-gathers and reduce-scatters of a sub-layer's two GEMMs with 2-D tensor parallelism."""
-    outer = target.shape[-1]
-    assert isinstance(outer, int)
+    outer = target.width
     inner = outer
     if isinstance(part, Attention):
         inner = part.heads * part.value_width * ranks  # the spec is that of one rank

@@ -118,8 +118,6 @@ def _indexer(indexer: Indexer, source: Tensor, compressed: Tensor, formats: Form
     """
     everything = AttentionMask()
     heads, width = indexer.heads, indexer.head_dim
-    hidden = source.shape[-1]
-    assert isinstance(hidden, int)
     narrow = find_format("fp8_group")
     query = activation("index_query", narrow, heads, width)
     key = Tensor("index_key", Role.KV, (BATCH, QUERIES, width), narrow)

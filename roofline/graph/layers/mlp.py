@@ -127,8 +127,7 @@ def _routed_experts(
     spec: MixtureOfExperts, source: Tensor, routes: Tensor, target: Tensor, formats: Formats
 ) -> list[Op]:
     """The grouped GEMMs of one rank's experts, and the weighted sum of each token's experts."""
-    hidden, parallel = source.shape[-1], formats.parallel
-    assert isinstance(hidden, int)
+    hidden, parallel = source.width, formats.parallel
     # Expert ranks divide the experts and serve the tokens of all data ranks: k rows of a rank for each own token.
     load = spec.top_k * parallel.expert_tokens / parallel.expert
     load = load * formats.capacity * imbalance(spec, parallel.expert, formats.skew)

@@ -241,8 +241,7 @@ def _rwkv(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[
     Per state element and token, version 6 decays, adds k v and reads with r: 4 matrix and 1 vector FLOPs; version 7
     also applies the rank-one update of its delta rule: 8 and 1.
     """
-    width = source.shape[-1]
-    assert isinstance(width, int)
+    width = source.width
     inner, base, seven = spec.heads * spec.head_dim, formats.base, spec.version == 7
     mixed = activation("attn_mixed", formats.activations, width)
     names = ("receptance", "key", "value")
@@ -300,8 +299,7 @@ def _hyena(spec: Hyena, source: Tensor, target: Tensor, formats: Formats) -> lis
     Each takes three FFTs of twice the length, 5 N log2 N FLOPs for N real points, or the direct sum where that is less
     (decode), and a gate. A small network over positions generates the filters. The state is the sequence itself.
     """
-    width = source.shape[-1]
-    assert isinstance(width, int)
+    width = source.width
     base, streams = formats.base, spec.order + 1
     projected = activation("hyena_projected", base, streams * width)
     convolution, convolved = _convolution("short_filter", projected, streams * width, spec.conv, True, formats)

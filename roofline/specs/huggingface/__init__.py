@@ -64,20 +64,14 @@ READERS: Registry[Reader] = Registry(
 )
 """The supported values of `model_type`."""
 
-TEXT_DECODERS: Mapping[str, Reader] = {
-    **dense.TEXT_DECODERS,
-    **experts.TEXT_DECODERS,
-    **hybrid.TEXT_DECODERS,
-}
+TEXT_DECODERS: Mapping[str, Reader] = {**dense.TEXT_DECODERS, **experts.TEXT_DECODERS, **hybrid.TEXT_DECODERS}
 """Text decoders of multimodal models, for files that contain only the decoder."""
 
 UNSUPPORTED_FEATURES: Mapping[str, str] = {
     "deepseek_v4": "compressed sparse attention and hyper-connections",
-    "gemma3n": "per-layer embeddings, AltUp and LAuReL",
-    "gemma3n_text": "per-layer embeddings, AltUp and LAuReL",
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), "per-layer embeddings, AltUp and LAuReL"),
     "kimi_linear": "Kimi Delta Attention",
-    "lfm2": "short convolutions in place of attention",
-    "lfm2_moe": "short convolutions in place of attention",
+    **dict.fromkeys(("lfm2", "lfm2_moe"), "short convolutions in place of attention"),
     "stripedhyena": "Hyena filters given by poles and residues",
 }
 """The features of these `model_type`s that a spec cannot express."""

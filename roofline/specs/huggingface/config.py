@@ -14,16 +14,10 @@ RMS: Spec = {"kind": "rmsnorm"}
 LAYER_NORM: Spec = {"kind": "layernorm"}
 
 ACTIVATIONS: Mapping[str, str] = {
-    "silu": "silu",
-    "swish": "silu",
+    **dict.fromkeys(("silu", "swish"), "silu"),
     "relu": "relu",
-    "relu2": "relu2",
-    "sqrelu": "relu2",
-    "gelu": "gelu",
-    "gelu_new": "gelu",
-    "gelu_fast": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "quick_gelu": "gelu",
+    **dict.fromkeys(("relu2", "sqrelu"), "relu2"),
+    **dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu"), "gelu"),
 }
 
 

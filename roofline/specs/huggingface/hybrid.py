@@ -18,6 +18,7 @@ from roofline.specs.huggingface.config import (
     spec_with_pattern,
 )
 from roofline.specs.huggingface.moe import moe_section, moe_spec, qwen_sparse
+from roofline.specs.huggingface.recurrent import mamba2_section
 
 
 def _jamba(config: Config) -> Spec:
@@ -75,18 +76,9 @@ def _nemotron_h(config: Config) -> Spec:
     """One mixer or one feed-forward block a layer; no positions. `expand` is without effect."""
     config.reject("attention_bias")
     kinds = _nemotron_layers(config)
-    bias = config.flag("use_bias", False)
     activation = config.activation("mlp_hidden_act", default="relu2")
-    mamba2 = {
-        "heads": config.integer("mamba_num_heads", default=128),
-        "head_dim": config.integer("mamba_head_dim", default=64),
-        "state": config.integer("ssm_state_size", default=128),
-        "groups": config.integer("n_groups", default=8),
-        "conv": config.integer("conv_kernel", default=4),
-        "conv_bias": config.flag("use_conv_bias", True),
-        "bias": bias,
-        "chunk": config.integer("chunk_size", default=128),
-    }
+    heads, width = config.integer("mamba_num_heads", default=128), config.integer("mamba_head_dim", default=64)
+    mamba2 = mamba2_section(config, heads, width, "ssm_state_size", 128)
     # Older files call the width of a head attention_head_dim.
     head_dim = config.integer("head_dim", "attention_head_dim", default=128)
     parts: dict[str, Spec] = {"mamba": {"mamba2": mamba2}}
@@ -192,7 +184,4 @@ READERS: Mapping[str, Reader] = {
     "qwen3_next": _qwen3_next,
 }
 
-TEXT_DECODERS: Mapping[str, Reader] = {
-    "qwen3_5_text": _qwen3_5_text,
-    "qwen3_5_moe_text": _qwen3_5_moe_text,
-}
+TEXT_DECODERS: Mapping[str, Reader] = {"qwen3_5_text": _qwen3_5_text, "qwen3_5_moe_text": _qwen3_5_moe_text}

@@ -15,14 +15,8 @@ from roofline.specs.huggingface.config import Config, Spec, layer_types, spec_wi
 from roofline.specs.huggingface.dense import WINDOWED
 from roofline.specs.sublayers import MIXERS
 
-DRAFT_KEYS: Mapping[str, str] = {
-    "draft_vocab_size": "eagle",
-    "eagle_config": "eagle",
-    "dflash_config": "eagle",
-    "num_target_layers": "eagle",
-    "speculators_model_type": "eagle",
-}
-"""Keys of draft models (SpecForge, DFlash, speculators), and the technique that simulates each."""
+DRAFT_KEYS = ("draft_vocab_size", "eagle_config", "dflash_config", "num_target_layers", "speculators_model_type")
+"""Keys of draft models (SpecForge, DFlash, speculators), which the technique eagle simulates."""
 
 _DRAFT = re.compile(r"Eagle|DFlash|NextN|Draft|Speculator|Medusa|MTP")
 _MODULES = re.compile(r"NextN|MTP")
@@ -35,9 +29,9 @@ def reject_drafts(config: Config) -> None:
         if _DRAFT.search(name) and not name.endswith("ForConditionalGeneration"):
             technique = "medusa" if "Medusa" in name else "multi-token-prediction" if _MODULES.search(name) else "eagle"
             raise _draft(config, f"'architectures': {quote(name)}", technique)
-    for key, technique in DRAFT_KEYS.items():
+    for key in DRAFT_KEYS:
         if config.content.get(key) is not None:
-            raise _draft(config, f"the model with {quote(key)}", technique)
+            raise _draft(config, f"the model with {quote(key)}", "eagle")
 
 
 def _draft(config: Config, what: str, technique: str) -> SpecError:

@@ -33,20 +33,21 @@ def _mamba2(config: Config) -> Spec:
     inner = int(config.factor("expand", 2) * config.integer("hidden_size"))
     if heads * head_dim != inner:
         raise SpecError(config.where, f"'num_heads': {heads} heads of {head_dim} do not make expand * hidden = {inner}")
-    return base_spec(
-        config,
-        mamba2={
-            "heads": heads,
-            "head_dim": head_dim,
-            "state": config.integer("state_size", default=128),
-            "groups": config.integer("n_groups", default=8),
-            "conv": config.integer("conv_kernel", default=4),
-            "conv_bias": config.flag("use_conv_bias", True),
-            "bias": config.flag("use_bias", False),
-            "chunk": config.integer("chunk_size", default=256),
-        },
-        positions="none",
-    )
+    return base_spec(config, mamba2=mamba2_section(config, heads, head_dim, "state_size", 256), positions="none")
+
+
+def mamba2_section(config: Config, heads: int, head_dim: int, state: str, chunk: int) -> Spec:
+    """The mamba2 section, under the names of mamba_ssm; `state` is the key of its size, `chunk` a class default."""
+    return {
+        "heads": heads,
+        "head_dim": head_dim,
+        "state": config.integer(state, default=128),
+        "groups": config.integer("n_groups", default=8),
+        "conv": config.integer("conv_kernel", default=4),
+        "conv_bias": config.flag("use_conv_bias", True),
+        "bias": config.flag("use_bias", False),
+        "chunk": config.integer("chunk_size", default=chunk),
+    }
 
 
 def _rwkv_frame(config: Config, rwkv: Spec, width: int, **mlp: object) -> Spec:

@@ -16,79 +16,11 @@ from msgspec import Struct
 
 from roofline.core.errors import SpecError, quote
 from roofline.core.inputs import open_file
+from roofline.specs.weight_files.ggml import TYPES
 from roofline.specs.weight_files.stored import StoredTensor
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-
-TYPES: Mapping[int, tuple[str, int, int]] = {
-    0: ("fp32", 1, 4),
-    1: ("fp16", 1, 2),
-    2: ("q4_0", 32, 18),
-    3: ("q4_1", 32, 20),
-    6: ("q5_0", 32, 22),
-    7: ("q5_1", 32, 24),
-    8: ("q8_0", 32, 34),
-    10: ("q2_k", 256, 84),
-    11: ("q3_k", 256, 110),
-    12: ("q4_k", 256, 144),
-    13: ("q5_k", 256, 176),
-    14: ("q6_k", 256, 210),
-    16: ("iq2_xxs", 256, 66),
-    17: ("iq2_xs", 256, 74),
-    18: ("iq3_xxs", 256, 98),
-    19: ("iq1_s", 256, 50),
-    20: ("iq4_nl", 32, 18),
-    21: ("iq3_s", 256, 110),
-    22: ("iq2_s", 256, 82),
-    23: ("iq4_xs", 256, 136),
-    24: ("int8", 1, 1),
-    25: ("int16", 1, 2),
-    26: ("int32", 1, 4),
-    27: ("int64", 1, 8),
-    28: ("fp64", 1, 8),
-    29: ("iq1_m", 256, 56),
-    30: ("bf16", 1, 2),
-    34: ("tq1_0", 256, 54),
-    35: ("tq2_0", 256, 66),
-    39: ("mxfp4", 32, 17),
-}
-"""The types of tensors (`ggml_type`): name, elements of a block, bytes of a block."""
-
-FILE_TYPES: Mapping[int, str] = {
-    0: "fp32",
-    1: "fp16",
-    2: "q4_0",
-    3: "q4_1",
-    7: "q8_0",
-    8: "q5_0",
-    9: "q5_1",
-    10: "q2_k",
-    11: "q3_k_s",
-    12: "q3_k_m",
-    13: "q3_k_l",
-    14: "q4_k_s",
-    15: "q4_k_m",
-    16: "q5_k_s",
-    17: "q5_k_m",
-    18: "q6_k",
-    19: "iq2_xxs",
-    20: "iq2_xs",
-    21: "q2_k_s",
-    22: "iq3_xs",
-    23: "iq3_xxs",
-    24: "iq1_s",
-    25: "iq4_nl",
-    26: "iq3_s",
-    27: "iq3_m",
-    28: "iq2_s",
-    29: "iq2_m",
-    30: "iq4_xs",
-    31: "iq1_m",
-    32: "bf16",
-    38: "mxfp4_moe",
-}
-"""The file types (`llama_ftype`, the key `general.file_type`)."""
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9

@@ -67,27 +67,17 @@ def _gemma(_: dict[str, Any], get: Callable[[str], Any], __: Collection[str]) ->
     return {**activation, "sliding_window_pattern": period} if type(period) is int else activation
 
 
-def _unchanged(_: dict[str, Any], __: Callable[[str], Any], ___: Collection[str]) -> dict[str, Any]:
-    return {}
-
-
-ARCHITECTURES: Mapping[str, tuple[str, Change]] = {
+ARCHITECTURES: Mapping[str, tuple[str, Change | None]] = {
     "llama": ("llama", _llama),
-    "qwen2": ("qwen2", _unchanged),
-    "qwen2moe": ("qwen2_moe", _unchanged),
-    "qwen3": ("qwen3", _unchanged),
-    "qwen3moe": ("qwen3_moe", _unchanged),
+    **{name: (name, None) for name in ("qwen2", "qwen3", "phi3", "olmo2", "internlm2", "smollm3", "seed_oss")},
+    "qwen2moe": ("qwen2_moe", None),
+    "qwen3moe": ("qwen3_moe", None),
     "gemma2": ("gemma2", _gemma),
     "gemma3": ("gemma3_text", _gemma),
-    "phi3": ("phi3", _unchanged),
     "gpt-oss": ("gpt_oss", _gpt_oss),
     "deepseek2": ("deepseek_v2", _deepseek),
-    "olmo2": ("olmo2", _unchanged),
     "olmoe": ("olmoe", _gpt_oss),
-    "command-r": ("cohere", _unchanged),
-    "internlm2": ("internlm2", _unchanged),
-    "smollm3": ("smollm3", _unchanged),
-    "seed_oss": ("seed_oss", _unchanged),
+    "command-r": ("cohere", None),
 }
 """By `general.architecture`: the `model_type` of its config.json, and what else differs."""
 
@@ -114,7 +104,7 @@ def config_of(file: Gguf, where: str) -> dict[str, Any]:
         config["vocab_size"] = shapes[EMBEDDING][0]
     config["tie_word_embeddings"] = HEAD not in shapes
     config = {key: value for key, value in config.items() if value is not None}
-    return {**config, **change(config, get, shapes)}
+    return config if change is None else {**config, **change(config, get, shapes)}
 
 
 def _uniform(value: Any, key: str, where: str) -> Any:

@@ -22,7 +22,8 @@ from roofline.specs.library import CONFIG
 from roofline.specs.precision import PLAIN, scheme_formats
 from roofline.specs.schemes import GGUF, MXFP4_BLOCKS, WeightScheme, find_weight_scheme
 from roofline.specs.weight_files.components import SAFETENSORS, layer_of, of_gguf, of_safetensors
-from roofline.specs.weight_files.gguf import FILE_TYPES, TYPES, Gguf, read_gguf
+from roofline.specs.weight_files.ggml import FILE_TYPES, TYPES
+from roofline.specs.weight_files.gguf import Gguf, read_gguf
 from roofline.specs.weight_files.gguf_config import ARCHITECTURES, config_of
 from roofline.specs.weight_files.safetensors import read_header, shards
 from roofline.specs.weight_files.stored import Share, Stored, StoredTensor, average, shares

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -14,29 +15,12 @@ from roofline.specs.weight_files.stored import StoredTensor
 
 INDEX = "model.safetensors.index.json"
 
-BITS: Mapping[str, int] = {
-    "F64": 64,
-    "F32": 32,
-    "F16": 16,
-    "BF16": 16,
-    "I64": 64,
-    "I32": 32,
-    "I16": 16,
-    "I8": 8,
-    "U64": 64,
-    "U32": 32,
-    "U16": 16,
-    "U8": 8,
-    "BOOL": 8,
-    "F8_E4M3": 8,
-    "F8_E5M2": 8,
-    "F8_E8M0": 8,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "F4": 4,
-    "C64": 64,
-}
-"""Bits of an element by the names of types."""
+_KINDS = (
+    *("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "C64"),
+    *("F8_E4M3", "F8_E5M2", "F8_E8M0", "F6_E2M3", "F6_E3M2", "F4"),
+)
+BITS: Mapping[str, int] = {"BOOL": 8, **{kind: int(re.findall(r"\d+", kind)[0]) for kind in _KINDS}}
+"""Bits of an element by the names of types, which say them."""
 
 MAX_HEADER = 64 << 20
 """Most bytes of a header or an index: those of 600 GB checkpoints with 90,000 tensors have 10 MB."""

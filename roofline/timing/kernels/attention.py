@@ -8,15 +8,14 @@ mean d of 160.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import Array, Columns, Mask, aligned, column, numbers, text
+from roofline.timing.kernels.formats import Numbers, numbers
+from roofline.timing.kernels.model import Array, Bound, Flags, Parameters, Row, aligned, column, flags, one_flag, text
 
 GENERAL_DIM = 192.0
 """The head dimension for which libraries lack a kernel."""
@@ -33,101 +32,139 @@ OTHER_DIM = Parameter(
 )
 
 
-class AttentionShape(Struct, frozen=True):
-    """The columns of an attention measurement as arrays of one shape."""
+class Cache(Struct, frozen=True):
+    """The format of queries and products (`computed`), and of a KV cache (`stored`, of `bytes` an element)."""
+
+    computed: Numbers
+    stored: Numbers
+    bytes: float
+
+    def arithmetic(self, hardware: Hardware) -> str:
+        """The arithmetic of attention: that of the cache where the hardware has it."""
+        return self.stored.arithmetic if hardware.supports(self.stored.arithmetic) else self.computed.arithmetic
+
+
+def cache_of(row: Row) -> Cache:
+    """The formats of rows with `dtype`, optional `kv_dtype` and `kv_bytes`."""
+    dtype = text(row, "dtype")
+    stored = numbers(text(row, "kv_dtype", dtype))
+    return Cache(numbers(dtype), stored, float(column(row, "kv_bytes", stored.bytes)))
+
+
+class Attention(Struct, frozen=True):
+    """Attention of `q_len` new tokens of `batch` sequences to `kv_len` keys; arrays of one shape, a kernel a row.
+
+    `window` keys at most are seen (0: all), those up to the query where it is `causal`. `selected` keys are picked, not
+    a window's. `head_dim` is a mean over keys and values where these are `uneven`. A cache of `keys_only` has keys that
+    stand for the values, too. `split_kv` is 0 for decode kernels that never split the keys, 2 for those that always
+    may. `extend`, `ungrouped`: the engine's general prefill kernel is SGLang's, its decode kernel has no grouped heads.
+    The keys of a layer end at its window, beyond which kernels read more; those of `all_keys` do not. `cold` is the
+    time over memory relative to that of operands that no cache holds. `bare` kernels do not write the KV cache.
+    """
 
     batch: Array
-    queries: Array
-    keys: Array
+    q_len: Array
+    kv_len: Array
     heads: Array
     kv_heads: Array
-    dim: Array
+    head_dim: Array
     window: Array
     causal: Array
     keys_only: Array
-    bytes: float
-    kv_bytes: float
-    arithmetic: str
+    cache: Cache
+    selected: bool = False
+    uneven: bool = False
+    split_kv: float = 1.0
+    extend: Array | float = 0.0
+    ungrouped: Array | float = 0.0
+    all_keys: Flags = False
+    cold: Array | float = 1.0
+    bare: Flags = False
 
     @property
     def seen(self) -> Array:
         """Keys that the last query sees."""
-        return np.where(self.window > 0, np.minimum(self.keys, self.window), self.keys)
+        return np.where(self.window > 0, np.minimum(self.kv_len, self.window), self.kv_len)
 
     @property
     def read_keys(self) -> Array:
         """Keys that any query sees."""
-        return np.where(self.window > 0, np.minimum(self.keys, self.window + self.queries - 1), self.keys)
+        return np.where(self.window > 0, np.minimum(self.kv_len, self.window + self.q_len - 1), self.kv_len)
 
     @property
     def kv_traffic(self) -> Array:
         """Bytes of K and V in memory."""
-        return (2.0 - self.keys_only) * self.batch * self.kv_heads * self.read_keys * self.dim * self.kv_bytes
+        return (2.0 - self.keys_only) * self.batch * self.kv_heads * self.read_keys * self.head_dim * self.cache.bytes
 
     @property
     def activation_traffic(self) -> Array:
         """Bytes of Q and O."""
-        return 2.0 * self.batch * self.heads * self.queries * self.dim * self.bytes
+        return 2.0 * self.batch * self.heads * self.q_len * self.head_dim * self.cache.computed.bytes
 
     @property
     def kv_write_traffic(self) -> Array:
         """Bytes of new K and V, read and written to the cache."""
-        new = 2.0 * self.batch * self.queries * self.kv_heads * self.dim
-        return new * (self.bytes + self.kv_bytes)
+        new = 2.0 * self.batch * self.q_len * self.kv_heads * self.head_dim
+        return new * (self.cache.computed.bytes + self.cache.bytes)
 
     @property
     def pairs(self) -> Array:
         """Query-key pairs of one head under the causal mask and the window: sum over queries of the keys seen."""
-        cached = self.keys - self.queries
-        full = self.queries * cached + self.queries * (self.queries + 1) / 2
-        beyond = np.where(self.window > 0, np.maximum(0.0, self.keys - self.window), 0.0)
+        cached = self.kv_len - self.q_len
+        full = self.q_len * cached + self.q_len * (self.q_len + 1) / 2
+        beyond = np.where(self.window > 0, np.maximum(0.0, self.kv_len - self.window), 0.0)
         first = np.where(self.window > 0, np.maximum(0.0, cached - self.window), 0.0)
         hidden: Array = (beyond * (beyond + 1) - first * (first + 1)) / 2
-        return np.where(self.causal > 0, full - hidden, self.queries * self.seen)
+        return np.where(self.causal > 0, full - hidden, self.q_len * self.seen)
+
+    @property
+    def is_general(self) -> NDArray[np.bool_]:
+        """Where a library has no kernel of its own for the head dimension."""
+        return np.asarray((self.head_dim == GENERAL_DIM) & (not self.uneven))
 
 
-def attention_shape(columns: Columns, hardware: Hardware) -> AttentionShape:
-    """The shape that columns describe; raises UnknownNameError for an absent one."""
+def shape(row: Row) -> Attention:
+    """The attention of rows with `dtype, batch, q_len, kv_len, heads, kv_heads, head_dim` and optional columns."""
     names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
-    sizes = [column(columns, name) for name in names]
-    options = [column(columns, name, usual) for name, usual in (("window", 0.0), ("causal", 1.0), ("keys_only", 0.0))]
-    batch, queries, keys, heads, kv_heads, dim, window, causal, keys_only = aligned(*sizes, *options)
-    computed = numbers(text(columns, "dtype"))
-    kv_bytes, arithmetic = cached(columns, hardware)
-    own = (batch, queries, keys, heads, kv_heads, dim, window, causal, keys_only)
-    return AttentionShape(*own, computed.bytes, kv_bytes, arithmetic)
+    options = (("window", 0.0), ("causal", 1.0), ("keys_only", 0.0))
+    sizes = [column(row, name) for name in names] + [column(row, *one) for one in options]
+    batch, queries, keys, heads, kv_heads, dim, window, causal, keys_only = aligned(*sizes)
+    return Attention(
+        batch,
+        queries,
+        keys,
+        heads,
+        kv_heads,
+        dim,
+        window,
+        causal,
+        keys_only,
+        cache_of(row),
+        selected=one_flag(flags(row, "selected"), "selected"),
+        uneven=one_flag(flags(row, "uneven"), "uneven"),
+        split_kv=float(column(row, "split_kv", 1.0)),
+        extend=column(row, "extend", 0.0),
+        ungrouped=column(row, "ungrouped", 0.0),
+        bare=flags(row, "bare"),
+    )
 
 
-def cached(columns: Columns, hardware: Hardware) -> tuple[float, str]:
-    """Bytes of a KV cache element, and the arithmetic of attention."""
-    dtype = text(columns, "dtype")
-    stored, computed = numbers(text(columns, "kv_dtype", dtype)), numbers(dtype)
-    arithmetic = stored.arithmetic if hardware.supports(stored.arithmetic) else computed.arithmetic
-    return float(column(columns, "kv_bytes", stored.bytes)), arithmetic
+def bound(attention: Attention, hardware: Hardware) -> Bound:
+    """`4 heads d pairs / peak`, and `(Q + O + K + V) / bandwidth`."""
+    flops = 4.0 * attention.batch * attention.heads * attention.head_dim * attention.pairs
+    peak = hardware.matrix_peak(attention.cache.arithmetic(hardware))
+    traffic = attention.kv_traffic + attention.activation_traffic
+    return Bound(flops / peak, traffic / hardware.memory_bandwidth)
 
 
-def attention_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds: `max(4 heads d pairs / peak, (Q + O + K + V) / bandwidth)`; `resident`: no memory term."""
-    shape = attention_shape(columns, hardware)
-    flops = 4.0 * shape.batch * shape.heads * shape.dim * shape.pairs
-    compute = flops / hardware.matrix_peak(shape.arithmetic)
-    memory = (shape.kv_traffic + shape.activation_traffic) / hardware.memory_bandwidth
-    return np.where(resident, compute, np.maximum(compute, memory))
-
-
-def slowdown(dim: Array, columns: Columns, parameters: Mapping[str, float]) -> Array:
+def slowdown(attention: Attention, parameters: Parameters) -> Array:
     """The factor h(d) of head dimensions for which a library has no kernel of its own."""
     slower = parameters.get("other_dim", 0.0)
     if slower < NO_OTHER:
         return np.asarray(1.0)
-    return np.asarray(1.0 + np.where(is_general(dim, columns), slower, 0.0))
+    return np.asarray(1.0 + np.where(attention.is_general, slower, 0.0))
 
 
-def is_general(dim: Array, columns: Columns) -> NDArray[np.bool_]:
-    """Where a library has no kernel of its own for the head dimension."""
-    return np.asarray((dim == GENERAL_DIM) & (column(columns, "uneven", 0.0) == 0))
-
-
-def launch_alone(parameters: Mapping[str, float]) -> float:
-    """The launch of attention in a table without the kernel that writes the KV cache."""
+def launch_alone(parameters: Parameters) -> float:
+    """The launch of attention without the kernel that writes the KV cache."""
     return max(parameters["launch"] - KV_WRITE_LAUNCH, parameters["launch"] / 4)

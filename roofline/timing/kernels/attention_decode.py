@@ -20,39 +20,29 @@ to one multiprocessor. A kernel without grouped heads (`grouped`) has an item fo
 in `head_prologue`; TensorRT-LLM, which has both, takes it for few items, too (`BUSY`), and its blocks differ
 (`GROUPED_BLOCK`). FlashAttention-2 groups no heads under a window (`window_grouped` 0; seqlenq_ngroups_swapped in its
 flash_api.cpp). Blocks of keys start anywhere in a window, so that kernels read more keys than it has: `window_blocks`
-blocks more, up to all keys. In a benchmark that replays its buffers, the part of the KV cache in the L2 is read at
-`l2_speedup` times the memory bandwidth. Where `keys_only` is 1 a benchmark's cache holds keys, which stand for the
-values, too: the grouped kernel, which goes through both together, reads half of them from the L2, the other one passes
-over them twice. `ungrouped` 1 is a benchmark without the grouped kernel.
+blocks more, up to all keys. Where `keys_only` is 1 the cache holds keys, which stand for the values, too: the
+grouped kernel, which goes through both together, reads half of them from the L2, the other one passes over them twice.
+`ungrouped` is an engine without the grouped kernel.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.attention import OTHER_DIM, AttentionShape, attention_shape, launch_alone, slowdown
+from roofline.timing.kernels.attention import OTHER_DIM, Attention, launch_alone, slowdown
 from roofline.timing.kernels.common import (
     OVERLAP,
-    Array,
-    Columns,
-    Mask,
     ceil_div,
-    column,
     has_tensor_memory,
-    is_bare,
-    l2_bytes,
-    overlapped,
-    resident_share,
+    overlapping,
     rounds,
-    some,
     unit_clocks,
     units,
 )
+from roofline.timing.kernels.model import Array, Parameters, Term, Terms, one_flag
 
 SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.float64)[:, None]
 """Parts that the keys of a sequence are split into in decode."""
@@ -91,7 +81,7 @@ a shorter sequence (`mayHavePerfGain` in its decoderXQAImplJIT.cpp)."""
 
 
 PARAMETERS = (
-    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8.5e-6, "launch of the kernels: attention, KV write"),
+    Parameter("launch", Unit.SECONDS, 0.1e-6, 80e-6, 4.5e-6, "launch of the kernels: attention, KV write"),
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.9, "achievable fraction of memory bandwidth"),
     Parameter("unit_bandwidth", Unit.BANDWIDTH, 5e9, 1500e9, 100e9, "KV into one multiprocessor"),
     Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 10e-6, 2e-6, "start and end of one work item"),
@@ -102,8 +92,6 @@ PARAMETERS = (
     Parameter("sequence", Unit.SECONDS, 0.01e-9, 40e-9, 5e-9, "scheduling and writing the KV of one sequence"),
     Parameter("regroup", Unit.SECONDS, 0.001e-6, 15e-6, 1e-6, "rearranging the heads of a group where batch > 1"),
     Parameter("split_single", Unit.CHOICE, 0, 1, 1, "1: KV heads with one query head are split, too"),
-    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's KV"),
-    Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter("grouped", Unit.CHOICE, 0, 2, 2, "heads of a group that share one reading of its keys", start=2),
     Parameter("head_prologue", Unit.SECONDS, 1e-9, 20e-6, 1e-9, "start and end of one head's item", start=1.5e-6),
     Parameter("window_blocks", Unit.RATIO, 1e-3, 2.0, 1e-3, "blocks of keys read beyond a window", start=0.3),
@@ -115,47 +103,72 @@ PARAMETERS = (
 )
 
 
-def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
-    """Seconds of attention of one or a few new tokens a sequence to its KV cache (the module's formula)."""
-    shape = attention_shape(columns, hardware)
-    count, whole, bandwidth = units(hardware), parameters["wave_quantization"], hardware.memory_bandwidth
-    group = shape.heads / shape.kv_heads
-    alone, block = _items(shape, columns, hardware, parameters)
+def terms(shape: Attention, hardware: Hardware, parameters: Parameters) -> Terms:
+    """Launch, items on the multiprocessors, traffic, and what each sequence and the regrouping of heads take."""
+    bandwidth = hardware.memory_bandwidth
+    alone, block = _items(shape, hardware, parameters)
     prologue = np.where(alone, parameters.get("head_prologue", 0.0), parameters["tile_prologue"])
     if parameters.get("window_grouped", 1.0) < 0.5:
-        alone = alone | _has_window(shape, columns)
-    seen = shape.seen
-    read = _keys_read(shape, seen, columns, block, parameters, resident)
-    rows = shape.queries * np.where(alone, 1.0, group)
+        alone = alone | _has_window(shape)
+    read = _keys_read(shape, block, parameters)
+    on_units, filling = _on_units(shape, alone, prologue, block, read, hardware, parameters)
+    cache = shape.kv_traffic * (read / shape.seen) * shape.cold * (1.0 + alone * shape.keys_only)
+    over_memory = cache / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
+    grouped = (shape.heads > shape.kv_heads) & (shape.batch > 1)
+    launch = launch_alone(parameters) if one_flag(shape.bare, "bare") else parameters["launch"]
+    found = overlapping(
+        (
+            Term("launch", "launch", launch),
+            Term("sequences", "sequence batch", parameters["sequence"] * shape.batch),
+            Term("regrouping", "regroup, where heads share keys", np.where(grouped, parameters["regroup"], 0.0)),
+        ),
+        Term("units", "min over splits of waves x (keys of a split / unit bandwidth + prologue) + combining", on_units),
+        Term("memory", "(K + V) / (memory_efficiency bandwidth) + (Q + O) / bandwidth", over_memory),
+        parameters,
+        slowdown(shape, parameters),
+    )
+    if filling is None:
+        return found
+    kernel = Term("kernel", "units and memory together", found.overlapped)
+    return Terms(found.serial, Term("filling", "keys from the L2 into the multiprocessors", filling), kernel, np.inf)
+
+
+def cache_bytes(shape: Attention, hardware: Hardware, parameters: Parameters) -> Array:
+    """Bytes of keys and values that the kernel reads, each once."""
+    _, block = _items(shape, hardware, parameters)
+    return np.asarray(shape.kv_traffic * (_keys_read(shape, block, parameters) / shape.seen))
+
+
+def _on_units(
+    shape: Attention,
+    alone: NDArray[np.bool_],
+    prologue: Array,
+    block: Array,
+    read: Array,
+    hardware: Hardware,
+    parameters: Parameters,
+) -> tuple[Array, Array | None]:
+    """Seconds of all items with the fastest split of the keys; of kernels that never split, the least beside it."""
+    count, whole, bandwidth = units(hardware), parameters["wave_quantization"], hardware.memory_bandwidth
+    rows = shape.q_len * np.where(alone, 1.0, shape.heads / shape.kv_heads)
     work = shape.batch * np.where(alone, shape.heads, shape.kv_heads * ceil_div(rows, GROUP_ROWS))
     splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
     keys = block * ceil_div(read, block * splits)
-    waves = work * splits / count
-    per_key = 2.0 * shape.dim * shape.kv_bytes / parameters["unit_bandwidth"]
-    slower = parameters.get("head_slowdown", 0.0) * count / hardware.matrix_peak(shape.arithmetic)
-    per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * slower
-    one = per_key * keys + prologue
-    partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
-    grouped = shape.heads > shape.kv_heads
-    splitting = column(columns, "split_kv", 1.0)
-    may_split = (splitting > 0) & (grouped | (splitting > 1) | (parameters["split_single"] > 0.5))
-    allowed = (splits == 1) | may_split
-    on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
-    cache = shape.kv_traffic * (read / seen)
-    missing = from_memory(cache, resident, hardware, parameters) * (1.0 + alone * shape.keys_only)
-    over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
-    kernel = overlapped(on_units, over_memory, parameters) * slowdown(shape.dim, columns, parameters)
-    if np.any(splitting <= 0):
-        filling = 2.0 * shape.dim * shape.kv_bytes * keys[0] * count / (UNIT_FILL * unit_clocks(hardware))
-        kernel = np.where(splitting > 0, kernel, np.maximum(kernel, rounds(work / count, whole) * filling))
-    regrouping = np.where(grouped & (shape.batch > 1), parameters["regroup"], 0.0)
-    launch = launch_alone(parameters) if is_bare(columns) else parameters["launch"]
-    return launch + kernel + parameters["sequence"] * shape.batch + regrouping
+    per_key = 2.0 * shape.head_dim * shape.cache.bytes / parameters["unit_bandwidth"]
+    slower = parameters.get("head_slowdown", 0.0) * count / hardware.matrix_peak(shape.cache.arithmetic(hardware))
+    per_key = per_key + 4.0 * shape.head_dim * np.minimum(rows, GROUP_ROWS) * slower
+    partial = 8.0 * splits * shape.batch * shape.heads * shape.q_len * shape.head_dim / bandwidth
+    always = shape.split_kv > 1 or parameters["split_single"] > 0.5
+    may_split = (shape.split_kv > 0) & ((shape.heads > shape.kv_heads) | always)
+    parts = rounds(work * splits / count, whole) * (per_key * keys + prologue)
+    on_units = best_split(parts, partial, (splits == 1) | may_split, splits, parameters)
+    if shape.split_kv > 0:
+        return on_units, None
+    filling = 2.0 * shape.head_dim * shape.cache.bytes * keys[0] * count / (UNIT_FILL * unit_clocks(hardware))
+    return on_units, rounds(work / count, whole) * filling
 
 
-def _items(
-    shape: AttentionShape, columns: Columns, hardware: Hardware, parameters: Mapping[str, float]
-) -> tuple[NDArray[np.bool_], Array]:
+def _items(shape: Attention, hardware: Hardware, parameters: Parameters) -> tuple[NDArray[np.bool_], Array]:
     """Whether each query head has an item of its own, and the keys of a block."""
     group = shape.heads / shape.kv_heads
     most = GROUPED[int(parameters.get("grouped", len(GROUPED) - 1))]
@@ -165,52 +178,30 @@ def _items(
     if has_tensor_memory(hardware):
         alone = group > min(most, TENSOR_MEMORY_GROUP)
     else:
-        parts = shape.batch * shape.kv_heads * np.maximum(1.0, np.floor(shape.keys / GROUPED_BLOCK))
+        parts = shape.batch * shape.kv_heads * np.maximum(1.0, np.floor(shape.kv_len / GROUPED_BLOCK))
         alone = alone | (group == 1) | (BUSY * parts < units(hardware))
-    alone = alone | (column(columns, "ungrouped", 0.0) > 0)
+    alone = alone | (np.asarray(shape.ungrouped) > 0)
     return alone, np.where(alone, ALONE_BLOCK, GROUPED_BLOCK)
 
 
-def _has_window(shape: AttentionShape, columns: Columns) -> NDArray[np.bool_]:
+def _has_window(shape: Attention) -> NDArray[np.bool_]:
     """Whether keys are limited by a window, and not selected."""
-    return np.asarray((shape.window > 0) & (column(columns, "selected", 0.0) == 0))
+    return np.asarray((shape.window > 0) & (not shape.selected))
 
 
-def _keys_read(
-    shape: AttentionShape, seen: Array, columns: Columns, block: Array, parameters: Mapping[str, float], resident: Mask
-) -> Array:
-    """Keys that a decode kernel reads of each sequence: those `seen`, and more at a window that hides keys.
-
-    The keys of a model's layer end at its window; a benchmark states them all.
-    """
+def _keys_read(shape: Attention, block: Array, parameters: Parameters) -> Array:
+    """Keys that a decode kernel reads of each sequence: those that the last query sees, and more beyond a window."""
     blocks = parameters.get("window_blocks", 0.0)
     if blocks < NO_BLOCKS:
-        return seen
-    hides = (shape.keys > shape.window) | ((shape.keys == shape.window) & ~np.asarray(resident))
-    beyond = blocks * block * (hides & _has_window(shape, columns))
-    most = np.where(shape.keys > shape.window, shape.keys, np.inf)
-    return np.asarray(np.minimum(most, seen + beyond))
+        return shape.seen
+    hides = (shape.kv_len > shape.window) | ((shape.kv_len == shape.window) & ~np.asarray(shape.all_keys))
+    beyond = blocks * block * (hides & _has_window(shape))
+    most = np.where(shape.kv_len > shape.window, shape.kv_len, np.inf)
+    return np.asarray(np.minimum(most, shape.seen + beyond))
 
 
-def keys_over_seen(columns: Columns, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
-    """Keys that a decode kernel of a model's layer reads, over those that the last query sees."""
-    shape = attention_shape(columns, hardware)
-    _, block = _items(shape, columns, hardware, parameters)
-    seen = shape.seen
-    return np.asarray(_keys_read(shape, seen, columns, block, parameters, False) / seen)
-
-
-def best_split(parts: Array, partial: Array, allowed: Array, splits: Array, parameters: Mapping[str, float]) -> Array:
+def best_split(parts: Array, partial: Array, allowed: Array, splits: Array, parameters: Parameters) -> Array:
     """Seconds on the units with the fastest of the `allowed` splits: `parts`, then combining the `partial` results."""
     combining = np.where(splits > 1, parameters["combine"] * np.log2(splits) / 3.0 + partial, 0.0)
     fastest: Array = np.min(np.where(allowed, parts + combining, np.inf), axis=0)
     return fastest
-
-
-def from_memory(cache: Array, resident: Mask, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
-    """Effective bytes from memory: the KV cache, less where the L2 holds part of it (`resident` rows)."""
-    if not some(resident):
-        return cache
-    held = resident * resident_share(cache, parameters["l2_share"] * l2_bytes(hardware), 16.0)
-    missing: Array = cache * (1.0 - held + held / parameters["l2_speedup"])
-    return missing

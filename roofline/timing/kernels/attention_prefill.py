@@ -23,36 +23,14 @@ SGLang's (`extend` 1) 128 queries of a head, and a window hides no keys from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from msgspec import Struct
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.attention import (
-    OTHER_DIM,
-    AttentionShape,
-    attention_shape,
-    is_general,
-    launch_alone,
-    slowdown,
-)
-from roofline.timing.kernels.common import (
-    OVERLAP,
-    Array,
-    Columns,
-    Mask,
-    ceil_div,
-    column,
-    is_bare,
-    l2_bytes,
-    overlapped,
-    resident_share,
-    some,
-    unit_clocks,
-    units,
-)
+from roofline.timing.kernels.attention import OTHER_DIM, Attention, launch_alone, slowdown
+from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, unit_clocks, units
+from roofline.timing.kernels.model import Array, Parameters, Term, Terms, one_flag
 
 EXPONENTIALS = 16.0
 """Exponentials a clock and multiprocessor of GPUs whose spec says nothing else: those of NVIDIA's up to Blackwell.
@@ -107,11 +85,8 @@ BLOCK_M and TILE_SIZE_PREFILL in vllm/attention/ops/triton_unified_attention.py;
 sglang/srt/layers/attention/triton_ops, whose loop over new keys ends at the diagonal and starts at the first.
 """
 
-EXTENDING = "sglang"
-"""The engine whose general kernel is `EXTEND`."""
-
 PARAMETERS = (
-    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8e-6, "launch of the kernels: attention, KV write"),
+    Parameter("launch", Unit.SECONDS, 0.1e-6, 80e-6, 4e-6, "launch of the kernels: attention, KV write"),
     Parameter("compute_efficiency", Unit.RATIO, 0.05, 1.0, 0.6, "matrix unit's achievable fraction of its peak"),
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.85, "achievable fraction of memory bandwidth"),
     Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 30e-6, 1.5e-6, "filling the pipeline and writing one tile"),
@@ -119,8 +94,6 @@ PARAMETERS = (
     OVERLAP,
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.8, "fraction of the kernel that runs in whole waves"),
     Parameter("token", Unit.SECONDS, 0.001e-9, 20e-9, 1e-9, "preparing and writing the KV of one token"),
-    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's operands"),
-    Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter("tiling", Unit.CHOICE, 0, 7, 0, "tiles of queries and keys"),
     Parameter(
         "pack_single", Unit.CHOICE, 0, 1, 1, "1: single queries pack the heads of a group in any tiling", start=1
@@ -130,66 +103,61 @@ PARAMETERS = (
 )
 
 
-def prefill_time(
-    columns: Columns,
-    hardware: Hardware,
-    parameters: Mapping[str, float],
-    resident: Mask = False,
-    *,
-    softmax_in_products: float = 0.0,
-) -> Array:
-    """Seconds for columns `dtype, kv_dtype, batch, q_len, kv_len, heads, kv_heads, head_dim, window`.
+def terms(shape: Attention, hardware: Hardware, parameters: Parameters, softmax_in_products: float = 0.0) -> Terms:
+    """Launch, tiles on the multiprocessors, traffic, and the kernels that prepare tokens and write the KV cache.
 
-    Attention is causal unless `causal` is 0; `kv_bytes` overrides the bytes of a cache element; `uneven` is 1 where
-    `head_dim` is a mean over keys and values. `softmax_in_products` are clocks of one score's softmax that
-    `compute_efficiency` holds, fitted with `EXPONENTIALS`; hardware with more of them saves a part. See the module for
-    the formula. Raises UnknownNameError for an absent column.
+    `softmax_in_products` are clocks of one score's softmax that `compute_efficiency` holds, fitted with `EXPONENTIALS`;
+    hardware with more of them saves a part.
     """
-    shape = attention_shape(columns, hardware)
+    on_units = _on_units(shape, hardware, parameters, softmax_in_products)
+    units = Term("units", "max(all tiles / units, longest tile)", on_units)
+    rate = parameters["memory_efficiency"] * hardware.memory_bandwidth
+    traffic = shape.cold * (shape.kv_traffic + shape.activation_traffic)
+    memory = Term("memory", "(K + V + Q + O) / (memory_efficiency bandwidth)", traffic, rate)
+    if one_flag(shape.bare, "bare"):
+        launch = Term("launch", "launch without that of the KV write", launch_alone(parameters))
+        return overlapping((launch,), units, memory, parameters)
+    launch = Term("launch", "launch", parameters["launch"])
+    written = shape.cold * shape.kv_write_traffic
+    writing = Term("KV write", "new K and V, read and written, / (memory_efficiency bandwidth)", written, rate)
+    tokens = Term("tokens", "token batch q_len", parameters["token"] * shape.batch * shape.q_len)
+    return overlapping((launch, writing, tokens), units, memory, parameters)
+
+
+def _on_units(shape: Attention, hardware: Hardware, parameters: Parameters, softmax_in_products: float) -> Array:
+    """Seconds of all tiles on the multiprocessors, no less than those of the longest one."""
     tiling = TILINGS[int(parameters["tiling"])]
     count, whole = units(hardware), parameters["wave_quantization"]
-    group, rows, block, window = _tiles(shape, columns, tiling, parameters)
-    filled = shape.queries * group
-    positions = np.minimum(rows / group, shape.queries)
+    group, rows, block, window = _tiles(shape, tiling, parameters)
+    filled = shape.q_len * group
+    positions = np.minimum(rows / group, shape.q_len)
     tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
     blocks, longest_keys = _tile_keys(shape, window, positions, tiles, block, tiling.cpu)
-    rate = parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic) / count
+    peak = hardware.matrix_peak(shape.cache.arithmetic(hardware))
+    rate = parameters["compute_efficiency"] * peak / count
     longer = EXPONENTIALS / (hardware.exponentials or EXPONENTIALS)
     clocks = parameters.get("softmax", 0.0) * longer - softmax_in_products * (1.0 - longer)
-    one_score = 4.0 * shape.dim / rate + clocks * count / unit_clocks(hardware)
-    per_key = rows * one_score * slowdown(shape.dim, columns, parameters)
+    one_score = 4.0 * shape.head_dim / rate + clocks * count / unit_clocks(hardware)
+    per_key = rows * one_score * slowdown(shape, parameters)
     independent = shape.batch * shape.heads / group
     starts = np.maximum(tiles, np.clip(filled / 64.0, 6.0, 12.0) * (filled >= 192.0)) if tiling.cpu else tiles
     work = independent * (blocks * per_key + starts * parameters["tile_prologue"])
     waves = independent * tiles / count
-    on_units = work / count * ((1.0 - whole) + whole * np.ceil(waves) / waves)
-    on_units = np.maximum(on_units, longest_keys * per_key + parameters["tile_prologue"])
-    traffic = shape.kv_traffic + shape.activation_traffic
-    slowness = np.ones_like(traffic)
-    if some(resident):
-        held = resident * resident_share(traffic, parameters["l2_share"] * l2_bytes(hardware), 4.0)
-        slowness = 1.0 - held + held / parameters["l2_speedup"]
-    bandwidth = parameters["memory_efficiency"] * hardware.memory_bandwidth
-    kernel = overlapped(on_units, slowness * traffic / bandwidth, parameters)
-    if is_bare(columns):
-        return np.asarray(launch_alone(parameters) + kernel)
-    writing = slowness * shape.kv_write_traffic / bandwidth
-    return parameters["launch"] + kernel + writing + parameters["token"] * shape.batch * shape.queries
+    balanced = work / count * ((1.0 - whole) + whole * np.ceil(waves) / waves)
+    return np.asarray(np.maximum(balanced, longest_keys * per_key + parameters["tile_prologue"]))
 
 
-def _tiles(
-    shape: AttentionShape, columns: Columns, tiling: Tiling, parameters: Mapping[str, float]
-) -> tuple[Array, Array, Array, Array]:
+def _tiles(shape: Attention, tiling: Tiling, parameters: Parameters) -> tuple[Array, Array, Array, Array]:
     """Heads that share a tile, rows of a tile, keys of a block, and the window that the kernel goes by."""
     group = shape.heads / shape.kv_heads
     packs_single = parameters.get("pack_single", 1.0) > 0.5
-    packed = tiling.packed | ((shape.queries == 1) & packs_single)
+    packed = tiling.packed | ((shape.q_len == 1) & packs_single)
     together = np.where(packed, group, 1.0)
-    rows, block = tiling.rows_for(shape.queries * together), np.asarray(tiling.keys)
+    rows, block = tiling.rows_for(shape.q_len * together), np.asarray(tiling.keys)
     if parameters.get("other_dim", 0.0) <= GENERAL_SLOWDOWN:
         return together, rows, block, shape.window
-    general = is_general(shape.dim, columns)
-    extending = general & (column(columns, "extend", 0.0) > 0)
+    general = shape.is_general
+    extending = general & (np.asarray(shape.extend) > 0)
     packing = general & ~extending
     together = np.where(packing, group, np.where(extending, 1.0, together))
     rows = np.where(packing, np.maximum(GENERAL.rows, group), np.where(extending, EXTEND.rows, rows))
@@ -198,17 +166,17 @@ def _tiles(
 
 
 def _tile_keys(
-    shape: AttentionShape, window: Array, positions: Array, tiles: Array, block: Array, cpu: bool
+    shape: Attention, window: Array, positions: Array, tiles: Array, block: Array, cpu: bool
 ) -> tuple[Array, Array]:
     """Keys that all tiles of one head iterate over, and the most of any tile; whole blocks, in closed form.
 
     Tile i ends at key c + (i+1) r for r positions a tile; the sum over i is an arithmetic series. Keys of a tile are
     rounded up to blocks: by half a block on average where r or c is no multiple of it. A window caps them at w + r.
     """
-    cached = shape.keys - shape.queries
+    cached = shape.kv_len - shape.q_len
     skipping = (shape.causal > 0) & ~((cached > 0) & cpu)
     rounding = np.where((positions % block == 0) & (cached % block == 0), 0.0, block / 2)
-    last = np.ceil(shape.keys / block) * block
+    last = np.ceil(shape.kv_len / block) * block
     cap = np.where(window > 0, np.minimum(last, window + positions + block / 2), last)
     start, step = cached + rounding, positions
     uncapped = np.where(skipping, np.clip(np.floor((cap - start) / step), 0.0, tiles), 0.0)

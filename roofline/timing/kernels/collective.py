@@ -20,12 +20,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine import ALL_REDUCES
 from roofline.specs.hardware import Hardware, Span
-from roofline.timing.kernels.common import Array, Columns, Mask, aligned, column, smooth_maximum, text
+from roofline.timing.kernels.model import (
+    Array,
+    Bound,
+    Parameters,
+    Row,
+    Term,
+    Terms,
+    aligned,
+    column,
+    smooth_maximum,
+    text,
+)
 
 RANKS = (2, 4, 8)
 """Numbers of ranks that the constants are fitted at."""
@@ -33,12 +45,12 @@ RANKS = (2, 4, 8)
 OWN_ALL_REDUCES = ALL_REDUCES
 """Engines' all-reduce kernels, which send from device to device: that of vLLM and SGLang, that of TensorRT-LLM."""
 
-EAGER = "custom_all_reduce_eager"
-"""The first of them in a benchmark without CUDA graphs."""
+UNGRAPHED = "custom_all_reduce_ungraphed"
+"""The first of them, launched anew each time: outside of CUDA graphs it copies messages to a registered buffer."""
 
 SENT: Mapping[str, float] = {
     "all_reduce": 2.0,
-    **dict.fromkeys((*OWN_ALL_REDUCES, EAGER), 2.0),
+    **dict.fromkeys((*OWN_ALL_REDUCES, UNGRAPHED), 2.0),
     "all_gather": 1.0,
     "reduce_scatter": 1.0,
     "alltoall": 1.0,
@@ -62,56 +74,88 @@ PARAMETERS = (
 )
 
 
-def _sent(columns: Columns) -> tuple[Array, Array]:
-    collective = text(columns, "collective")
+class Exchange(Struct, frozen=True):
+    """Collectives of one kind among `ranks` devices, each with a message of `bytes`; arrays of one shape.
+
+    `reach` is the number of adjacent devices that they are spread over. Across nodes, each has `members` of them.
+    """
+
+    collective: str
+    bytes: Array
+    ranks: Array
+    reach: Array
+    across_nodes: bool = False
+    members: int = 1
+
+    @property
+    def sent(self) -> Array:
+        """Bytes that a device sends."""
+        ranks = np.maximum(self.ranks, 1.0)
+        return SENT[self.collective] * (ranks - 1.0) / ranks * self.bytes
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it is an all-reduce."""
+        return SENT[self.collective] == SENT["all_reduce"]
+
+    def link(self, hardware: Hardware, reducing: bool = False) -> Array:
+        """Bytes a second among the ranks, over the link that spans them.
+
+        `reducing`: bytes of a ring's all-reduce, where the switch may reduce (`Interconnect.all_reduce_share`).
+        """
+        if self.across_nodes and self.collective != "alltoall":
+            ring = np.vectorize(
+                lambda count: hardware.ring_bandwidth(int(count), self.members, reducing), otypes=[float]
+            )
+            return np.asarray(ring(self.ranks))
+
+        def bandwidth(reached: float, count: float) -> float:
+            link = hardware.link(Span(int(reached), self.across_nodes))
+            return link.bandwidth_among(int(count)) / (link.all_reduce_share(int(count)) if reducing else 1.0)
+
+        reach, ranks = self.reach, self.ranks
+        if ranks.size and (ranks == ranks.flat[0]).all() and (reach == reach.flat[0]).all():  # one link, mostly
+            return np.full(reach.shape, bandwidth(reach.flat[0], ranks.flat[0]))
+        groups, which = np.unique(np.stack([reach.reshape(-1), ranks.reshape(-1)]), axis=1, return_inverse=True)
+        return np.array([bandwidth(*span) for span in groups.T])[which].reshape(reach.shape)
+
+
+def shape(row: Row) -> Exchange:
+    """The collectives of rows with `collective, ranks, bytes`, optional `across_nodes`, `members` and `reach`."""
+    collective = text(row, "collective")
     if collective not in SENT:
         raise UnknownNameError("collective", collective, SENT)
-    ranks = np.maximum(column(columns, "ranks"), 1.0)
-    return SENT[collective] * (ranks - 1.0) / ranks * column(columns, "bytes"), ranks
+    ranks = column(row, "ranks")
+    bytes, ranks, reach = aligned(column(row, "bytes"), ranks, column(row, "reach") if "reach" in row else ranks)
+    across = bool(np.any(column(row, "across_nodes", 0.0)))
+    return Exchange(collective, bytes, ranks, reach, across, int(np.max(column(row, "members", 1.0))))
 
 
-def _link(columns: Columns, hardware: Hardware, reducing: bool = False) -> Array:
-    """Bytes a second among the ranks, over the link that spans them (`reach`, else adjacent ranks).
-
-    `reducing`: bytes of a ring's all-reduce, where the switch may reduce (`Interconnect.all_reduce_share`).
-    """
-    across = bool(np.any(column(columns, "across_nodes", 0.0)))
-    ranks, reducing = column(columns, "ranks"), reducing and SENT[text(columns, "collective")] == SENT["all_reduce"]
-    if across and text(columns, "collective") != "alltoall":
-        members = int(np.max(column(columns, "members", 1.0)))
-        return np.asarray(
-            np.vectorize(lambda count: hardware.ring_bandwidth(int(count), members, reducing), otypes=[float])(ranks)
-        )
-    reach, ranks = aligned(column(columns, "reach") if "reach" in columns else ranks, ranks)
-
-    def bandwidth(reached: float, count: float) -> float:
-        link = hardware.link(Span(int(reached), across))
-        return link.bandwidth_among(int(count)) / (link.all_reduce_share(int(count)) if reducing else 1.0)
-
-    if ranks.size and (ranks == ranks.flat[0]).all() and (reach == reach.flat[0]).all():  # one link, as in most passes
-        return np.full(reach.shape, bandwidth(reach.flat[0], ranks.flat[0]))
-    groups, which = np.unique(np.stack([reach.reshape(-1), ranks.reshape(-1)]), axis=1, return_inverse=True)
-    return np.array([bandwidth(*span) for span in groups.T])[which].reshape(reach.shape)
+def bound(exchange: Exchange, hardware: Hardware) -> Bound:
+    """Bytes sent by a device over its link bandwidth; a switch that reduces takes them once."""
+    seconds = exchange.sent / exchange.link(hardware, reducing=exchange.reduces)
+    return Bound(seconds, np.zeros_like(seconds))
 
 
-def collective_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds: bytes sent by a device over its link bandwidth; a switch that reduces takes them once."""
-    del resident
-    return _sent(columns)[0] / _link(columns, hardware, reducing=True)
-
-
-def collective_time(
-    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
-) -> Array:
-    """Seconds for columns `collective, ranks, bytes`, optional `across_nodes`, `members` of a node and `reach`."""
-    del resident
-    sent, ranks = _sent(columns)
-    position = np.log2(ranks)
-    latency = np.interp(position, np.log2(RANKS), [parameters[f"latency_{count}"] for count in RANKS])
+def terms(exchange: Exchange, hardware: Hardware, parameters: Parameters) -> Terms:
+    """Latency and sending in the faster protocol of each row: one after the other, or overlapping in their ramp."""
+    alone = exchange.ranks <= 1
+    position, known = np.log2(np.maximum(exchange.ranks, 1.0)), np.log2(RANKS)
+    latency = np.interp(position, known, [parameters[f"latency_{count}"] for count in RANKS])
     growth = max(0.0, parameters["latency_8"] - parameters["latency_4"])
     latency = latency + growth * np.maximum(position - 3.0, 0.0)
-    efficiency = np.interp(position, np.log2(RANKS), [parameters[f"efficiency_{count}"] for count in RANKS])
-    sending = sent / (efficiency * _link(columns, hardware))
-    low_latency = latency + sending / parameters["low_latency_share"]
-    high_bandwidth = smooth_maximum(latency * parameters["handshake"], sending, parameters["sharpness"])
-    return np.where(ranks > 1, np.minimum(low_latency, high_bandwidth), 0.0)
+    efficiency = np.interp(position, known, [parameters[f"efficiency_{count}"] for count in RANKS])
+    sending = exchange.sent / (efficiency * exchange.link(hardware))
+    greeting, slowly = latency * parameters["handshake"], sending / parameters["low_latency_share"]
+    low = alone | (latency + slowly <= smooth_maximum(greeting, sending, parameters["sharpness"]))
+    return Terms(
+        (
+            Term("latency", "low latency: latency, interpolated in log2(ranks)", np.where(low & ~alone, latency, 0.0)),
+            Term(
+                "sending slowly", "low latency: sent / (low_latency_share e link)", np.where(low & ~alone, slowly, 0.0)
+            ),
+        ),
+        Term("handshake", "high bandwidth: handshake latency", np.where(low, 0.0, greeting)),
+        Term("sending", "high bandwidth: sent / (e link)", np.where(low, 0.0, sending)),
+        parameters["sharpness"],
+    )

@@ -17,10 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import Array, Columns, Mask, column, numbers, text, units
+from roofline.timing.kernels.common import units
+from roofline.timing.kernels.formats import numbers
+from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, column, text
 
 PASSES: Mapping[str, float] = {"norm": 4.0, "softmax": 2.0, "rope": 2.0, "copy": 2.0, "activation": 3.0}
 """Elements moved for each element of `columns`, by op."""
@@ -45,58 +48,58 @@ PAGE = 4096.0
 """Bytes of a page of memory."""
 
 
-def streamed(columns: Columns) -> Array:
-    """Bytes moved: the column `bytes`, or `op`, `dtype`, `rows` and `columns` of a measurement."""
-    if "bytes" in columns:
-        return column(columns, "bytes")
-    dtype = columns.get("dtype")
+class Stream(Struct, frozen=True):
+    """Elementwise kernels that move `bytes` and so many `elements` (0 where unknown); arrays of one shape.
+
+    `results` of those are written. `rows` and `columns` are of a measurement.
+    """
+
+    bytes: Array
+    elements: Array
+    results: float
+    rows: Array | None = None
+    columns: Array | None = None
+
+
+def shape(row: Row) -> Stream:
+    """The kernels of rows with `op, bytes` and optionally `elements`; or with `op, dtype, rows, columns`."""
+    moved = PASSES[text(row, "op")]
+    if "bytes" in row:
+        streamed = column(row, "bytes")
+        elements = column(row, "elements") if "elements" in row else np.zeros_like(streamed)
+        return Stream(streamed, elements, 1.0 / moved)
+    rows, columns = column(row, "rows"), column(row, "columns")
+    elements = np.asarray(moved * rows * columns, dtype=np.float64)
+    dtype = row.get("dtype")
     if isinstance(dtype, np.ndarray):
         width: Array | float = np.array([numbers(str(name)).bytes for name in dtype])
     else:
-        width = numbers(text(columns, "dtype")).bytes
-    moved = PASSES[text(columns, "op")] * width * column(columns, "rows") * column(columns, "columns")
-    return np.asarray(moved, dtype=np.float64)
+        width = numbers(text(row, "dtype")).bytes
+    return Stream(np.asarray(elements * width, dtype=np.float64), elements, 1.0 / moved, rows, columns)
 
 
-def elements(columns: Columns) -> Array:
-    """Elements moved: the column `elements`, or `op`, `rows` and `columns` of a measurement; 0 where unknown."""
-    if "elements" in columns:
-        return column(columns, "elements")
-    if "bytes" in columns:
-        return np.zeros_like(column(columns, "bytes"))
-    counted = PASSES[text(columns, "op")] * column(columns, "rows") * column(columns, "columns")
-    return np.asarray(counted, dtype=np.float64)
+def bound(stream: Stream, hardware: Hardware) -> Bound:
+    """Every byte moved once."""
+    return Bound(np.zeros_like(stream.bytes), stream.bytes / hardware.memory_bandwidth)
 
 
-def cycle_rate(columns: Columns, hardware: Hardware) -> Array:
-    """Clock cycles a second of all threads that compute each row."""
-    results = elements(columns) / PASSES[text(columns, "op")]
-    most = units(hardware)
-    threads = np.clip(results / GRAIN, 1.0, most) if hardware.kind == "cpu" else np.full_like(results, most)
-    return (hardware.clock or CLOCK) * threads
-
-
-def pages(columns: Columns, hardware: Hardware) -> Array | float:
-    """Pages of a newly mapped result; 0 for small results and on accelerators."""
-    if hardware.kind != "cpu":
-        return 0.0
-    result = streamed(columns) / PASSES[text(columns, "op")]
-    return np.where(result > MAPPED, result / PAGE, 0.0)
-
-
-def elementwise_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds: `bytes / bandwidth`; 0 for `resident` rows."""
-    moved = streamed(columns)
-    return np.where(resident, 0.0, moved / hardware.memory_bandwidth)
-
-
-def elementwise_time(
-    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
-) -> Array:
-    """Seconds for columns `op, bytes` and optionally `elements`; or `op, dtype, rows, columns`."""
-    del resident
-    over_memory = streamed(columns) / (parameters["memory_efficiency"] * hardware.memory_bandwidth)
-    computing = elements(columns) * parameters["cycles"] / cycle_rate(columns, hardware)
-    mapping = pages(columns, hardware) * parameters.get("page", 0.0) / units(hardware)
-    time: Array = parameters["launch"] + over_memory + computing + mapping
-    return time
+def terms(stream: Stream, hardware: Hardware, parameters: Parameters) -> Terms:
+    """Launch, memory, and on CPUs the computing and the mapping of results, one after the other."""
+    on_cpu, most = hardware.kind == "cpu", units(hardware)
+    threads = np.clip(stream.results * stream.elements / GRAIN, 1.0, most) if on_cpu else most
+    rate = parameters["memory_efficiency"] * hardware.memory_bandwidth
+    found = [
+        Term("launch", "launch", parameters["launch"]),
+        Term("memory", "bytes / (memory_efficiency bandwidth)", stream.bytes, rate),
+        Term(
+            "computing",
+            "elements cycles / (clock threads)",
+            stream.elements * parameters["cycles"],
+            (hardware.clock or CLOCK) * threads,
+        ),
+    ]
+    if on_cpu:
+        result = stream.results * stream.bytes
+        pages = np.where(result > MAPPED, result / PAGE, 0.0)
+        found.append(Term("mapping", "pages x page / threads", pages * parameters.get("page", 0.0), most))
+    return Terms(tuple(found))

@@ -4,8 +4,8 @@ Kernels process chunks of C = 64 tokens (Yang et al., 2024): GEMMs within a chun
 H heads of d_k by d_v, L tokens a sequence, B sequences, S units:
 
     recurrence     T_C = L token ceil(B H / S)              the heads of a unit one after another, chunk after chunk
-    GEMMs          T_F = B L H (6 d_k d_v + 2 C (3 d_k + 2 d_v)) / (e_F peak)
-    memory         T_M = (operands + intermediate_traffic x intermediates) / bw
+    GEMMs          T_F = B L H (6 d_k d_v + 2 C (3 d_k + 2 d_v)) / (compute_efficiency peak)
+    memory         T_M = (operands + intermediate_traffic x intermediates) / bandwidth
     time           t   = launch + (T_C^p + T^p)^(1/p),     T = T_F + T_M of chunked kernels, max(T_F, T_M) of fused ones
 
 The `chunked` variant (FLA's, in Triton) is a series of kernels that pass w, u, the inverse of a chunk's triangle, the
@@ -24,14 +24,14 @@ its public timings are of other engines than those that run it, so it counts as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
+from msgspec import Struct
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine import GATED_DELTA_RULE_KERNELS
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import Array, Columns, Mask, aligned, ceil_div, column, smooth_maximum, text, units
+from roofline.timing.kernels.common import ceil_div, units
+from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, text
 
 CHUNK = 64.0
 """Tokens of a chunk in FLA, FlashInfer and AITER."""
@@ -47,62 +47,73 @@ PARAMETERS = (
 )
 
 
-def _sizes(columns: Columns) -> tuple[Array, ...]:
-    return aligned(*(column(columns, name) for name in ("batch", "q_len", "heads", "key_dim", "value_dim")))
+class DeltaRule(Struct, frozen=True):
+    """Prompts of `batch` sequences of `q_len` tokens over `heads` value heads; arrays of one shape.
 
-
-def peak(columns: Columns, hardware: Hardware) -> float:
-    """The peak of the GEMMs (FLOP/s), in the arithmetic of the column `dtype`, or in BF16."""
-    return hardware.matrix_peak(text(columns, "dtype", "bf16"))
-
-
-def waves(columns: Columns, hardware: Hardware) -> Array:
-    """Heads that each unit processes one after another."""
-    batch, _, heads, *_ = _sizes(columns)
-    return ceil_div(batch * heads, units(hardware))
-
-
-def flops(columns: Columns) -> Array:
-    """FLOPs of the GEMMs over a prompt, within chunks and with the state."""
-    batch, queries, heads, keys, values = _sizes(columns)
-    return batch * queries * heads * (6.0 * keys * values + 2.0 * CHUNK * (3.0 * keys + 2.0 * values))
-
-
-def operand_bytes(columns: Columns) -> Array:
-    """Bytes of inputs and outputs of a prompt's kernels, states included."""
-    batch, queries, heads, keys, values = _sizes(columns)
-    key_heads = column(columns, "key_heads") if "key_heads" in columns else heads
-    return 4.0 * batch * queries * (key_heads * keys + heads * values) + 8.0 * batch * heads * keys * values
-
-
-def intermediate_bytes(columns: Columns) -> Array:
-    """Bytes of intermediates, written by one kernel and read by another."""
-    batch, queries, heads, keys, values = _sizes(columns)
-    if text(columns, "variant") == FUSED:
-        return np.zeros_like(batch)
-    return 2.0 * batch * queries * heads * (4.0 * (keys + values) + 7.0 * CHUNK + 2.0 * keys * values / CHUNK)
-
-
-def gated_delta_rule_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds: the FLOPs of the recurrence, or its operands and states, read and written."""
-    batch, queries, heads, keys, values = _sizes(columns)
-    compute = 6.0 * batch * queries * heads * keys * values / peak(columns, hardware)
-    return np.where(resident, compute, np.maximum(compute, operand_bytes(columns) / hardware.memory_bandwidth))
-
-
-def gated_delta_rule_time(
-    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
-) -> Array:
-    """Seconds for columns `variant, batch, q_len, heads, key_dim, value_dim`, optional `dtype`, `key_heads`.
-
-    See the module for the formula; `resident` has no effect.
+    States are `key_dim` by `value_dim`; `fused` kernels keep intermediates on chip. GEMMs multiply in `arithmetic`.
     """
-    del resident
-    recurrence = _sizes(columns)[1] * parameters["token"] * waves(columns, hardware)
-    gemms = flops(columns) / (parameters["compute_efficiency"] * peak(columns, hardware))
-    moved = operand_bytes(columns) + parameters["intermediate_traffic"] * intermediate_bytes(columns)
-    over_memory = moved / hardware.memory_bandwidth
-    fused = text(columns, "variant") == FUSED
-    work = np.maximum(gemms, over_memory) if fused else gemms + over_memory
-    time: Array = parameters["launch"] + smooth_maximum(recurrence, work, parameters["sharpness"])
-    return time
+
+    batch: Array
+    q_len: Array
+    heads: Array
+    key_dim: Array
+    value_dim: Array
+    key_heads: Array
+    fused: bool
+    arithmetic: str
+
+    @property
+    def state(self) -> Array:
+        """Elements of all states."""
+        return self.batch * self.heads * self.key_dim * self.value_dim
+
+    @property
+    def flops(self) -> Array:
+        """FLOPs of the GEMMs over a prompt, within chunks and with the state."""
+        within = 2.0 * CHUNK * (3.0 * self.key_dim + 2.0 * self.value_dim)
+        return self.batch * self.q_len * self.heads * (6.0 * self.key_dim * self.value_dim + within)
+
+    @property
+    def operand_bytes(self) -> Array:
+        """Bytes of inputs and outputs of a prompt's kernels, states included."""
+        tokens = self.key_heads * self.key_dim + self.heads * self.value_dim
+        return 4.0 * self.batch * self.q_len * tokens + 8.0 * self.state
+
+    @property
+    def intermediate_bytes(self) -> Array:
+        """Bytes of intermediates, written by one kernel and read by another."""
+        if self.fused:
+            return np.zeros_like(self.batch)
+        states = 2.0 * self.key_dim * self.value_dim / CHUNK
+        each = 4.0 * (self.key_dim + self.value_dim) + 7.0 * CHUNK + states
+        return 2.0 * self.batch * self.q_len * self.heads * each
+
+
+def shape(row: Row) -> DeltaRule:
+    """The kernels of rows with `variant, batch, q_len, heads, key_dim, value_dim`, optional `dtype`, `key_heads`."""
+    names = ("batch", "q_len", "heads", "key_dim", "value_dim")
+    sizes = [column(row, name) for name in names]
+    key_heads = column(row, "key_heads") if "key_heads" in row else sizes[2]
+    fused, arithmetic = text(row, "variant") == FUSED, text(row, "dtype", "bf16")
+    batch, queries, heads, keys, values, key_heads = aligned(*sizes, key_heads)
+    return DeltaRule(batch, queries, heads, keys, values, key_heads, fused, arithmetic)
+
+
+def bound(rule: DeltaRule, hardware: Hardware) -> Bound:
+    """The FLOPs of the recurrence; its operands and states, read and written."""
+    flops = 6.0 * rule.q_len * rule.state
+    return Bound(flops / hardware.matrix_peak(rule.arithmetic), rule.operand_bytes / hardware.memory_bandwidth)
+
+
+def terms(rule: DeltaRule, hardware: Hardware, parameters: Parameters) -> Terms:
+    """Launch, the recurrence from token to token, and what the units and the memory do meanwhile."""
+    waves = ceil_div(rule.batch * rule.heads, units(hardware))
+    recurrence = Term(
+        "recurrence", "tokens of a sequence x token x heads of a unit", rule.q_len * parameters["token"] * waves
+    )
+    gemms = rule.flops / (parameters["compute_efficiency"] * hardware.matrix_peak(rule.arithmetic))
+    moved = rule.operand_bytes + parameters["intermediate_traffic"] * rule.intermediate_bytes
+    memory = moved / hardware.memory_bandwidth
+    how = "max(GEMMs, memory)" if rule.fused else "GEMMs + memory"
+    work = Term("GEMMs and memory", how, np.maximum(gemms, memory) if rule.fused else gemms + memory)
+    return Terms((Term("launch", "launch", parameters["launch"]),), recurrence, work, parameters["sharpness"])

@@ -11,22 +11,14 @@ A kernel divides C into tiles of b_m x b_n, and may split k into s parts (split-
     throttling     T_S (1 + d T_S / (T_S + 500 us))                                  long GEMMs lower the clock
     kernel         x  = (T_S^p + T_M^p)^(1/p)              16-bit formats: p sqrt(1 + max(T_S, T_M) / overlap) for p
     time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantizing kernel
-                       [+ padding]                       a benchmark's block-scaled rows, where m is no multiple of 4
 
 k' is k / s rounded up to 64. Matrix units multiply whole tiles of b_m rows, but for a smaller m only as many rows as
 take no longer than streaming the weights; hardware without matrix units multiplies m rows. CPU libraries multiply a few
 rows as GEMVs, v rows for each pass over the weights, and more rows in blocks, for which they first pack the weights
 (Goto and van de Geijn, 2008): that reads, writes and reads them again. On accelerators there is one pass. The tile
 model is that of CUTLASS's documentation ("Efficient GEMM in CUDA") and of Stream-K (Osama et al., 2023); constants are
-fitted (`roofline.validate.fit.constants`). A benchmark that replays its buffers keeps B in the L2 cache: the memory
-term then counts the misses only. A convolution is an implicit GEMM, whose windows of A overlap: the memory term counts
-each element of its input once.
-
-Where `eager` is 1, a benchmark quantizes activations in PyTorch operators, one kernel each, where engines run one
-kernel or compile them into one (vLLM before 0.15; vllm-project/vllm, pull request 32806):
-
-    quantizing     kernels x 1.3 us + bytes m k / rate      rate = min(0.8 bandwidth, 12 S clock bytes), intermediates
-                                                            in the L2 at 2.4 bandwidth; replaces row m + ...
+fitted (`roofline.validate.fit.constants`). A convolution is an implicit GEMM, whose windows of A overlap: the memory
+term counts each element of its input once.
 
 A weight-only kernel (`roofline.specs.weight_only`) reads packed weights and converts each tile of them, in c seconds a
 weight for all units, before the matrix units multiply it, at up to i FMAs a clock and unit where its instructions limit
@@ -44,40 +36,32 @@ So it gains where memory dominates, and loses where the units do: every b_m rows
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, WeightOnlyKernel
 from roofline.timing.kernels import ggml
-from roofline.timing.kernels.common import (
-    OVERLAP,
+from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, rounds, unit_clocks, units
+from roofline.timing.kernels.formats import Numbers, numbers, storage
+from roofline.timing.kernels.model import (
     Array,
-    Columns,
-    Mask,
-    Numbers,
+    Bound,
+    Flags,
+    Parameters,
+    Row,
+    Term,
+    Terms,
     aligned,
-    benchmarked,
-    ceil_div,
     column,
-    host_parameter,
-    is_bare,
-    l2_bytes,
-    numbers,
-    overlapped,
-    resident_share,
-    rounds,
-    smooth_maximum,
-    some,
-    storage,
+    flags,
+    one_flag,
     text,
-    unit_clocks,
-    units,
 )
 
 _CLASSIC = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128), (256, 256))
@@ -131,24 +115,6 @@ NEVER = 1e30
 CHUNK = 2048
 """Rows evaluated at a time, so that the tile alternatives stay in the CPU's cache."""
 
-REPLAYED_COPIES = {"nvfp4": 1.0}
-"""Copies of the weights that the public benchmark cycles through; 6 for other formats."""
-
-EAGER: Mapping[str, tuple[float, float]] = {"fp8": (5.0, 27.0), "fp8_block": (14.0, 37.0)}
-"""Kernels, and bytes an element, of eager quantization (vLLM's QuantFP8.forward_native).
-
-With one scale: its reciprocal; to FP32 (2 + 4 bytes), product (4 + 4), clamp (4 + 4), to FP8 (4 + 1). By blocks:
-absolute values (2 + 2), maxima, quotient (2 + 4), clamp (4 + 4), to FP8 (4 + 1), and ten of small tensors; the maxima
-take as long as 14 bytes (H100, vLLM 0.14; as do those of H200 and GB200, which were looked at afterwards).
-"""
-
-EAGER_LAUNCH, EAGER_MEMORY, EAGER_CLOCK, EAGER_L2 = 1.3e-6, 0.8, 12.0, 2.4
-"""Seconds of a small elementwise kernel in a graph; fraction of the memory bandwidth that a large one reaches; bytes a
-clock and multiprocessor; bandwidth in the L2 over the memory's (FP8 GEMMs of vLLM 0.14 on H100, H200, L40S)."""
-
-BLOCK = 128.0
-"""Elements with one scale of a row of block-scaled activations; rows of a single block need no other layout."""
-
 INSTRUCTION_ROWS = 16.0
 """Least rows of a matrix-unit instruction."""
 
@@ -172,7 +138,6 @@ _COMMON = (
     Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 12e-6, 1e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.5, "exponent of the smooth maximum of units and memory"),
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
-    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's weights"),
     Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.001, "slowdown of long GEMMs by power limits", start=0.1),
     Parameter("dispatch", Unit.CHOICE, 0, 6, 1, "tiles and splits that the library chooses among"),
 )
@@ -181,24 +146,6 @@ _QUANTIZING = (
     Parameter("quantize_row", Unit.SECONDS, 0.01e-9, 40e-9, 3e-9, "quantizing kernel: time a row of activations"),
     Parameter("quantize_efficiency", Unit.RATIO, 0.05, 1.0, 0.4, "quantizing kernel: fraction of bandwidth"),
 )
-_BLOCKS = (Parameter("padding", Unit.SECONDS, 1e-9, 30e-6, 1e-9, "kernels that pad m to a multiple of 4", start=1e-6),)
-_HOST = (
-    host_parameter(500e-6, 60e-6),
-    Parameter("host_few_rows", Unit.RATIO, 0.3, 2.0, 1.0, "factor on it where m < 32", start=1.0, host=True),
-    Parameter("host_padding", Unit.RATIO, 1e-3, 1.0, 1e-3, "increase where m % 4 > 0: padded scales", 0.1, host=True),
-    Parameter(
-        "host_gap",
-        Unit.SECONDS,
-        1e-9,
-        200e-6,
-        1e-9,
-        "idle time between the kernels of one GEMM",
-        start=10e-6,
-        host=True,
-    ),
-)
-"""Host time of benchmarks without CUDA graphs, which hides the time of short kernels; predictions do not use it."""
-
 _PLAIN = (
     OVERLAP,
     Parameter("packing", Unit.RATIO, 1e-6, 8.0, 1e-6, "passes over weights that packing adds", start=1.0, kind="cpu"),
@@ -206,150 +153,91 @@ _PLAIN = (
 )
 
 
-def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
+class Gemm(Struct, frozen=True):
+    """GEMMs C[m, n] = A[m, k] B[k, n] in one format; arrays of one shape, a kernel a row.
+
+    `bare` ones do not quantize their activations, `weight_only` is their kernel where it is an engine's own. `cold` is
+    the fraction of the weights' bytes that come from memory, not from a cache. Engines pad batches to multiples of 8
+    rows; where they are not `padded`, `odd_rows` counts.
+    """
+
+    m: Array
+    n: Array
+    k: Array
+    dtype: str
+    form: Numbers
+    bare: Flags = False
+    weight_only: WeightOnlyKernel | None = None
+    cold: Array | float = 1.0
+    padded: Flags = True
+
+    @property
+    def weight_bytes(self) -> Array:
+        """Bytes of the weights."""
+        return self.form.bytes * self.n * self.k
+
+    @property
+    def activation_bytes(self) -> Array:
+        """Bytes of the inputs, each element once, and of the outputs in 16 bits."""
+        return self.form.input_share * self.form.input_bytes * self.m * self.k + 2.0 * self.m * self.n
+
+
+def shape(row: Row) -> Gemm:
+    """The GEMMs of rows with `dtype, m, n, k`, the optional columns of `storage`, and `weight_only`."""
+    m, n, k = aligned(*(column(row, name) for name in ("m", "n", "k")))
+    kernel = WEIGHT_ONLY_KERNELS[text(row, "weight_only")] if "weight_only" in row else None
+    return Gemm(m, n, k, text(row, "dtype"), storage(row), flags(row, "bare"), kernel)
+
+
+def parameters(dtype: str) -> tuple[Parameter, ...]:
     """The parameters of GEMMs in the format `dtype`."""
     if dtype.startswith(ggml.PREFIX):
         return ggml.PARAMETERS
-    if not numbers(dtype).quantizes:
-        return (*_COMMON, *_PLAIN)
-    return (*_COMMON, *_QUANTIZING, *(_BLOCKS if dtype == "fp8_block" else ()), *_HOST)
+    return (*_COMMON, *(_QUANTIZING if numbers(dtype).quantizes else _PLAIN))
 
 
-def gemm_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds: `max(2mnk / peak, (A + B + C) / bandwidth)`; `resident` rows have no memory term."""
-    form = storage(columns)
-    m, n, k = (column(columns, name) for name in ("m", "n", "k"))
-    compute = 2.0 * m * n * k / hardware.matrix_peak(form.arithmetic)
-    memory = (form.bytes * n * k + form.input_bytes * m * k + 2.0 * m * n) / hardware.memory_bandwidth
-    return np.where(resident, compute, np.maximum(compute, memory))
+def bound(gemm: Gemm, hardware: Hardware) -> Bound:
+    """`2 m n k / peak`, and `(A + B + C) / bandwidth`."""
+    moved = gemm.weight_bytes + gemm.form.input_bytes * gemm.m * gemm.k + 2.0 * gemm.m * gemm.n
+    flops = 2.0 * gemm.m * gemm.n * gemm.k
+    return Bound(flops / hardware.matrix_peak(gemm.form.arithmetic), moved / hardware.memory_bandwidth)
 
 
-def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
-    """Seconds for columns `dtype, m, n, k` (the module's formula) and the optional ones of `storage`."""
-    dtype, form = text(columns, "dtype"), storage(columns)
-    if dtype.startswith(ggml.PREFIX):
-        return ggml.gemm_time(columns, hardware, parameters)
-    m, n, k = aligned(*(column(columns, name) for name in ("m", "n", "k")))
-    shape = m.shape
-    m, n, k = (np.atleast_1d(size).reshape(-1) for size in (m, n, k))
-    warm = _flags(resident, shape)
-    bare, chosen = is_bare(columns), weight_only_kernel(columns)
-    eager = _flags("eager" in columns and column(columns, "eager") > 0, shape)
-    parts = [
-        _time(m[part], n[part], k[part], dtype, form, hardware, parameters, _of(warm, part), bare, _of(eager, part))
-        if chosen is None
-        else _weight_only_time(m[part], n[part], k[part], form, hardware, parameters, chosen)
-        for part in (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
-    ]
-    return np.concatenate(parts).reshape(shape) if parts else np.zeros(shape)
-
-
-def _flags(mask: Mask, shape: tuple[int, ...]) -> Mask:
-    """One flag a row in a flat array; False where no row has it."""
-    return np.broadcast_to(mask, shape).reshape(-1) if some(mask) else False
-
-
-def _of(mask: Mask, part: slice) -> Mask:
-    return mask if isinstance(mask, bool) else mask[part]
-
-
-def _time(
-    m: Array,
-    n: Array,
-    k: Array,
-    dtype: str,
-    form: Numbers,
-    hardware: Hardware,
-    parameters: Mapping[str, float],
-    resident: Mask,
-    bare: bool,
-    eager: Mask = False,
-) -> Array:
-    bandwidth = hardware.memory_bandwidth
-    on_units = _throttled(_units_time(m, n, k, form, hardware, parameters, odd=resident), parameters)
-    weights, activations = form.bytes * n * k, form.input_share * form.input_bytes * m * k + 2.0 * m * n
-    missing = weights * weight_passes(m, parameters)
-    if some(resident):
-        footprint = REPLAYED_COPIES.get(dtype, 6.0) * weights + activations
-        cache = parameters["l2_share"] * l2_bytes(hardware)
-        missing = missing * (1.0 - resident * resident_share(footprint, cache, 8.0))
-    over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
-    kernel = overlapped(on_units, over_memory, parameters)
-    if bare or not form.quantizes:
-        return parameters["launch"] + kernel
-    quantizing = parameters.get("quantize_row", 0.0) * m + (2.0 + form.input_bytes) * m * k / (
-        parameters["quantize_efficiency"] * bandwidth
+def terms(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Terms:
+    """Launch, tiles on the multiprocessors, traffic, and the kernel that quantizes the activations."""
+    if gemm.dtype.startswith(ggml.PREFIX):
+        return ggml.terms(gemm.m, gemm.n, gemm.k, gemm.form, hardware, parameters)
+    if gemm.weight_only is not None:
+        return _weight_only_terms(gemm, gemm.weight_only, hardware, parameters)
+    launch = Term("launch", "launch", parameters["launch"])
+    units = Term("units", _HOW[parameters.get("throttling", 0.0) > 0], _on_units(gemm, hardware, parameters))
+    passes = weight_passes(gemm.m, parameters)
+    memory = Term(
+        "memory",
+        "(B + A + C) / (memory_efficiency bandwidth)",
+        gemm.weight_bytes * passes * gemm.cold + gemm.activation_bytes,
+        parameters["memory_efficiency"] * hardware.memory_bandwidth,
     )
-    if some(eager):
-        quantizing = np.where(eager, eager_quantization(m * k, dtype, hardware), quantizing)
-    time: Array = parameters["launch"] + kernel + quantizing
-    if not some(resident):
-        return time
-    time = time + parameters.get("padding", 0.0) * (resident & (m % 4 != 0) & (m > 1) & (k > BLOCK))
-    gaps = np.where(resident, parameters.get("host_gap", 0.0), 0.0)
-    return benchmarked(time + gaps, parameters, resident, _host_growth(m, parameters))
+    if not gemm.form.quantizes or one_flag(gemm.bare, "bare"):
+        return overlapping((launch,), units, memory, parameters)
+    return overlapping((launch, _quantizing(gemm, hardware, parameters)), units, memory, parameters)
 
 
-def eager_quantization(elements: Array, dtype: str, hardware: Hardware) -> Array:
-    """Seconds to quantize activations of so many elements in PyTorch operators; see the module's formula."""
-    kernels, bytes = EAGER[dtype]
-    on_units, memory = EAGER_CLOCK * unit_clocks(hardware), hardware.memory_bandwidth
-    inside = resident_share(8.0 * elements, l2_bytes(hardware), 8.0)  # two FP32 tensors at a time
-    slow, fast = min(EAGER_MEMORY * memory, on_units), min(EAGER_L2 * memory, on_units)
-    return np.asarray(kernels * EAGER_LAUNCH + bytes * elements * ((1.0 - inside) / slow + inside / fast))
+_HOW = {
+    False: "min over tiles and splits of waves x (tile + prologue)",
+    True: "T (1 + throttling T / (T + 500 us)), T = min over tiles and splits of waves x (tile + prologue)",
+}
 
 
-def weight_only_kernel(columns: Columns) -> WeightOnlyKernel | None:
-    """The kernel that the optional text column `weight_only` names."""
-    return WEIGHT_ONLY_KERNELS[text(columns, "weight_only")] if "weight_only" in columns else None
+def _quantizing(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Term:
+    """The kernel that quantizes 16-bit activations, in seconds of a row and of the traffic."""
+    moved = (2.0 + gemm.form.input_bytes) * gemm.m * gemm.k
+    over_memory = moved / (parameters["quantize_efficiency"] * hardware.memory_bandwidth)
+    formula = "quantize_row m + (2 + bytes) m k / (quantize_efficiency bandwidth)"
+    return Term("quantizing", formula, parameters.get("quantize_row", 0.0) * gemm.m + over_memory)
 
 
-def _weight_only_time(
-    m: Array,
-    n: Array,
-    k: Array,
-    form: Numbers,
-    hardware: Hardware,
-    parameters: Mapping[str, float],
-    chosen: WeightOnlyKernel,
-) -> Array:
-    """Seconds of a weight-only kernel, which runs one of three ways by its rows (the module's formula)."""
-    bandwidth, packed = parameters["memory_efficiency"] * hardware.memory_bandwidth, form.bytes * n * k
-    over_memory = (packed / chosen.memory + 2.0 * m * (k + n)) / bandwidth
-    converting = conversion_time(chosen, hardware) * n * k
-    on_vectors = np.where(
-        m <= chosen.vector_rows, converting + 2.0 * m * n * k / (hardware.vector_peak or np.inf), np.inf
-    )
-    on_units = np.minimum(on_vectors, _throttled(_units_time(m, n, k, form, hardware, parameters, chosen), parameters))
-    kernel = (
-        smooth_maximum(on_units, over_memory, chosen.sharpness)
-        if chosen.sharpness
-        else overlapped(on_units, over_memory, parameters)
-    )
-    beside = (chosen.input_traffic * k + chosen.output_traffic * n) * m / bandwidth
-    launching = parameters["launch"] + chosen.launch
-    time: Array = launching + beside + kernel
-    if not chosen.library_rows:
-        return time
-    plain = replace(form, bytes=2.0, activation_bytes=None)
-    library = _time(m, n, k, form.arithmetic, plain, hardware, parameters, False, bare=True)
-    first = parameters["launch"] + np.maximum(converting, (packed + 2.0 * n * k) / bandwidth)
-    return np.where(m < chosen.library_rows, np.minimum(time, first + library), first + library)
-
-
-def _throttled(on_units: Array, parameters: Mapping[str, float]) -> Array:
-    """Seconds on the multiprocessors at the clock that power limits leave to long GEMMs."""
-    return on_units * (1.0 + parameters.get("throttling", 0.0) * on_units / (on_units + THROTTLING_TIME))
-
-
-def conversion_time(chosen: WeightOnlyKernel, hardware: Hardware) -> float:
-    """Seconds that all multiprocessors take to convert one weight each time; 0 for what no document gives."""
-    clocks = unit_clocks(hardware)
-    rate = INTEGER_LANES * clocks if hardware.kind == "gpu" else (hardware.vector_peak or np.inf) / 2.0
-    return chosen.conversion / rate + chosen.lookup / clocks
-
-
-def weight_passes(m: Array, parameters: Mapping[str, float]) -> Array | float:
+def weight_passes(m: Array, parameters: Parameters) -> Array | float:
     """Passes over the weights in memory, by m."""
     packing = parameters.get("packing", 0.0)
     if packing < NO_PACKING:
@@ -357,10 +245,60 @@ def weight_passes(m: Array, parameters: Mapping[str, float]) -> Array | float:
     return np.minimum(ceil_div(m, parameters["vector_rows"]), 1.0 + packing)
 
 
-def _host_growth(m: Array, parameters: Mapping[str, float]) -> Array:
-    """The host time of separate launches over that of most m: the measured time of short GEMMs without CUDA graphs."""
-    path = np.where(m < 32, parameters.get("host_few_rows", 1.0), 1.0)
-    return np.asarray(path * (1.0 + parameters.get("host_padding", 0.0) * (m % 4 != 0)))
+def _weight_only_terms(gemm: Gemm, chosen: WeightOnlyKernel, hardware: Hardware, parameters: Parameters) -> Terms:
+    """The terms of a weight-only kernel, which runs one of three ways by its rows (the module's formula)."""
+    m, n, k = gemm.m, gemm.n, gemm.k
+    bandwidth, packed = parameters["memory_efficiency"] * hardware.memory_bandwidth, gemm.weight_bytes
+    over_memory = (packed / chosen.memory + 2.0 * m * (k + n)) / bandwidth
+    converting = conversion_time(chosen, hardware) * n * k
+    on_vectors = np.where(
+        m <= chosen.vector_rows, converting + 2.0 * m * n * k / (hardware.vector_peak or np.inf), np.inf
+    )
+    on_units = np.minimum(on_vectors, _on_units(gemm, hardware, parameters))
+    beside = (chosen.input_traffic * k + chosen.output_traffic * n) * m / bandwidth
+    launching = Term("launch", "launch, and that of kernels beside it", parameters["launch"] + chosen.launch)
+    packed_terms = overlapping(
+        (launching, Term("beside", "(in m k + out m n) / (memory_efficiency bandwidth)", beside)),
+        Term("units", "conversion and products of a tile, by tile", on_units),
+        Term("memory", "(packed weights + A + C) / (memory_efficiency bandwidth)", over_memory),
+        parameters,
+    )
+    if chosen.sharpness:
+        packed_terms = replace(packed_terms, sharpness=chosen.sharpness)
+    if not chosen.library_rows:
+        return packed_terms
+    plain = replace(gemm, form=replace(gemm.form, bytes=2.0, activation_bytes=None), bare=True, weight_only=None)
+    library = terms(plain, hardware, parameters)
+    first = parameters["launch"] + np.maximum(converting, (packed + 2.0 * n * k) / bandwidth)
+    converted = replace(library, serial=(*library.serial, Term("conversion", "launch + max(c n k, traffic)", first)))
+    return _where((m >= chosen.library_rows) | (converted.seconds < packed_terms.seconds), converted, packed_terms)
+
+
+def _where(mask: NDArray[np.bool_], first: Terms, second: Terms) -> Terms:
+    """The terms of the first way for the rows of the mask, of the second one for the others."""
+
+    def of(term: Term | None, rows: NDArray[np.bool_]) -> Term | None:
+        return None if term is None else Term(term.name, term.formula, np.where(rows, term.seconds, 0.0))
+
+    def units_of(one: Term | None, other: Term | None) -> Term | None:
+        assert one is not None
+        assert other is not None
+        return Term(one.name, other.formula, np.where(mask, one.seconds, other.seconds))
+
+    serial = [*(of(term, mask) for term in first.serial), *(of(term, ~mask) for term in second.serial)]
+    return Terms(
+        tuple(term for term in serial if term is not None and np.any(np.asarray(term.seconds) > 0)),
+        units_of(first.units, second.units),
+        units_of(first.memory, second.memory),
+        np.where(mask, first.sharpness, second.sharpness),
+    )
+
+
+def conversion_time(chosen: WeightOnlyKernel, hardware: Hardware) -> float:
+    """Seconds that all multiprocessors take to convert one weight each time; 0 for what no document gives."""
+    clocks = unit_clocks(hardware)
+    rate = INTEGER_LANES * clocks if hardware.kind == "gpu" else (hardware.vector_peak or np.inf) / 2.0
+    return chosen.conversion / rate + chosen.lookup / clocks
 
 
 @lru_cache(maxsize=16)
@@ -378,44 +316,47 @@ def _padded(m: Array, form: Numbers, hardware: Hardware) -> Array:
     return np.maximum(INSTRUCTION_ROWS * ceil_div(m, INSTRUCTION_ROWS), hidden)
 
 
-def _units_time(
-    m: Array,
-    n: Array,
-    k: Array,
-    form: Numbers,
-    hardware: Hardware,
-    parameters: Mapping[str, float],
-    weight_only: WeightOnlyKernel | None = None,
-    odd: Mask = False,
-) -> Array:
-    """Seconds on the multiprocessors with the best tile and split, of those that a weight-only kernel has.
+def _on_units(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Array:
+    """Seconds on the multiprocessors, in parts of CHUNK rows."""
+    if gemm.m.size <= CHUNK:
+        return _fastest(gemm, hardware, parameters)
+    padded = np.broadcast_to(gemm.padded, gemm.m.shape)
+    sizes = [np.reshape(size, -1) for size in (gemm.m, gemm.n, gemm.k, padded)]
+    found: Array = np.empty(gemm.m.size)
+    for start in range(0, gemm.m.size, CHUNK):
+        m, n, k, few = (size[start : start + CHUNK] for size in sizes)
+        found[start : start + CHUNK] = _fastest(replace(gemm, m=m, n=n, k=k, padded=few), hardware, parameters)
+    return found.reshape(gemm.m.shape)
 
-    `odd` rows pay for an m that is no multiple of 8: those of benchmarks, since engines pad their batches.
-    """
+
+def _fastest(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Array:
+    """Seconds with the best tile (first axis) and split of k (second axis), at the clock that power limits leave."""
+    m, n, k, weight_only, form = gemm.m, gemm.n, gemm.k, gemm.weight_only, gemm.form
     count, prologue, whole = units(hardware), parameters["tile_prologue"], parameters["wave_quantization"]
     dispatch = DISPATCHES[int(parameters["dispatch"])] if weight_only is None else _weight_only_tiles(weight_only)
-    rows, columns = np.asarray(dispatch.tiles, dtype=np.float64).T[:, :, None]
+    below = tuple(1 for _ in m.shape)
+    rows, columns = np.asarray(dispatch.tiles, dtype=np.float64).T.reshape(2, -1, *below)
     tiles = ceil_div(m, rows) * ceil_div(n, columns)
     if dispatch.fixed_rows:
         tiles = np.where((rows < dispatch.fixed_rows) & (m > 64), NEVER, tiles)
     if dispatch.batches:
-        above, most = np.asarray(dispatch.batches).T[:, :, None]
+        above, most = np.asarray(dispatch.batches).T.reshape(2, -1, *below)
         tiles = np.where((m > above) & (m <= most), tiles, NEVER)
     peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
     if weight_only is not None and weight_only.multiply_adds:
         peak = min(peak, 2.0 * weight_only.multiply_adds * unit_clocks(hardware))
-    filled = np.minimum(rows, _padded(m, form, hardware))
-    multiply = 2.0 * filled * columns * count / peak
-    if some(odd):
-        multiply = multiply * (1.0 + parameters.get("odd_rows", 0.0) * ((m % 8 != 0) & (m > 64) & odd))
+    multiply = 2.0 * np.minimum(rows, _padded(m, form, hardware)) * columns * count / peak
+    if not np.all(gemm.padded):
+        odd = (m % 8 != 0) & (m > 64) & ~np.asarray(gemm.padded)
+        multiply = multiply * (1.0 + parameters.get("odd_rows", 0.0) * odd)
     if weight_only is not None:
         multiply = multiply + conversion_time(weight_only, hardware) * columns * count
     operands = rows * form.input_bytes + columns * form.bytes
     one_step = np.maximum(multiply, operands / parameters["tile_bandwidth"])
-    splits = np.asarray(dispatch.splits, dtype=np.float64)[:, None]
+    splits = np.asarray(dispatch.splits, dtype=np.float64).reshape(-1, *below)
     depth = 64.0 * ceil_div(k, 64.0 * splits)
-    waves = tiles * (splits / count)[:, None]
-    times = np.min(rounds(waves, whole) * (one_step * depth[:, None] + prologue), axis=1)
+    waves = tiles * np.expand_dims(splits / count, 1)
+    times = np.min(rounds(waves, whole) * (one_step * np.expand_dims(depth, 1) + prologue), axis=1)
     adding = 8.0 * splits * m * n / (3.0 * hardware.memory_bandwidth) + prologue
     best: Array = np.min(np.where(splits > 1, times + adding, times), axis=0)
-    return best
+    return best * (1.0 + parameters.get("throttling", 0.0) * best / (best + THROTTLING_TIME))

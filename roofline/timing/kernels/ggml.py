@@ -33,13 +33,13 @@ around a GEMM; with 56 threads they are a large part of a decode step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import Array, Columns, aligned, column, storage, units
+from roofline.timing.kernels.common import units
+from roofline.timing.kernels.formats import Numbers
+from roofline.timing.kernels.model import Array, Parameters, Term, Terms
 
 PREFIX = "ggml_"
 """Of the formats of these kernels; the rest is the format of the weights."""
@@ -55,25 +55,29 @@ PARAMETERS = (
 )
 
 
-def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
-    """Seconds for columns `dtype, m, n, k` (the module's formula) and the optional ones of `storage`."""
-    form = storage(columns)
-    m, n, k = aligned(*(column(columns, name) for name in ("m", "n", "k")))
+def terms(m: Array, n: Array, k: Array, form: Numbers, hardware: Hardware, parameters: Parameters) -> Terms:
+    """The terms of GEMMs of m rows (the module's formula); interleaved weights are fetched while others multiply."""
     peak = hardware.vector_peak or np.inf
     widest, wide = hardware.vector.get("int8", 4.0 * peak), parameters.get("wide", 0)
     first = parameters["row_efficiency"] * (widest if wide >= 2 else peak)
     further = parameters["compute_efficiency"] * (widest if wide >= 1 else peak)
-    traffic = form.bytes * n * k + form.input_bytes * m * k + 4.0 * m * n
     reached = 1.0 if hardware.bandwidth_is_achieved else parameters["memory_efficiency"]
-    on_memory = traffic / (reached * hardware.memory_bandwidth)
+    memory = Term(
+        "memory",
+        "(B + A + C) / (memory_efficiency bandwidth)",
+        form.bytes * n * k + form.input_bytes * m * k + 4.0 * m * n,
+        reached * hardware.memory_bandwidth,
+    )
     row = 1.0 / further
     unpack = 1.0 / first - row
-    barrier = parameters["barrier"] * units(hardware)
+    barriers = Term("barriers", "barrier x threads", parameters["barrier"] * units(hardware))
     if parameters.get("interleaved", 0):
-        return barrier + np.maximum(2.0 * n * k * _tiles(m, max(unpack, 0.0), row), on_memory)
+        tiled = Term("units", "tiles of 16 and 4 rows", 2.0 * n * k * _tiles(m, max(unpack, 0.0), row))
+        return Terms((barriers,), tiled, memory, np.inf)
     tile = parameters.get("tile", 1)
     rows = np.where(m > 1, np.ceil(m / tile - 1e-9) * tile, m)
-    return barrier + 2.0 * n * k * (unpack + rows * row) + on_memory
+    on_units = Term("units", "n k (1 / e_1 + (m - 1) / e) / (peak / 2)", 2.0 * n * k * (unpack + rows * row))
+    return Terms((barriers, on_units, memory))
 
 
 def _tiles(m: Array, unpack: float, row: float) -> Array:

@@ -37,10 +37,6 @@ other heads that start later read the latents again,
 
     rereads    r   = min(max(U / S, 1), ceil(q_len heads / R)),     R = 16
 
-vLLM's public benchmarks time whole modules, projections included: the time of one less that of the same with
-fewer keys (`less_kv`) is that of the formula less that of the formula with so many. Latents of a benchmark that stay in
-the L2 are read at `l2_speedup` times the memory bandwidth.
-
 FlashMLA's kernel for Hopper is told beforehand which keys each multiprocessor takes. A single thread plans that, once a
 step, but in TensorRT-LLM before 1.3.0rc8 in every layer (`scheduled`; NVIDIA/TensorRT-LLM, pull request 12161). It
 goes through P parts of the multiprocessors and the sequences, and longer where a part has keys at all:
@@ -57,37 +53,28 @@ have: 8 to 60% too long otherwise, 36% at most so).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.specs.version import Releases
-from roofline.timing.kernels import attention_prefill
-from roofline.timing.kernels.attention import attention_bound, cached
-from roofline.timing.kernels.attention_decode import KEY_BLOCK, SPLITS, best_split, from_memory
+from roofline.timing.kernels import attention, attention_prefill
+from roofline.timing.kernels.attention import Attention, Cache, cache_of
+from roofline.timing.kernels.attention_decode import KEY_BLOCK, SPLITS, best_split
 from roofline.timing.kernels.common import (
     OVERLAP,
-    Array,
-    Columns,
-    Mask,
-    aligned,
-    benchmarked,
     ceil_div,
-    column,
     has_tensor_memory,
-    host_parameter,
-    numbers,
-    overlapped,
+    overlapping,
     rounds,
-    text,
     unit_clocks,
     units,
 )
+from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, flags, one_flag
 
 FOUR, EIGHT, PART_KEYS, PARTS = 4.0, 8.0, 512.0, 2.0
-"""Parts of the keys in Triton's kernels: of vLLM's `FOUR_PARTS`, the most of SGLang (its default of
+"""Parts of the keys in Triton's kernels: of vLLM's (`four`), the most of SGLang (its default of
 `--triton-attention-num-kv-splits`), and of vLLM since: the keys of one, and the most on a multiprocessor."""
 
 ROWS = (16.0, 64.0)
@@ -97,14 +84,7 @@ GEN_STEP, GEN_KEYS = 256.0, 1024.0
 """Keys of a step of trtllm-gen's kernels, and the most of one multiprocessor with tiles of 16 query heads for any."""
 
 LAUNCH = 5e-6
-"""Seconds of launch, before any data, and of a difference of two times, which has none (other decode attention takes 4
-to 6 us in a step)."""
-
-RESCHEDULES = Releases("tensorrt-llm", before="1.3.0rc8")
-"""Versions that plan FlashMLA's work in every layer; see the module."""
-
-FOUR_PARTS = Releases("vllm", before="0.20")
-"""vLLM's versions whose Triton kernel has `FOUR` parts of the keys: before pull request 33529, of April 2026."""
+"""Seconds of launch before any data (other decode attention takes 4 to 6 us in a step)."""
 
 PLAN, PLAN_PART, PLAN_SEQUENCE, PLAN_WORK = 1.7e-6, 80e-9, 45e-9, 60e-9
 """Seconds of FlashMLA's plan: in all, a part of the multiprocessors, a sequence, and a part with keys.
@@ -127,14 +107,12 @@ PARAMETERS = (
     Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "combining eight splits (three doublings)"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
-    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's latents"),
-    Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter("rows", Unit.CHOICE, 0, 1, 1, "query heads of other GPUs' tiles: 0 16 (Triton), 1 64", start=1),
     Parameter("split", Unit.CHOICE, 0, 3, 1, "their parts of the keys: 0 one, 1 any, 2 vLLM's, 3 up to 8", start=1),
 )
 
 
-def parameters_of(format: str) -> tuple[Parameter, ...]:
+def parameters(format: str) -> tuple[Parameter, ...]:
     """The parameters of decode: with a cache in another format, such as bf16/fp8, `CONVERSION`, otherwise `OVERLAP`."""
     return (*PARAMETERS, CONVERSION if "/" in format else OVERLAP)
 
@@ -144,7 +122,6 @@ PREFILL = (
         one for one in attention_prefill.PARAMETERS if one.name not in ("pack_single", "softmax", "other_dim")
     ),  # heads of one size
     Parameter("absorbed", Unit.CHOICE, 0, 1, 0, "1: queries attend to latents, as in decode", start=0),
-    host_parameter(1e-3, 150e-6),
 )
 
 SOFTMAX = 0.05
@@ -160,44 +137,80 @@ MLA_DIMS, LATENT_DIMS = (128 + 64 + 128) / 2, (512 + 64 + 512) / 2
 """Mean dimension of DeepSeek's keys and values: of each head's expanded ones, and of the latents of all heads."""
 
 
-def prefill_time(
-    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
-) -> Array:
-    """Seconds of MLA prefill for columns `..., batch, q_len, kv_len, heads`.
+def prefill_shape(row: Row) -> Attention:
+    """The attention of rows with `dtype, batch, q_len, kv_len, heads`, over keys and values of every head."""
+    return attention.shape({**row, "kv_heads": row["heads"], "head_dim": MLA_DIMS})
 
-    Keys and values are expanded to every head, or `absorbed`: all heads attend to latents, with 3.4 times the FLOPs.
+
+def attended(shape: Attention, parameters: Parameters) -> Attention:
+    """Attention over expanded keys and values, or `absorbed`: all heads attend to latents, with 3.4 times the FLOPs."""
+    if parameters.get("absorbed", 0.0) <= 0:
+        return shape
+    return replace(shape, kv_heads=np.ones_like(shape.heads), head_dim=np.full_like(shape.heads, LATENT_DIMS))
+
+
+def prefill_terms(shape: Attention, hardware: Hardware, parameters: Parameters) -> Terms:
+    """The terms of prefill over what it attends to."""
+    return attention_prefill.terms(attended(shape, parameters), hardware, parameters, SOFTMAX)
+
+
+class LatentAttention(Struct, frozen=True):
+    """Decode of `q_len` new tokens of `batch` sequences over `kv_len` latents; arrays of one shape, a kernel a row.
+
+    A latent has `latent` elements and a rotary key of `rope`. `by_token`: every token has keys of its own. `planned`
+    kernels of Hopper plan their work in every layer; `four`: vLLM's Triton kernel has four parts of the keys. `cold` is
+    the time over memory relative to that of latents that no cache holds.
     """
-    absorbed = {**columns, "kv_heads": 1.0, "head_dim": LATENT_DIMS}
-    chosen = absorbed if parameters.get("absorbed", 0.0) > 0 else _expanded(columns)
-    time = attention_prefill.prefill_time(chosen, hardware, parameters, resident, softmax_in_products=SOFTMAX)
-    return benchmarked(time, parameters, resident)
+
+    batch: Array
+    q_len: Array
+    kv_len: Array
+    heads: Array
+    latent: Array
+    rope: Array
+    cache: Cache
+    by_token: bool = False
+    planned: Array | float = 0.0
+    four: Array | float = 0.0
+    cold: Array | float = 1.0
+
+    @property
+    def latent_bytes(self) -> Array:
+        """Bytes of the latents of all sequences."""
+        return self.batch * self.kv_len * (self.latent + self.rope) * self.cache.bytes
+
+    def activation_bytes(self, hardware: Hardware) -> Array:
+        """Bytes of queries read, and converted where products are in the cache's format, and of results written."""
+        query = 2.0 if self.cache.arithmetic(hardware) == self.cache.computed.arithmetic else 4.0
+        return self.batch * self.q_len * self.heads * (query * (self.latent + self.rope) + 2.0 * self.latent)
 
 
-def prefill_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds of `prefill_time`, over expanded keys and values."""
-    return attention_bound(_expanded(columns), hardware, resident)
+def shape(row: Row) -> LatentAttention:
+    """The kernels of rows with `dtype, batch, q_len, kv_len, heads, latent, rope` and optional columns."""
+    sizes = [column(row, name) for name in ("batch", "q_len", "kv_len", "heads", "latent", "rope")]
+    planned, four = (column(row, name, 0.0) for name in ("scheduled", "four"))
+    batch, queries, keys, heads, latent, rope = aligned(*sizes)
+    return LatentAttention(
+        batch,
+        queries,
+        keys,
+        heads,
+        latent,
+        rope,
+        cache_of(row),
+        one_flag(flags(row, "by_token"), "by_token"),
+        planned,
+        four,
+    )
 
 
-def _expanded(columns: Columns) -> Columns:
-    """The columns of attention with a KV head for each query head."""
-    return {**columns, "kv_heads": columns["heads"], "head_dim": MLA_DIMS}
-
-
-def _sizes(columns: Columns) -> tuple[Array, ...]:
-    names = ("batch", "q_len", "kv_len", "heads", "latent", "rope")
-    return aligned(*(column(columns, name) for name in names))
-
-
-def mla_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds: the FLOPs of all heads, or the latents read once."""
-    batch, queries, keys, heads, latent, rope = _sizes(columns)
-    keys = keys - column(columns, "less_kv", 0.0)
-    width, arithmetic = cached(columns, hardware)
-    compute = 2.0 * batch * queries * heads * keys * (2.0 * latent + rope) / hardware.matrix_peak(arithmetic)
-    memory = batch * keys * (latent + rope) * width / hardware.memory_bandwidth
+def bound(shape: LatentAttention, hardware: Hardware) -> Bound:
+    """The FLOPs of all heads; the latents read once."""
+    peak = hardware.matrix_peak(shape.cache.arithmetic(hardware))
+    compute = 2.0 * shape.batch * shape.q_len * shape.heads * shape.kv_len * (2.0 * shape.latent + shape.rope) / peak
     # Under a causal mask, earlier ones of several queries see fewer keys.
-    compute = np.where(queries > 1, compute * (keys - (queries - 1.0) / 2.0) / keys, compute)
-    return np.where(resident, compute, np.maximum(compute, memory))
+    fewer = (shape.kv_len - (shape.q_len - 1.0) / 2.0) / shape.kv_len
+    return Bound(np.where(shape.q_len > 1, compute * fewer, compute), shape.latent_bytes / hardware.memory_bandwidth)
 
 
 def has_own_kernels(hardware: Hardware) -> bool:
@@ -205,95 +218,98 @@ def has_own_kernels(hardware: Hardware) -> bool:
     return hardware.family == "hopper" or has_tensor_memory(hardware)
 
 
-def _tiles(columns: Columns, hardware: Hardware, parameters: Mapping[str, float]) -> tuple[Array, Array]:
+def terms(shape: LatentAttention, hardware: Hardware, parameters: Parameters) -> Terms:
+    """Launch, tiles on the multiprocessors, latents and their conversion, and on Hopper the plan."""
+    count, bandwidth = units(hardware), hardware.memory_bandwidth
+    rows, sharing = _tiles(shape, hardware, parameters)
+    tiles = ceil_div(shape.q_len * shape.heads, rows)
+    moved = shape.latent_bytes * shape.cold
+    if not has_own_kernels(hardware) and int(parameters.get("rows", 1.0)) == 0:
+        moved = moved * np.clip(shape.batch * tiles / count, 1.0, tiles)
+    conversion = parameters.get("conversion", CONVERSION.default) * count
+    rate = 1.0 / (parameters["memory_efficiency"] * bandwidth) + 1.0 / conversion
+    serial = [Term("launch", "launch", parameters["launch"])]
+    if hardware.family == "hopper" and np.any(np.asarray(shape.planned)):
+        serial.append(
+            Term(
+                "plan",
+                "1.7 us + 80 ns P + 45 ns batch + 60 ns min(P, batch L / 64)",
+                shape.planned * _plan(shape, hardware),
+            )
+        )
+    return overlapping(
+        tuple(serial),
+        Term(
+            "units",
+            "min over splits of waves x (keys x max(GEMMs, loads) + prologue) + combining",
+            _on_units(shape, rows, sharing, tiles, hardware, parameters),
+        ),
+        Term(
+            "memory",
+            "latents (1 / (memory_efficiency bandwidth) + 1 / (S conversion)) + (queries + results) / bandwidth",
+            moved * rate + shape.activation_bytes(hardware) / bandwidth,
+        ),
+        parameters,
+    )
+
+
+def _on_units(
+    shape: LatentAttention, rows: Array, sharing: Array, tiles: Array, hardware: Hardware, parameters: Parameters
+) -> Array:
+    """Seconds of all tiles on the multiprocessors with the fastest split of the keys."""
+    count, bandwidth = units(hardware), hardware.memory_bandwidth
+    splits = _splits(shape, hardware, int(parameters.get("split", 1.0)))
+    multiply = 2.0 * rows * (2.0 * shape.latent + shape.rope) * count
+    multiply = multiply / _rate(shape.cache.arithmetic(hardware), hardware, parameters)
+    loads = (shape.latent + shape.rope) * shape.cache.bytes / (sharing * parameters["unit_bandwidth"])
+    keys = KEY_BLOCK * ceil_div(shape.kv_len, KEY_BLOCK * splits)
+    prologue = parameters["tile_prologue"]
+    one = keys * np.maximum(multiply, loads) + (0.0 if shape.by_token else prologue)
+    partial = 8.0 * splits * shape.batch * shape.q_len * shape.heads * shape.latent / bandwidth
+    waves = rounds(shape.batch * tiles * splits / count, parameters["wave_quantization"])
+    parts = waves * one + (prologue if shape.by_token else 0.0)
+    return best_split(parts, partial, np.asarray(True), splits, parameters)
+
+
+def _tiles(shape: LatentAttention, hardware: Hardware, parameters: Parameters) -> tuple[Array, Array]:
     """Query heads of a tile, and the multiprocessors that share the reading of its latents."""
     few, many = ROWS
     if hardware.family == "hopper":
         return np.asarray(many), np.asarray(1.0)
     if not has_tensor_memory(hardware):
         return np.asarray(ROWS[int(parameters.get("rows", 1.0))]), np.asarray(1.0)
-    batch, queries, keys, heads, *_ = _sizes(columns)
-    tiles = batch * queries * ceil_div(heads, few)
-    splits = np.minimum(ceil_div(keys, GEN_STEP), np.maximum(np.floor(units(hardware) / tiles), 1.0))
-    small = (heads <= 2 * few) | ((tiles <= units(hardware)) & (keys <= splits * GEN_KEYS))
-    small = small & (column(columns, "by_token", 0.0) == 0)
-    return np.where(small, few, many), np.where(small | (heads < 2 * many), 1.0, 2.0)
+    tiles = shape.batch * shape.q_len * ceil_div(shape.heads, few)
+    splits = np.minimum(ceil_div(shape.kv_len, GEN_STEP), np.maximum(np.floor(units(hardware) / tiles), 1.0))
+    small = (shape.heads <= 2 * few) | ((tiles <= units(hardware)) & (shape.kv_len <= splits * GEN_KEYS))
+    small = small & (not shape.by_token)
+    return np.where(small, few, many), np.where(small | (shape.heads < 2 * many), 1.0, 2.0)
 
 
-def _splits(columns: Columns, keys: Array, hardware: Hardware, rule: int) -> Array:
+def _splits(shape: LatentAttention, hardware: Hardware, rule: int) -> Array:
     """The numbers of parts that the keys may be in, by the choice `split`, along the first axis."""
-    every = SPLITS.reshape(-1, *(1 for _ in keys.shape))
+    every = SPLITS.reshape(-1, *(1 for _ in shape.kv_len.shape))
     if has_own_kernels(hardware):
         return every
     match rule:
         case 0:
             return every[:1]
         case 2:
-            parts = 2.0 ** np.ceil(np.log2(np.maximum(np.floor(keys / PART_KEYS), 1.0)))
+            parts = 2.0 ** np.ceil(np.log2(np.maximum(np.floor(shape.kv_len / PART_KEYS), 1.0)))
             parts = np.minimum(parts, PARTS * units(hardware))
-            return np.where(column(columns, "four", 0.0) > 0, FOUR, parts)[None]
+            return np.where(np.asarray(shape.four) > 0, FOUR, parts)[None]
         case 3:
             return every[every.ravel() <= EIGHT]
     return every
 
 
-def mla_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
-    """Seconds for columns `dtype, kv_dtype, batch, q_len, kv_len, heads, latent, rope` (the module's formula).
-
-    Rows with `less_kv` above zero are differences of a benchmark: the time less that of so many keys, and the launch.
-    """
-    time = _kernel_time(columns, hardware, parameters, resident)
-    if hardware.family == "hopper" and np.any(scheduled := column(columns, "scheduled", 0.0)):
-        time = time + scheduled * _plan(columns, hardware)
-    less = column(columns, "less_kv", 0.0)
-    if not np.any(less > 0):
-        return np.asarray(parameters["launch"] + time)
-    fewer = _kernel_time({**columns, "kv_len": np.maximum(less, 1.0)}, hardware, parameters, resident)
-    return np.where(less > 0, LAUNCH + time - fewer, parameters["launch"] + time)
-
-
-def _plan(columns: Columns, hardware: Hardware) -> Array:
+def _plan(shape: LatentAttention, hardware: Hardware) -> Array:
     """Seconds of the kernel that plans FlashMLA's work."""
-    batch, queries, keys, heads, *_ = _sizes(columns)
-    parts = units(hardware) / ceil_div(queries * heads, ROWS[1])
-    busy = np.minimum(parts, batch * ceil_div(keys, KEY_BLOCK))
-    return np.asarray(PLAN + PLAN_PART * parts + PLAN_SEQUENCE * batch + PLAN_WORK * busy)
+    parts = units(hardware) / ceil_div(shape.q_len * shape.heads, ROWS[1])
+    busy = np.minimum(parts, shape.batch * ceil_div(shape.kv_len, KEY_BLOCK))
+    return np.asarray(PLAN + PLAN_PART * parts + PLAN_SEQUENCE * shape.batch + PLAN_WORK * busy)
 
 
-def _kernel_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask) -> Array:
-    """Seconds without the launch."""
-    batch, queries, keys, heads, latent, rope = _sizes(columns)
-    width, arithmetic = cached(columns, hardware)
-    count, bandwidth = units(hardware), hardware.memory_bandwidth
-    splits = _splits(columns, keys, hardware, int(parameters.get("split", 1.0)))
-    rows, sharing = _tiles(columns, hardware, parameters)
-    tiles = ceil_div(queries * heads, rows)
-    multiply = 2.0 * rows * (2.0 * latent + rope) * count / _rate(arithmetic, hardware, parameters)
-    per_key = np.maximum(multiply, (latent + rope) * width / (sharing * parameters["unit_bandwidth"]))
-    one = KEY_BLOCK * ceil_div(keys, KEY_BLOCK * splits) * per_key
-    sparse = column(columns, "by_token", 0.0) > 0
-    one = one + np.where(sparse, 0.0, parameters["tile_prologue"])
-    partial = 8.0 * splits * batch * queries * heads * latent / bandwidth
-    waves = rounds(batch * tiles * splits / count, parameters["wave_quantization"])
-    parts = waves * one + np.where(sparse, parameters["tile_prologue"], 0.0)
-    on_units = best_split(parts, partial, np.asarray(True), splits, parameters)
-    moved = from_memory(batch * keys * (latent + rope) * width, resident, hardware, parameters)
-    if not has_own_kernels(hardware) and int(parameters.get("rows", 1.0)) == 0:
-        moved = moved * np.clip(batch * tiles / count, 1.0, tiles)
-    conversion = parameters.get("conversion", CONVERSION.default) * count
-    activations = activation_bytes(columns, hardware)
-    rate = 1.0 / (parameters["memory_efficiency"] * bandwidth) + 1.0 / conversion
-    return overlapped(on_units, moved * rate + activations / bandwidth, parameters)
-
-
-def activation_bytes(columns: Columns, hardware: Hardware) -> Array:
-    """Bytes of queries read and results written; see the module."""
-    batch, queries, _, heads, latent, rope = _sizes(columns)
-    query = 2.0 if cached(columns, hardware)[1] == numbers(text(columns, "dtype")).arithmetic else 4.0
-    return batch * queries * heads * (query * (latent + rope) + 2.0 * latent)
-
-
-def _rate(arithmetic: str, hardware: Hardware, parameters: Mapping[str, float]) -> float:
+def _rate(arithmetic: str, hardware: Hardware, parameters: Parameters) -> float:
     """FLOP/s of the products of all multiprocessors."""
     peak = hardware.matrix_peak(arithmetic)
     if has_own_kernels(hardware) or hardware.kind != "gpu":

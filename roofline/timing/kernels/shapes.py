@@ -21,7 +21,7 @@ from roofline.graph.size import Dim, Size, as_size, product, total
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
 from roofline.timing.kernels import ggml
-from roofline.timing.kernels.common import FORMATS
+from roofline.timing.kernels.formats import FORMATS
 
 COLLECTIVES: Mapping[Collective, str] = {
     Collective.ALL_REDUCE: "all_reduce",

@@ -4,7 +4,7 @@ Kernels pass over the scores several times, by digits (radix select) or by thres
 share a row synchronise. Rows of n scores in 32 bits, k of them selected:
 
     passes   T_P = doubling log2(max(n / k, 1))
-    memory   T_M = 4 rows n / (e_B bw)
+    memory   T_M = 4 rows n / (memory_efficiency bandwidth)
     time     t   = launch + T_P + T_M
 
 Rows of at most k scores need no passes.
@@ -12,13 +12,12 @@ Rows of at most k scores need no passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
+from msgspec import Struct
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import Array, Columns, Mask, aligned, column
+from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column
 
 BYTES = 4.0
 """Bytes of a score: indexers write 32 bits."""
@@ -30,30 +29,41 @@ PARAMETERS = (
 )
 
 
-def _sizes(columns: Columns) -> tuple[Array, ...]:
-    return aligned(*(column(columns, name) for name in ("batch", "kv_len", "top_k")))
+class Selection(Struct, frozen=True):
+    """Selections of the `top_k` best of `kv_len` scores in each of `batch` rows; arrays of one shape."""
+
+    batch: Array
+    kv_len: Array
+    top_k: Array
+
+    @property
+    def bytes(self) -> Array:
+        """Bytes of all scores."""
+        return BYTES * self.batch * self.kv_len
+
+    @property
+    def doublings(self) -> Array:
+        """log2 of the scores of a row over k; 0 for shorter rows."""
+        return np.log2(np.maximum(self.kv_len / self.top_k, 1.0))
 
 
-def doublings(columns: Columns) -> Array:
-    """log2 of the scores of a row over k; 0 for shorter rows."""
-    _, keys, picked = _sizes(columns)
-    return np.log2(np.maximum(keys / picked, 1.0))
+def shape(row: Row) -> Selection:
+    """The selections of rows with `batch` (rows of scores), `kv_len` (scores of a row) and `top_k`."""
+    return Selection(*aligned(*(column(row, name) for name in ("batch", "kv_len", "top_k"))))
 
 
-def score_bytes(columns: Columns) -> Array:
-    """Bytes of all scores."""
-    rows, keys, _ = _sizes(columns)
-    return BYTES * rows * keys
+def bound(selection: Selection, hardware: Hardware) -> Bound:
+    """The scores read once."""
+    return Bound(np.zeros_like(selection.batch), selection.bytes / hardware.memory_bandwidth)
 
 
-def top_k_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds: the scores read once; 0 for `resident` rows."""
-    return np.where(resident, 0.0, score_bytes(columns) / hardware.memory_bandwidth)
-
-
-def top_k_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
-    """Seconds for columns `batch` (rows), `kv_len` (scores of a row) and `top_k` (the module's formula)."""
-    del resident
-    over_memory = score_bytes(columns) / (parameters["memory_efficiency"] * hardware.memory_bandwidth)
-    time: Array = parameters["launch"] + parameters["doubling"] * doublings(columns) + over_memory
-    return time
+def terms(selection: Selection, hardware: Hardware, parameters: Parameters) -> Terms:
+    """Launch, passes and memory, one after the other."""
+    rate = parameters["memory_efficiency"] * hardware.memory_bandwidth
+    return Terms(
+        (
+            Term("launch", "launch", parameters["launch"]),
+            Term("passes", "doubling x log2(scores of a row / k)", parameters["doubling"] * selection.doublings),
+            Term("memory", "4 rows scores / (memory_efficiency bandwidth)", selection.bytes, rate),
+        )
+    )

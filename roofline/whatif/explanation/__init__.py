@@ -8,14 +8,17 @@ from __future__ import annotations
 from msgspec import Struct
 
 from roofline.core.display import Result
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.explanation.assumptions import assumptions, commands, sources_of
 from roofline.whatif.explanation.lines import Line, Margin
 from roofline.whatif.explanation.metrics import DEFINITIONS, METRIC_LINES, METRICS
 from roofline.whatif.explanation.operators import KernelCalibration, namesakes, operator
 from roofline.whatif.notes import notes
+
+PHASES = ("prefill", "decode")
 
 
 class Explanation(Result, Struct, frozen=True):
@@ -50,7 +53,10 @@ def explain(scenario: Scenario | Analysis, name: str, phase: str | None = None) 
 
     Raises UnknownNameError for an unknown name.
     """
-    analysis = scenario if isinstance(scenario, Analysis) else analyze(scenario)
+    analysis = scenario if isinstance(scenario, Analysis) else analyze(scenario_of(scenario))
+    scenario_of(analysis.scenario, single=True)
+    if phase not in (None, *PHASES):
+        raise UnknownNameError("phase", phase, PHASES)
     if name in METRICS:
         lines, margin, unit = METRIC_LINES[name](analysis)
         subject, definition = name, DEFINITIONS[name]
@@ -64,18 +70,9 @@ def explain(scenario: Scenario | Analysis, name: str, phase: str | None = None) 
         definition, unit = "One operator of a pass: its roofs, and its fraction of its kernel's expected time.", "s"
     engine = analysis.scenario.profile.label
     tools = tuple(sorted(commands(analysis, name), key=lambda entry: entry[0] != engine))
-    return Explanation(
-        subject=subject,
-        definition=definition,
-        value=lines[-1].value,
-        unit=unit,
-        lines=tuple(lines),
-        margin=margin,
-        kernel=kernel,
-        assumptions=(*sources, *assumptions(analysis), *notes(analysis)),
-        commands=tools,
-        scenario=analysis.scenario,
-    )
+    told, value = (*sources, *assumptions(analysis), *notes(analysis)), lines[-1].value
+    scenario = analysis.scenario
+    return Explanation(subject, definition, value, unit, tuple(lines), margin, kernel, told, tools, scenario)
 
 
 __all__ = ["DEFINITIONS", "METRICS", "Explanation", "KernelCalibration", "Line", "Margin", "explain"]

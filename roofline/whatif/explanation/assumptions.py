@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.energy import device_pools
@@ -22,7 +21,8 @@ def assumptions(analysis: Analysis) -> Iterable[str]:
     )
     if joined := fused(analysis):
         yield f"fused in the graph: {', '.join(joined)}"
-    yield f"peaks and bandwidth of {scenario.hardware.name} from: {'; '.join(_sources(scenario.hardware))}"
+    named = list(dict.fromkeys(scenario.hardware.sources.values()))[:3] or ["its spec, which names no source"]
+    yield f"peaks and bandwidth of {scenario.hardware.name} from: {'; '.join(named)}"
     if scenario.model.experts:
         skew = scenario.settings.expert_skew
         yield f"expert routing with skew {skew:g}" if skew else "uniform expert routing"
@@ -64,10 +64,6 @@ def sources_of(analysis: Analysis, name: str) -> Iterable[str]:
                 yield f"{key} of {hardware.name} from: {source}"
         if name == "energy" and hardware.energy is not None and not hardware.energy.compute:
             yield f"energy per FLOP on {hardware.name}: the rest of the TDP at the peak of the format"
-
-
-def _sources(hardware: Any) -> list[str]:
-    return list(dict.fromkeys(hardware.sources.values()))[:3] or ["its spec, which names no source"]
 
 
 def commands(analysis: Analysis, name: str) -> Iterable[tuple[str, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 from roofline.bound.memory import stored_tensors
 from roofline.core.errors import RooflineError
 from roofline.graph.extents import extents
-from roofline.graph.tensor import Role
+from roofline.graph.tensor import Role, Tensor
 from roofline.scenario import cost, energy
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.breakdown import decode_breakdown, mean_contexts, mean_step, prefill_breakdown, steps
@@ -19,10 +19,9 @@ from roofline.scenario.memory import SAMPLER_BYTES, memory_reserve, sampler_byte
 from roofline.scenario.phase import Phase
 from roofline.scenario.schedule import Pass, overlaps
 from roofline.timing.intervals import Reading
-from roofline.timing.kernels.terms import shown
 from roofline.timing.launches import Kernel
 from roofline.timing.passes import Detail, Timing
-from roofline.whatif.explanation.lines import Line, Margin, line, total
+from roofline.whatif.explanation.lines import Line, Margin, line, shown, total
 
 Found = tuple[list[Line], Margin | None, str]
 
@@ -161,26 +160,24 @@ def _total(analysis: Analysis) -> Found:
 
 
 def _rate(analysis: Analysis) -> Found:
-    scenario, generation = analysis.scenario, analysis.generation
+    scenario = analysis.scenario
     if analysis.decode is None:
         raise RooflineError(f"{scenario.model.name} only encodes: use sequences_per_s")
     tokens = f"{shown(scenario.batch)} * {shown(scenario.generate)}"
     if scenario.settings.useful != 1:
         tokens += f" * {shown(scenario.settings.useful)}"
-    formula = "batch x generated / total"
-    lines = [line("tokens/s at the bound", formula, f"{tokens} / {shown(generation.total)}", "tokens/s")]
-    if analysis.times_are_expected:
-        total = analysis.expected.total.mid
-        lines.append(line("expected tokens/s", formula, f"{tokens} / {shown(total)}", "tokens/s"))
-    return lines, None, "tokens/s"
+    return _over_total(analysis, "batch x generated / total", tokens, "tokens/s")
 
 
 def _sequences(analysis: Analysis) -> Found:
-    batch, formula = shown(analysis.scenario.batch), "batch / total"
-    unit = "sequences/s"
-    lines = [line(f"{unit} at the bound", formula, f"{batch} / {shown(analysis.generation.total)}", unit)]
+    return _over_total(analysis, "batch / total", shown(analysis.scenario.batch), "sequences/s")
+
+
+def _over_total(analysis: Analysis, formula: str, count: str, unit: str) -> Found:
+    """The lines of a count over the total."""
+    lines = [line(f"{unit} at the bound", formula, f"{count} / {shown(analysis.generation.total)}", unit)]
     if analysis.times_are_expected:
-        lines.append(line(f"expected {unit}", formula, f"{batch} / {shown(analysis.expected.total.mid)}", unit))
+        lines.append(line(f"expected {unit}", formula, f"{count} / {shown(analysis.expected.total.mid)}", unit))
     return lines, None, unit
 
 
@@ -189,9 +186,7 @@ def _memory(analysis: Analysis) -> Found:
     graph = schedule.networks[0]
     lines = []
     for tensor, count in stored_tensors(graph.sections, Role.WEIGHT):
-        shape = [dim if isinstance(dim, int) else float(dim.evaluate({})) for dim in tensor.stored_shape]
-        name = f"weight {tensor.name}"
-        lines.append(_stored(name, count, shape, tensor.format.bits))
+        lines.append(_stored(f"weight {tensor.name}", count, tensor, {}))
     listed = sum(line.value for line in lines)
     elsewhere = "of other models and encoders, less those offloaded and of other stages"
     lines.append(line("other weights", elsewhere, f"{shown(memory.weights)} - {shown(listed)}", "B"))
@@ -204,8 +199,7 @@ def _memory(analysis: Analysis) -> Found:
         numbers = extents(last, schedule.networks[1].rules)
         kept = []
         for tensor, count in stored_tensors(schedule.networks[1].sections, role):
-            shape = [dim if isinstance(dim, int) else float(dim.evaluate(numbers)) for dim in tensor.stored_shape]
-            kept.append(_stored(f"{name} {tensor.name}", count, shape, tensor.format.bits))
+            kept.append(_stored(f"{name} {tensor.name}", count, tensor, numbers))
         lines += kept
         held = sum(line.value for line in kept)
         if abs(held - value) > 1e-9 * value:
@@ -270,11 +264,10 @@ def _energy_lines(analysis: Analysis, name: str, phase: energy.PhaseEnergy, time
     if phase.link:
         lines.append(_work("links", first, "J/B x bytes sent", phase.link))
     summed = total(entry.value for entry in lines)
-    limit = energy.tdp_power(pools)
-    if limit is None:
-        return [*lines, line(f"{first} energy {name.split(' ', 1)[1]}", "sum of the above", summed, "J")]
-    text = f"min({summed}, {devices} * {shown(limit)} * {shown(time)})"
-    return [*lines, line(f"{first} energy {name.split(' ', 1)[1]}", "at most devices x TDP x time", text, "J")]
+    limit, formula = energy.tdp_power(pools), "sum of the above"
+    if limit is not None:
+        formula, summed = "at most devices x TDP x time", f"min({summed}, {devices} * {shown(limit)} * {shown(time)})"
+    return [*lines, line(f"{first} energy {name.split(' ', 1)[1]}", formula, summed, "J")]
 
 
 def _work(what: str, phase: str, formula: str, joules: float) -> Line:
@@ -320,9 +313,10 @@ def _tokens(analysis: Analysis) -> str:
     return f"({shown(scenario.batch)} * {shown(scenario.generate)}{useful})"
 
 
-def _stored(name: str, count: float, shape: list[Any], bits: float) -> Line:
+def _stored(name: str, count: float, tensor: Tensor, numbers: Mapping[str, Any]) -> Line:
+    shape = (dim if isinstance(dim, int) else float(dim.evaluate(numbers)) for dim in tensor.stored_shape)
     text = " * ".join(shown(factor) for factor in (count, *shape))
-    return line(name, "layers x shape x bits / 8", f"{text} * {shown(bits)} / 8", "B")
+    return line(name, "layers x shape x bits / 8", f"{text} * {shown(tensor.format.bits)} / 8", "B")
 
 
 def _phase_margin(phase: Phase) -> Margin:

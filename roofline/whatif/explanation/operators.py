@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,13 +19,14 @@ from roofline.scenario.schedule import Pass
 from roofline.specs.hardware import Interconnect
 from roofline.timing.constants import LAUNCH
 from roofline.timing.corrections import COMPUTE_SHARE, LINK_SHARE, MEMORY_SHARE
-from roofline.timing.kernels import kernel
+from roofline.timing.kernels import at_clock, kernel, shape_of
 from roofline.timing.kernels.common import units
-from roofline.timing.kernels.terms import shown, terms
+from roofline.timing.kernels.model import Term, Terms
 from roofline.timing.launches import Kernel
 from roofline.timing.passes import Timing
-from roofline.whatif.explanation.lines import Line, Margin, line, plain, total
+from roofline.whatif.explanation.lines import Line, Margin, last, line, plain, shown, total
 from roofline.whatif.explanation.metrics import METRICS
+from roofline.whatif.metrics import listed
 
 
 class KernelCalibration(Struct, frozen=True):
@@ -46,20 +48,22 @@ class KernelCalibration(Struct, frozen=True):
     ranges: Mapping[str, tuple[float, float, float | None]]
 
 
-def operator(analysis: Analysis, phase: Phase, name: str) -> tuple[str, list[Line], Margin, KernelCalibration | None]:
+Found = tuple[str, list[Line], Margin, KernelCalibration | None]
+"""The title, lines, margin and kernel of an operator."""
+
+
+def operator(analysis: Analysis, phase: Phase, name: str) -> Found:
     """An operator's lines; of several operators of that name, those of the longest in the phase."""
     known = [op.name for op in phase.ops]
     if name not in known:
-        raise UnknownNameError(f"metric or operator of {phase.name}", name, {*known, *METRICS})
+        every = {*known, *METRICS}
+        raise UnknownNameError(f"metric or operator of {phase.name}", name, every, hint=listed(name, every))
     same = [index for index, op in enumerate(phase.ops) if op.name == name]
-    return operator_at(
-        analysis, phase, max(same, key=lambda index: phase.ops[index].count * phase.ops[index].bound_time)
-    )
+    longest = max(same, key=lambda index: phase.ops[index].count * phase.ops[index].bound_time)
+    return operator_at(analysis, phase, longest)
 
 
-def operator_at(
-    analysis: Analysis, phase: Phase, place: int
-) -> tuple[str, list[Line], Margin, KernelCalibration | None]:
+def operator_at(analysis: Analysis, phase: Phase, place: int) -> Found:
     """The title, lines, margin and kernel of the operator at index `place` of `phase.ops`."""
     places = [(run, index) for run in phase.passes for index in range(len(run.placement.ops))]
     op, (run, index) = phase.ops[place], places[place]
@@ -178,26 +182,54 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
     formula = lines[-1].value if lines else 0.0
     compared = f"max({shown(formula)}, {shown(floor)})"
     lines.append(line("kernel, at least its bound", "max(t, bound of its operators)", compared))
-    slower = lines[-1].value
     if row in times.corrections.upcasting:
         vector = sum(_row(run, part, Row.VECTOR_TIME) for part in entry.parts)
-        text = f"({shown(slower)}**2 + ({shown(vector)} / {shown(phase.engine['dequantization'])})**2)**0.5"
+        text = f"({last(lines)}**2 + ({shown(vector)} / {shown(phase.engine['dequantization'])})**2)**0.5"
         lines.append(line("kernel with upcast operands", "(t^2 + (conversion / dequantization)^2)^(1/2)", text))
-        slower = lines[-1].value
     if row in times.corrections.scaling:
-        lines.append(_scaled(times, run, entry, slower))
-        slower = lines[-1].value
+        lines.append(_scaled(times, run, entry, lines[-1].value))
     if row in times.corrections.linked:
         sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
-        text = f"max({shown(slower)}, {shown(sent)} / {LINK_SHARE})"
+        text = f"max({last(lines)}, {shown(sent)} / {LINK_SHARE})"
         lines.append(line("kernel limited by the link", f"max(t, link / {LINK_SHARE})", text))
-        slower = lines[-1].value
-    share = f"{shown(slower)} * {shown(float(detail.bounds[index, 0]))} / {shown(floor)}" if floor else "0"
+    share = f"{last(lines)} * {shown(float(detail.bounds[index, 0]))} / {shown(floor)}" if floor else "0"
     lines.append(line("expected", "kernel x bound of the operator / bound of the kernel", share))
     if phase.engine.kernel_slowdown(phase.name) != 1:
-        text = f"{shown(phase.engine.kernel_slowdown(phase.name))} * {shown(lines[-1].value)}"
+        text = f"{shown(phase.engine.kernel_slowdown(phase.name))} * {last(lines)}"
         lines.append(line("expected on this engine", "prefill x t", text))
     return lines, ground
+
+
+def _terms(terms: Terms) -> list[Line]:
+    """The lines of a kernel's terms, of those that overlap together, and of their sum."""
+    lines = [_term(term) for term in terms]
+    parts = [(term.name, plain(term.seconds)) for term in terms.serial]
+    if terms.units is not None and terms.memory is not None:
+        one, other = terms.units, terms.memory
+        first, second = sorted((plain(one.seconds), plain(other.seconds)))
+        power, slowdown = plain(terms.sharpness), plain(terms.slowdown)
+        formula = f"(({one.name})^p + ({other.name})^p)^(1/p), p = {power:.3g}"
+        text = f"{shown(second)} * (1 + ({shown(first)} / {shown(second)})**{shown(power)})**(1 / {shown(power)})"
+        if math.isinf(power):
+            formula, text = f"max({one.name}, {other.name})", shown(second)
+        if not second:
+            text = "0"
+        if slowdown != 1:
+            formula, text = f"{slowdown:.3g} {formula}", f"{shown(slowdown)} * {text}"
+        lines.append(line("kernel: overlapping", formula, text))
+        parts.insert(1, ("overlapping", lines[-1].value))
+    return [
+        *lines,
+        line("kernel: t", f"t = {' + '.join(name for name, _ in parts)}", total(value for _, value in parts)),
+    ]
+
+
+def _term(term: Term) -> Line:
+    """The line of a term: its work over its rate, or its seconds."""
+    amount, rate = plain(term.amount), plain(term.rate)
+    return line(
+        f"kernel: {term.name}", term.formula, shown(amount) if rate == 1 else f"{shown(amount)} / {shown(rate)}"
+    )
 
 
 def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
@@ -231,15 +263,14 @@ def _kernel_model(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[li
         ground = KernelCalibration("none", "", parts, *grounds, 0, False, 1.0, (), {})
         return [line("kernel", formula, text)], ground
     fit = found.match.fit
-    lines = [
-        Line(f"kernel: {term.name}", term.formula, term.substituted, term.value, "s")
-        for term in terms(found.op, found.columns, found.hardware, fit.parameters)
-    ]
+    model = kernel(found.op)
+    shape = shape_of(found.op, found.columns)
+    lines = _terms(model.terms(shape, found.hardware, at_clock(fit.parameters, found.hardware)))
     if found.conversion:
-        text = f"({shown(lines[-1].value)}**2 + {shown(found.conversion)}**2)**0.5"
+        text = f"({last(lines)}**2 + {shown(found.conversion)}**2)**0.5"
         lines.append(line("kernel with conversions", "(t^2 + conversions of the cache in software^2)^(1/2)", text))
     if found.factor != 1:
-        text = f"{shown(found.factor)} * {shown(lines[-1].value)}"
+        text = f"{shown(found.factor)} * {last(lines)}"
         lines.append(line("kernel on this engine", "factor of the engine x t", text))
     meanings = {entry.name: entry for entry in kernel(fit.op).parameters(fit.format)}
     constants = tuple(
@@ -251,16 +282,5 @@ def _kernel_model(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[li
     }
     inside = all(here is None or low <= here <= high for low, high, here in ranges.values())
     match = found.match
-    ground = KernelCalibration(
-        found.op,
-        fit.format,
-        parts,
-        match.basis,
-        match.origin,
-        fit.rows,
-        inside,
-        match.widening,
-        constants,
-        ranges,
-    )
-    return lines, ground
+    fitted = (match.basis, match.origin, fit.rows, inside, match.widening)
+    return lines, KernelCalibration(found.op, fit.format, parts, *fitted, constants, ranges)

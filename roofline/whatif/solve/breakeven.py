@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.search import last_before_failure
 from roofline.scenario.analysis import analyze
+from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, figures, read_targets, used
 
@@ -27,21 +29,19 @@ def break_even(
     """The largest batch up to which the scenario that is faster at batch 1 is no slower than the other.
 
     The verdict is "always" if `one` is faster at every batch, "never" if `other` is. Both must fit in memory, unless
-    `targets.fits` is False; latency targets are ignored. The check is of `one`, the neighbour of `other`, and the
+    `targets.fits` is False. The check is of `one`, the neighbour of `other`, and the
     candidates are both at the next batch. Raises RooflineError if both requests are the same.
     """
     if metric not in METRICS:
-        raise RooflineError(f"the metric must be one of {', '.join(METRICS)}, got '{metric}'")
-    targets = read_targets(targets, limits)
+        raise UnknownNameError("metric of a break-even", metric, METRICS)
+    targets, other = read_targets(one, targets, limits), scenario_of(other, single=True)
+    if targets.timed:
+        raise RooflineError(f"a break-even compares times: it has no target of {targets.timed[0]}")
     if one == other:
         raise RooflineError(
             "break-even: both scenarios are the same; name what differs, like quant awq", options=["against"]
         )
-    return _compared(one, other, targets, metric).to(one, targets, other)
-
-
-def _compared(one: Scenario, other: Scenario, targets: Targets, metric: str) -> Answer:
-    """The answer of `break_even`."""
+    answer = partial(Answer, "break-even", "sequences", scenario=one, targets=targets, other=other)
 
     def times(scenario: Scenario, batches: Any) -> Any:
         value = getattr(figures(analyze(scenario.at(batch=batches)), targets.at), metric)
@@ -54,7 +54,8 @@ def _compared(one: Scenario, other: Scenario, targets: Targets, metric: str) -> 
         return (first <= 1) & (second <= 1)
 
     def pair(batch: int) -> tuple[Check, Check]:
-        return _checked(one, batch, targets), _checked(other, batch, targets)
+        first, second = (check(batch, scenario.at(batch=batch), targets.memory_only) for scenario in (one, other))
+        return first, second
 
     limit = min(one.max_batch, other.max_batch)
     most = last_before_failure(fits, 1, limit) if targets.fits else limit
@@ -71,13 +72,9 @@ def _compared(one: Scenario, other: Scenario, targets: Targets, metric: str) -> 
     if best == most:
         until = f"up to {most}, the largest that fits" if targets.fits else f"up to {most}"
         if ahead:
-            return Answer("break-even", "sequences", "always", best, first, second, f"faster at every batch {until}")
-        return Answer("break-even", "sequences", "never", None, first, second, f"slower at every batch {until}")
+            return answer("always", best, first, second, f"faster at every batch {until}")
+        return answer("never", None, first, second, f"slower at every batch {until}")
     leaders = ("these options", "the others")
     before, after = leaders if ahead else leaders[::-1]
     note = f"{before} are faster up to this batch, {after} from the next"
-    return Answer("break-even", "sequences", "found", best, first, second, note, pair(best + 1))
-
-
-def _checked(scenario: Scenario, batch: int, targets: Targets) -> Check:
-    return check(batch, scenario.at(batch=batch), targets.memory_only)
+    return answer("found", best, first, second, note, pair(best + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from roofline.core.errors import RooflineError
@@ -12,12 +13,10 @@ from roofline.graph.parallel import Parallelism, rank_model
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
 from roofline.specs.model import Model
-from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, read_targets, used
+from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, check_any, read_targets, used
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-Make = Callable[[Any], Scenario]
 
 
 def max_batch(scenario: Scenario, targets: Targets | None = None, **limits: Unpack[TargetOptions]) -> Answer:
@@ -25,13 +24,10 @@ def max_batch(scenario: Scenario, targets: Targets | None = None, **limits: Unpa
 
     Throughput grows with the batch: a target of tokens/s must hold at the answer alone.
     """
-    targets = read_targets(targets, limits)
-    _check_any(targets, "the batch")
-    most = scenario.max_batch
-    answer = _largest("max-batch", "sequences", lambda batch: scenario.at(batch=batch), targets, most)
-    if answer.verdict == "always" and most < MAX_BATCH:
-        answer = _limited(answer, f"max_num_seqs, {most} sequences")
-    return answer.to(scenario, targets)
+    targets, most = read_targets(scenario, targets, limits), scenario.max_batch
+    check_any(targets, "the batch")
+    limit = f"max_num_seqs, {most} sequences" if most < MAX_BATCH else ""
+    return _largest("max-batch", "sequences", scenario, "batch", targets, most, limit)
 
 
 def max_context(scenario: Scenario, targets: Targets | None = None, **limits: Unpack[TargetOptions]) -> Answer:
@@ -39,20 +35,13 @@ def max_context(scenario: Scenario, targets: Targets | None = None, **limits: Un
 
     A sequence is the cached prefix, the prompt and the generated tokens.
     """
-    targets, longest = read_targets(targets, limits), _longest_prompt(scenario)
+    targets, longest, model = read_targets(scenario, targets, limits), _longest_prompt(scenario), scenario.model
     if longest < 1:
         raise RooflineError(
-            f"the maximum context of {scenario.model.name} leaves no room for a prompt: lower prefix or generate"
+            f"the maximum context of {model.name} leaves no room for a prompt: lower prefix or generate"
         )
-    answer = _largest("max-context", "prompt tokens", lambda prompt: scenario.at(prompt=prompt), targets, longest)
-    if answer.verdict == "always" and scenario.model.max_context is not None:
-        answer = _limited(answer, f"the maximum context of {scenario.model.name}, {scenario.model.max_context} tokens")
-    return answer.to(scenario, targets)
-
-
-def _limited(answer: Answer, limit: str) -> Answer:
-    """An answer that no target limits, with what does."""
-    return Answer(answer.question, answer.unit, "found", answer.value, answer.check, None, f"limited by {limit}")
+    limit = "" if model.max_context is None else f"the maximum context of {model.name}, {model.max_context} tokens"
+    return _largest("max-context", "prompt tokens", scenario, "prompt", targets, longest, limit)
 
 
 def _longest_prompt(scenario: Scenario) -> int:
@@ -71,40 +60,45 @@ def _longest_prompt(scenario: Scenario) -> int:
     return min(low, longest - int(shortest.first_cached) - int(shortest.generate) + 1)
 
 
-def _check_any(targets: Targets, what: str) -> None:
-    if not targets.fits and not targets.timed:
-        raise RooflineError(f"{what} needs a target, such as a TPOT of 30ms, or the memory limit", options=["tpot"])
+def _largest(
+    question: str, unit: str, scenario: Scenario, count: str, targets: Targets, limit: int, limited_by: str
+) -> Answer:
+    """The largest `count` up to a `limit`: first by memory, which is cheap and monotonic, then by latency.
 
+    `limited_by` is the limit in words; "" for one that is only the end of the search.
+    """
+    answer = partial(Answer, question, unit, scenario=scenario, targets=targets)
 
-def _largest(question: str, unit: str, make: Make, targets: Targets, limit: int) -> Answer:
-    """The largest count up to `limit`: first by memory, which is cheap and monotonic, then by latency."""
+    def make(value: Any) -> Scenario:
+        return scenario.at(**{count: value})
 
     def holds(some: Targets) -> Callable[[Any], Any]:
         return lambda counts: used(make(counts), some) <= 1
 
+    def checked(value: int) -> Check:
+        return check(value, make(value), targets)
+
     most = last_before_failure(holds(targets.memory_only), 1, limit) if targets.fits else limit
     ceilings = targets.ceilings
     best = last_before_failure(holds(ceilings), 1, most) if most and ceilings.timed else most
+    if best >= 1:
+        best = _settled(make, ceilings, best, limit)
     if best < 1:
-        return _never(question, unit, make, targets)
-    best = _settled(make, ceilings, best, limit)
-    if best < 1:
-        return _never(question, unit, make, targets)
+        return answer("never", None, checked(1))
     if targets.tokens_per_second is not None:
         reached = largest_satisfying(holds(targets), 1, best)
         if reached is None:
             note = f"the targets hold up to {best} {unit}, and the rate is not reached there"
-            return Answer(question, unit, "never", None, check(best, make(best), targets), None, note)
-        if reached < best:
-            found, beyond = check(reached, make(reached), targets), check(reached + 1, make(reached + 1), targets)
-            return Answer(question, unit, "found", reached, found, beyond)
-    found = check(best, make(best), targets)
-    if best >= limit:
-        return Answer(question, unit, "always", best, found, None, f"no limit up to {limit} {unit}")
-    return Answer(question, unit, "found", best, found, check(best + 1, make(best + 1), targets))
+            return answer("never", None, checked(best), note=note)
+        best = reached
+    if best < limit:
+        return answer("found", best, checked(best), checked(best + 1))
+    if limited_by:
+        return answer("found", best, checked(best), note=f"limited by {limited_by}")
+    return answer("always", best, checked(best), note=f"no limit up to {limit} {unit}")
 
 
-def _settled(make: Make, targets: Targets, best: int, limit: int) -> int:
+def _settled(make: Callable[[Any], Scenario], targets: Targets, best: int, limit: int) -> int:
     """`best`, corrected by single simulations of it and its neighbours: a grid may differ from them in rounding."""
     for _ in range(8):
         if best >= 1 and not check(best, make(best), targets).meets:
@@ -116,10 +110,6 @@ def _settled(make: Make, targets: Targets, best: int, limit: int) -> int:
     return best
 
 
-def _never(question: str, unit: str, make: Make, targets: Targets) -> Answer:
-    return Answer(question, unit, "never", None, check(1, make(1), targets))
-
-
 MAX_TENSOR = 1024
 """Maximum degree of tensor parallelism considered."""
 
@@ -129,13 +119,9 @@ def min_gpus(scenario: Scenario, targets: Targets | None = None, **limits: Unpac
 
     Every smaller degree is simulated.
     """
-    targets = read_targets(targets, limits)
-    _check_any(targets, "the number of devices")
-    return _fewest(scenario, targets).to(scenario, targets)
-
-
-def _fewest(scenario: Scenario, targets: Targets) -> Answer:
-    """The answer of `min_gpus`."""
+    targets = read_targets(scenario, targets, limits)
+    check_any(targets, "the number of devices")
+    answer = partial(Answer, "min-gpus", "devices", scenario=scenario, targets=targets)
     tried: list[Check] = []
     refused: RooflineError | None = None
     for degree in tensor_degrees(scenario.model, scenario.degrees):
@@ -150,12 +136,12 @@ def _fewest(scenario: Scenario, targets: Targets) -> Answer:
             before = tried[-2] if len(tried) > 1 else None
             devices = wider.settings.parallel.devices
             note = f"{devices} devices in all" if devices != degree else ""
-            return Answer("min-gpus", "devices", "found", degree, found, before, note, tuple(tried))
+            return answer("found", degree, found, before, note, tuple(tried))
     if not tried:
         raise refused or RooflineError(f"no degree of tensor parallelism divides {scenario.model.name}")
     note = f"tried: {', '.join(str(entry.value) for entry in tried)}"
     best = min(tried, key=lambda entry: max(entry.used.values(), default=0.0))
-    return Answer("min-gpus", "devices", "never", None, best, None, note, tuple(tried))
+    return answer("never", None, best, None, note, tuple(tried))
 
 
 def tensor_degrees(model: Model, degrees: Any) -> list[int]:

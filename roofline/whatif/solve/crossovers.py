@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from roofline.core.display import Result
 from roofline.core.search import integer_geomspace
 from roofline.scenario.analysis import analyze
+from roofline.scenario.argument import scenario_of
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 
@@ -62,7 +63,7 @@ class Crossovers(Result, Struct, frozen=True):
 
 def crossover(scenario: Scenario) -> Crossovers:
     """The bounds of each operator and phase over batches, over prompts (prefill) and over contexts (decode)."""
-    longest = scenario.model.max_context or LONGEST
+    longest = scenario_of(scenario, single=True).model.max_context or LONGEST
     found = [*_along("prefill", "batch", lambda values: scenario.at(batch=values), LONGEST)]
     found += _along("prefill", "prompt", lambda values: scenario.at(prompt=values), longest)
     if analyze(scenario).decode is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from roofline.core.errors import RooflineError
 from roofline.core.search import RELATIVE, smallest_satisfying
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
-from roofline.specs.hardware import Hardware, list_hardware, load_hardware
+from roofline.specs.hardware import Hardware, hardware_name, list_hardware, load_hardware
 from roofline.whatif.solve.targets import (
     Answer,
     Check,
@@ -21,6 +22,7 @@ from roofline.whatif.solve.targets import (
     Targets,
     check,
     check_of,
+    listed_names,
     ratios,
     read_targets,
     used,
@@ -37,19 +39,18 @@ FACTORS = (1e-6, 1e6)
 def min_memory(
     scenario: Scenario,
     targets: Targets | None = None,
-    chips: Sequence[str] | None = None,
+    chips: Sequence[str] | str | None = None,
     **limits: Unpack[TargetOptions],
 ) -> Answer:
     """The capacity per device, in bytes, on which the scenario fits in what the engine may use.
 
     Capacity changes no time. In the static reading it is the memory in use.
     """
-    targets = read_targets(targets, limits)
-    return _least_memory(scenario, targets, chips).to(scenario, targets)
-
-
-def _least_memory(scenario: Scenario, targets: Targets, chips: Sequence[str] | None) -> Answer:
-    """The answer of `min_memory`."""
+    targets = read_targets(scenario, targets, limits)
+    if not targets.fits:
+        raise RooflineError("min-memory is about the memory in which the scenario fits", options=["ignore_memory"])
+    names = chip_names(chips)
+    answer = partial(Answer, "min-memory", "B", scenario=scenario, targets=targets)
     own = scenario.hardware.memory_capacity
 
     def sized(capacity: float) -> Scenario:
@@ -59,50 +60,46 @@ def _least_memory(scenario: Scenario, targets: Targets, chips: Sequence[str] | N
         memory = analyze(sized(capacity)).memory
         return float(memory.total / memory.budget)
 
-    everything, most = replace(targets, fits=True), own * FACTORS[1]
+    most = own * FACTORS[1]
     factor = smallest_satisfying(lambda some: float(np.log(filled(own * some))), 1.0, *FACTORS)
     if factor is None:
-        return Answer(
-            "min-memory", "B", "never", None, check(most, sized(most), everything), None, "no memory suffices"
-        )
+        return answer("never", None, check(most, sized(most), targets), note="no memory suffices")
     edge = own * factor
     exact = edge * filled(edge)  # the budget is a fraction of the memory
     need = exact if filled(exact) <= 1 else edge
-    found, below = check(need, sized(need), everything), need * (1 - 2 * RELATIVE)
+    found, below = check(need, sized(need), targets), need * (1 - 2 * RELATIVE)
     if not found.meets:
-        return Answer("min-memory", "B", "never", None, found, None, "memory capacity changes no time")
-    neighbour = check(below, sized(below), everything)
-    names = suitable_hardware(scenario, everything, chips)
-    return Answer("min-memory", "B", "found", need, found, neighbour, candidates=names)
+        return answer("never", None, found, note="memory capacity changes no time")
+    neighbour = check(below, sized(below), targets)
+    return answer("found", need, found, neighbour, candidates=suitable_hardware(scenario, targets, names))
 
 
 def min_bandwidth(
     scenario: Scenario,
     targets: Targets | None = None,
-    chips: Sequence[str] | None = None,
+    chips: Sequence[str] | str | None = None,
     **limits: Unpack[TargetOptions],
 ) -> Answer:
     """The memory bandwidth (B/s) that meets the targets, to a relative 1e-7 above the edge."""
-    targets, bandwidth = read_targets(targets, limits), scenario.hardware.memory_bandwidth
-    answer = _smallest("min-bandwidth", "B/s", scaled_bandwidth, bandwidth, scenario, targets, chips)
-    return answer.to(scenario, targets)
+    targets, bandwidth = read_targets(scenario, targets, limits), scenario.hardware.memory_bandwidth
+    return _smallest("min-bandwidth", "B/s", scaled_bandwidth, bandwidth, scenario, targets, chips)
 
 
 def min_peak(
     scenario: Scenario,
     targets: Targets | None = None,
-    chips: Sequence[str] | None = None,
+    chips: Sequence[str] | str | None = None,
     **limits: Unpack[TargetOptions],
 ) -> Answer:
     """The peak (FLOP/s) that meets the targets, to a relative 1e-7 above the edge.
 
     The peaks of all formats of the matrix unit scale together; the answer is that of the format with most FLOPs.
     """
-    targets, arithmetic = read_targets(targets, limits), main_arithmetic(scenario)
+    targets, arithmetic = read_targets(scenario, targets, limits), main_arithmetic(scenario)
     peak = scenario.hardware.matrix_peak(arithmetic)
     answer = _smallest("min-peak", "FLOP/s", scaled_peaks, peak, scenario, targets, chips)
     note = "; ".join(filter(None, (f"in {arithmetic}", answer.note)))
-    return replace(answer, note=note).to(scenario, targets)
+    return replace(answer, note=note)
 
 
 def main_arithmetic(scenario: Scenario) -> str:
@@ -123,7 +120,7 @@ def _smallest(
     figure: float,
     scenario: Scenario,
     targets: Targets,
-    chips: Sequence[str] | None,
+    chips: Sequence[str] | str | None,
 ) -> Answer:
     """The smallest multiple of a figure of the device that meets the latency and throughput targets."""
     if not targets.timed:
@@ -131,35 +128,39 @@ def _smallest(
             f"{question} needs a latency or throughput target, such as a TPOT of 30ms", options=["tpot"]
         )
 
+    answer = partial(Answer, question, unit, scenario=scenario, targets=targets)
+
     def at(factor: float) -> Scenario:
         return with_hardware(scenario, lambda device: scaled(device, factor))
+
+    def checked(factor: float) -> Check:
+        return check(figure * factor, at(factor), targets)
 
     speed = replace(targets, fits=False)
     own = check(figure, scenario, targets)
     if "memory" in own.missed:
-        return Answer(question, unit, "never", None, own, None, "out of memory at any speed")
+        return answer("never", None, own, note="out of memory at any speed")
     low, high = FACTORS
     factor = smallest_satisfying(lambda some: float(np.log(used(at(some), speed))), 1.0, low, high)
     if factor is None:
-        limit = check(figure * high, at(high), targets)
-        return Answer(
-            question, unit, "never", None, limit, None, f"missed even at {high:g} times the device's own figure"
-        )
-    found = check(figure * factor, at(factor), targets)
-    names = suitable_hardware(scenario, targets, chips)
+        return answer("never", None, checked(high), note=f"missed even at {high:g} times the device's own figure")
+    names = suitable_hardware(scenario, targets, chip_names(chips))
     if factor == low:
         note = f"met even at {low:g} times the device's own figure"
-        return Answer(question, unit, "always", figure * factor, found, None, note, names)
+        return answer("always", figure * factor, checked(factor), note=note, candidates=names)
     below = factor * (1 - 2 * RELATIVE)
-    return Answer(
-        question, unit, "found", figure * factor, found, check(figure * below, at(below), targets), candidates=names
-    )
+    return answer("found", figure * factor, checked(factor), checked(below), candidates=names)
 
 
-def suitable_hardware(scenario: Scenario, targets: Targets, names: Sequence[str] | None = None) -> tuple[Check, ...]:
-    """The hardware among `names` (None: all) on which the scenario meets all targets, the slowest first."""
+def chip_names(chips: Sequence[str] | str | None) -> Sequence[str]:
+    """The names of the hardware to try, all for None. Raises RooflineError."""
+    return list_hardware() if chips is None else tuple(map(hardware_name, listed_names("chips", chips)))
+
+
+def suitable_hardware(scenario: Scenario, targets: Targets, names: Sequence[str]) -> tuple[Check, ...]:
+    """The hardware among `names` on which the scenario meets all targets, the slowest first."""
     found = []
-    for name in list_hardware() if names is None else names:
+    for name in names:
         device = load_hardware(name)
         try:
             analysis = analyze(scenario.with_(hw=device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -28,14 +29,10 @@ def max_draft(scenario: Scenario, targets: Targets | None = None, **limits: Unpa
     The scenario has one technique of speculative decoding, with an `acceptance` rate per draft token. TPOT first falls
     and then rises with the length, so that very short drafts may lose where longer ones gain.
     """
-    targets = read_targets(targets, limits)
-    return _longest(scenario, targets).to(scenario, targets)
-
-
-def _longest(scenario: Scenario, targets: Targets) -> Answer:
-    """The answer of `max_draft`."""
+    targets = read_targets(scenario, targets, limits)
     name, given = _drafting(scenario)
     technique = find_technique(name)
+    answer = partial(Answer, "max-draft", "tokens", scenario=scenario, targets=targets)
     parameter = next(entry for entry in technique.parameters if entry.name in LENGTHS)
     high = int(parameter.high or 100)
     others = [entry for entry in scenario.techniques if entry.partition(":")[0] != name]
@@ -54,18 +51,15 @@ def _longest(scenario: Scenario, targets: Targets) -> Answer:
             tried[length] = replace(found, used=used)
         return tried[length]
 
-    def pays(length: int) -> bool:
-        return drafted(length).meets
-
-    best = last_before_failure_scalar(pays, 1, high)
+    best = last_before_failure_scalar(lambda length: drafted(length).meets, 1, high)
     fastest = min(tried.values(), key=lambda entry: entry.figures.tpot)
     candidates = (plain, *(tried[length] for length in sorted(tried)))
     if best < 1:
-        return Answer("max-draft", "tokens", "never", None, fastest, plain, "no draft length pays off", candidates)
+        return answer("never", None, fastest, plain, "no draft length pays off", candidates)
     note = f"lowest TPOT among those tried: {fastest.value}"
     if best == high:
-        return Answer("max-draft", "tokens", "always", best, drafted(best), None, note, candidates)
-    return Answer("max-draft", "tokens", "found", best, drafted(best), drafted(best + 1), note, candidates)
+        return answer("always", best, drafted(best), None, note, candidates)
+    return answer("found", best, drafted(best), drafted(best + 1), note, candidates)
 
 
 def _drafting(scenario: Scenario) -> tuple[str, dict[str, str]]:

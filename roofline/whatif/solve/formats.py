@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import analyze
+from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.formats import UNQUANTIZED_FORMATS
 from roofline.specs.precision import PLAIN, SCHEMES
-from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, read_targets
+from roofline.whatif.solve.targets import (
+    Answer,
+    Check,
+    TargetOptions,
+    Targets,
+    check,
+    check_any,
+    listed_names,
+    read_targets,
+)
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -27,7 +38,7 @@ NAMED = ("KV8", "W8", "W8A8", "W4", "W4A16KV8", "W4A8KV4", "W4A4KV4")
 def max_bits(
     scenario: Scenario,
     targets: Targets | None = None,
-    schemes: Iterable[str] | None = None,
+    schemes: Iterable[str] | str | None = None,
     **limits: Unpack[TargetOptions],
 ) -> Answer:
     """The scheme with most bits that meets the targets.
@@ -35,31 +46,39 @@ def max_bits(
     Schemes rank by bytes of weights, then by bytes of KV cache, then by bits of activations; formats set one by one
     stay. No scheme has more bits than a checkpoint that was released quantized.
     """
-    targets = read_targets(targets, limits)
-    return _first("max-bits", scenario, targets, schemes, widest=True).to(scenario, targets)
+    targets = read_targets(scenario, targets, limits)
+    return _first("max-bits", scenario, targets, schemes, widest=True)
 
 
 def min_bits(
     scenario: Scenario,
     targets: Targets | None = None,
-    schemes: Iterable[str] | None = None,
+    schemes: Iterable[str] | str | None = None,
     **limits: Unpack[TargetOptions],
 ) -> Answer:
     """The scheme with fewest bits that meets the targets: conversion of operands can make fewer bits slower."""
-    targets = read_targets(targets, limits)
-    return _first("min-bits", scenario, targets, schemes, widest=False).to(scenario, targets)
+    targets = read_targets(scenario, targets, limits)
+    return _first("min-bits", scenario, targets, schemes, widest=False)
 
 
-def _first(question: str, scenario: Scenario, targets: Targets, schemes: Iterable[str] | None, widest: bool) -> Answer:
-    if not targets.fits and not targets.timed:
-        raise RooflineError(f"{question} needs a target, such as a TPOT of 30ms, or the memory limit", options=["tpot"])
+def _first(
+    question: str, scenario: Scenario, targets: Targets, schemes: Iterable[str] | str | None, widest: bool
+) -> Answer:
+    check_any(targets, question)
+    answer = partial(Answer, question, "scheme", scenario=scenario, targets=targets)
     if scenario.formats.get("scheme") is not None:
         raise RooflineError(
             f"{question} tries all schemes: omit the scheme, or set formats one by one", options=["quant"]
         )
-    own = _own(scenario)
+    own = released_scheme(scenario.model, scenario.profile)
+    own = scenario.plain.precision.base.name if own == PLAIN else own
     known = (*(name for name in SCHEMES if name not in TRAINED), *NAMED, *UNQUANTIZED_FORMATS)
-    names = dict.fromkeys((own, *(schemes or known)))
+    asked = known if schemes is None else listed_names("schemes", schemes)
+    if not asked:
+        raise RooflineError(f"{question} needs schemes to try")
+    for name in asked:
+        OPTIONS["quant"].read(name)  # raises for an unknown one
+    names = dict.fromkeys((own, *asked))
     stored = _stored(scenario, names)
     most = next((weights for weights, *_, name in stored if name == own), math.inf)
     ranked = sorted((entry for entry in stored if entry[0] <= most), reverse=widest)
@@ -69,20 +88,14 @@ def _first(question: str, scenario: Scenario, targets: Targets, schemes: Iterabl
         found = check(name, scenario.with_(quant=name), targets)
         tried.append(found)
         if found.meets:
-            return Answer(question, "scheme", "found", name, found, missed, "", tuple(tried))
+            return answer("found", name, found, missed, "", tuple(tried))
         missed = found
     if not tried:
         raise RooflineError(
             f"none of the schemes can be simulated for {scenario.model.name} on {scenario.hardware.name}"
         )
     best = min(tried, key=lambda entry: max(entry.used.values(), default=0.0))
-    return Answer(question, "scheme", "never", None, best, None, f"{len(tried)} schemes tried", tuple(tried))
-
-
-def _own(scenario: Scenario) -> str:
-    """The scheme of the released model on the scenario's engine, such as bf16."""
-    scheme = released_scheme(scenario.model, scenario.profile)
-    return scenario.plain.precision.base.name if scheme == PLAIN else scheme
+    return answer("never", None, best, None, f"{len(tried)} schemes tried", tuple(tried))
 
 
 def _stored(scenario: Scenario, names: Iterable[str]) -> list[tuple[float, float, float, str]]:
@@ -94,6 +107,5 @@ def _stored(scenario: Scenario, names: Iterable[str]) -> list[tuple[float, float
             memory = analyze(scenario).memory
         except RooflineError:
             continue
-        bits = scenario.precision.activations.bits if scenario.precision is not None else 0.0
-        found.append((float(memory.weights), float(memory.kv_cache), bits, name))
+        found.append((float(memory.weights), float(memory.kv_cache), scenario.precision.activations.bits, name))
     return found

@@ -5,7 +5,7 @@ TTFT and TPOT are those of `roofline.serving`: with waiting, and prompts between
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -13,12 +13,14 @@ from msgspec import Struct
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.scenario.scenario import Scenario
-from roofline.serving.disaggregated import steady_outcomes_of
-from roofline.serving.load import Arrivals, Load
-from roofline.serving.outcome import NO_TARGETS, Outcome, steady_outcomes
-from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
-from roofline.serving.replica import Replica, replica_of
-from roofline.serving.steady import largest_rate, steady
+from roofline.serving.curve import Deployment, pools_of
+from roofline.serving.curve import deployment_of as deployment_of
+from roofline.serving.curve import outcomes_at as outcomes_at
+from roofline.serving.load import Arrivals, Load, served_scenario
+from roofline.serving.outcome import Outcome
+from roofline.serving.pools import Pools
+from roofline.serving.replica import Replica
+from roofline.serving.steady import largest_rate
 from roofline.whatif.solve.targets import TargetOptions, Targets, read_targets
 
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ def max_rate(
     **limits: Unpack[TargetOptions],
 ) -> LoadAnswer:
     """The largest rate of Poisson arrivals, in requests/s, within targets of TTFT and TPOT at p95."""
-    return _answer("max-rate", "requests/s", scenario, read_targets(targets, limits), pools, rate=1.0)
+    targets = read_targets(scenario, targets, limits)
+    return _answer("max-rate", "requests/s", scenario, load_of(served_scenario(scenario), rate=1.0), targets, pools)
 
 
 def max_concurrency(
@@ -68,8 +71,10 @@ def max_concurrency(
     **limits: Unpack[TargetOptions],
 ) -> LoadAnswer:
     """The most requests in flight within targets of TTFT and TPOT at p95."""
-    targets = read_targets(targets, limits)
-    return _answer("max-concurrency", "requests in flight", scenario, targets, pools, concurrency=1)
+    targets = read_targets(scenario, targets, limits)
+    return _answer(
+        "max-concurrency", "requests in flight", scenario, load_of(served_scenario(scenario), 1), targets, pools
+    )
 
 
 MAX_USERS = 4096
@@ -77,19 +82,15 @@ MAX_USERS = 4096
 
 
 def _answer(
-    question: str,
-    unit: str,
-    scenario: Scenario,
-    targets: Targets,
-    pools: Pools | str | None,
-    rate: float | None = None,
-    concurrency: int | None = None,
+    question: str, unit: str, scenario: Scenario, load: Load, targets: Targets, pools: Pools | str | None
 ) -> LoadAnswer:
     if targets.total is not None or targets.tokens_per_second is not None:
         raise RooflineError("a load has targets of TTFT and TPOT only", options=["ttft", "tpot"])
-    load = load_of(scenario, concurrency, rate)
-    pools = parse_pools(pools) if isinstance(pools, str) else pools
-    value, outcome, neighbour = largest(deployment_of(scenario, load, pools), load, targets)
+    if targets.at not in READINGS:
+        raise RooflineError(f"under load times are expected: {', '.join(READINGS)}", options=["at"])
+    if not targets.fits:
+        raise RooflineError("under load the model must fit in memory", options=["ignore_memory"])
+    value, outcome, neighbour = largest(deployment_of(scenario, load, pools_of(pools)), load, targets)
     over = missed(neighbour, load, targets) or ("saturation",)
     return LoadAnswer(question, value, unit, over, outcome, neighbour, load, scenario, targets)
 
@@ -107,28 +108,12 @@ def missed(outcome: Outcome, load: Load, targets: Targets, statistic: str = "p95
     waits = load.arrivals is Arrivals.CLOSED and targets.ttft is None and outcome.queued >= 1
     if not outcome.stable or waits:
         return ("saturation",)
-    at = targets.at if targets.at in READINGS else "mid"
     over = (name for name in ("ttft", "tpot") if getattr(targets, name) is not None)
     return tuple(
-        name for name in over if getattr(getattr(getattr(outcome, name), statistic), at) > getattr(targets, name)
+        name
+        for name in over
+        if getattr(getattr(getattr(outcome, name), statistic), targets.at) > getattr(targets, name)
     )
-
-
-Deployment = Replica | Tandem
-
-
-def deployment_of(scenario: Scenario, load: Load, pools: Pools | None = None) -> Deployment:
-    """The replica of a scenario, or its replicas of prefill and decode where these are apart."""
-    if pools is None and scenario.settings.decode_hardware is None:
-        return replica_of(scenario, load)
-    return tandem_of(scenario, load, pools or Pools())
-
-
-def outcomes_at(deployment: Deployment, load: Load, values: Any) -> tuple[Outcome, ...]:
-    """The steady states of a deployment at some rates or concurrencies."""
-    if isinstance(deployment, Tandem):
-        return steady_outcomes_of(deployment, load, values, NO_TARGETS)
-    return steady_outcomes(deployment, load, steady(deployment, load, values))
 
 
 def saturated_at(deployment: Deployment, load: Load) -> float:

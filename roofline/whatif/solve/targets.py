@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr
 
 from roofline.core.display import Result
-from roofline.core.errors import RooflineError, UnknownNameError
-from roofline.core.options import Kind, Option
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.options import Kind, Option, names_in
 from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.argument import beside, object_of, scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import READINGS, Reading
 
@@ -34,12 +36,11 @@ class Targets(Struct, frozen=True):
     at: Reading = "mid"
 
     def __post_init__(self) -> None:
-        if self.at not in READINGS:
-            raise RooflineError(f"the reading of times must be one of {', '.join(READINGS)}, got '{self.at}'")
-        for name in self.timed:
-            value = getattr(self, name)
-            if not value > 0 or not np.isfinite(value):
-                raise RooflineError(f"the target of {name} must be above 0, got {value:g}")
+        check_reading(self.at)
+        for name in TIMES:
+            force_setattr(self, name, read_time(name, getattr(self, name)))
+        force_setattr(self, "tokens_per_second", read_number("tokens_per_s", self.tokens_per_second))
+        force_setattr(self, "fits", read_value("fits", Kind.SWITCH, self.fits))
 
     @property
     def timed(self) -> tuple[str, ...]:
@@ -69,8 +70,27 @@ class TargetOptions(TypedDict, total=False):
 
 def read_time(name: str, value: float | str | None) -> float | None:
     """The seconds of a target: a number above 0, or a text such as 30ms. Raises RooflineError."""
-    found: float | None = Option("", Kind.TIME, "", name=name).read(value)
+    found: float | None = read_value(name, Kind.TIME, value)
     return found
+
+
+def read_number(name: str, value: float | str | None) -> float | None:
+    """A number above 0. Raises RooflineError."""
+    found: float | None = read_value(name, Kind.NUMBER, value)
+    if found is not None and not found > 0:
+        raise RooflineError(f"{name} must be above 0, got {found:g}")
+    return found
+
+
+def read_value(name: str, kind: Kind, value: object, low: float = -math.inf) -> Any:
+    """A value of a kind of options, as from the command line or from Python. Raises RooflineError."""
+    return Option("", kind, "", name=name, low=low).read(value)
+
+
+def check_reading(at: object, known: Iterable[str] = READINGS) -> None:
+    """Raise RooflineError for what is no reading of times."""
+    if not isinstance(at, str) or at not in known:
+        raise UnknownNameError("reading of times", at, known, options=["at"])
 
 
 def check_keywords(kind: str, given: Mapping[str, object], options: type, instead: str | None) -> None:
@@ -79,20 +99,42 @@ def check_keywords(kind: str, given: Mapping[str, object], options: type, instea
     `options` is the TypedDict of the known ones, a `kind` of options.
     """
     if instead is not None and given:
-        raise RooflineError(f"{' and '.join(given)} are given beside {instead}: give one of them")
+        raise RooflineError(f"{beside(list(given))} {instead}: give one of them")
     for name in given:
         if name not in options.__annotations__:
             raise UnknownNameError(kind, name, options.__annotations__)
 
 
-def read_targets(targets: Targets | None, given: TargetOptions) -> Targets:
-    """The targets of keywords, or of an object in their place. Raises RooflineError."""
+def read_targets(scenario: object, targets: Targets | None, given: TargetOptions) -> Targets:
+    """The targets of a question about a single scenario: of keywords, or of an object in their place.
+
+    Raises RooflineError, also for what is no scenario.
+    """
+    scenario_of(scenario, single=True)
     check_keywords("target", given, TargetOptions, None if targets is None else "targets")
     if targets is not None:
-        return targets
-    times = (read_time("ttft", given.get("ttft")), read_time("tpot", given.get("tpot")))
-    total, rate = read_time("total", given.get("total")), given.get("tokens_per_s")
-    return Targets(*times, total, rate, given.get("fits", True), given.get("at", "mid"))
+        found: Targets = object_of(targets, Targets, "targets are a Targets, or keywords such as tpot='30ms'")
+        return found
+    fits: Any = given.get("fits", True)
+    times = {name: given.get(name) for name in TIMES}
+    limits: dict[str, Any] = {**times, "tokens_per_second": given.get("tokens_per_s")}
+    return Targets(**limits, fits=fits, at=given.get("at", "mid"))
+
+
+def listed_names(what: str, names: Iterable[str] | str) -> tuple[str, ...]:
+    """The names of a list, or of a text with commas. Raises RooflineError."""
+    if isinstance(names, str):
+        return names_in(names)
+    found = tuple(names) if isinstance(names, Iterable) else (names,)
+    if not all(isinstance(name, str) for name in found):
+        raise RooflineError(f"{what} are a list of names, got {quote(names)}")
+    return found
+
+
+def check_any(targets: Targets, what: str) -> None:
+    """Raise RooflineError for a question about `what` without any target."""
+    if not targets.fits and not targets.timed:
+        raise RooflineError(f"{what} needs a target, such as a TPOT of 30ms, or the memory limit", options=["tpot"])
 
 
 class Figures(Struct, frozen=True):
@@ -194,9 +236,7 @@ def check(value: Any, scenario: Scenario, targets: Targets) -> Check:
 def check_of(value: Any, analysis: Analysis, targets: Targets) -> Check:
     """The check of an analysis."""
     found = {name: float(ratio) for name, ratio in ratios(analysis, targets).items()}
-    read = figures(analysis, targets.at)
-    plain = {name: getattr(read, name) for name in read.__struct_fields__}
-    return Check(value, Figures(**plain), found)
+    return Check(value, figures(analysis, targets.at), found)
 
 
 Verdict = Literal["found", "never", "always"]
@@ -222,10 +262,6 @@ class Answer(Result, Struct, frozen=True):
     scenario: Scenario | None = None
     targets: Targets | None = None
     other: Scenario | None = None
-
-    def to(self, scenario: Scenario, targets: Targets, other: Scenario | None = None) -> Answer:
-        """The answer with what was asked."""
-        return replace(self, scenario=scenario, targets=targets, other=other)
 
     @property
     def limited_by(self) -> tuple[str, ...]:

@@ -28,9 +28,8 @@ HARDWARE, MODELS = list_hardware(), list_models()
         ),
         ("lama-3.1-8b", MODELS, "; did you mean 'llama-3.1-8b'?"),
         ("zzz", ["one", "two"], "; known: one, two"),
-        ("zzz", MODELS, ""),
-        ("", MODELS, ""),
-        ("-", MODELS, ""),
+        ("zzz", [f"m{number:02}" for number in range(15)], "; known: m00, m01, m02, m03, m04, m05 and 9 others"),
+        ("zzz", [], ""),
     ],
 )
 def test_completions_come_before_close_names(name: str, known: list[str], suggestion: str) -> None:

@@ -154,20 +154,19 @@ def test_under_a_window_flash_attention_2_has_an_item_for_each_query_head() -> N
 
 def test_a_window_that_hides_keys_is_read_with_the_blocks_around_it() -> None:
     """128 keys of many: two blocks of 64 more, but no key that there is not; a model's layer ends at its window."""
-    shape = {**STEP, "batch": 8192.0, "window": 128.0}
+    shape, model = {**STEP, "batch": 8192.0, "window": 128.0}, kernel("attention_decode")
 
-    def time(keys: float, blocks: float, resident: bool = True) -> float:
-        known = {one.name: one.default for one in kernel("attention_decode").parameters("bf16")}
-        fast = {"unit_bandwidth": 1.5e12, "tile_prologue": 1e-9, "launch": 1e-9, "sequence": 0.0, "l2_share": 0.05}
-        columns = {**shape, "kv_len": keys, "head_dim": np.array([128.0])}
-        return float(
-            kernel_time("attention_decode", columns, H100, {**known, **fast, "window_blocks": blocks}, resident)[0]
-        )
+    def time(keys: float, blocks: float, all_keys: bool = True) -> float:
+        known = {one.name: one.default for one in model.parameters("bf16")}
+        fast = {"unit_bandwidth": 1.5e12, "tile_prologue": 1e-9, "launch": 1e-9, "sequence": 0.0}
+        row = {**shape, "kv_len": keys, "head_dim": np.array([128.0])}
+        keys_of = replace(model.shape(row), all_keys=all_keys)
+        return float(model.terms(keys_of, H100, {**known, **fast, "window_blocks": blocks}).seconds[0])
 
     assert time(9000.0, 2.0) == pytest.approx(2 * time(9000.0, 0.0), rel=0.05)
     assert time(192.0, 2.0) == pytest.approx(1.5 * time(192.0, 0.0), rel=0.05)
     assert time(128.0, 2.0) == time(128.0, 0.0)
-    assert time(128.0, 2.0, resident=False) == pytest.approx(2 * time(128.0, 0.0, resident=False), rel=0.05)
+    assert time(128.0, 2.0, all_keys=False) == pytest.approx(2 * time(128.0, 0.0, all_keys=False), rel=0.05)
 
 
 def test_the_general_kernel_of_prefill_packs_short_prompts_into_tiles_of_16_rows() -> None:

@@ -1,4 +1,4 @@
-"""GEMMs: what benchmarks time beside the kernel, by published timings."""
+"""GEMMs: overlap, tiles and the kernels that versions of engines run, by published timings."""
 
 from __future__ import annotations
 
@@ -8,73 +8,10 @@ import pytest
 from roofline import analyze, load_hardware, load_model
 from roofline.scenario.scenario import Scenario
 from roofline.timing.calibration import Calibration, Fit
-from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel, kernel_time
-from roofline.timing.kernels.gemm import DISPATCHES, eager_quantization
+from roofline.timing.kernels.gemm import DISPATCHES
 
 H100 = load_hardware("h100-sxm")
-
-
-@pytest.mark.parametrize(
-    ("hardware", "elements", "microseconds"),
-    [
-        ("h200-sxm", 2.0**21.5, 31.6),
-        ("h200-sxm", 2.0**24.5, 207.0),
-        ("gb200", 2.0**21.5, 24.2),
-        ("l40s", 2.0**21.5, 47.2),
-    ],
-)
-def test_eager_quantization(hardware: str, elements: float, microseconds: float) -> None:
-    """Medians of vLLM 0.14's FP8 GEMMs less what a GEMM takes (ai-dynamo/aiconfigurator); chosen on those of H100."""
-    found = float(eager_quantization(elements, "fp8", load_hardware(hardware)))  # type: ignore[arg-type]
-    assert found * 1e6 == pytest.approx(microseconds, rel=0.25)
-
-
-def test_eager_quantization_is_the_benchmarks() -> None:
-    """Of vLLM 0.14's table: a served model compiles it, as later versions do."""
-    columns = {"dtype": "fp8", "m": 8192.0, "n": 4096.0, "k": 4096.0}
-    old, new = (load_calibration(H100, engine="vllm", version=version) for version in ("0.14", "0.24"))
-    eager, served, newer = (
-        float(one.expected("gemm", {**columns, "eager": eager}, H100).mid)
-        for one, eager in ((old, 1.0), (old, 0.0), (new, 0.0))
-    )
-    assert served == pytest.approx(newer, rel=0.15)
-    assert eager > 1.5 * served
-
-
-@pytest.mark.parametrize(("m", "k", "pads"), [(4.0, 1024.0, 0), (5.0, 1024.0, 1), (5.0, 128.0, 0), (1.0, 1024.0, 0)])
-def test_block_scales_of_other_rows_are_padded(m: float, k: float, pads: int) -> None:
-    """TensorRT-LLM 1.3 on GB200, n = 1024: 7.5 us for 4 rows, 14.1 for 5; 7 for any with one block of scales."""
-    constants = {one.name: one.default for one in kernel("gemm").parameters("fp8_block")}
-    columns = {"dtype": "fp8_block", "m": m, "n": 1024.0, "k": k}
-    plain, padded = (
-        float(kernel_time("gemm", columns, H100, {**constants, "padding": extra}, resident=True))
-        for extra in (1e-9, 7e-6)
-    )
-    assert padded - plain == pytest.approx(pads * 7e-6, abs=1e-8)
-
-
-def test_rows_without_graphs_have_a_benchmarks_host_time() -> None:
-    """That of the nearest table without them, where the constants are of one with graphs."""
-    columns = {"dtype": "fp8_block", "m": 64.0, "n": 1024.0, "k": 1024.0}
-    calibration = load_calibration(H100, engine="vllm", version="0.14")
-    graphed, launched = (
-        float(calibration.expected("gemm", {**columns, "graph": graph}, H100, resident=True, alone=True).mid)
-        for graph in (1.0, 0.0)
-    )
-    assert graphed < 25e-6
-    assert 50e-6 < launched < 120e-6
-
-
-def test_rows_with_graphs_have_no_host_time_of_a_benchmark_without() -> None:
-    """The constants of vLLM 0.24, whose table has 89 us of host time and gaps of 14 us, for a table with graphs."""
-    columns = {"dtype": "fp8_block", "m": 64.0, "n": 1024.0, "k": 1024.0}
-    plain = {one.name: one.default for one in kernel("gemm").parameters("fp8_block")}
-    own, other = (
-        float(kernel_time("gemm", columns, H100, {**plain, **host}, resident=True, alone=True))
-        for host in ({"host_gap": 14e-6}, {"host": 89e-6, "host_gap": 14e-6})
-    )
-    assert own - other == pytest.approx(14e-6)
 
 
 @pytest.mark.parametrize(("k", "ratio"), [(1024.0, 1.3), (262144.0, 1.03)])

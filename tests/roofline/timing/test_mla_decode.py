@@ -14,7 +14,7 @@ from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import Speculation
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time
-from roofline.timing.kernels.mla import LAUNCH, PARAMETERS, PREFILL
+from roofline.timing.kernels.mla import PARAMETERS, PREFILL
 
 EIGHT = Settings(parallel=Parallelism(tensor=8))
 H200, H800 = load_hardware("h200-sxm"), load_hardware("h800-sxm")
@@ -71,16 +71,6 @@ def test_unsplit_sequences_take_as_long_as_one_unit_needs() -> None:
     assert two == pytest.approx(2 * one, rel=0.01)
     assert many == pytest.approx(one, rel=0.01)
     assert one > 20 * float(kernel_time("mla_decode", rows(1, 65536.0, 64), L40S, {**constants, "split": 1.0}))
-
-
-def test_differences_of_a_benchmark_have_no_launch() -> None:
-    """Kernels that both times have cancel: tiles' starts, and the launch, for which LAUNCH stands."""
-    constants = {**DEFAULTS, "launch": 70e-6, "tile_prologue": 10e-6, "split": 0.0}
-    seconds = [float(kernel_time("mla_decode", rows(8, keys, 64), L40S, constants)) for keys in (3.0, 4096.0)]
-    difference = float(kernel_time("mla_decode", rows(8, 4096.0, 64, less_kv=3.0), L40S, constants))
-    assert difference == pytest.approx(LAUNCH + seconds[1] - seconds[0])
-    bound = float(kernel_bound("mla_decode", rows(8, 4096.0, 64, less_kv=4095.0), L40S))
-    assert bound == pytest.approx(float(kernel_bound("mla_decode", rows(8, 1.0, 64), L40S)))
 
 
 def test_flashmla_is_planned_in_every_layer_before_one_version() -> None:

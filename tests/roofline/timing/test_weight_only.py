@@ -18,9 +18,8 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, kernel_of
 from roofline.techniques import apply_techniques
 from roofline.timing.chains import load_calibration
-from roofline.timing.kernels import at_clock
-from roofline.timing.kernels.gemm import conversion_time, gemm_bound, gemm_time
-from roofline.timing.kernels.terms import terms
+from roofline.timing.kernels import kernel_bound, kernel_time
+from roofline.timing.kernels.gemm import conversion_time
 
 A100, H100, RTX_3090 = (load_hardware(name) for name in ("a100-sxm-40gb", "h100-sxm", "rtx-3090"))
 LLAMA = load_model("llama-2-7b")
@@ -40,14 +39,14 @@ def gemm(m: Any, kernel: str = "", n: float = 8192, k: float = 8192, hardware: H
         "k": k,
     }
     columns |= {"weight_only": kernel} if kernel else {}
-    return gemm_time(columns, hardware, at_clock(constants(hardware), hardware))
+    return kernel_time("gemm", columns, hardware, constants(hardware))
 
 
 @pytest.mark.parametrize("kernel", WEIGHT_ONLY_KERNELS)
 def test_no_kernel_is_faster_than_the_bound(kernel: str) -> None:
     rows = np.array([1.0, 4, 5, 6, 7, 16, 100, 255, 256, 4096])
     columns: dict[str, Any] = {"dtype": "int4_wo", "m": rows, "n": 4096.0, "k": 11008.0}
-    assert (gemm(rows, kernel, 4096, 11008) > gemm_bound(columns, A100)).all()
+    assert (gemm(rows, kernel, 4096, 11008) > kernel_bound("gemm", columns, A100)).all()
 
 
 @pytest.mark.parametrize("kernel", ["fpa-intb", "turbomind", "marlin", "awq", "unmeasured"])
@@ -158,8 +157,8 @@ def test_mixed_decomposition_loses_a_token_s_time() -> None:
 def test_mixed_decomposition_gains_in_prefill_of_wide_layers_only(width: int, published: float) -> None:
     """Speed of an MLP's first layer over FP16, 2048 tokens on A100 (Dettmers et al. 2022, Table 5)."""
     columns: dict[str, Any] = {"m": np.array([2048.0]), "n": 4.0 * width, "k": float(width)}
-    plain = gemm_time({"dtype": "bf16", **columns}, A100, constants())
-    mixed = gemm_time({"dtype": "int8", "weight_only": "llm-int8", **columns}, A100, constants())
+    plain = kernel_time("gemm", {"dtype": "bf16", **columns}, A100, constants())
+    mixed = kernel_time("gemm", {"dtype": "int8", "weight_only": "llm-int8", **columns}, A100, constants())
     assert float(plain[0] / mixed[0]) == pytest.approx(published, rel=0.2)
 
 
@@ -258,9 +257,3 @@ def test_profiles_name_known_kernels() -> None:
     with pytest.raises(SpecError, match="'weight_only': expected a mapping"):
         parse_engine({"name": "x", "weight_only": ["awq"]}, "x.yaml")
     assert "weight_only: {awq: awq" in render(load_engine("vllm@0.5"))
-
-
-def test_the_terms_add_up() -> None:
-    columns: dict[str, Any] = {"dtype": "int4_wo", "weight_only": "marlin", "m": 64.0, "n": 4096.0, "k": 4096.0}
-    found = terms("gemm", columns, A100, constants())
-    assert found[-1].value == pytest.approx(float(gemm(64, "marlin", 4096, 4096)[0]))

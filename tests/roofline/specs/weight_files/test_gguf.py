@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from lab.llama_cpp.random_model import write_random_model
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.errors import RooflineError, SpecError
 from roofline.scenario.notes import notes
 from roofline.scenario.stored import mismatch
-from roofline.specs.weight_files.gguf import TYPES, read_gguf
-from roofline.validate.llama_cpp.random_model import write_random_model
+from roofline.specs.weight_files.ggml import TYPES
+from roofline.specs.weight_files.gguf import read_gguf
 from roofline.validate.measure.decoder import with_layers
 from tests.roofline.specs.weight_files.conftest import Write, llama_layers
 

@@ -1,0 +1,1 @@
+"""Fits of the shipped constants: kernels, engine profiles, schedulers, levels of intervals."""

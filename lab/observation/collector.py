@@ -1,0 +1,239 @@
+"""The harness of public tables of kernels (ai-dynamo/aiconfigurator): what they time beside the kernel of an engine.
+
+    graphs       a table replays a CUDA graph of one call, which takes `graph` longer than a kernel within a step; some
+                 launch it anew each time: then a row takes no less than the host's time for it (`host`), and the
+                 device idles between the kernels of one GEMM (`host_gap`)
+    replay       a few buffers, of which the L2 holds a part (`roofline.validate.observation`)
+    padding      block-scaled GEMMs where m is no multiple of 4: kernels that pad it, which engines need not run
+    quantizing   activations quantized in PyTorch operators (`lab.observation.quantizing`)
+    routing      tokens dealt to the experts of one device (`lab.observation.routing`)
+    differences  of two times of one layer, with many and with few keys (`less_kv`), and `LAUNCH`
+
+`Collector` puts all of them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from lab.observation.quantizing import eager_quantization
+from lab.observation.routing import OPTIONS, dealt
+from roofline.core.parameters import Parameter, Unit
+from roofline.specs.hardware import Hardware
+from roofline.timing.calibration import Calibration, Match
+from roofline.timing.kernels import Array, Parameters
+from roofline.timing.kernels.formats import numbers
+from roofline.timing.kernels.ggml import PREFIX
+from roofline.timing.kernels.mla import has_own_kernels
+from roofline.timing.kernels.model import Term, Terms, smooth_maximum
+from roofline.timing.kernels.moe import Loads, uniform
+from roofline.validate.observation import Harness, Mask, Observation, allowed, replayed
+from roofline.validate.tables.rows import CACHES, Measurements
+
+LAUNCH = 5e-6
+"""Seconds that are added to a difference of two times, which has no launch."""
+
+BLOCK = 128.0
+"""Elements with one scale of a row of block-scaled activations; rows of a single block need no other layout."""
+
+GRAPH = Parameter("graph", Unit.SECONDS, 1e-9, 80e-6, 4e-6, "a CUDA graph of one call, beside the kernel")
+"""Attention benchmarks replay a graph of one call and measure 8 to 9 us, where a step of a served model takes about 4.5
+(gpt-fast's and TensorRT-LLM's published decode steps)."""
+
+GRAPHED = ("attention_prefill", "attention_decode", "mla_prefill")
+"""Kinds of kernels to which it applies."""
+
+PADDING = Parameter("padding", Unit.SECONDS, 1e-9, 30e-6, 1e-9, "kernels that pad m to a multiple of 4", start=1e-6)
+
+NO_HOST = 1e-9
+"""Host time that a benchmark with CUDA graphs does not wait for."""
+
+
+def _host(high: float, start: float) -> Parameter:
+    return Parameter("host", Unit.SECONDS, NO_HOST, high, NO_HOST, "host time to launch, without a graph", start=start)
+
+
+HOST: Mapping[str, tuple[Parameter, ...]] = {
+    "gemm": (
+        _host(500e-6, 60e-6),
+        Parameter("host_few_rows", Unit.RATIO, 0.3, 2.0, 1.0, "factor on it where m < 32", start=1.0),
+        Parameter("host_padding", Unit.RATIO, 1e-3, 1.0, 1e-3, "increase where m % 4 > 0: padded scales", 0.1),
+        Parameter("host_gap", Unit.SECONDS, 1e-9, 200e-6, 1e-9, "idle time between the kernels of a GEMM", start=10e-6),
+    ),
+    "mla_prefill": (_host(1e-3, 150e-6),),
+}
+"""Host time of tables without CUDA graphs, which hides the time of short kernels; of GEMMs that quantize."""
+
+HIDDEN = ("launch", "odd_rows", "l2_share")
+"""Constants that the host time of a table without CUDA graphs hides: they stay as they start."""
+
+DIFFERENCED = ("launch", "tile_prologue")
+"""Constants that the difference of two times of a kernel does not tell: they stay as they start."""
+
+BESIDE = {"graph": 1.0, **dict.fromkeys(("eager", "less_kv", *OPTIONS), 0.0)}
+"""Columns of what a table times beside the kernel, with what they are where they are absent."""
+
+
+class Collected(NamedTuple):
+    """Rows of a public table: those of the schema, their routing, and what was timed `beside` the kernel.
+
+    `alone` rows are of benchmarks that replay or launch a single kernel; others are the product's own measurements.
+    """
+
+    rows: Observation
+    alone: Mask
+    routing: Any
+    beside: Mapping[str, Array]
+
+    def column(self, name: str) -> Array:
+        """A column of what was timed beside the kernel."""
+        return self.beside.get(name, np.asarray(BESIDE[name]))
+
+
+class Collector(Harness):
+    """The harness of public tables; with `hosted` its constants include the host time of tables without graphs."""
+
+    def __init__(self, hosted: bool = False) -> None:
+        self.hosted = hosted
+
+    def parameters(self, op: str, format: str) -> tuple[Parameter, ...]:
+        """The constants of the collector for one kind of kernel, beside those of the kernel."""
+        found = [*super().parameters(op, format)]
+        found += [GRAPH] if op in GRAPHED else []
+        found += [PADDING] if (op, format) == ("gemm", "fp8_block") else []
+        return (*found, *(host_of(op, format) if self.hosted else ()))
+
+    def fixed(self, parts: Sequence[tuple[Measurements, Hardware]]) -> tuple[str, ...]:
+        """The constants that stay as they start, for what these rows do not tell."""
+        if self.hosted:
+            return (*HIDDEN, GRAPH.name)
+        return (*(DIFFERENCED if all(are_differences(*part) for part in parts) else ()), GRAPH.name)
+
+    def rows(self, part: Measurements) -> Collected:
+        """The rows of a table as they were timed."""
+        beside = {name: part.numbers(name, usual) for name, usual in BESIDE.items() if name in part.frame}
+        routing = part.frame["routing"].to_numpy(dtype=object) if "routing" in part.frame else None
+        return Collected(super().rows(part), ~np.isin(part.cache, CACHES), routing, beside)
+
+    def constants(self, match: Match, calibration: Calibration, rows: Collected) -> Parameters:
+        """The constants of a match, and those of how its rows were timed: host time is of the engine's own tables.
+
+        Rows without CUDA graphs have that of the nearest benchmark without.
+        """
+        observed = dict(match.fit.observed)
+        if "engine" in match.crossed:
+            observed = {name: value for name, value in observed.items() if not name.startswith("host")}
+        if np.any(rows.alone & (rows.column("graph") == 0.0)) and observed.get("host", 0.0) <= NO_HOST:
+            key = match.fit.op, rows.rows.kernel.format(rows.rows.row)
+            fits = (link.fits.get(key) for link in calibration.chain)
+            near = next((fit for fit in fits if fit is not None and fit.observed.get("host", 0.0) > NO_HOST), match.fit)
+            observed |= {name: value for name, value in near.observed.items() if name.startswith("host")}
+        return {**match.fit.parameters, **self.known(match.fit.op, match.fit.format, observed)}
+
+    def shape(self, rows: Any, hardware: Hardware, constants: Parameters) -> Any:
+        """The kernels as they were timed."""
+        if rows.rows.op != "moe":
+            return super().shape(rows.rows, hardware, constants)
+        return replayed(rows.rows, _routed(rows), hardware, constants)
+
+    def bound(self, rows: Any, hardware: Hardware, cold: bool = False) -> Array:
+        """The bound of each row in seconds; of differences that of the keys beyond the fewer ones."""
+        found, less = rows.rows, rows.column("less_kv")
+        if np.any(less > 0):
+            found = found._replace(row={**found.row, "kv_len": found.row["kv_len"] - less})
+        shape = _routed(rows) if found.op == "moe" else found.kernel.shape(found.row)
+        return allowed(found, shape, hardware, cold)
+
+    def seconds(self, terms: Terms, rows: Any, hardware: Hardware, constants: Parameters) -> Array:
+        """What the timing of the kernels shows: their terms, and what the collector adds to them."""
+        op, row, alone = rows.rows.op, rows.rows.row, rows.alone
+        if op == "gemm" and np.any(rows.column("eager") > 0):
+            terms = _eager(terms, rows, hardware)
+        time, bare = terms.seconds, _is_bare(rows)
+        if op == "mla_decode" and np.any(rows.column("less_kv") > 0):
+            time = self._difference(time, rows, hardware, constants)
+        launched, host = alone & (rows.column("graph") == 0.0), constants.get("host", NO_HOST)
+        if op == "gemm" and not bare and numbers(rows.rows.kernel.format(row)).quantizes:
+            m, k = np.asarray(row["m"]), np.asarray(row["k"])
+            time = time + constants.get("padding", 0.0) * (rows.rows.warm & (m % 4 != 0) & (m > 1) & (k > BLOCK))
+            gapped = launched | (alone & (host <= NO_HOST))
+            time = time + np.where(gapped, constants.get("host_gap", 0.0), 0.0)
+        if host > NO_HOST and np.any(launched) and not bare:
+            growth = _host_growth(np.asarray(row["m"]), constants) if op == "gemm" else np.asarray(1.0)
+            time = np.where(launched, smooth_maximum(time, host * growth, 8.0), time)
+        return time + np.where(alone, constants.get("graph", 0.0), 0.0)
+
+    def _difference(self, time: Array, rows: Any, hardware: Hardware, constants: Parameters) -> Array:
+        """The time less that of the same layer with fewer keys, whose launch and plan cancel."""
+        less = rows.column("less_kv")
+        fewer = rows._replace(rows=rows.rows._replace(row={**rows.rows.row, "kv_len": np.maximum(less, 1.0)}))
+        short = rows.rows.kernel.terms(self.shape(fewer, hardware, constants), hardware, constants)
+        return np.where(less > 0, LAUNCH + time - constants["launch"] - short.overlapped, time)
+
+
+def host_of(op: str, format: str) -> tuple[Parameter, ...]:
+    """The constants of host time for one kind of kernel: of GEMMs those that quantize their activations."""
+    if op == "gemm" and (format.startswith(PREFIX) or not numbers(format).quantizes):
+        return ()
+    return HOST.get(op, ())
+
+
+def _is_bare(rows: Collected) -> bool:
+    return bool(np.any(np.asarray(rows.rows.row.get("bare", 0.0))))
+
+
+def _host_growth(m: Array, constants: Parameters) -> Array:
+    """The host time of separate launches over that of most m: the measured time of short GEMMs without CUDA graphs."""
+    path = np.where(m < 32, constants.get("host_few_rows", 1.0), 1.0)
+    return np.asarray(path * (1.0 + constants.get("host_padding", 0.0) * (m % 4 != 0)))
+
+
+def _eager(terms: Terms, rows: Collected, hardware: Hardware) -> Terms:
+    """The terms with activations quantized in PyTorch operators, in the rows where they were."""
+    row = rows.rows.row
+    eager = eager_quantization(np.asarray(row["m"]) * np.asarray(row["k"]), str(row["dtype"]), hardware)
+    serial = tuple(
+        Term(term.name, term.formula, np.where(rows.column("eager") > 0, eager, term.seconds))
+        if term.name == "quantizing"
+        else term
+        for term in terms.serial
+    )
+    return replace(terms, serial=serial)
+
+
+def _routed(rows: Collected) -> Any:
+    """Experts with the loads of the busiest device in a benchmark's routing."""
+    shape = rows.rows.kernel.shape(rows.rows.row)
+    routings = np.broadcast_to(np.asarray("balanced" if rows.routing is None else rows.routing), shape.tokens.shape)
+    if set(routings.tolist()) <= {"uniform"}:
+        return shape
+    count = shape.tokens.size
+    parts = max((1 if name == "uniform" else 16) for name in set(routings.tolist()))
+    tokens, reached = np.empty((parts, count)), np.empty((parts, count))
+    arriving, counted = shape.tokens.copy(), np.zeros(count, dtype=bool)
+    options = {name: np.broadcast_to(rows.column(name), shape.tokens.shape) for name in OPTIONS}
+    ep = np.ones(count) if shape.ep is None else shape.ep
+    for name in set(routings.tolist()):
+        own = routings == name
+        if name == "uniform":
+            loads: Loads = uniform((shape.tokens * shape.top_k / shape.experts)[own])
+        else:
+            tokens_, top_k, experts, devices = (size[own] for size in (shape.tokens, shape.top_k, shape.experts, ep))
+            how = options["consecutive"][own], options["rerouted"][own]
+            found = dealt(tokens_, top_k, experts, devices, str(name), *how)
+            loads, counted[own] = found.loads, True
+            arriving[own] = np.minimum(found.arriving, shape.tokens[own])
+        tokens[:, own], reached[:, own] = loads
+    arriving = np.where(options["arriving"] > 0, arriving, shape.tokens)
+    here = (tokens * reached).mean(axis=0) * shape.local
+    elsewhere = np.where(options["clamped"] > 0, np.maximum(arriving * shape.top_k - here, 0.0), 0.0)
+    return replace(shape, loads=Loads(tokens, reached), arriving=arriving, elsewhere=elsewhere, counted=counted)
+
+
+def are_differences(part: Measurements, hardware: Hardware) -> bool:
+    """Whether rows are differences of two times of kernels that have as many parts for many keys as for few."""
+    return has_own_kernels(hardware) and bool("less_kv" in part.frame and np.all(part.numbers("less_kv", 0.0) > 0.0))

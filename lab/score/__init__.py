@@ -1,0 +1,1 @@
+"""Errors of the shipped constants: kernels held out, correlations, memory footprints."""

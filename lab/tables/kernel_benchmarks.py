@@ -1,0 +1,127 @@
+"""What public benchmarks of kernels time beside the kernel that an engine runs, by the software that their rows name.
+
+Their tables hold one time for each shape; what it is of differs from collector to collector (ai-dynamo/aiconfigurator).
+It becomes columns of the rows, so that the constants of a kernel mean the same in every table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from roofline.specs.version import Releases
+from roofline.timing.variants import variants
+from roofline.validate.tables.origin import origin
+from roofline.validate.tables.rows import CACHES, Measurements
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEYS_ONLY = Releases("tensorrt-llm", before="1.3.0rc20")
+"""Software whose public tables time decode over a cache of keys alone, whose pages stand for the values, too.
+
+Their collector made the cache of MLA, `SELFKONLY`, up to 1.3.0rc10, and that of serving from 1.3.0rc20 on
+(ai-dynamo/aiconfigurator, issue 1379 and pull request 1356): kernels beat the memory's datasheet up to 1.7 times.
+"""
+
+BLACKWELL = ("b200-sxm", "gb200", "b300-sxm", "gb300")
+"""GPUs of Blackwell with HBM, by the names of public tables."""
+
+UNGROUPED = Releases("tensorrt-llm", since="1.3.0.dev0"), BLACKWELL
+"""Software and GPUs whose KEYS_ONLY tables time the kernel without grouped heads, whatever the group.
+
+There the cache without values has no other kernel: the time on B200 grows with the query heads, where 1.2 runs the
+grouped kernel, and is that of 1.2 within 2% where the group is too large for it.
+"""
+
+EAGER = Releases("vllm", before="0.15"), ("fp8", "fp8_block")
+"""Software and formats of GEMMs whose activations are quantized in PyTorch operators, which a served model compiles.
+
+vLLM compiles `QuantFP8.forward_native` outside of models, too, since 0.15 (vllm-project/vllm, pull request 32806).
+"""
+
+VLLM = Releases("vllm")
+
+
+class Ungraphed(NamedTuple):
+    """Tables of vLLM's kernels without CUDA graphs, whose host time hides short kernels.
+
+    Those of a format (all where it is empty) whose 5th percentile is at least so many microseconds.
+    """
+
+    op: str
+    format: str
+    shortest: float
+
+
+UNGRAPHED = (
+    Ungraphed("gemm", "fp8_block", 40.0),
+    Ungraphed("mla_prefill", "", 0.0),
+)
+"""Block-scaled GEMMs of one shape take 5 to 15 us in the tables of SGLang and TensorRT-LLM, and 50 to 300 in vLLM's,
+whatever m; but for those of 0.14 on Hopper, with graphs and eager quantization: 21."""
+
+
+def ran(software: pd.Series[str], *releases: Releases) -> pd.Series[bool]:
+    """Whether each row's software is one of such releases; False where it is missing."""
+    names = software.fillna("").astype(str)
+    known = {name: any(one.include(*origin(name)) for one in releases) for name in names.unique()}
+    return names.map(known).astype(bool)
+
+
+def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
+    """The columns of rows of one op that say what they time, where they lack them."""
+    if "software" not in frame:
+        return {}
+    software = frame["software"].fillna("").astype(str)
+    found = {
+        name: _matches(software, variant.releases) * value
+        for variant in variants()
+        if variant.op == op and not variant.kernel
+        for name, value in variant.columns.items()
+    }
+    if op == "attention_decode":
+        found["keys_only"] = _matches(software, KEYS_ONLY)
+        found["ungrouped"] = (
+            found["keys_only"] * _matches(software, UNGROUPED[0]) * frame["hardware"].isin(UNGROUPED[1])
+        )
+    if op == "gemm" and "dtype" in frame:
+        found["eager"] = _matches(software, EAGER[0]) * frame["dtype"].isin(EAGER[1])
+    if op in {kind.op for kind in UNGRAPHED} and "dtype" in frame:
+        found["graph"] = 1.0 - _ungraphed(frame, software, op)
+    return {name: column for name, column in found.items() if name not in frame}
+
+
+def gemm_formats(frame: pd.DataFrame) -> pd.Series[str]:
+    """The formats of GEMMs by the kernel that quantizes their activations."""
+    dtypes, block = frame["dtype"], "fp8_block"
+    if "software" not in frame:
+        return dtypes
+    (variant,) = (one for one in variants() if one.op == "gemm" and block in one.formats)
+    old = ran(frame["software"], variant.releases) & frame["hardware"].isin(BLACKWELL)
+    return dtypes.mask((dtypes == block) & old, variant.named(block))
+
+
+def _matches(software: pd.Series[str], releases: Releases) -> pd.Series[float]:
+    """1 where the software is one of the releases, else 0."""
+    return ran(software, releases).astype(np.float64)
+
+
+def _ungraphed(frame: pd.DataFrame, software: pd.Series[str], op: str) -> pd.Series[Any]:
+    """1 for the rows of tables without CUDA graphs, else 0."""
+    formats = frame["dtype"].astype(str)
+    tables = frame["latency_us"].groupby([frame["hardware"].astype(str), software, formats])
+    short, chosen = tables.transform("quantile", 0.05), np.zeros(len(frame), dtype=bool)
+    for kind in UNGRAPHED:
+        if kind.op == op:
+            of_format = (formats == kind.format) | (not kind.format)
+            chosen |= (of_format & (short >= kind.shortest)).to_numpy()
+    return _matches(software, VLLM) * chosen
+
+
+def is_ungraphed(part: Measurements) -> bool:
+    """Whether the rows were timed without CUDA graphs."""
+    if "graph" not in part.frame or np.isin(part.cache, CACHES).any():
+        return False
+    return bool(np.all(part.numbers("graph", 1.0) == 0.0))

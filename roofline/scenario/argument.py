@@ -1,0 +1,30 @@
+"""The scenario that a verb is asked about, and other arguments that are one object of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from roofline.core.errors import RooflineError, quote
+from roofline.scenario.scenario import Scenario
+
+
+def scenario_of(given: object, single: bool = False) -> Scenario:
+    """The scenario that a verb takes, and no name, model or list; `single`: not with a grid of workloads."""
+    found: Scenario = object_of(given, Scenario, "a scenario is needed, such as Scenario('llama-3.1-8b', 'h100-sxm')")
+    if single and found.shape:
+        raise RooflineError("the question is of one scenario, whose workload is no array: sweep evaluates grids")
+    return found
+
+
+def object_of(given: object, kind: type | tuple[type, ...], needed: str) -> Any:
+    """An object of a kind. Raises RooflineError for another one, with what is needed in words."""
+    if isinstance(given, kind):
+        return given
+    shown = quote(given) if isinstance(given, (str, int, float)) else quote(type(given).__name__)
+    raise RooflineError(f"{needed}, got {shown}")
+
+
+def beside(names: Sequence[str]) -> str:
+    """The beginning of an error about options beside an object that has its own: 'a and b are given beside'."""
+    return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} given beside"
