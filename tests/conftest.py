@@ -50,6 +50,36 @@ LONG += (
 """Modules with tests of many seconds: they begin, so that short ones fill the end of every worker."""
 
 
+SLOW = {
+    "test_docs_in_browser": "",
+    "test_report_in_browser": "",
+    "test_network_in_browser": "",
+    "test_view_appearance": "",
+    "test_view_in_browser": "",
+    "test_compile": "",
+    "test_compiling": "test_a_tile_of_each_kernel_compiles_for_hopper",
+    "test_docs": "test_the_examples_of_a_page",
+    "test_plan": "test_a_kill_at_any_moment test_the_whole_plan test_steps_that_fail_or_hang test_no_single_change",
+    "test_serve_command": "test_advice_on_goodput_with_speculation",
+    "test_steady": "random_settings test_steps_with_room_for_a_hundredth test_latency_rises",
+    "test_verbs": "test_a_full_cache_under_load",
+    "test_server": "test_the_command_compares_scores_and_fits test_a_disturbed_answer",
+    "test_sweep_commands": "test_killed_and_resumed test_workers_end_with_their_parent",
+    "test_sizing": "test_more_requests_never test_pruning test_setups_of test_what_would_change test_attention_of_moe",
+    "test_report": "test_the_same_input test_nothing_of_a_hostile test_the_largest_page",
+    "test_goodput": "test_commands_reproduce",
+    "test_fuzz": "",
+    "test_fuzz_files": "",
+}
+"""Tests of seconds each, by module and by parts of their names (all where there is none): `make test-all` runs them."""
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Whether a test is one of SLOW."""
+    parts = SLOW.get(item.path.stem)
+    return parts is not None and (not parts or any(part in item.name for part in parts.split()))
+
+
 def pytest_collection_finish() -> None:
     """Leave what is imported and collected out of each later garbage collection."""
     gc.collect()
@@ -58,7 +88,10 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order modules by LONG; tests keep their order in a module, whose fixtures they share."""
+    """Mark the SLOW ones, and order modules by LONG; tests keep their order in a module, whose fixtures they share."""
+    for item in items:
+        if is_slow(item):
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 

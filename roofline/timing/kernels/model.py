@@ -33,6 +33,10 @@ Parameters = Mapping[str, float]
 """The constants of a kernel model by name, in SI units."""
 
 
+ONE = 1.0
+"""The rate of an amount in seconds, by identity: dividing by it takes as long as a sum of arrays."""
+
+
 class Term(NamedTuple):
     """A part of a kernel's time: an `amount` of work over its `rate`, or so many seconds.
 
@@ -42,12 +46,12 @@ class Term(NamedTuple):
     name: str
     formula: str
     amount: Array | float
-    rate: Array | float = 1.0
+    rate: Array | float = ONE
 
     @property
     def seconds(self) -> Array | float:
         """Seconds of each row."""
-        return self.amount / self.rate
+        return self.amount if self.rate is ONE else self.amount / self.rate
 
 
 class Terms(Struct, frozen=True):
