@@ -30,11 +30,12 @@ from roofline.advisor.search.moves import (
 )
 from roofline.advisor.search.plan import Plan, batch_grid, batch_moves, make_plan
 from roofline.advisor.search.trials import Gain, Trial, Trials, better, certain, level, sure
+from roofline.core.checked import object_of
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.core.options import Kind as OptionKind
 from roofline.scenario.analysis import analyze
-from roofline.scenario.argument import object_of, scenario_of
+from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import served_scenario
 from roofline.specs.hardware import list_hardware, load_hardware

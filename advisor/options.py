@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 from roofline.advisor.search.goal import Goal, Limits
 from roofline.advisor.search.goodput import Demand
-from roofline.scenario.argument import object_of
+from roofline.core.checked import object_of
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.timing.intervals import Reading
 from roofline.whatif.solve.targets import check_keywords

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.calibration import Calibration, Match
+from roofline.timing.calibration import Calibration, Expected, Match, unknown
 from roofline.timing.kernels import Array, Kernel, Parameters, Row, at_clock, kernel, mla
 from roofline.timing.kernels.attention_decode import cache_bytes
 from roofline.timing.kernels.common import l2_bytes
@@ -52,12 +53,16 @@ class Timed(NamedTuple):
     seconds: Array
 
 
-class Observation(NamedTuple):
-    """Rows of one kind and format as they were timed: the row of the schema, and which operands were warm."""
+class Observation(Struct, frozen=True):
+    """Rows of one kind and format as they were timed: the row of the schema, its kernels, and which had warm operands.
+
+    The kernels' `shape` is read once: a fit evaluates the same rows thousands of times.
+    """
 
     op: str
     row: Row
     warm: Mask
+    shape: Any
 
     @property
     def kernel(self) -> Kernel:
@@ -82,7 +87,7 @@ class Harness:
 
     def rows(self, part: Measurements) -> Any:
         """The rows as they were timed."""
-        return Observation(part.op, part.columns, part.warm)
+        return observed(part.op, part.columns, part.warm)
 
     def constants(self, match: Match, calibration: Calibration, rows: Any) -> Parameters:
         """The constants of the kernels and of the harness that predict some rows."""
@@ -93,28 +98,36 @@ class Harness:
         """The constants of the harness: those `observed`, others as they are before any data."""
         return {one.name: one.default for one in self.parameters(op, format)} | dict(observed)
 
-    def shape(self, rows: Any, hardware: Hardware, constants: Parameters) -> Any:
-        """The kernels as they were timed."""
-        return replayed(rows, rows.kernel.shape(rows.row), hardware, constants)
-
     def bound(self, rows: Any, hardware: Hardware, cold: bool = False) -> Array:
         """The bound of each row in seconds; warm operands may come from a cache, unless all are taken for `cold`."""
-        return allowed(rows, rows.kernel.shape(rows.row), hardware, cold)
+        return allowed(rows, rows.shape, hardware, cold)
 
     def seconds(self, terms: Terms, rows: Any, hardware: Hardware, constants: Parameters) -> Array:
         """What the timing of the kernels shows."""
         del rows, hardware, constants
         return terms.seconds
 
-    def observe(self, op: str, rows: Any, hardware: Hardware, constants: Parameters) -> Timed:
+    def observe(self, rows: Any, hardware: Hardware, constants: Parameters) -> Timed:
         """The bound and the expected time of each row, with constants of the kernel and of the harness together."""
         bound, own = self.bound(rows, hardware), at_clock(constants, hardware)
-        terms = kernel(op).terms(self.shape(rows, hardware, own), hardware, own)
+        terms = rows.kernel.terms(replayed(rows, rows.shape, hardware, own), hardware, own)
         return Timed(bound, np.maximum(self.seconds(terms, rows, hardware, own), bound))
+
+    def expected(self, rows: Any, hardware: Hardware, calibration: Calibration) -> Expected:
+        """What a measurement of the rows should show, with its interval; the bound where no constants are known."""
+        match = calibration.find_for(rows.op, rows.kernel.format(rows.row), hardware)
+        if match is None:
+            return unknown(self.bound(rows, hardware))
+        return match.interval(rows.shape, *self.observe(rows, hardware, self.constants(match, calibration, rows)))
 
 
 MEASURED = Harness()
 """That of `roofline validate measure`."""
+
+
+def observed(op: str, row: Row, warm: Mask) -> Observation:
+    """The kernels of a row of the schema, of which some had warm operands."""
+    return Observation(op, row, warm, kernel(op).shape(row))
 
 
 def allowed(rows: Observation, shape: Any, hardware: Hardware, cold: bool = False) -> Array:

@@ -12,10 +12,11 @@ from msgspec import Struct
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import Analysis
+from roofline.serving.curve import deployment_of, outcomes_at
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome
 from roofline.timing.intervals import Estimate
-from roofline.whatif.solve.load import deployment_of, largest, load_of, outcomes_at
+from roofline.whatif.solve.load import largest, load_of
 from roofline.whatif.solve.targets import Targets
 
 

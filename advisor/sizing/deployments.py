@@ -15,12 +15,13 @@ from roofline.advisor.sizing.energy import modelled_energy_per_token
 from roofline.advisor.sizing.workload import Service
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.energy import tdp_energy
+from roofline.serving.curve import outcomes_at
 from roofline.serving.outcome import Outcome
 from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import serve_command
 from roofline.whatif.gain import Timed
-from roofline.whatif.solve.load import largest, missed, outcomes_at
+from roofline.whatif.solve.load import largest, missed
 
 At = Literal["mid", "high"]
 

@@ -8,8 +8,9 @@ from typing import Any
 from roofline.advisor.options import requests
 from roofline.advisor.sizing.configurations import Given
 from roofline.advisor.sizing.workload import Service
+from roofline.core.checked import object_of
 from roofline.core.errors import RooflineError
-from roofline.scenario.argument import beside, object_of
+from roofline.scenario.argument import beside
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES, OPTIONS, STATIC, Deployment, find_option, read_options
 from roofline.scenario.scenario import DEFAULT_PROMPT

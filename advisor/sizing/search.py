@@ -29,8 +29,9 @@ from roofline.advisor.sizing.deployments import (
 from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import prefetch_expected
+from roofline.serving.curve import outcomes_at
 from roofline.specs.model import Model
-from roofline.whatif.solve.load import LEAST, outcomes_at, saturated_at
+from roofline.whatif.solve.load import LEAST, saturated_at
 
 Progress = Callable[[int, int], None]
 """Called with the configurations done and their total."""

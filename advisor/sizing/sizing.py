@@ -21,10 +21,10 @@ from roofline.advisor.sizing.deployments import At
 from roofline.advisor.sizing.options import SizeOptions, read_service
 from roofline.advisor.sizing.search import Progress, Search
 from roofline.advisor.sizing.workload import Service
+from roofline.core.checked import object_of
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import Kind
-from roofline.scenario.argument import object_of
 from roofline.scenario.lengths import Lengths, longer
 from roofline.specs.hardware import hardware_name, load_hardware
 from roofline.specs.model import Model

@@ -36,7 +36,6 @@ from roofline.timing.chains import families
 from roofline.timing.kernels import Array
 from roofline.timing.levels import LEVELS, Level
 from roofline.validate.fit.calibrate import drawn
-from roofline.validate.score.kernels import expected_of
 from roofline.validate.tables.rows import Measurements
 
 SAMPLE = 250
@@ -149,7 +148,7 @@ def _across(
 def _crossing(key: Key, place: Place, level: Level, fit: Fit, rows: Measurements) -> Crossing:
     hardware = load_hardware(place[0])
     calibration = Calibration("", "calibrated", {key: replace(fit, op=key[0], format=key[1])})
-    expected = expected_of(rows, hardware, calibration, GRAPHED)
+    expected = GRAPHED.expected(GRAPHED.rows(rows), hardware, calibration)
     ends = (np.log(np.maximum(one, 1e-12)) for one in (expected.low, expected.mid, expected.high))
     low, mid, high = ends
     return Crossing(key, place, level, np.log(rows.seconds) - mid, mid - low, high - mid)

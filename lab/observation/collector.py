@@ -15,10 +15,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from lab.observation.quantizing import eager_quantization
 from lab.observation.routing import OPTIONS, dealt
@@ -78,15 +78,13 @@ BESIDE = {"graph": 1.0, **dict.fromkeys(("eager", "less_kv", *OPTIONS), 0.0)}
 """Columns of what a table times beside the kernel, with what they are where they are absent."""
 
 
-class Collected(NamedTuple):
-    """Rows of a public table: those of the schema, their routing, and what was timed `beside` the kernel.
+class Collected(Observation, frozen=True, kw_only=True):
+    """Rows of a public table, routed as they were, with what was timed `beside` the kernel.
 
     `alone` rows are of benchmarks that replay or launch a single kernel; others are the product's own measurements.
     """
 
-    rows: Observation
     alone: Mask
-    routing: Any
     beside: Mapping[str, Array]
 
     def column(self, name: str) -> Array:
@@ -116,8 +114,11 @@ class Collector(Harness):
     def rows(self, part: Measurements) -> Collected:
         """The rows of a table as they were timed."""
         beside = {name: part.numbers(name, usual) for name, usual in BESIDE.items() if name in part.frame}
-        routing = part.frame["routing"].to_numpy(dtype=object) if "routing" in part.frame else None
-        return Collected(super().rows(part), ~np.isin(part.cache, CACHES), routing, beside)
+        found = Collected(**asdict(super().rows(part)), alone=~np.isin(part.cache, CACHES), beside=beside)
+        if part.op != "moe":
+            return found
+        routing = part.frame["routing"].to_numpy(dtype=object) if "routing" in part.frame else "balanced"
+        return replace(found, shape=_routed(found, routing))
 
     def constants(self, match: Match, calibration: Calibration, rows: Collected) -> Parameters:
         """The constants of a match, and those of how its rows were timed: host time is of the engine's own tables.
@@ -128,38 +129,30 @@ class Collector(Harness):
         if "engine" in match.crossed:
             observed = {name: value for name, value in observed.items() if not name.startswith("host")}
         if np.any(rows.alone & (rows.column("graph") == 0.0)) and observed.get("host", 0.0) <= NO_HOST:
-            key = match.fit.op, rows.rows.kernel.format(rows.rows.row)
+            key = match.fit.op, rows.kernel.format(rows.row)
             fits = (link.fits.get(key) for link in calibration.chain)
             near = next((fit for fit in fits if fit is not None and fit.observed.get("host", 0.0) > NO_HOST), match.fit)
             observed |= {name: value for name, value in near.observed.items() if name.startswith("host")}
         return {**match.fit.parameters, **self.known(match.fit.op, match.fit.format, observed)}
 
-    def shape(self, rows: Any, hardware: Hardware, constants: Parameters) -> Any:
-        """The kernels as they were timed."""
-        if rows.rows.op != "moe":
-            return super().shape(rows.rows, hardware, constants)
-        return replayed(rows.rows, _routed(rows), hardware, constants)
-
     def bound(self, rows: Any, hardware: Hardware, cold: bool = False) -> Array:
         """The bound of each row in seconds; of differences that of the keys beyond the fewer ones."""
-        found, less = rows.rows, rows.column("less_kv")
-        if np.any(less > 0):
-            found = found._replace(row={**found.row, "kv_len": found.row["kv_len"] - less})
-        shape = _routed(rows) if found.op == "moe" else found.kernel.shape(found.row)
-        return allowed(found, shape, hardware, cold)
+        less = rows.column("less_kv")
+        shape = replace(rows.shape, kv_len=rows.shape.kv_len - less) if np.any(less > 0) else rows.shape
+        return allowed(rows, shape, hardware, cold)
 
     def seconds(self, terms: Terms, rows: Any, hardware: Hardware, constants: Parameters) -> Array:
         """What the timing of the kernels shows: their terms, and what the collector adds to them."""
-        op, row, alone = rows.rows.op, rows.rows.row, rows.alone
+        op, row, alone = rows.op, rows.row, rows.alone
         if op == "gemm" and np.any(rows.column("eager") > 0):
             terms = _eager(terms, rows, hardware)
         time, bare = terms.seconds, _is_bare(rows)
         if op == "mla_decode" and np.any(rows.column("less_kv") > 0):
             time = self._difference(time, rows, hardware, constants)
         launched, host = alone & (rows.column("graph") == 0.0), constants.get("host", NO_HOST)
-        if op == "gemm" and not bare and numbers(rows.rows.kernel.format(row)).quantizes:
+        if op == "gemm" and not bare and numbers(rows.kernel.format(row)).quantizes:
             m, k = np.asarray(row["m"]), np.asarray(row["k"])
-            time = time + constants.get("padding", 0.0) * (rows.rows.warm & (m % 4 != 0) & (m > 1) & (k > BLOCK))
+            time = time + constants.get("padding", 0.0) * (rows.warm & (m % 4 != 0) & (m > 1) & (k > BLOCK))
             gapped = launched | (alone & (host <= NO_HOST))
             time = time + np.where(gapped, constants.get("host_gap", 0.0), 0.0)
         if host > NO_HOST and np.any(launched) and not bare:
@@ -170,8 +163,9 @@ class Collector(Harness):
     def _difference(self, time: Array, rows: Any, hardware: Hardware, constants: Parameters) -> Array:
         """The time less that of the same layer with fewer keys, whose launch and plan cancel."""
         less = rows.column("less_kv")
-        fewer = rows._replace(rows=rows.rows._replace(row={**rows.rows.row, "kv_len": np.maximum(less, 1.0)}))
-        short = rows.rows.kernel.terms(self.shape(fewer, hardware, constants), hardware, constants)
+        fewer = replace(rows.shape, kv_len=np.broadcast_to(np.maximum(less, 1.0), rows.shape.kv_len.shape))
+        shape = replayed(rows, fewer, hardware, constants)
+        short = rows.kernel.terms(shape, hardware, constants)
         return np.where(less > 0, LAUNCH + time - constants["launch"] - short.overlapped, time)
 
 
@@ -183,7 +177,7 @@ def host_of(op: str, format: str) -> tuple[Parameter, ...]:
 
 
 def _is_bare(rows: Collected) -> bool:
-    return bool(np.any(np.asarray(rows.rows.row.get("bare", 0.0))))
+    return bool(np.any(np.asarray(rows.row.get("bare", 0.0))))
 
 
 def _host_growth(m: Array, constants: Parameters) -> Array:
@@ -194,7 +188,7 @@ def _host_growth(m: Array, constants: Parameters) -> Array:
 
 def _eager(terms: Terms, rows: Collected, hardware: Hardware) -> Terms:
     """The terms with activations quantized in PyTorch operators, in the rows where they were."""
-    row = rows.rows.row
+    row = rows.row
     eager = eager_quantization(np.asarray(row["m"]) * np.asarray(row["k"]), str(row["dtype"]), hardware)
     serial = tuple(
         Term(term.name, term.formula, np.where(rows.column("eager") > 0, eager, term.seconds))
@@ -205,10 +199,10 @@ def _eager(terms: Terms, rows: Collected, hardware: Hardware) -> Terms:
     return replace(terms, serial=serial)
 
 
-def _routed(rows: Collected) -> Any:
-    """Experts with the loads of the busiest device in a benchmark's routing."""
-    shape = rows.rows.kernel.shape(rows.rows.row)
-    routings = np.broadcast_to(np.asarray("balanced" if rows.routing is None else rows.routing), shape.tokens.shape)
+def _routed(rows: Collected, routing: Any) -> Any:
+    """Experts with the loads of the busiest device in a benchmark's `routing`, one for all rows or one each."""
+    shape = rows.shape
+    routings = np.broadcast_to(np.asarray(routing), shape.tokens.shape)
     if set(routings.tolist()) <= {"uniform"}:
         return shape
     count = shape.tokens.size

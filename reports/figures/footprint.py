@@ -95,7 +95,8 @@ def _held(table: Table) -> Iterator[Held]:
             chosen = {
                 axis.name: OPTIONS[axis.name].read(values_of(axis)[places[axis.name][row]]) for axis in table.study.axes
             }
-            answer = analyze(Scenario(**{**table.study.question.fixed, **chosen, "memory_reading": "static"}))
+            changes = {**chosen, "memory_reading": "static"}
+            answer = analyze(Scenario.varied(table.study.question.fixed, changes))
             passes = getattr(answer, phase)
             if passes is None:
                 continue

@@ -95,10 +95,17 @@ def _rule(hint: Any, bounds: Meta | None = None) -> Rule | None:
 _WORDS: Mapping[type, str] = {str: "a text", Mapping: "a mapping"}
 
 
+def object_of(given: object, kind: type | tuple[type, ...], needed: str) -> Any:
+    """An object of a kind. Raises RooflineError for another one, with what is needed in words."""
+    if isinstance(given, kind):
+        return given
+    shown = quote(given) if given is None or isinstance(given, (str, int, float)) else quote(type(given).__name__)
+    raise RooflineError(f"{needed}, got {shown}")
+
+
 def expect(value: object, kind: type, name: str) -> None:
     """Raise RooflineError for a value of another kind than `name` takes."""
-    if not isinstance(value, kind):
-        raise RooflineError(f"{name} takes {_WORDS.get(kind, f'a {kind.__name__}')}, got {quote(value)}")
+    object_of(value, kind, f"{name} takes {_WORDS.get(kind, f'a {kind.__name__}')}")
 
 
 def _numbers(bounds: Meta, types: Any, noun: str) -> Rule:

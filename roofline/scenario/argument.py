@@ -1,11 +1,11 @@
-"""The scenario that a verb is asked about, and other arguments that are one object of the library."""
+"""The scenario that a verb is asked about, and options beside an object that has its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from roofline.core.errors import RooflineError, quote
+from roofline.core.checked import object_of
+from roofline.core.errors import RooflineError
 from roofline.scenario.scenario import Scenario
 
 
@@ -15,14 +15,6 @@ def scenario_of(given: object, single: bool = False) -> Scenario:
     if single and found.shape:
         raise RooflineError("the question is of one scenario, whose workload is no array: sweep evaluates grids")
     return found
-
-
-def object_of(given: object, kind: type | tuple[type, ...], needed: str) -> Any:
-    """An object of a kind. Raises RooflineError for another one, with what is needed in words."""
-    if isinstance(given, kind):
-        return given
-    shown = quote(given) if isinstance(given, (str, int, float)) else quote(type(given).__name__)
-    raise RooflineError(f"{needed}, got {shown}")
 
 
 def beside(names: Sequence[str]) -> str:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.core.checked import object_of
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError, quote
-from roofline.scenario.argument import beside, object_of
+from roofline.scenario.argument import beside
 from roofline.scenario.cost import HOUR, MILLION, price
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario

@@ -23,8 +23,10 @@ from roofline import (
     parse_precision,
 )
 from roofline.graph.network import Build, network
+from roofline.scenario.options import OF_A_LOAD, option_key
 from roofline.scenario.settings import Settings
 from roofline.serving import Load, serve
+from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.engine import load_engine
 from roofline.techniques import apply_techniques
 from roofline.whatif import make_study, sweep
@@ -302,3 +304,8 @@ def test_a_sweep_of_a_study_takes_no_other_query() -> None:
     assert sweep(study).points == 2
     with pytest.raises(RooflineError, match="where is given beside a study"):
         sweep(study, where="fits")
+
+
+def test_names_of_a_load_are_those_of_its_table() -> None:
+    flags = (flag for option in LOAD_OPTIONS.values() for flag in (option.flag, *option.flags))
+    assert {option_key(name) for name in (*LOAD_OPTIONS, *flags)} == OF_A_LOAD

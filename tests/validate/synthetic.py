@@ -18,4 +18,4 @@ def times(
 ) -> NDArray[np.float64]:
     """Seconds of rows on a machine with these constants; those of the harness are as before any data."""
     usual = harness.known(part.op, kernel(part.op).format(part.columns), {})
-    return harness.observe(part.op, harness.rows(part), hardware, {**usual, **truth}).seconds
+    return harness.observe(harness.rows(part), hardware, {**usual, **truth}).seconds

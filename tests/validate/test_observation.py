@@ -7,7 +7,8 @@ import pytest
 
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import Row, kernel_bound, kernel_time
-from roofline.validate.observation import MEASURED, Observation, Timed
+from roofline.validate import observation
+from roofline.validate.observation import MEASURED, Timed
 from tests.validate.test_kernels import CASES, cases, defaults
 
 H100 = load_hardware("h100-sxm")
@@ -16,7 +17,7 @@ H100 = load_hardware("h100-sxm")
 def observed(op: str, row: Row, warm: np.ndarray, **changes: float) -> Timed:
     format = str(row["dtype"])
     constants = {**defaults(op, format), **MEASURED.known(op, format, changes)}
-    return MEASURED.observe(op, Observation(op, {**row, "op": op}, warm), H100, constants)
+    return MEASURED.observe(observation.observed(op, {**row, "op": op}, warm), H100, constants)
 
 
 @pytest.mark.parametrize(("op", "dtype"), cases())

@@ -24,11 +24,10 @@ from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quo
 from roofline.core.inputs import read_text
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.records import record
-from roofline.timing.calibration import unknown
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_regimes
 from roofline.validate.kernels.work import Case
-from roofline.validate.observation import MEASURED, Observation
+from roofline.validate.observation import MEASURED, observed
 from roofline.validate.score.kernels import error_statistics
 from roofline.validate.tables.rowfile import case_of
 from roofline.validate.tables.rows import TEXT, shape_names
@@ -150,14 +149,9 @@ def predict_rows(file: MeasurementFile) -> list[KernelGroup]:
     for (op, format, kernel_name, cache), rows in grouped.items():
         columns = _columns(op, [case for case, _ in rows])
         try:
-            timed = Observation(op, columns, np.full(len(rows), cache != "cold"))
-            match = calibration.find_for(op, kernel(op).format(columns), file.hardware)
+            timed = observed(op, columns, np.full(len(rows), cache != "cold"))
             bound = MEASURED.bound(timed, file.hardware)
-            expected = unknown(bound)
-            if match is not None:
-                constants = MEASURED.constants(match, calibration, timed)
-                mid = MEASURED.observe(op, timed, file.hardware, constants).seconds
-                expected = match.interval(kernel(op).shape(columns), bound, mid)
+            expected = MEASURED.expected(timed, file.hardware, calibration)
         except UnsupportedError:
             continue
         measured = np.array([seconds for _, seconds in rows])

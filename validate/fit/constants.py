@@ -78,7 +78,7 @@ def fit_rows(
 
 def log_errors(part: Measurements, hardware: Hardware, parameters: Parameters, harness: Harness = MEASURED) -> Array:
     """log(predicted / measured) of each row, with constants of the kernel and of how it was timed."""
-    predicted = harness.observe(part.op, harness.rows(part), hardware, parameters).seconds
+    predicted = harness.observe(harness.rows(part), hardware, parameters).seconds
     return np.asarray(np.log(predicted / part.seconds))
 
 

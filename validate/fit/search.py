@@ -74,9 +74,9 @@ class Rows(Struct, frozen=True):
         weights = np.concatenate([np.full(len(part), len(part) ** -0.5) for part in parts])
         return cls(harness.rows(together), hardware, together.seconds, weights)
 
-    def errors(self, op: str, parameters: Parameters, harness: Harness) -> Array:
+    def errors(self, parameters: Parameters, harness: Harness) -> Array:
         """log(predicted / measured) of each row."""
-        predicted = harness.observe(op, self.timed, self.hardware, parameters).seconds
+        predicted = harness.observe(self.timed, self.hardware, parameters).seconds
         return np.asarray(np.log(predicted / self.seconds))
 
 
@@ -215,7 +215,7 @@ class Problem(NamedTuple):
 
         def residuals(point: Array) -> Array:
             constants = named(point)
-            data = [row.errors(self.op, constants, self.harness) * (row.weights * balance) for row in self.rows]
+            data = [row.errors(constants, self.harness) * (row.weights * balance) for row in self.rows]
             return np.concatenate([*data, (point - prior) * (ERROR_SCALE / self.start.width)])
 
         first = np.clip(np.log([initial[one.name] for one in free]), low + 1e-3, high - 1e-3)
@@ -233,5 +233,5 @@ class Problem(NamedTuple):
             diff_step=[3e-3] * len(first),
         )
         constants = named(solution.x)
-        losses = [np.sum(np.abs(row.errors(self.op, constants, self.harness)) * row.weights**2) for row in self.rows]
+        losses = [np.sum(np.abs(row.errors(constants, self.harness)) * row.weights**2) for row in self.rows]
         return Trial(float(sum(losses)) / self.tables, constants, chosen)

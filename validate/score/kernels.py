@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.timing.calibration import Calibration, Expected, unknown
+from roofline.timing.calibration import Calibration
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_regimes
 from roofline.timing.kernels.elementwise import PASSES
@@ -86,18 +86,6 @@ class Scored(Struct, frozen=True):
         return self.regimes < len(kernel(self.op).regimes.sizes)
 
 
-def expected_of(
-    part: Measurements, hardware: Hardware, calibration: Calibration, harness: Harness = MEASURED
-) -> Expected:
-    """What a measurement of these rows should show, with its interval."""
-    model, rows = kernel(part.op), harness.rows(part)
-    match = calibration.find_for(part.op, model.format(part.columns), hardware)
-    if match is None:
-        return unknown(harness.bound(rows, hardware))
-    timed = harness.observe(part.op, rows, hardware, harness.constants(match, calibration, rows))
-    return match.interval(model.shape(part.columns), *timed)
-
-
 def predict(
     part: Measurements,
     hardware: Hardware,
@@ -113,8 +101,9 @@ def predict(
         computed = as_computed(rows, hardware)
         columns = computed.columns
         try:
-            expected = expected_of(computed, hardware, calibration, harness)
-            bound = harness.bound(harness.rows(computed), hardware, cold=True)
+            timed = harness.rows(computed)
+            expected = harness.expected(timed, hardware, calibration)
+            bound = harness.bound(timed, hardware, cold=True)
         except UnsupportedError:
             continue
         label = "/".join(

@@ -13,9 +13,7 @@ from msgspec import Struct
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.scenario.scenario import Scenario
-from roofline.serving.curve import Deployment, pools_of
-from roofline.serving.curve import deployment_of as deployment_of
-from roofline.serving.curve import outcomes_at as outcomes_at
+from roofline.serving.curve import Deployment, deployment_of, outcomes_at, pools_of
 from roofline.serving.load import Arrivals, Load, served_scenario
 from roofline.serving.outcome import Outcome
 from roofline.serving.pools import Pools

@@ -10,11 +10,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from roofline.core.checked import object_of
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.options import Kind, Option, names_in
 from roofline.scenario.analysis import Analysis, analyze
-from roofline.scenario.argument import beside, object_of, scenario_of
+from roofline.scenario.argument import beside, scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import READINGS, Reading
 

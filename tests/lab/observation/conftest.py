@@ -31,7 +31,7 @@ def collected(
     part = Measurements(op, pd.DataFrame({"kv_dtype": row["dtype"], **row}, range(count)), "table")
     form = kernel(op).format(part.columns)
     own = {one.name: one.default for one in kernel(op).parameters(form)}
-    return harness.observe(op, harness.rows(part), hardware, {**own, **harness.known(op, form, {}), **changed})
+    return harness.observe(harness.rows(part), hardware, {**own, **harness.known(op, form, {}), **changed})
 
 
 @pytest.fixture

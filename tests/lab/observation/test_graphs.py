@@ -9,7 +9,6 @@ from lab.observation.collector import LAUNCH, Collector
 from roofline import load_hardware
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound
-from roofline.validate.score.kernels import expected_of
 from roofline.validate.tables.rows import Measurements
 from tests.lab.observation.conftest import Collect
 
@@ -31,7 +30,7 @@ def test_rows_without_graphs_have_a_benchmarks_host_time() -> None:
     calibration = load_calibration(H100, engine="vllm", version="0.14")
     part = Measurements("gemm", pd.DataFrame({**GEMM, "graph": [1.0, 0.0]}), "table")
     graphed, launched = (
-        float(expected_of(part.rows([index]), H100, calibration, Collector()).mid[0]) for index in (0, 1)
+        float(Collector().expected(Collector().rows(part.rows([index])), H100, calibration).mid[0]) for index in (0, 1)
     )
     assert graphed < 25e-6
     assert 50e-6 < launched < 120e-6

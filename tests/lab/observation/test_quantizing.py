@@ -10,7 +10,6 @@ from lab.observation.collector import Collector
 from lab.observation.quantizing import eager_quantization
 from roofline import load_hardware
 from roofline.timing.chains import load_calibration
-from roofline.validate.score.kernels import expected_of
 from roofline.validate.tables.rows import Measurements
 
 H100 = load_hardware("h100-sxm")
@@ -36,7 +35,7 @@ def test_eager_quantization_is_the_benchmarks() -> None:
     row = {"dtype": "fp8", "m": 8192.0, "n": 4096.0, "k": 4096.0}
     part = Measurements("gemm", pd.DataFrame({**row, "eager": [1.0], "cache": ["cold"]}), "table")
     old, new = (load_calibration(H100, engine="vllm", version=version) for version in ("0.14", "0.24"))
-    eager = float(expected_of(part, H100, old, Collector()).mid[0])
+    eager = float(Collector().expected(Collector().rows(part), H100, old).mid[0])
     served, newer = (float(one.expected("gemm", row, H100).mid) for one in (old, new))
     assert served == pytest.approx(newer, rel=0.15)
     assert eager > 1.5 * served
