@@ -36,9 +36,10 @@ from lab.tables.public import read
 from roofline.core.parameters import Unit
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.version import Version
-from roofline.timing.calibration import SHARED, Fit, Residuals
+from roofline.timing.calibration import SHARED, Fit
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import families, link_of
+from roofline.timing.intervals.kernels import Residuals
 from roofline.timing.kernels import kernel, kernel_regimes
 from roofline.timing.kernels.formats import TRITON
 from roofline.validate.fit.calibrate import drawn, sample

@@ -37,8 +37,8 @@ from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Calibration, Fit, Source
 from roofline.timing.calibration_files import parse_calibration, parse_document, render
 from roofline.timing.chains import families, load_calibration, product_line
+from roofline.timing.intervals.levels import FILE
 from roofline.timing.kernels.gated_delta_rule import FUSED
-from roofline.timing.levels import FILE
 from roofline.validate.check.measured import load_row_files
 from roofline.validate.fit.calibrate import describe, fit_shared, widen
 from roofline.validate.fit.constants import MIN_ROWS, constants_of, log_errors

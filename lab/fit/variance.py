@@ -1,4 +1,4 @@
-"""Estimate the variance components of the levels between measured constants and their use (`roofline.timing.levels`).
+"""Estimate the variance components of the levels between measured constants and their use (`timing.intervals.levels`).
 
 Every version on a device is predicted with constants that crossed one level: those of a near or far version of the
 engine, of other tables of a kernel that engines share, of the same version on another device of the family, of another
@@ -31,10 +31,11 @@ from lab.fit.hierarchy import (
 from lab.observation.collector import NO_HOST
 from roofline.specs.hardware import load_hardware
 from roofline.specs.version import Version, closest
-from roofline.timing.calibration import RELATIVES, SHARED, TO_P90, Calibration, Fit, for_other_engine
+from roofline.timing.calibration import RELATIVES, SHARED, Calibration, Fit, for_other_engine
 from roofline.timing.chains import families
+from roofline.timing.intervals.kernels import TO_P90
+from roofline.timing.intervals.levels import LEVELS, Level
 from roofline.timing.kernels import Array
-from roofline.timing.levels import LEVELS, Level
 from roofline.validate.fit.calibrate import drawn
 from roofline.validate.tables.rows import Measurements
 

@@ -21,9 +21,10 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
-from roofline.timing.calibration import Calibration, Fit, Fits, Residuals
+from roofline.timing.calibration import Calibration, Fit, Fits
 from roofline.timing.chains import Calibrate, engine_calibration, load_calibration
 from roofline.timing.intervals import Estimate
+from roofline.timing.intervals.kernels import Residuals
 from roofline.timing.kernels import Array, kernel
 from roofline.timing.kernels.ggml import PREFIX
 

@@ -49,7 +49,7 @@ from roofline.specs.version import Version
 from roofline.timing.calibration import SHARED, Calibration, Fit, Fits, Match
 from roofline.timing.calibration_files import of_version, parse_document
 from roofline.timing.chains import ENGINES, FOLDER, LINKS, calibration_links, chained, families, link_of
-from roofline.timing.levels import FILE as LEVELS
+from roofline.timing.intervals.levels import FILE as LEVELS
 from roofline.timing.pcie_collectives import on_host
 from roofline.validate.fit.calibrate import drawn
 from roofline.validate.score.kernels import Scored, error_statistics, predict

@@ -25,7 +25,7 @@ from roofline.reports.figures.style import (
     series,
     styled,
 )
-from roofline.timing.calibration import Residuals
+from roofline.timing.intervals.kernels import Residuals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

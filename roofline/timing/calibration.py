@@ -4,7 +4,7 @@ A kernel belongs to a library, so constants are those of an engine's version on 
 from what was, across one or more levels: another version of the engine, the same engine on another device of the
 family, another engine on the device, the engine on all devices, a related number format. Errors of different levels are
 independent, so their variances add; the constants that cross the least variance are used, and their interval includes
-it (`roofline.timing.levels`). Kernels that all engines share (16-bit GEMMs of cuBLAS, NCCL) have no engine.
+it (`roofline.timing.intervals.levels`). Kernels that all engines share (16-bit GEMMs of cuBLAS, NCCL) have no engine.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 from roofline.core.registry import cached
 from roofline.specs.hardware import Hardware
 from roofline.specs.version import Version
+from roofline.timing.intervals.kernels import Residuals, factors
+from roofline.timing.intervals.kernels import inside as fitted_range
+from roofline.timing.intervals.levels import Level, crossing_spread
 from roofline.timing.kernels import Array, Parameters, Row, at_clock, kernel, kernel_bound, shape_of, times
 from roofline.timing.kernels.collective import OWN_ALL_REDUCES, UNGRAPHED
 from roofline.timing.kernels.formats import FORMATS, TRITON
-from roofline.timing.levels import Level, crossing_spread
 
 Basis = Literal["calibrated", "version", "family", "engine", "pooled", "unmeasured", "bound"]
 """What a time rests on: the engine's version on the device, or the farthest level that its constants crossed."""
@@ -66,18 +68,6 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("ggml_iq1_s", "ggml_iq1_m"), ("ggml_iq2_xxs",)),
 }
 """Formats whose constants substitute for those of an unmeasured format, nearest first; also by op and format."""
-
-OUTSIDE = 2.0
-"""Factor on the logarithm of the interval of shapes outside the fitted range."""
-
-
-class Residuals(Struct, frozen=True):
-    """Measured over predicted time of `rows` measurements: 10th, 50th and 90th percentile."""
-
-    low: float
-    mid: float
-    high: float
-    rows: int
 
 
 class Fit(Struct, frozen=True):
@@ -152,7 +142,7 @@ class Match(Struct, frozen=True):
 
     def interval(self, shape: Any, bound: Array, mid: Array) -> Expected:
         """The expected seconds `mid` of kernels of a shape with their interval, none below the bound."""
-        inside = within(self.fit, shape, mid.shape)
+        inside = fitted_range(self.fit.ranges, shape, mid.shape)
         below, above = _factors(self.fit, self.widening, self.spread)
         index = inside.astype(np.intp), kernel(self.fit.op).regimes(shape)
         low, high = np.maximum(mid * below[index], bound), mid * above[index]
@@ -177,9 +167,6 @@ def _constants(fit: Fit, hardware: Hardware) -> Parameters:
 
 
 FORMAT: Level = "format"
-
-TO_P90 = 1.2816
-"""Standard deviations from the median of a normal distribution to its 90th percentile."""
 
 
 class Expected(NamedTuple):
@@ -337,21 +324,6 @@ def on_units(fit: Fit, unit_peaks: Mapping[str, float]) -> Fit:
     return replace(fit, parameters={**fit.parameters, "compute_efficiency": carried})
 
 
-def within(fit: Fit, shape: Any, rows: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Whether each row lies in the fitted range of every size."""
-    inside = np.ones(rows, dtype=bool)
-    for name, (low, high) in fit.ranges.items():
-        if (values := getattr(shape, name, None)) is not None:
-            inside = inside & (values >= low) & (values <= high)
-    return inside
-
-
 @cached(maxsize=1024)
 def _factors(fit: Fit, widening: float, spread: float) -> tuple[Array, Array]:
-    """The factors from p50 down to p10 and up to p90, (2, regimes): of shapes outside the fitted range, then inside."""
-    everywhere = fit.residuals.get("all", Residuals(0.5, 1.0, 2.0, 0))
-    found = [fit.residuals.get(label, everywhere) for label in kernel(fit.op).regimes.labels]
-    ends = [[min(residual.low, 1.0) for residual in found], [max(residual.high, 1.0) for residual in found]]
-    exponents = np.log(ends)[:, np.newaxis] * (widening * np.array([[OUTSIDE], [1.0]]))
-    below, above = np.hypot(exponents, TO_P90 * spread)
-    return np.exp(-below), np.exp(above)
+    return factors(fit.residuals, kernel(fit.op).regimes.labels, widening, spread)

@@ -23,7 +23,8 @@ from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.library import as_mapping, check_keys, check_name
 from roofline.specs.records import record
 from roofline.specs.version import Version, closest
-from roofline.timing.calibration import Basis, Calibration, Fit, Fits, Residuals, Source
+from roofline.timing.calibration import Basis, Calibration, Fit, Fits, Source
+from roofline.timing.intervals.kernels import Residuals
 from roofline.timing.kernels import KERNELS, kernel
 
 MAX_RESIDUAL = 1e6

@@ -21,8 +21,8 @@ from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
 from roofline.specs.library import File, bundled_folder, extensions, files_below, modified, overriding_files
 from roofline.timing.calibration import Basis, Calibration, Fit, Fits
 from roofline.timing.calibration_files import Document, of_version, parse_document
+from roofline.timing.intervals.levels import Level
 from roofline.timing.kernels.common import has_tensor_memory
-from roofline.timing.levels import Level
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose kernels were measured, the most measured first: the order in which they stand in for others."""

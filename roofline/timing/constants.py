@@ -20,12 +20,13 @@ from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
-from roofline.timing.calibration import Calibration, Fit, Match, Residuals
+from roofline.timing.calibration import Calibration, Fit, Match
+from roofline.timing.intervals.kernels import UNMEASURED, unmeasured
+from roofline.timing.intervals.levels import crossing_spread
 from roofline.timing.kernels import kernel
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.shapes import KernelShape, kernel_shape, of_ggml, weight_format
-from roofline.timing.levels import crossing_spread
 from roofline.timing.pcie_collectives import of_two_peers, on_host
 from roofline.timing.variants import Variant, variants_of
 
@@ -37,9 +38,6 @@ WEIGHT_ONLY_DTYPES = ("int4_wo", "w4a16_mxfp4")
 
 WEIGHT_ONLY_VENDORS = ("NVIDIA",)
 """Vendors of hardware that the weight-only kernels are written for; elsewhere the weights' upcast is added."""
-
-UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
-"""Spread of unmeasured kernels."""
 
 QUANTIZED, UNFUSED = ("fp8", "nvfp4"), ("o_proj",)
 """Formats of GEMMs whose inputs norms and activations can write, and those whose input is of attention's kernel."""
@@ -245,10 +243,9 @@ def _of_format(match: Match, ops: Sequence[Op], shape: KernelShape, kept: bool) 
 def _unmeasured(match: Match, what: str = "") -> Match:
     """The constants for a kernel without measurements, with at least the interval of such kernels."""
     source = _without(what, match) if what else match.source
-    known = {"all": UNMEASURED, **match.fit.residuals}
-    low, high = UNMEASURED.low, UNMEASURED.high
-    wider = {key: replace(own, low=min(own.low, low), high=max(own.high, high)) for key, own in known.items()}
-    return replace(match, fit=replace(match.fit, residuals=wider), basis="unmeasured", source=source)
+    return replace(
+        match, fit=replace(match.fit, residuals=unmeasured(match.fit.residuals)), basis="unmeasured", source=source
+    )
 
 
 def _without(what: str, match: Match) -> str:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from roofline.bound.roof import Placement, Row
 from roofline.specs.engine import Engine
-from roofline.timing.constants import ATTENTION, LAUNCH, UNMEASURED
+from roofline.timing.constants import ATTENTION, LAUNCH
+from roofline.timing.intervals.kernels import UNMEASURED
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.common import units
 from roofline.timing.kernels.ggml import PREFIX

@@ -14,8 +14,7 @@ interval that of the fit's residuals:
 A kernel's time is divided among its operators in proportion to their bounds, so that no operator is expected to be
 faster than its bound.
 
-Either half of the interval of a pass is (E^2 + (t x spread of the engine)^2)^(1/2), with E from the errors of its
-kernels (`roofline.timing.intervals`).
+Its interval is that of `roofline.timing.intervals`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,8 @@ from roofline.timing.calibration import Basis, Calibration, Match
 from roofline.timing.corrections import Corrections
 from roofline.timing.evaluation import Counts, Deferred, Target, conversion_time, evaluate_all, keys_of
 from roofline.timing.groups import kernel_groups
-from roofline.timing.intervals import Estimate, Intervals
+from roofline.timing.intervals import Estimate
+from roofline.timing.intervals.passes import Intervals
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.launches import launches
@@ -220,15 +220,9 @@ class Timing:
         """The time of a pass from its kernels, never below its bound (the module's formula)."""
         busy, slower = self._busy(detail, tokens, phase), self.engine.kernel_slowdown(phase)
         mid = np.maximum(busy + self._between(busy, batch, host), bound)
-        errors = np.concatenate([detail.mid - detail.low, detail.high - detail.mid], axis=1)
-        wrong, points = slower * self.engine["kernel_error"] * self._intervals.combined(errors), mid.size
-        below, above = wrong[:points], wrong[points:]
-        low, high = self.engine.spread
-        return Estimate(
-            np.maximum(mid - np.hypot(below, mid * (1 - low)), bound),
-            mid,
-            mid + np.hypot(above, mid * (high - 1)),
-        )
+        errors, share = (detail.mid - detail.low, detail.high - detail.mid), slower * self.engine["kernel_error"]
+        found = self._intervals.around(mid, errors, share, self.engine.spread)
+        return found._replace(low=np.maximum(found.low, bound))
 
     def _busy(self, detail: Detail, tokens: Array, phase: str) -> Array:
         """Seconds of a pass in which the device runs kernels or waits for their launch."""

@@ -4,10 +4,9 @@ Two predictions share most of their errors: the same kernel has the same error i
 of all kernels of both,
 
     c_k = n_k e_k / t_after - n_k e_k / t_before        (e_k: half the 80% interval; one k where a kernel runs in both)
-    kind      E_K^2 = r (sum c_k)^2 + (1 - r) sum c_k^2
-    gain      ln(gain) +- E,  E^2 = R (sum E_K)^2 + (1 - R) sum E_K^2
+    gain      ln(gain) +- E,  E of c_k as the error of a pass of its kernels (`roofline.timing.intervals`)
 
-with the correlations of `roofline.timing.passes`. Errors of kernels on different hardware, and of the host time of
+Errors of kernels on different hardware, and of the host time of
 different engines, are independent; the error of a shared engine cancels.
 """
 
@@ -28,7 +27,8 @@ from roofline.scenario.breakdown import steps
 from roofline.scenario.generation import NODES
 from roofline.scenario.phase import Phase
 from roofline.specs.engine import Engine
-from roofline.timing.intervals import ACROSS_KINDS, Estimate, within_kind
+from roofline.timing.intervals import Estimate
+from roofline.timing.intervals.passes import ratio_error
 
 Timed = Literal["ttft", "tpot", "total"]
 
@@ -54,14 +54,8 @@ def gain(before: Analysis, after: Analysis, metric: Timed = "total") -> Estimate
         for part in _parts(analysis, metric):
             errors[part.kind][part.shape] += sign * part.error / time
             inherited |= part.inherited
-    signed = []
-    for (kind, _), shapes in errors.items():
-        shared = within_kind(kind, inherited)
-        values = np.array(list(shapes.values()))
-        together = float(values.sum())
-        signed.append(math.copysign(math.sqrt(shared * together**2 + (1 - shared) * float(values @ values)), together))
-    across = ACROSS_KINDS[inherited]
-    square = across * sum(signed) ** 2 + (1 - across) * sum(value**2 for value in signed) + _hosts(before, after)
+    kinds = {kind: shapes.values() for kind, shapes in errors.items()}
+    square = ratio_error(kinds, inherited) + _hosts(before, after)
     middle, width = first / second, math.exp(math.sqrt(square))
     return Estimate(middle / width, middle, middle * width)
 

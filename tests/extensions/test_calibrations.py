@@ -8,7 +8,7 @@ import pytest
 
 from roofline import load_hardware
 from roofline.timing.chains import load_calibration
-from roofline.timing.levels import level_components
+from roofline.timing.intervals.levels import level_components
 from roofline.whatif.study import make_study
 from tests.extensions.conftest import decode_time, put
 

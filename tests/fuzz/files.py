@@ -28,7 +28,7 @@ from roofline.specs.huggingface import translate
 from roofline.specs.model import Model
 from roofline.specs.modelspec import parse_model
 from roofline.techniques import find_technique
-from roofline.timing.levels import parse_levels
+from roofline.timing.intervals.levels import parse_levels
 from roofline.validate.check.anchor import read_anchors
 from roofline.validate.check.check import read_predictions
 from roofline.whatif.study import assemble

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.specs.hardware import load_hardware
-from roofline.timing.calibration import Residuals
 from roofline.timing.chains import load_calibration
+from roofline.timing.intervals.kernels import Residuals
 from roofline.validate.fit.constants import log_errors
 from roofline.validate.kernels import registry
 from roofline.validate.kernels.work import Case

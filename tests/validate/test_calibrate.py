@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, SpecError
 from roofline.specs.hardware import load_hardware
-from roofline.timing.calibration import Calibration, Fit, Residuals, Source
+from roofline.timing.calibration import Calibration, Fit, Source
 from roofline.timing.calibration_files import parse_calibration, render
 from roofline.timing.chains import load_calibration
+from roofline.timing.intervals.kernels import Residuals
+from roofline.timing.intervals.levels import crossing_spread
 from roofline.timing.kernels import kernel, kernel_time
-from roofline.timing.levels import crossing_spread
 from roofline.validate.check.measured import load_row_files
 from roofline.validate.fit.calibrate import fit, fit_shared
 from roofline.validate.fit.constants import hold_out

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.specs.hardware import Hardware
-from roofline.timing.calibration import Fit, Residuals
+from roofline.timing.calibration import Fit
+from roofline.timing.intervals.kernels import Residuals
 from roofline.timing.kernels import Array, Parameters, kernel, kernel_regimes
 from roofline.validate.fit.search import Parts, Start, before_data, fitted_parameters, search
 from roofline.validate.observation import MEASURED, Harness

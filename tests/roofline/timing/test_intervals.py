@@ -13,7 +13,14 @@ from roofline.graph.network import Build, network
 from roofline.specs.engine import load_engine
 from roofline.specs.precision import parse_precision
 from roofline.timing.chains import load_calibration
-from roofline.timing.intervals import ACROSS_KINDS, UNMEASURED_KIND, WITHIN_KIND, Intervals, inherited, within_kind
+from roofline.timing.intervals.passes import (
+    ACROSS_KINDS,
+    UNMEASURED_KIND,
+    WITHIN_KIND,
+    Intervals,
+    inherited,
+    within_kind,
+)
 from roofline.timing.launches import Kernel, launches
 
 H100, LLAMA = load_hardware("h100-sxm"), load_model("llama-3.1-8b")

@@ -13,11 +13,12 @@ from msgspec.structs import replace
 
 from roofline.core.errors import SpecError
 from roofline.specs.hardware import load_hardware
-from roofline.timing.calibration import TO_P90, Calibration, Fit, Fits, Residuals
+from roofline.timing.calibration import Calibration, Fit, Fits
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import calibration_links, chained, families, load_calibration
+from roofline.timing.intervals.kernels import TO_P90, Residuals
+from roofline.timing.intervals.levels import LEVELS, crossing_spread, parse_levels
 from roofline.timing.kernels import REFERENCE_CLOCK, at_clock, kernel
-from roofline.timing.levels import LEVELS, crossing_spread, parse_levels
 
 H100 = load_hardware("h100-sxm")
 ROWS = {"dtype": "fp8", "m": np.array([16.0, 4096.0]), "n": 4096.0, "k": 4096.0}

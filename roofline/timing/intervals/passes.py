@@ -1,51 +1,19 @@
-"""Estimates with 80% intervals, and how errors of kernels add up to the error of a pass.
+"""The interval of a pass from the errors of its kernels, and that of the ratio of two times.
 
-Errors of one kind of kernel are correlated, and errors of different kinds. With the correlation r of shapes of one
-kind, R of kinds, and e_k the error of a kernel that runs n_k times
-
-    kind     E_K^2 = r (sum n_k e_k)^2 + (1 - r) sum (n_k e_k)^2,          the n_k layers of one shape err together
-    pass     E^2   = R (sum E_K)^2 + (1 - R) sum E_K^2
+Correlations are measured: errors of kernels in one pass have a common part where the same cause (a device's memory, an
+engine's launch) makes all of them slower or faster than expected.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from roofline.timing.intervals.estimate import Estimate
 from roofline.timing.kernels import Array
 from roofline.timing.launches import Kernel
-
-Reading = Literal["bound", "low", "mid", "high"]
-"""A time to read: the bound, or one of the three of an `Estimate`."""
-
-READINGS: tuple[Reading, ...] = ("bound", "low", "mid", "high")
-
-
-class Estimate(NamedTuple):
-    """Expected seconds: 10th, 50th and 90th percentile; numbers, or arrays of a grid."""
-
-    low: Any
-    mid: Any
-    high: Any
-
-    def plus(self, other: Estimate) -> Estimate:
-        """The sum of two times whose errors are fully correlated."""
-        return Estimate(*(a + b for a, b in zip(self, other, strict=True)))
-
-    def at_least(self, bound: Any) -> Estimate:
-        """The time with every percentile at `bound` or above, in ascending order: the gate of every expected time."""
-        if np.ndim(self.mid) or np.ndim(bound):
-            mid = np.maximum(self.mid, bound)
-            return Estimate(np.minimum(np.maximum(self.low, bound), mid), mid, np.maximum(self.high, mid))
-        mid = max(self.mid, bound)
-        return Estimate(min(max(self.low, bound), mid), mid, max(self.high, mid))
-
-    def times(self, factor: Any) -> Estimate:
-        """The time of `factor` repetitions."""
-        return Estimate(*(value * factor for value in self))
-
 
 WITHIN_KIND: Mapping[str, tuple[float, float]] = {
     "gemm": (0.35, 0.43),
@@ -76,7 +44,7 @@ def inherited(kernels: Sequence[Kernel]) -> bool:
 
 
 class Intervals:
-    """The error of a pass from those of its kernels."""
+    """The interval of a pass from the errors of its kernels."""
 
     def __init__(self, kernels: Sequence[Kernel], counts: Array) -> None:
         kinds = {name: row for row, name in enumerate(dict.fromkeys(entry.kind for entry in kernels))}
@@ -93,3 +61,28 @@ class Intervals:
         together, apart = np.sqrt(squares).sum(axis=0) ** 2, squares.sum(axis=0)
         combined: Array = np.sqrt(self._across * together + (1 - self._across) * apart)
         return combined
+
+    def around(self, mid: Array, errors: tuple[Array, Array], share: float, spread: tuple[float, float]) -> Estimate:
+        """The interval of a pass around the expected seconds `mid` of each point.
+
+        `errors` are the distances of single kernels' p10 and p90 from their p50, in seconds (kernels, points), of which
+        the `share` counts; `spread` is p10 and p90 of the engine's own factor on a pass.
+        """
+        combined = share * self.combined(np.concatenate(errors, axis=1))
+        below, above = combined[: mid.size], combined[mid.size :]
+        return Estimate(mid - np.hypot(below, mid * (1 - spread[0])), mid, mid + np.hypot(above, mid * (spread[1] - 1)))
+
+
+def ratio_error(errors: Mapping[tuple[str, str], Iterable[float]], inherited: bool) -> float:
+    """The square of the error of the logarithm of a ratio of two times, from those of the kernels of both.
+
+    `errors` are by kind and hardware: for each shape the error of its kernel's share of the second time less that of
+    the first, so that a kernel which takes an equal share of both adds nothing.
+    """
+    signed = []
+    for (kind, _), shapes in errors.items():
+        shared, values = within_kind(kind, inherited), np.array(list(shapes))
+        together = float(values.sum())
+        signed.append(math.copysign(math.sqrt(shared * together**2 + (1 - shared) * float(values @ values)), together))
+    across = ACROSS_KINDS[inherited]
+    return across * sum(signed) ** 2 + (1 - across) * sum(value**2 for value in signed)

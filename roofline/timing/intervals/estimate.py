@@ -1,0 +1,36 @@
+"""Estimates: expected times with their 80% interval."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+Reading = Literal["bound", "low", "mid", "high"]
+"""A time to read: the bound, or one of the three of an `Estimate`."""
+
+READINGS: tuple[Reading, ...] = ("bound", "low", "mid", "high")
+
+
+class Estimate(NamedTuple):
+    """Expected seconds: 10th, 50th and 90th percentile; numbers, or arrays of a grid."""
+
+    low: Any
+    mid: Any
+    high: Any
+
+    def plus(self, other: Estimate) -> Estimate:
+        """The sum of two times whose errors are fully correlated."""
+        return Estimate(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def at_least(self, bound: Any) -> Estimate:
+        """The time with every percentile at `bound` or above, in ascending order: the gate of every expected time."""
+        if np.ndim(self.mid) or np.ndim(bound):
+            mid = np.maximum(self.mid, bound)
+            return Estimate(np.minimum(np.maximum(self.low, bound), mid), mid, np.maximum(self.high, mid))
+        mid = max(self.mid, bound)
+        return Estimate(min(max(self.low, bound), mid), mid, max(self.high, mid))
+
+    def times(self, factor: Any) -> Estimate:
+        """The time of `factor` repetitions."""
+        return Estimate(*(value * factor for value in self))
