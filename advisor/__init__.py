@@ -1,8 +1,8 @@
 """What to change, what it gains and what it costs: every recommendation is simulated, none is a rule of thumb.
 
 In: a `Scenario`, or a `Service` with its rate and targets, and a `Goal`. Out: an `Advice` (recommendations and a plan),
-or a `Sizing` (hardware, number of devices and configuration). `search/` tries combinations, `rules/` explains them,
-`sizing/` chooses hardware.
+a `Sizing` (hardware, number of devices and configuration), or a `Decision` (the alternatives of one choice). `search/`
+tries combinations, `rules/` explains them, `sizing/` chooses hardware, `choosing/` one thing of a deployment.
 """
 
 from typing import TYPE_CHECKING
@@ -12,12 +12,14 @@ from roofline.core.lazy import lazy
 
 if TYPE_CHECKING:
     from roofline.advisor.advice import Advice, Recommendation, advise
+    from roofline.advisor.choosing.decision import Decision, choose
     from roofline.advisor.search.plan import Plan
     from roofline.advisor.sizing.sizing import Sizing, size
     from roofline.advisor.sizing.workload import Service
 
 __all__ = [
     "Advice",
+    "Decision",
     "Goal",
     "Limits",
     "Objective",
@@ -28,6 +30,7 @@ __all__ = [
     "Service",
     "Sizing",
     "advise",
+    "choose",
     "size",
 ]
 
@@ -35,6 +38,7 @@ __getattr__ = lazy(
     __name__,
     {
         "advice": "Advice Recommendation advise",
+        "choosing.decision": "Decision choose",
         "search.plan": "Plan",
         "sizing.sizing": "Sizing size",
         "sizing.workload": "Service",

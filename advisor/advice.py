@@ -157,9 +157,10 @@ def advise(
 
     `moves` limits what may be advised; None is everything: the techniques that the scenario's engine runs, with
     `research` the whole catalogue, parallelism within the device limit, engines, the best batch and hardware.
+    Throughput, cost and energy have the limits of an interactive service where options set none of a time.
     Break-even points are computed for the first `top`. Raises RooflineError if the scenario itself cannot be simulated.
     """
-    goal = read_goal(goal, options).on(scenario_of(scenario, single=True).hardware)
+    asked, goal = goal, read_goal(goal, options).on(scenario_of(scenario, single=True).hardware)
     research = read_value("research", OptionKind.SWITCH, research)
     if (top := read_value("top", OptionKind.INTEGER, top)) < 0:
         raise RooflineError(f"top must be at least 0, got {top}")
@@ -171,6 +172,8 @@ def advise(
         scenario = scenario.with_(batch=max(1, round(running)))
     trials = Trials(scenario, goal)
     goal.check(trials.base.analysis)  # fails early
+    if asked is None and (limited := goal.limited(trials.base.analysis)) is not goal:
+        goal, trials = limited, Trials(scenario, limited)
     grid = trials
     if goal.batch_varies:
         grid = Trials(scenario.with_(batch=batch_grid(scenario)), goal)

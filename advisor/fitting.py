@@ -1,45 +1,140 @@
-"""What would make a scenario fit in memory: narrower formats, more devices, less work; each option is simulated."""
+"""What would make a scenario fit in memory, each change simulated, the fastest first.
+
+Fewer bits, another engine, more devices, a part of the model in CPU memory, or less work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.configurations import formats_for
 from roofline.core.errors import RooflineError
-from roofline.core.search import last_before_failure
+from roofline.core.search import last_before_failure, last_before_failure_scalar
 from roofline.scenario.analysis import analyze
+from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
+from roofline.specs.engine import GGUF_ENGINE
+from roofline.techniques.unsupported import unsupported
 from roofline.whatif.solve.counts import tensor_degrees
 
+FEWER_BITS = ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k")
+"""GGUF formats that are tried, the widest first."""
 
-def what_fits(scenario: Scenario) -> Iterator[str]:
-    """The options that make a scenario fit, one of each kind.
+USUAL_BITS = "q4_k_m"
+"""The format of GGUF files of which a CPU computes some layers."""
 
-    The widest formats that the engine is known to run on this hardware (`formats_for`), the fewest devices, and the
-    largest batch or else the longest prompt.
+STAGES = [2, 4, 8, 16, 32]
+"""Devices over which layers are split."""
+
+OFFLOADED = 20
+"""Steps of the fraction of the weights in CPU memory."""
+
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Fit(Struct, frozen=True):
+    """Options that make a scenario fit, the scenario with them, and its expected tokens/s of all sequences (p50)."""
+
+    options: Mapping[str, Any]
+    scenario: Scenario
+    tokens_per_s: float
+
+    def __str__(self) -> str:
+        return " ".join(f"{OPTIONS[name].flag} {shlex.quote(str(value))}" for name, value in self.options.items())
+
+
+def what_fits(scenario: Scenario) -> tuple[Fit, ...]:
+    """The changes that make a scenario fit, at most one of each kind, the fastest first.
+
+    The widest formats that the engine is known to run on this hardware (`formats_for`), the engine of GGUF files with
+    the widest of its formats, the fewest devices, the fewest layers or weights in CPU memory, and the largest batch or
+    else the longest prompt.
     """
-    found = (_fitting_formats(scenario), _fitting_degree(scenario), _fitting_count(scenario))
-    yield from (option for option in found if option is not None)
+    kinds = (_formats, _other_engine, _devices, _cpu_memory, _less_work)
+    found = (fit for kind in kinds if (fit := kind(scenario)) is not None)
+    return tuple(sorted(found, key=lambda fit: -fit.tokens_per_s))
 
 
-def _fitting_formats(scenario: Scenario) -> str | None:
-    for scheme, kv, _ in formats_for(scenario.model, scenario.hardware, scenario.profile, Quality.CALIBRATED):
-        chosen: dict[str, Any] = {name: value for name, value in (("quant", scheme), ("kv", kv)) if value}
-        narrower = _fitting(scenario, **chosen) if chosen else None
-        if narrower is not None and _stores_no_more(narrower, scenario):
-            return " ".join(f"--{name} {value}" for name, value in chosen.items())
+def _formats(scenario: Scenario) -> Fit | None:
+    engine = scenario.profile
+    offered = [entry[:2] for entry in formats_for(scenario.model, scenario.hardware, engine, Quality.CALIBRATED)]
+    if engine.name == GGUF_ENGINE:
+        offered += [(scheme, kv) for kv in dict(offered[::-1]).values() for scheme in FEWER_BITS]
+    for scheme, kv in offered:
+        chosen = {name: value for name, value in (("quant", scheme), ("kv", kv)) if value}
+        narrower = _fitting(scenario, chosen) if chosen else None
+        if narrower is not None and _stores_no_more(narrower.scenario, scenario):
+            return narrower
     return None
 
 
-def _fitting_degree(scenario: Scenario) -> str | None:
-    present = scenario.degrees.get("tensor", 1)
-    degrees = (degree for degree in tensor_degrees(scenario.model, scenario.degrees) if degree > present)
-    return next((f"--tp {degree}" for degree in degrees if _fitting(scenario, tp=degree)), None)
+def _other_engine(scenario: Scenario) -> Fit | None:
+    if scenario.profile.name == GGUF_ENGINE or scenario.techniques:
+        return None
+    devices = scenario.settings.parallel.devices
+    degrees = {"tp": None, "pp": devices} if devices > 1 and not scenario.counted else {}
+    for scheme in FEWER_BITS:
+        found = _fitting(scenario, {"engine": GGUF_ENGINE, "quant": scheme, **degrees})
+        if found is not None:
+            return None if unsupported(found.scenario) else found
+    return _cpu_memory(scenario, {"engine": GGUF_ENGINE, "quant": USUAL_BITS}) if devices == 1 else None
 
 
-def _fitting_count(scenario: Scenario) -> str | None:
+def _devices(scenario: Scenario) -> Fit | None:
+    """The fewest devices more; the layers are split over them where the engine does so, or else every layer."""
+    parallel, split = scenario.settings.parallel, scenario.profile.split_layers
+    counts = STAGES if split else tensor_degrees(scenario.model, scenario.degrees)
+    present = parallel.pipeline if split else parallel.tensor
+    for count in (count for count in counts if count > present):
+        single = scenario.counted and parallel.devices == present
+        name = scenario.hardware.name
+        if (found := _fitting(scenario, {"pp" if split else "tp": count})) is not None:
+            return replace(found, options={"hw": f"{count}x{name}"}) if single else found
+    return None
+
+
+def _cpu_memory(scenario: Scenario, formats: Mapping[str, Any] = NOTHING) -> Fit | None:
+    """The fewest layers that llama.cpp's CPU computes, or the least fraction of the weights that is streamed.
+
+    With other `formats`, or for weights that are streamed in the narrowest format that is faster.
+    """
+    if GGUF_ENGINE in (scenario.profile.name, formats.get("engine")):
+        if scenario.hardware.kind != "gpu" or scenario.settings.parallel.devices > 1:
+            return None
+        layers = scenario.model.layers
+        return _most(scenario, lambda kept: {**formats, "n_gpu_layers": kept}, layers - 1)
+    offered = formats_for(scenario.model, scenario.hardware, scenario.profile, Quality.CALIBRATED)
+    schemes = dict.fromkeys(["", *(scheme for scheme, _, _ in offered)])
+    found = [
+        _most(
+            scenario,
+            lambda kept, scheme=scheme: {  # type: ignore[misc]
+                **({"quant": scheme} if scheme else {}),
+                "offload": f"weights={1 - kept / OFFLOADED:g}",
+            },
+            OFFLOADED - 1,
+        )
+        for scheme in schemes
+    ]
+    return max((fit for fit in found if fit is not None), key=lambda fit: fit.tokens_per_s, default=None)
+
+
+def _most(scenario: Scenario, change: Callable[[int], dict[str, Any]], most: int) -> Fit | None:
+    """The change with the most parts kept on the device that fits."""
+    kept = last_before_failure_scalar(lambda count: _filled(scenario, change(count)) is not None, 1, most)
+    return _fitting(scenario, change(kept)) if kept >= 1 else None
+
+
+def _less_work(scenario: Scenario) -> Fit | None:
     """The largest batch that fits, or else the longest prompt."""
     for name, present in (("batch", scenario.batch), ("prompt", scenario.prompt)):
         try:
@@ -48,17 +143,28 @@ def _fitting_count(scenario: Scenario) -> str | None:
         except RooflineError:
             continue
         if most:
-            return f"--{name} {most}"
+            return _fitting(scenario, {name: most})
     return None
 
 
-def _fitting(scenario: Scenario, **changes: Any) -> Scenario | None:
+def _filled(scenario: Scenario, options: Mapping[str, Any]) -> Scenario | None:
     """The scenario with other options; None if that is no scenario, cannot be simulated or does not fit."""
     try:
-        changed = scenario.with_(**changes)
+        changed = scenario.with_(**options)
         return changed if analyze(changed).memory.fits else None
     except RooflineError:
         return None
+
+
+def _fitting(scenario: Scenario, options: Mapping[str, Any]) -> Fit | None:
+    """Options that make a scenario fit, with its speed."""
+    changed = _filled(scenario, options)
+    if changed is None:
+        return None
+    analysis = analyze(changed)
+    rates = analysis.expected if analysis.times_are_expected else None
+    rate = analysis.generation.tokens_per_second if rates is None else rates.tokens_per_second.mid
+    return Fit({name: value for name, value in options.items() if value is not None}, changed, float(np.max(rate)))
 
 
 def _stores_no_more(scenario: Scenario, other: Scenario) -> bool:

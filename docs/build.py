@@ -27,16 +27,16 @@ import typer
 
 MODULES = (
     "roofline",
-    *(
-        f"roofline.{room}"
-        for room in ("core", "specs", "graph", "bound", "timing", "scenario", "techniques", "serving", "whatif")
-    ),
+    *map("roofline.{}".format, ("core", "specs", "graph", "bound", "timing", "scenario", "techniques", "serving")),
+    *("roofline.whatif", "roofline.launch"),
     "roofline.whatif.solve",
     "roofline.advisor",
+    "roofline.verdict",
 )
 """The public interface: the package and its rooms, in the order in which data flows."""
 
 VERBS: Mapping[str, tuple[str, str]] = {
+    "answer": ("does it run, and how fast?", "the answer"),
     "analyze": ("how fast, and does it fit?", "operators; of a grid its points"),
     "serve": ("and under load?", "concurrencies or rates"),
     "compare": ("which is better, and by which operators?", "scenarios"),
@@ -44,6 +44,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "solve": ("which setting just meets a target?", "the answer, the next value, and others tried"),
     "advise": ("what should change?", "single changes"),
     "size": ("which hardware, and how much of it?", "choices"),
+    "choose": ("which layout, format, engine ...?", "alternatives"),
     "explain": ("where does a figure come from?", "formulas with numbers"),
 }
 """The verbs in order: the question, and the rows of `to_frame` of the answer."""
@@ -159,10 +160,10 @@ def python_page() -> str:
 
 
 def _verbs() -> Iterator[str]:
-    """The eight verbs with an example of each, and what their answers offer."""
+    """The verbs with an example of each, and what their answers offer."""
     package = import_module(MODULES[0])
     yield (
-        "A `Scenario` is the question, with every option by keyword; eight verbs answer it. `print(answer)` gives a few"
+        "A `Scenario` is the question, with every option by keyword; the verbs answer it. `print(answer)` gives a few"
         " lines, a notebook shows tables, `answer.to_dict()` is the document that the command prints as JSON,"
         " `answer.to_frame()` has the rows as a DataFrame, and every answer can be pickled. Times are in seconds, sizes"
         " in bytes; a target may be a text such as `30ms`."

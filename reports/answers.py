@@ -18,9 +18,6 @@ from roofline.whatif.comparison import Comparison
 if TYPE_CHECKING:
     import pandas
 
-MOST_LINES = 6
-"""Lines of a summary."""
-
 FACES: Mapping[str, str] = {
     "Analysis": "analysis.ANALYSIS",
     "Grid": "grid.GRID",
@@ -32,8 +29,10 @@ FACES: Mapping[str, str] = {
     "Crossovers": "solve.CROSSOVERS",
     "Advice": "advice.ADVICE",
     "Sizing": "sizing.SIZING",
+    "Decision": "choose.DECISION",
     "Explanation": "explain.EXPLANATION",
     "Sensitivities": "sensitivity.SENSITIVITIES",
+    "Verdict": "answer.VERDICT",
 }
 """Where the face of a result is, by the name of its class: imported when needed, since that of a curve needs SciPy."""
 
@@ -77,7 +76,7 @@ def text(answer: object) -> str:
     else:
         first = next(iter(shown.blocks(found)))
         lines = [first.title, *first.lines]
-    return "\n".join(printable(line.strip()) for line in list(lines)[:MOST_LINES])
+    return "\n".join(printable(line.strip()) for line in list(lines)[: shown.most])
 
 
 def frame(answer: object) -> pandas.DataFrame:

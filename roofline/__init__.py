@@ -8,11 +8,13 @@
 >>> solve.max_batch(scenario, tpot="10ms").value > 8
 True
 
-`Scenario` is the question; `analyze`, `serve`, `compare`, `sweep`, `solve`, `advise`, `size` and `explain` answer it.
-Every answer prints a summary, shows as tables in a notebook, and has `to_dict()` and `to_frame()`.
+`Scenario` is the question; `analyze`, `serve`, `compare`, `sweep`, `solve`, `advise`, `size`, `choose` and `explain`
+answer it. `answer` also chooses what is not said: engine, formats and layout. Every answer prints a summary, shows as
+tables in a notebook, and has `to_dict()` and `to_frame()`.
 
 Data flows one way through the rooms: core -> specs -> graph -> bound -> timing -> scenario -> techniques -> serving ->
-whatif -> advisor -> validate -> reports -> cli. A room imports only from rooms before it (tests/test_rooms.py).
+whatif -> launch -> advisor -> verdict -> validate -> reports -> cli. A room imports only from rooms before it
+(tests/test_rooms.py).
 """
 
 from typing import TYPE_CHECKING
@@ -21,10 +23,12 @@ from roofline.core.lazy import lazy
 
 if TYPE_CHECKING:
     from roofline.advisor.advice import Advice, advise
+    from roofline.advisor.choosing.decision import Decision, choose
     from roofline.advisor.sizing.sizing import Sizing, size
     from roofline.bound.memory import active_parameters, kv_bytes_per_token, parameters, state_bytes_per_sequence
     from roofline.core.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError
     from roofline.graph.convention import Convention
+    from roofline.launch.bundle import Launch, launch_command
     from roofline.scenario.analysis import Analysis, analyze
     from roofline.scenario.scenario import Scenario
     from roofline.serving.curve import Curve, serve
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from roofline.specs.model import Model
     from roofline.specs.modelspec import list_models, load_model
     from roofline.specs.precision import Precision, parse_precision
+    from roofline.verdict.verdict import Verdict, answer
     from roofline.whatif import solve
     from roofline.whatif.comparison import Comparison, compare
     from roofline.whatif.explanation import Explanation, explain
@@ -45,8 +50,10 @@ __all__ = [
     "Comparison",
     "Convention",
     "Curve",
+    "Decision",
     "Explanation",
     "Hardware",
+    "Launch",
     "Model",
     "Precision",
     "RooflineError",
@@ -56,12 +63,16 @@ __all__ = [
     "Sweep",
     "UnknownNameError",
     "UnsupportedError",
+    "Verdict",
     "active_parameters",
     "advise",
     "analyze",
+    "answer",
+    "choose",
     "compare",
     "explain",
     "kv_bytes_per_token",
+    "launch_command",
     "list_hardware",
     "list_models",
     "load_hardware",
@@ -79,10 +90,12 @@ __getattr__ = lazy(
     __name__,
     {
         "advisor.advice": "Advice advise",
+        "advisor.choosing.decision": "Decision choose",
         "advisor.sizing.sizing": "Sizing size",
         "bound.memory": "active_parameters kv_bytes_per_token parameters state_bytes_per_sequence",
         "core.errors": "RooflineError SpecError UnknownNameError UnsupportedError",
         "graph.convention": "Convention",
+        "launch.bundle": "Launch launch_command",
         "scenario.analysis": "Analysis analyze",
         "serving.curve": "Curve serve",
         "specs.hardware": "Hardware list_hardware load_hardware",
@@ -90,6 +103,7 @@ __getattr__ = lazy(
         "specs.modelspec": "list_models load_model",
         "specs.precision": "Precision parse_precision",
         "techniques": "Scenario",  # from the catalogue, which applies the techniques that a scenario is asked for
+        "verdict.verdict": "Verdict answer",
         "whatif.comparison": "Comparison compare",
         "whatif.explanation": "Explanation explain",
         "whatif.solve": "solve",

@@ -64,6 +64,7 @@ def test_the_sdist_builds_the_same_wheel(wheels: dict[str, list[str]]) -> None:
         "roofline/hwspecs/*.yaml",
         "roofline/hwspecs/calibration/*.yaml",
         "roofline/hwspecs/hosts/*.yaml",
+        "roofline/hwspecs/prices/*.yaml",
         "roofline/modelspecs/*.yaml",
         "roofline/specs/engines/*.yaml",
         "roofline/techniques/*.yaml",

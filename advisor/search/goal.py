@@ -81,7 +81,7 @@ _DEAREST = {
 }
 
 
-Named = TypeVar("Named", Objective, Quality)
+Named = TypeVar("Named", bound=StrEnum)
 
 
 def named(kind: type[Named], name: object) -> Named:
@@ -142,6 +142,10 @@ LIMITED: Mapping[str, str] = MappingProxyType(
 """The metric of each limit."""
 
 
+INTERACTIVE: Mapping[str, float] = MappingProxyType({"ttft": 2.0, "tpot": 0.2})
+"""Limits (s) of throughput, cost and energy where none is given: those of MLPerf Inference, Llama 2 70B, server."""
+
+
 GOODPUT = Metric("goodput", "requests/s per device within the limits of TTFT and TPOT", "requests/s", 1, lambda _: None)
 """The metric of a scenario under load; `Goal.served` has its figure."""
 
@@ -150,7 +154,8 @@ class Goal(Struct, frozen=True):
     """An objective under limits. Times are read `at` the bound, or at the expected low (p10), mid (p50) or high (p90).
 
     `vary_batch`: whether the batch may change; None leaves that to the objective. `of` replaces its metric. `demand` is
-    the load of goodput, whose limits of TTFT and TPOT hold at p95 of the requests.
+    the load of goodput, whose limits of TTFT and TPOT hold at p95 of the requests. `default`: the limits of times are
+    INTERACTIVE.
     """
 
     objective: Objective = Objective.TOTAL
@@ -160,6 +165,7 @@ class Goal(Struct, frozen=True):
     vary_batch: bool | None = None
     of: str = ""
     demand: Demand | None = None
+    default: bool = False
 
     def __post_init__(self) -> None:
         force_setattr(self, "objective", named(Objective, self.objective))
@@ -197,6 +203,16 @@ class Goal(Struct, frozen=True):
             return replace(self, of="energy.tdp")
         return self
 
+    def limited(self, analysis: Analysis) -> Goal:
+        """The goal with INTERACTIVE limits, where it may change the batch and no limit of a time is set.
+
+        Each holds only where the scenario as it is meets it.
+        """
+        if not self.batch_varies or set(TIMES) & self.limits.given.keys():
+            return self
+        met = {name: limit for name, limit in INTERACTIVE.items() if figure(analysis, name, self.at) <= limit}
+        return replace(self, limits=replace(self.limits, **met), default=bool(met))
+
     @property
     def timed(self) -> bool:
         """Whether the objective is read from expected times."""
@@ -226,6 +242,8 @@ class Goal(Struct, frozen=True):
             need = self.metric.needs if name == self.name else read(name, self.at).needs
             if need is not None and not np.all(np.isfinite(figure(analysis, name, self.at))):
                 raise need.missing(analysis.scenario.hardware)
+        if not self.loaded and not np.any(self.value(analysis)):
+            raise RooflineError(f"the {self.objective} of this scenario is 0, which nothing improves")
         if analysis.decode is None and self.objective not in _OF_ENCODERS:
             model, known = analysis.scenario.model.name, ", ".join(_OF_ENCODERS)
             raise UnsupportedError(f"{model} only encodes and has no {self.objective}: its objectives are {known}")
@@ -237,7 +255,8 @@ class Goal(Struct, frozen=True):
 
     def gain(self, before: Any, after: Any) -> Any:
         """How many times better `after` is than `before`, both values of the objective."""
-        return before / after if self.metric.better < 0 else after / before
+        with np.errstate(divide="ignore", invalid="ignore"):  # no request within the limits, before or after
+            return np.divide(before, after) if self.metric.better < 0 else np.divide(after, before)
 
     def filled(self, analysis: Analysis) -> Any:
         """Memory over the budget of a device; under load an engine runs no more requests than fit."""

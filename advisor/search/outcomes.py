@@ -118,6 +118,15 @@ class Outcomes:
         """The limits exceeded by the choice with the smallest maximum of value over limit, with their values."""
         return min(self._broken, key=lambda broken: (max(broken.values()), len(broken)), default={})
 
+    @property
+    def closest(self) -> Choice | None:
+        """The choice with the smallest maximum of value over limit; the simplest of equals. None if all meet them."""
+
+        def rank(choice: Choice) -> tuple[float, int, tuple[str, ...]]:
+            return (round(max(choice.broken.values()), 9), len(choice.moves), names(choice.moves))
+
+        return min((choice for choice in self if choice.broken), key=rank, default=None)
+
     @cached_property
     def _broken(self) -> list[Mapping[str, float]]:
         return [broken for choice in self if (broken := choice.broken)]

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.advisor.search.combine import DEPTH, MIN_GAIN, search, within_budget
-from roofline.advisor.search.goal import Price
+from roofline.advisor.search.goal import PRICES, Price
 from roofline.advisor.search.moves import BATCHES, Kind, Move, batch_move, price_of
 from roofline.advisor.search.outcomes import Choice, Outcomes
 from roofline.advisor.search.trials import NOTHING, Gain, Moves, Trial, Trials, better, sure
@@ -52,6 +52,9 @@ REINFORCE, OVERLAP = 1.03, 1.1
 class Plan(Struct, frozen=True):
     """The best combination found that meets all limits: `steps` in order of gain, each given those before it.
 
+    Changes that add less than `WORTHWHILE` to the others are not in it. `closest` is the combination that comes
+    nearest to the limits where none meets them, simulated.
+
     `end` is the scenario after all steps. If nothing meets all limits, `nearest` gives for each limit the smallest
     value over limit among combinations that meet the others, or, if all exceed several (`jointly`), those of the
     nearest combination. `stopped`: why no step was added. `needed`: the scenario itself misses limits.
@@ -67,6 +70,7 @@ class Plan(Struct, frozen=True):
     tried: int
     jointly: bool = False
     needed: bool = False
+    closest: Trial | None = None
 
     @property
     def feasible(self) -> bool:
@@ -86,8 +90,10 @@ def make_plan(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = 
     if best is None:
         near = outcomes.nearest()
         jointly, near = not near, near or outcomes.nearest_together()
-        return Plan((), None, None, (), searched.stopped, near, (), len(grid), jointly)
-    steps = tuple(_steps(single, best))
+        closest = outcomes.closest
+        found = None if closest is None else single.attempt(_moves(single, closest))
+        return Plan((), None, None, (), searched.stopped, near, (), len(grid), jointly, closest=found)
+    steps = tuple(_steps(single, _worthwhile(single, _moves(single, best))))
     end = steps[-1].trial if steps else single.base
     stopped = _stopped(single, end, moves, depth, searched.stopped)
     gain, interactions = better(single.base, end), tuple(_interactions(single, steps))
@@ -95,11 +101,31 @@ def make_plan(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = 
     return Plan(steps, end, gain, interactions, stopped, {}, outcomes.pareto, len(grid), needed=needed)
 
 
-def _steps(trials: Trials, best: Choice) -> Iterator[Step]:
-    """The moves of the best choice in greedy order: fewest missed limits first, then the largest gain."""
-    left = set(best.moves)
-    if best.batch != int(trials.base.analysis.scenario.batch):
-        left.add(batch_move(best.batch))
+WORTHWHILE = 1.02
+"""The gain that a change adds to the others of a plan, at least."""
+
+
+def _moves(trials: Trials, choice: Choice) -> Moves:
+    """The moves of a choice, with that to its batch."""
+    batch = () if choice.batch == int(trials.base.analysis.scenario.batch) else (batch_move(choice.batch),)
+    return choice.moves.union(batch)
+
+
+def _worthwhile(trials: Trials, moves: Moves) -> Moves:
+    """The moves without those that add nothing to the others: neither a gain, nor a limit that is met."""
+    end = trials.attempt(moves)
+    for move in sorted(moves, key=lambda each: (-PRICES.index(each.price), each.name)):
+        less = trials.attempt(moves - {move}) if end is not None and len(moves) > 1 else None
+        if less is None or end is None or len(less.missed) > len(end.missed):
+            continue
+        if float(less.cost) <= float(end.cost) * WORTHWHILE:
+            moves -= {move}
+    return moves
+
+
+def _steps(trials: Trials, moves: Moves) -> Iterator[Step]:
+    """The moves in greedy order: fewest missed limits first, then the largest gain."""
+    left = set(moves)
     done: Moves = NOTHING
     before = trials.base
     while left:

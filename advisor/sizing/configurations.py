@@ -173,14 +173,19 @@ def configurations(
                 continue
             formats = {**({"quant": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
             options = {**lengths, **given.options, **formats, "engine": chosen}
-            for degrees in _degrees(model, device, service.alone, given.degrees):
+            split = profiles[chosen].split_layers
+            for degrees in _degrees(model, device, service.alone, given.degrees, "pipeline" if split else "tensor"):
                 layout: dict[str, Any] = {DEGREES[part]: count for part, count in degrees.items()}
                 scenario = Scenario(given.model or model, name, techniques=given.techniques, **options, **layout)
                 yield Configuration(scenario, price, profiles[chosen])
 
 
-def _degrees(model: Model, hardware: Hardware, alone: bool, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def _degrees(
+    model: Model, hardware: Hardware, alone: bool, given: Mapping[str, int], within_node: str = "tensor"
+) -> Iterator[dict[str, int]]:
     """Tensor parallelism within a node, data-parallel attention with expert parallelism, and pipelines over nodes.
+
+    `within_node` is what the engine has in place of tensor parallelism.
 
     Of given degrees nothing is varied but tensor parallelism, unless it or data parallelism is given.
     """
@@ -190,12 +195,12 @@ def _degrees(model: Model, hardware: Hardware, alone: bool, given: Mapping[str, 
     if given:
         stages = {"micro_batches": given["pipeline"]} if given.get("pipeline", 1) > 1 else {}
         for count in (1,) if {"tensor", "data"} & given.keys() else within:
-            yield {**({"tensor": count} if count > 1 else {}), **given, **stages}
+            yield {**({within_node: count} if count > 1 else {}), **given, **stages}
         return
     for count in within:
-        yield {"tensor": count} if count > 1 else {}
+        yield {within_node: count} if count > 1 else {}
         if count > 1 and model.experts and not alone:
             yield {"data": count, "expert": count}
     for count in PIPELINE if "network" in scopes and not alone else ():
-        tensor = {"tensor": within[-1]} if within[-1] > 1 else {}
+        tensor = {"tensor": within[-1]} if within[-1] > 1 and within_node == "tensor" else {}
         yield {**tensor, "pipeline": count, "nodes": count, "micro_batches": count}

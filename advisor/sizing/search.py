@@ -60,6 +60,7 @@ class Search:
     ) -> None:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
         self.deployments: dict[tuple[int, float], Deployment | None] = {}
+        self.closest: dict[str, Configuration] = {}
         self._expected: dict[int, Bounds | None] = {}
         candidates = Candidates(service)
         made = list(configurations(model, service, hardware, quality, engine, given))
@@ -226,7 +227,10 @@ class Search:
         return tuple(found), together
 
     def _reached(self, name: str, keep_other: bool) -> float:
-        """The least TTFT or TPOT of all that fits, almost unloaded, with or without the other target."""
+        """The least TTFT or TPOT of all that fits, almost unloaded, with or without the other target.
+
+        `closest` keeps what has it.
+        """
         other = "tpot" if name == "ttft" else "ttft"
         limit = (getattr(self.service, other) if keep_other else None) or math.inf
 
@@ -238,7 +242,12 @@ class Search:
             times = self._unloaded(index)
             return None if times is None or times[other] > limit else (times[name],)
 
-        return next((key[0] for key, _ in self._in_order(range(len(self.fitting)), bound, actual)), math.inf)
+        found = next(self._in_order(range(len(self.fitting)), bound, actual), None)
+        if found is None:
+            return math.inf
+        (value, *_), index = found
+        self.closest[name] = self.fitting[index].configuration
+        return value
 
     def _unloaded(self, index: int) -> Mapping[str, float] | None:
         """TTFT and TPOT of a configuration at the least load, or of a single user."""

@@ -10,13 +10,15 @@ import math
 import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.advisor.search.goal import Quality, named
 from roofline.advisor.sizing.choices import Choice
-from roofline.advisor.sizing.configurations import Given
+from roofline.advisor.sizing.configurations import Configuration, Given
 from roofline.advisor.sizing.deployments import At
 from roofline.advisor.sizing.options import SizeOptions, read_service
 from roofline.advisor.sizing.search import Progress, Search
@@ -40,8 +42,9 @@ class Sizing(Result, Struct, frozen=True):
 
     `binding` are those targets (ttft, tpot or memory); `nearest` the least value of each, in seconds or bytes per
     device, that is feasible with the other targets unchanged (or of both times, if changing one is not enough).
-    `beyond` is the share of requests that exceed the model's maximum context with their outputs. `considered` counts
-    configurations, `capable` those whose bound meets the targets, `simulated` those simulated.
+    `closest` are the configurations that have these values. `beyond` is the share of requests that exceed the model's
+    maximum context with their outputs. `considered` counts configurations, `capable` those whose bound meets the
+    targets, `simulated` those simulated.
     """
 
     model: Model
@@ -56,6 +59,7 @@ class Sizing(Result, Struct, frozen=True):
     simulated: int
     unpriced: tuple[str, ...]
     beyond: float = 0.0
+    closest: Mapping[str, Configuration] = MappingProxyType({})
 
     @property
     def described(self) -> str:
@@ -115,7 +119,8 @@ def size(
     choices = tuple(search.choices())
     binding, nearest = ((), {}) if choices else search.nearest()
     counts, unpriced = (search.considered, len(search.capable), search.simulated), search.names(priced=False)
-    return Sizing(model, service, quality, at, choices, binding, nearest, *counts, tuple(sorted(unpriced)), beyond)
+    found = Sizing(model, service, quality, at, choices, binding, nearest, *counts, tuple(sorted(unpriced)), beyond)
+    return replace(found, closest=search.closest) if search.closest else found
 
 
 def _check(model: Model, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> None:

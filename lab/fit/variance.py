@@ -1,14 +1,20 @@
 """Estimate the variance components of the levels between measured constants and their use (`timing.intervals.levels`).
 
-Every version on a device is predicted with constants that crossed one level: those of a near or far version of the
-engine, of other tables of a kernel that engines share, of the same version on another device of the family, of another
-engine on the device, of the engine on devices of other families, and of a related format. The component of a level is
-the standard deviation that, added to the interval of the constants, makes it hold 80% of the rows, each version on a
-device counting the same.
+What a step to a new version, device or engine costs is what such steps have cost: every version on a device is
+predicted from constants that existed before it (forward in time), with those of the newest older version of its engine,
+of the same version on a device of the family that is no younger, of another engine on the device, of the engine on
+devices of other families that are no younger, of other tables of a kernel that engines share, and of a related format.
+The standard deviation that makes the interval of these constants hold 80% of the rows, each version on a device
+counting the same, is s. There are few such steps n (releases of an engine, pairs of devices), so that a kind of kernel
+is pooled with all kinds, and a format with its kind, and the interval is that of Student's t (Gelman et al., "Bayesian
+Data Analysis", 3rd edition, section 2.6: a normal distribution of unknown variance):
+
+    component^2 = (n s^2 + 3 s_all^2) / (n + 3) (t(n + 2) / 1.2816)^2         t: its 90th percentile
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -29,8 +35,8 @@ from lab.fit.hierarchy import (
     tables_left_out,
 )
 from lab.observation.collector import NO_HOST
-from roofline.specs.hardware import load_hardware
-from roofline.specs.version import Version, closest
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.version import Version
 from roofline.timing.calibration import RELATIVES, SHARED, Calibration, Fit, for_other_engine
 from roofline.timing.chains import families
 from roofline.timing.intervals.kernels import TO_P90
@@ -52,19 +58,26 @@ LEAST, MOST = 0.02, 1.5
 """Smallest and largest component."""
 
 TWINS = 0.08
-"""Smallest component of another device of the family: the measured pairs (H100 and H200, B200 and GB200) are one chip
-with other memories or clocks, which says little about members with fewer units or other peaks."""
+"""Smallest standard deviation of another device of the family: the measured pairs (H100 and H200, B200 and GB200) are
+one chip with other memories or clocks, which says little about members with fewer units or other peaks."""
 
-FEWEST, FEWEST_OF_FORMAT = 4, 8
-"""Predictions from which a kind of kernel, and one in one format, has a component of its own."""
+FEWEST_FREE = 2
+"""Degrees of freedom of the interval of a level that hardly anything is known of."""
+
+WIDER_STEPS = 3
+"""Steps that all kinds of kernels count as in the component of one, and a kind in that of a format."""
 
 
 class Crossing(NamedTuple):
-    """The errors of constants that crossed a level, in logarithms, and the ends of their interval."""
+    """The errors of constants that crossed a level, in logarithms, and the ends of their interval.
+
+    `step` names what was crossed: of a new release all devices, and all formats, err together.
+    """
 
     key: Key
     place: Place
     level: Level
+    step: tuple[str, ...]
     errors: Array
     below: Array
     above: Array
@@ -92,20 +105,26 @@ def _of_table(key: Key, table: Table, found: Mapping[Key, Sequence[Node]], seed:
     elsewhere: dict[tuple[str, str], Fit | None] = {}
     crossed = []
     for place, fitted in own.items():
-        rows = drawn(table[place], SAMPLE, seed)
-        for level, fits in _across(key, place, own, leaves).items():
-            for fit in fits:
-                known = for_other_engine(fit) if level == "engine" else fit
-                crossed.append(_crossing(key, place, level, with_host_of(known, fitted, level), rows))
+        rows, device = drawn(table[place], SAMPLE, seed), load_hardware(place[0])
+        for level, step, fit in _across(key, place, own, leaves):
+            known = for_other_engine(fit) if level == "engine" else fit
+            crossed.append(_crossing(key, place, level, step, with_host_of(known, fitted, level), rows))
         if key in SHARED:
             crossed += _of_tables(key, place, table[place], found[key])
-        engine, family = place[1].engine, families(load_hardware(place[0]))[0]
+        engine, family = place[1].engine, families(device)[0]
         if (engine, family) not in elsewhere:
-            start = together.get(engine, fitted)
-            elsewhere[engine, family] = fit_elsewhere(key, table, engine, start, outside(key[0], place[0]))
+            start, far = together.get(engine, fitted), outside(key[0], place[0])
+            before = [other for other in table if far(other) and _is_older(other, device)]
+            elsewhere[engine, family] = fit_elsewhere(key, table, engine, start, before.__contains__)
         if (pooled := elsewhere[engine, family]) is not None:
-            crossed.append(_crossing(key, place, "pooled", with_host_of(pooled, fitted), rows))
+            crossed.append(_crossing(key, place, "pooled", (engine, family), with_host_of(pooled, fitted), rows))
     return crossed
+
+
+def _is_older(place: Place, device: Hardware) -> bool:
+    """Whether a place's device was on the market when this one came out."""
+    year, other = device.released, load_hardware(place[0]).released
+    return year is None or other is None or other <= year
 
 
 def _of_tables(key: Key, place: Place, rows: Measurements, nodes: Sequence[Node], seed: int = 1) -> Iterator[Crossing]:
@@ -113,46 +132,43 @@ def _of_tables(key: Key, place: Place, rows: Measurements, nodes: Sequence[Node]
     device = load_hardware(place[0])
     for origin, part, rest in list(tables_left_out(rows))[-TABLES:]:
         fit = fit_shared_kernel(key, rest, device, nodes)
-        yield _crossing(key, (place[0], origin), "table", fit, drawn(part, SAMPLE, seed))
+        yield _crossing(key, (place[0], origin), "table", tuple(origin), fit, drawn(part, SAMPLE, seed))
 
 
 def _across(
     key: Key, place: Place, own: Mapping[Place, Fit], leaves: Mapping[Key, Mapping[Place, Fit]]
-) -> dict[Level, list[Fit]]:
-    """The constants one level away from a place."""
+) -> Iterator[tuple[Level, tuple[str, ...], Fit]]:
+    """The constants one level away from a place, that existed before it, with the level and the step."""
     (op, format), (name, (engine, version)) = key, place
-    family = families(load_hardware(name))[0]
-    versions = {other.version: fit for (device, other), fit in own.items() if (device, other.engine) == (name, engine)}
-    versions.pop(version, None)
+    device = load_hardware(name)
+    versions = {other.version: fit for (at, other), fit in own.items() if (at, other.engine) == (name, engine)}
+    older = [one for one in versions if one and version and Version(one) < Version(version)]
+    if older:
+        last = max(older, key=Version)
+        level: Level = "release" if Version(last).is_far(Version(version)) else "version"
+        yield level, (engine, last, version), versions[last]
     others: dict[str, Place] = {}
-    for device, origin in own:
-        if device == name and origin.engine != engine:
+    for at, origin in own:
+        if at == name and origin.engine != engine:
             newest = others.get(origin.engine)
             if newest is None or Version(newest[1].version) < Version(origin.version):
-                others[origin.engine] = device, origin
-    found: dict[Level, list[Fit]] = {
-        "family": [
-            fit
-            for (device, origin), fit in own.items()
-            if device != name and origin == place[1] and families(load_hardware(device))[0] == family
-        ],
-        "engine": [own[other] for other in others.values()],
-    }
-    if version and versions:
-        other = closest(Version(version), map(Version, versions))
-        found["release" if other.is_far(Version(version)) else "version"] = [versions[other.text]]
-    related = RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())
-    near = next((fit for other in related[:1] if (fit := leaves.get((op, other), {}).get(place)) is not None), None)
-    return found | ({"format": [near]} if near is not None else {})
+                others[origin.engine] = at, origin
+        sibling = at != name and origin == place[1] and families(load_hardware(at))[0] == families(device)[0]
+        if sibling and _is_older((at, origin), device):
+            yield "family", (at, name), own[at, origin]
+    yield from (("engine", (other, engine), own[at]) for other, at in others.items())
+    for other in (RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ()))[:1]:
+        if (near := leaves.get((op, other), {}).get(place)) is not None:
+            yield "format", (other, format, engine), near
 
 
-def _crossing(key: Key, place: Place, level: Level, fit: Fit, rows: Measurements) -> Crossing:
+def _crossing(key: Key, place: Place, level: Level, step: tuple[str, ...], fit: Fit, rows: Measurements) -> Crossing:
     hardware = load_hardware(place[0])
     calibration = Calibration("", "calibrated", {key: replace(fit, op=key[0], format=key[1])})
     expected = GRAPHED.expected(GRAPHED.rows(rows), hardware, calibration)
     ends = (np.log(np.maximum(one, 1e-12)) for one in (expected.low, expected.mid, expected.high))
     low, mid, high = ends
-    return Crossing(key, place, level, np.log(rows.seconds) - mid, mid - low, high - mid)
+    return Crossing(key, place, level, step, np.log(rows.seconds) - mid, mid - low, high - mid)
 
 
 def with_host_of(fit: Fit, other: Fit, level: Level = "pooled") -> Fit:
@@ -165,35 +181,48 @@ def with_host_of(fit: Fit, other: Fit, level: Level = "pooled") -> Fit:
 
 
 def components(found: Sequence[Crossing]) -> dict[str, dict[Level, float]]:
-    """The component of every level by kind of kernel and format, by kind, and under `other` over all kinds.
-
-    A format with few predictions across a level has the component of its kind there, a kind that of all. A format has
-    at least half the component of its kind: its places are few, and siblings among them agree.
-    """
-    estimated: dict[str, dict[Level, float]] = {"other": _by_level(found, {}, 0)}
+    """The component of every level by kind of kernel and format, by kind, and under `other` over all kinds."""
+    every = {level: deviation(found, level, None) for level in LEVELS}
+    estimated = {"other": _widened(every)}
     for op in dict.fromkeys(one.key[0] for one in found):
         own = [one for one in found if one.key[0] == op]
-        estimated[op] = _by_level(own, estimated["other"], FEWEST)
+        kind = {level: deviation(own, level, every[level]) for level in LEVELS}
+        estimated[op] = _widened(kind)
         for key in dict.fromkeys(one.key for one in own):
-            measured = _by_level([one for one in own if one.key == key], estimated[op], FEWEST_OF_FORMAT)
-            of_format = {level: max(one, estimated[op][level] / 2) for level, one in measured.items()}
-            if of_format != estimated[op]:
-                estimated[" ".join(key)] = of_format
+            of_format = [one for one in own if one.key == key]
+            widened = _widened({level: deviation(of_format, level, kind[level]) for level in LEVELS})
+            if widened != estimated[op]:
+                estimated[" ".join(key)] = widened
     return estimated
 
 
-def _by_level(found: Sequence[Crossing], wider: Mapping[Level, float], fewest: int) -> dict[Level, float]:
-    """The component of every level, that of `wider` for fewer than `fewest` predictions.
+class Deviation(NamedTuple):
+    """A standard deviation, and from how many steps it is known."""
 
-    Versions several releases apart differ at least as much as near ones.
-    """
-    estimated: dict[Level, float] = {}
-    for level in LEVELS:
-        at = [one for one in found if one.level == level]
-        least = TWINS if level == "family" else LEAST
-        measured = component(at, least) if len(at) >= fewest else wider[level]
-        estimated[level] = max(measured, estimated["version"]) if level == "release" else measured
-    return estimated
+    value: float
+    steps: int
+
+
+def deviation(found: Sequence[Crossing], level: Level, wider: Deviation | None) -> Deviation:
+    """The standard deviation of a level, pooled with that of `wider` kinds of kernels."""
+    at = [one for one in found if one.level == level]
+    steps, least = len({one.step for one in at}), TWINS if level == "family" else LEAST
+    if wider is None:
+        return Deviation(component(at, least), steps)
+    own = component(at, least) if at else wider.value
+    square = (steps * own**2 + WIDER_STEPS * wider.value**2) / (steps + WIDER_STEPS)
+    return Deviation(math.sqrt(square), steps + WIDER_STEPS)
+
+
+def _widened(known: Mapping[Level, Deviation]) -> dict[Level, float]:
+    """The components: versions several releases apart differ at least as much as near ones."""
+    from scipy.stats import t  # type: ignore[import-untyped,unused-ignore]
+
+    found = {
+        level: one.value * float(t.ppf(0.9, max(one.steps - 1, FEWEST_FREE))) / TO_P90 for level, one in known.items()
+    }
+    found["release"] = max(found["release"], found["version"])
+    return {level: float(f"{value:.2g}") for level, value in found.items()}
 
 
 def component(found: Sequence[Crossing], least: float = LEAST) -> float:
@@ -207,7 +236,7 @@ def component(found: Sequence[Crossing], least: float = LEAST) -> float:
             low = middle
         else:
             high = middle
-    return float(f"{high:.2g}")
+    return high
 
 
 def render(estimated: Mapping[str, Mapping[Level, float]], command: str) -> str:

@@ -106,10 +106,11 @@ class Collector(Harness):
         return (*found, *(host_of(op, format) if self.hosted else ()))
 
     def fixed(self, parts: Sequence[tuple[Measurements, Hardware]]) -> tuple[str, ...]:
-        """The constants that stay as they start, for what these rows do not tell."""
+        """The constants that stay as they start: what these rows do not tell, and what hardly any fit needs."""
+        whole = ("wave_quantization",) if any(part.op.endswith("_prefill") for part, _ in parts) else ()
         if self.hosted:
-            return (*HIDDEN, GRAPH.name)
-        return (*(DIFFERENCED if all(are_differences(*part) for part in parts) else ()), GRAPH.name)
+            return (*HIDDEN, GRAPH.name, *whole)
+        return (*(DIFFERENCED if all(are_differences(*part) for part in parts) else ()), GRAPH.name, *whole)
 
     def rows(self, part: Measurements) -> Collected:
         """The rows of a table as they were timed."""

@@ -94,7 +94,7 @@ def memory_document(analysis: Analysis) -> dict[str, Any]:
     if analysis.scenario.asked and not document["fits"]:
         from roofline.advisor.fitting import what_fits
 
-        document["fits_with"] = list(what_fits(analysis.scenario))
+        document["fits_with"] = list(map(str, what_fits(analysis.scenario)))
     return document
 
 
@@ -332,10 +332,18 @@ def as_markdown(document: Document) -> str:
     return "\n".join(parts)
 
 
-def parts(document: Document) -> list[Any]:
-    """The output of `roofline analyze`: a summary, then one table per phase."""
+def parts(document: Document, ops: bool = True, verbose: bool = True) -> list[Any]:
+    """The output of `roofline analyze`: a summary, then a line or a table of operators per phase.
+
+    `verbose` adds where the figures come from.
+    """
     title = Text(export.printable(f"{document['model']} on {document['hardware']}"), style="bold")
-    drawn: list[Any] = [title, *(Text(export.printable(line)) for line in export.summary_lines(document)), Text()]
+    lines = export.summary_lines(document, verbose)
+    drawn: list[Any] = [title, *(Text(export.printable(line)) for line in lines)]
+    if not ops:
+        drawn += [Text(f"{name}: {_limit(phase)}") for name, phase in document["phases"].items()]
+        return [*drawn, Text("--ops lists the operators", "dim")]
+    drawn.append(Text())
     for name, phase in document["phases"].items():
         header, rows = export.op_rows(phase)
         drawn.append(table(header, rows, title=f"{name.capitalize()}: {export.phase_line(phase)}"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from roofline.reports.documents.analysis import (
     rates_document,
     scenario_header,
 )
+from roofline.reports.documents.verdict import sentence, verdict_document
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.export import (
     cost_key,
@@ -30,6 +31,7 @@ from roofline.scenario.notes import generates
 from roofline.techniques.unsupported import unsupported
 from roofline.whatif.comparison import METRICS, Metric, Waterfall, readings, waterfall
 from roofline.whatif.notes import notes
+from roofline.whatif.verdict import flip_batch, verdict
 
 SCHEMA = "roofline.compare/1"
 
@@ -48,7 +50,35 @@ def compare_document(analyses: Sequence[Analysis], labels: Sequence[str], top: i
         "waterfalls": [
             _waterfall(first, other, index, metric, top) for index, other in enumerate(others, 1) for metric in METRICS
         ],
+        "verdicts": [found for index, other in enumerate(others, 1) for found in _verdicts(first, other, index)],
     }
+
+
+def _verdicts(first: Analysis, other: Analysis, index: int) -> Iterator[dict[str, Any]]:
+    """The verdict on the first scenario and another by each metric, with the batch from which it flips."""
+    if not (first.times_are_expected and other.times_are_expected):
+        return
+    for metric in METRICS:
+        times = [getattr(found.expected, metric) for found in (first, other)]
+        if None in times:
+            continue
+        ahead = times[0].mid <= times[1].mid
+        better, worse = (first, other) if ahead else (other, first)
+        yield {
+            "better": 0 if ahead else index,
+            "other": index if ahead else 0,
+            "metric": metric,
+            **verdict_document(verdict(better, worse, metric)),
+            "flips_from_batch": flip_batch(better.scenario, worse.scenario, metric),
+        }
+
+
+def _told(found: Mapping[str, Any]) -> str:
+    """A verdict in one sentence, with when it flips."""
+    better, other = (str(found[name] + 1) for name in ("better", "other"))
+    text = sentence(found, found["metric"], better, other)
+    batch = found["flips_from_batch"]
+    return text if batch is None else f"{text}; from batch {batch} on {other}"
 
 
 def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
@@ -133,7 +163,9 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
         token = "prompt token" if all_encoders else "token"
         titles = ("", "scenario", f"energy per {token}", "power per device", f"cost per million {token}s")
         blocks.append(Block("Energy and cost", header=titles, rows=rows, left=2))
-    return blocks + [_fall_block(fall) for fall in document["waterfalls"] if fall["metric"] == metric]
+    blocks += [_fall_block(fall) for fall in document["waterfalls"] if fall["metric"] == metric]
+    judged = [_told(found) for found in document["verdicts"] if found["metric"] == metric]
+    return blocks + ([Block("Verdict", judged)] if judged else [])
 
 
 def _numbered(rows: Iterable[list[str]]) -> list[list[str]]:
@@ -152,7 +184,8 @@ def compare_lines(document: Mapping[str, Any], metric: str) -> list[str]:
         told = ", ".join(f"{title} {cell}" for title, cell in zip(times.values(), cells, strict=True))
         lines.append(f"{index}: {entry['label']}: {told}{'' if expected else ' at the bound'}; memory {_memory(entry)}")
     falls = [fall for fall in document["waterfalls"] if fall["metric"] == metric]
-    return [*lines, *map(_fall_line, falls[: MOST_SHOWN - 1])]
+    judged = [_told(found) for found in document["verdicts"] if found["metric"] == metric]
+    return [*lines, *map(_fall_line, falls[: MOST_SHOWN - 1]), *judged[:1]]
 
 
 MOST_SHOWN = 3

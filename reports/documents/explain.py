@@ -59,10 +59,19 @@ def explain_blocks(document: Mapping[str, Any]) -> list[Block]:
     blocks = [Block(title, lines), Block(header=("step", "formula", "with numbers", "value"), rows=rows, left=3)]
     if document["kernel"] is not None:
         blocks += _kernel_blocks(document["kernel"])
-    blocks.append(Block("Assumptions", document["assumptions"]))
+    blocks.append(Block(ASSUMPTIONS, document["assumptions"]))
     measured = [f"{entry['tool']}: {entry['command']}" for entry in document["measure_with"]]
     blocks.append(Block("To measure it ($MODEL is a checkpoint)", measured))
     return blocks
+
+
+ASSUMPTIONS = "Assumptions"
+
+
+def without_assumptions(blocks: list[Block]) -> list[Block]:
+    """The blocks with one line in the place of the assumptions and their sources."""
+    brief = Block(lines=["-v lists the assumptions, with their sources"])
+    return [brief if block.title == ASSUMPTIONS else block for block in blocks]
 
 
 def _margin(bound: Mapping[str, Any], subject: str) -> str:

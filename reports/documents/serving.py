@@ -208,7 +208,7 @@ def _point_line(point: Mapping[str, Any]) -> str:
     """The figures of a point."""
     name = next(iter(point))
     times = [
-        f"{title} {_seconds(found['mean']['mid'])} (p95 {_seconds(found['p95']['mid'])})"
+        f"{title} {_seconds(point, found['mean'])} (p95 {_seconds(point, found['p95'])})"
         for title, found in (("TTFT", point["ttft_s"]), ("TPOT", point["tpot_s"]))
     ]
     cost = point["usd_per_million_tokens"]
@@ -259,7 +259,7 @@ def _row(point: Mapping[str, Any], name: str) -> list[str]:
     times = (ttft["mean"], ttft["p95"], tpot["mean"], tpot["p95"], e2e["p95"])
     return [
         f"{point[name]:g}",
-        *(_seconds(time["mid"]) for time in times),
+        *(_seconds(point, time) for time in times),
         si(point["output_tokens_per_s_per_device"], ""),
         _number(point["output_tokens_per_s_per_user"], "{:.1f}"),
         _number(point["running"], "{:.1f}"),
@@ -270,8 +270,9 @@ def _row(point: Mapping[str, Any], name: str) -> list[str]:
     ]
 
 
-def _seconds(value: float | None) -> str:
-    return "unbounded" if value is None else seconds(value)
+def _seconds(point: Mapping[str, Any], time: Mapping[str, Any]) -> str:
+    """The expected latency of a point: none, as of TPOT with one token, is another thing than one without bound."""
+    return seconds(time["mid"]) if time["mid"] is not None else "-" if point["stable"] else "unbounded"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roofline.advisor.sizing.choices import Choice
+from roofline.advisor.sizing.configurations import Configuration
 from roofline.advisor.sizing.deployments import Deployment
 from roofline.advisor.sizing.sizing import Sizing, percent
 from roofline.core.errors import RooflineError, quote
@@ -44,7 +45,17 @@ def sizing_document(found: Sizing) -> dict[str, Any]:
         "beyond_context": finite(found.beyond),
         "feasible": found.feasible,
         "choices": [_choice(entry) for entry in found.choices],
+        "closest": {name: _configuration(found.closest[name]) for name in found.binding if name in found.closest},
         **finite(picked(found, "binding", "nearest", "considered", "capable", "simulated", "unpriced")),
+    }
+
+
+def _configuration(configuration: Configuration) -> dict[str, Any]:
+    return {
+        "hardware": configuration.scenario.hardware_name,
+        "devices": configuration.devices,
+        "parallelism": configuration.split,
+        "formats": configuration.formats,
     }
 
 
@@ -125,11 +136,18 @@ def _answer(choice: Mapping[str, Any], alone: bool) -> str:
         figure = f"at most {_joules(best, 'tdp')} J/token"
         figure += "" if modelled is None else f", {_joules(best, 'modelled')} modelled"
     answer = f"{choice['objective']}: {_counted(best, choice)}, {best['formats']}, {figure}"
+    answer += _late(best) if choice["objective"] == "cheapest" and not alone else ""
     if not choice["tied"]:
         return answer
     other = _counted(choice["runner_up"], choice)
     formats = "" if _hardware_differs(choice) else f", {choice['runner_up']['formats']}"
     return f"{answer}; tied with {other}{formats}"
+
+
+def _late(deployment: Mapping[str, Any]) -> str:
+    """The latencies at p95, which a low price is paid with."""
+    ttft, tpot = (seconds(deployment[f"{name}_s"]["p95"]["mid"], 2) for name in ("ttft", "tpot"))
+    return f" (p95: TTFT {ttft}, TPOT {tpot})"
 
 
 def _hardware_differs(choice: Mapping[str, Any]) -> bool:
@@ -300,7 +318,13 @@ def _infeasible(document: Mapping[str, Any]) -> list[str]:
     lines = ["no deployment meets the targets" + (" at any load" if loaded else "")]
     for name in binding:
         target, least = (seconds(value, 4) for value in (service[f"{name}_s"], nearest[name]))
-        lines.append(f"{name.upper()} is binding: the target is {target}, the lowest feasible {least}")
+        over, by = nearest[name] / service[f"{name}_s"], ""
+        if (closest := document["closest"].get(name)) is not None:
+            words = (f"{closest['devices']} x {closest['hardware']}", closest["parallelism"], closest["formats"])
+            by = f", by {', '.join(filter(None, words))}"
+        lines.append(
+            f"{name.upper()} is binding: the target is {target}, the lowest feasible {least} ({over:.3g} times){by}"
+        )
     return lines
 
 

@@ -303,7 +303,9 @@ def load_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _outcome_row(found: Mapping[str, Any]) -> list[str]:
-    times = ("unbounded" if found[name] is None else seconds(found[name]) for name in ("ttft_p95_s", "tpot_p95_s"))
+    # Without a bound there is no TTFT either; a TPOT alone is missing where requests have one token.
+    none = "unbounded" if found["ttft_p95_s"] is None else "-"
+    times = (none if found[name] is None else seconds(found[name]) for name in ("ttft_p95_s", "tpot_p95_s"))
     running = "-" if found["running"] is None else f"{found['running']:.1f}"
     rates = (si(found[name], "") for name in ("requests_per_s", "output_tokens_per_s"))
     return [*times, *rates, running, f"{found['kv_use']:.0%}"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape as escape_html
 from typing import Any
@@ -13,7 +12,7 @@ from msgspec import Struct
 from rich.text import Text
 
 from roofline.reports.output.export import escape, markdown_table, printable
-from roofline.reports.output.terminal import table
+from roofline.reports.output.terminal import WrappedLine, table
 
 Document = Mapping[str, Any]
 
@@ -22,6 +21,10 @@ WIDTH = 100
 
 HTML_ROWS = 60
 """Most rows of a table in HTML; a line says how many are left out."""
+
+
+MOST_LINES = 6
+"""Lines of a summary, but for the answer's."""
 
 
 class Block(Struct, frozen=True):
@@ -46,6 +49,7 @@ class Face(Struct, frozen=True):
     blocks: Callable[[Document], Iterable[Block]]
     rows: Callable[[Document], Sequence[Document]]
     lines: Callable[[Document], Iterable[str]] | None = None
+    most: int = MOST_LINES
 
 
 def parts(blocks: Iterable[Block]) -> list[Any]:
@@ -55,8 +59,8 @@ def parts(blocks: Iterable[Block]) -> list[Any]:
         if index and block.title and not block.header:
             drawn.append(Text())
         if block.title and not block.header:
-            drawn += [Text(part, style="bold") for part in _wrapped(printable(block.title), block.width)]
-        drawn += [Text(part) for line in block.lines for part in _wrapped(printable(line), block.width)]
+            drawn.append(WrappedLine(printable(block.title), block.width, "bold"))
+        drawn += [WrappedLine(printable(line), block.width) for line in block.lines]
         if block.header:
             drawn += [Text()] if block.lines else []
             drawn.append(table(block.header, block.rows, block.title or None, block.left, block.width))
@@ -115,13 +119,6 @@ def _html(block: Block) -> Iterator[str]:
 
 def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    """A line wrapped to `width` columns with a hanging indent."""
-    if not width:
-        return [line]
-    return textwrap.wrap(line, width, subsequent_indent=f"{_indent(line)}  ", break_on_hyphens=False)
 
 
 def _continued(command: str, width: int) -> Iterator[str]:

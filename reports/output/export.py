@@ -79,15 +79,18 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
-def summary_lines(document: Mapping[str, Any]) -> list[str]:
-    """The workload, memory, latency, throughput, energy and cost of an analysis, one line each, then its notes."""
+def summary_lines(document: Mapping[str, Any], verbose: bool = True) -> list[str]:
+    """The workload, memory, latency, throughput, energy and cost of an analysis, one line each, then its notes.
+
+    `verbose`: with the sources of the calibration.
+    """
     generation, devices = document["generation"], _devices(document["parallelism"])
     lines = [
         workload_line(document),
         *([f"on {devices}; operators and memory are per device"] if devices else []),
         memory_line(document["memory"]),
         *fitting_lines(document["memory"]),
-        *times_lines(document),
+        *times_lines(document, verbose),
     ]
     of_prompts = is_encoder(generation)
     lines += [*energy_lines(document["energy"], of_prompts), *cost_lines(document["cost"], of_prompts)]
@@ -131,14 +134,14 @@ def fitting_lines(memory: Mapping[str, Any]) -> list[str]:
     return [f"it fits with {alternatives(memory['fits_with'])}"] if memory.get("fits_with") else []
 
 
-def times_lines(document: Mapping[str, Any]) -> list[str]:
+def times_lines(document: Mapping[str, Any], verbose: bool = True) -> list[str]:
     """TTFT, TPOT, total and throughput at the bound; then expected, with their intervals, and their calibration."""
     generation = document["generation"]
     rate, unit = rate_of(generation)
     bound = f"{count_text(generation[rate])} {unit}"
     return [
         f"at the bound: {_latencies(generation, '', seconds)}total {seconds(generation['total_s'])}, {bound}",
-        *(_expected_lines(document) if "expected_time_s" in generation else []),
+        *(_expected_lines(document, verbose) if "expected_time_s" in generation else []),
     ]
 
 
@@ -176,17 +179,28 @@ def rate_interval(rate: Mapping[str, float]) -> str:
     return f"{count_text(rate['mid'])} ({count_text(rate['low'])} to {count_text(rate['high'])})"
 
 
-def _expected_lines(document: Mapping[str, Any]) -> list[str]:
+def _expected_lines(document: Mapping[str, Any], verbose: bool) -> list[str]:
     """The expected times of a generation with their 80% intervals, and their calibration."""
     engine, generation = document["scenario"]["engine"], document["generation"]
     name, unit = rate_of(generation)
     rate = f"{rate_interval(generation[f'expected_{name}'])} {unit}"
+    source = generation["source"] if verbose else generation["source"].partition(":")[0] + "; sources with -v"
     where, kernels = (f"as if {engine} ran it", "kernels ") if document["unsupported"] else (f"on {engine}", "")
     return [
         f"expected {where}: {_latencies(generation, 'expected_', time_interval)}"
         f"total {time_interval(generation['expected_time_s'])}, {rate}",
-        f"80% intervals in parentheses; {kernels}{BASES[generation['basis']]} ({generation['source']})",
+        *decode_lines(generation),
+        f"80% intervals in parentheses; {kernels}{BASES[generation['basis']]} ({source})",
     ]
+
+
+def decode_lines(generation: Mapping[str, Any]) -> list[str]:
+    """The tokens/s of a user while decoding, without the prompt: one over TPOT; empty where nothing is decoded."""
+    tpot = generation.get("expected_tpot_s")
+    if not tpot:
+        return []
+    low, mid, high = (count_text(1 / tpot[end]) for end in ("high", "mid", "low"))
+    return [f"decoding alone: {mid} ({low} to {high}) tokens/s a user"]
 
 
 def energy_lines(energy: Mapping[str, Any], of_prompts: bool = False) -> list[str]:
@@ -303,7 +317,7 @@ def op_rows(phase: Mapping[str, Any]) -> tuple[Sequence[str], list[list[str]]]:
             f"{op['count']:.4g}",
             si(op["flops"]),
             si(op["bytes"]),
-            f"{op['intensity']:.3g}",
+            count_text(op["intensity"]),
             si(op["attainable_flops_per_s"], "FLOP/s"),
             op["bound"],
             seconds(op["bound_time_s"]),

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import io
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
-from rich.constrain import Constrain
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
+from roofline.reports.output.columns import Cells, FittedTable
 from roofline.reports.output.export import printable
 
 BOUND_STYLE = {"compute": "magenta", "memory": "cyan", "link": "yellow"}
@@ -51,19 +50,36 @@ def render(parts: Iterable[Any], console: Console | None = None) -> str:
 
 
 def table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, left: int = 1, width: int = 0
-) -> Any:
-    """A plain table whose first `left` columns are left-aligned and the others right-aligned.
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+    left: int = 1,
+    width: int = 0,
+    last_left: bool = False,
+) -> FittedTable:
+    """A plain table whose first `left` columns are left-aligned and the others right-aligned, but for the last.
 
-    Wide columns wrap and are never truncated. `width` limits the characters; then only the first column wraps.
+    It is as wide as the terminal, or `width` columns, at most (`roofline.reports.output.columns`).
     """
-    drawn = Table(
-        box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, title_style="bold", padding=(0, 0, 0, 1)
-    )
-    for index, name in enumerate(header):
-        drawn.add_column(
-            Text(name), justify="left" if index < left else "right", no_wrap=width > 0 and index > 0, overflow="fold"
-        )
-    for row in rows:
-        drawn.add_row(*(Text(printable(cell), style=BOUND_STYLE.get(cell, "")) for cell in row))
-    return Constrain(drawn, width) if width else drawn
+    cells = tuple(tuple(map(printable, row)) for row in rows)
+    return FittedTable(Cells(tuple(header), cells, left), title, BOUND_STYLE, width, last_left)
+
+
+class WrappedLine:
+    """A line, which wraps between words with a hanging indent, in the terminal's width or `width` columns at most."""
+
+    def __init__(self, line: str, width: int = 0, style: str = "") -> None:
+        self.line, self.width, self.style = line, width, style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(options.max_width, self.width or options.max_width)
+        indent = self.line[: len(self.line) - len(self.line.lstrip())]
+        hanging = f"{indent}  " if self.width else indent
+        for part in textwrap.wrap(self.line, width, subsequent_indent=hanging, break_on_hyphens=False) or [""]:
+            yield Text(part, self.style)
+
+
+def terminal() -> Console | None:
+    """The terminal; None for a file or a pipe."""
+    console = Console()
+    return console if console.is_terminal else None

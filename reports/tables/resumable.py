@@ -20,7 +20,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from roofline.core.errors import RooflineError, quote
-from roofline.core.files import cannot_write, lock
+from roofline.core.files import cannot_write, lock, target_of
 
 SCHEMA = "roofline.sweep/2"
 
@@ -51,9 +51,11 @@ class Spool:
     """The partial file of a sweep identified by `key`, and its manifest. A context manager; raises RooflineError."""
 
     def __init__(self, output: Path, key: str, head: bytes = b"") -> None:
-        self.output = output
-        self.path = output.with_name(f"{output.name}.part")
-        self.manifest = output.with_name(f"{output.name}.part.manifest")
+        self.output, replaced = target_of(output)  # what a link points to is replaced, and not the link
+        if not replaced:
+            raise RooflineError(f"only a file can be resumed, and {quote(str(output), 200)} is not a file")
+        self.path = self.output.with_name(f"{self.output.name}.part")
+        self.manifest = self.output.with_name(f"{self.output.name}.part.manifest")
         self.done: list[Done] = []
         self._about = json.dumps({"schema": SCHEMA, "sweep": key, "head": len(head)}).encode() + b"\n"
         self._head = head
@@ -62,8 +64,6 @@ class Spool:
 
     def __enter__(self) -> Spool:
         try:
-            if self.output.exists() and not self.output.is_file():
-                raise RooflineError(f"only a file can be resumed, and {quote(str(self.output), 200)} is not a file")
             self._log = self._opened(self.manifest)  # before the partial file, which is never without it
             try:
                 self._start()

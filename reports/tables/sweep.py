@@ -15,14 +15,14 @@ from typing import Any, BinaryIO
 import numpy as np
 from msgspec import Struct
 from rich.console import Console
-from rich.measure import Measurement
 from rich.text import Text
 
 from roofline.core.errors import RooflineError
 from roofline.core.expressions import Type
 from roofline.core.files import whole_file
 from roofline.core.units import seconds, si
-from roofline.reports.output.terminal import render, table
+from roofline.reports.output.columns import ENDLESS
+from roofline.reports.output.terminal import render, table, terminal
 from roofline.reports.tables.resumable import Spool
 from roofline.reports.tables.rows import CsvEncoding, JsonLinesEncoding, ParquetFile, broken_rows, sliced
 from roofline.whatif.executors import Pool
@@ -210,11 +210,9 @@ def on_terminal() -> bool:
 
 
 def table_text(question: Question, rows: Rows, tally: Tally, to_terminal: bool) -> str:
-    """The output of `roofline sweep` at full width, so that no column is truncated."""
+    """The output of `roofline sweep`: in the width of a terminal, or whole."""
     found = parts(question, rows, tally)
-    console = Console() if to_terminal else Console(file=io.StringIO())
-    endless = console.options.update(width=10_000)
-    console.width = max(console.width, *(Measurement.get(console, endless, part).maximum for part in found))
+    console = (terminal() if to_terminal else None) or Console(file=io.StringIO(), width=ENDLESS)
     return "\n".join(line.rstrip() for line in render(found, console).splitlines()) + "\n"
 
 
@@ -230,10 +228,7 @@ def parts(question: Question, rows: Rows, tally: Tally) -> list[Any]:
         shown.append([_shown(value, _unit(question, name), kind) for value in values])
     lines = [list(line) for line in zip(*shown, strict=True)]
     left = next((index for index, kind in enumerate(columns.values()) if kind is not Type.TEXT), len(columns))
-    drawing = table(header, lines, left=max(left, 1))
-    if question.keep:
-        drawing.columns[-1].justify = "left"
-    found: list[Any] = [drawing]
+    found: list[Any] = [table(header, lines, left=max(left, 1), last_left=question.keep)]
     if rows.count < tally.rows:
         rest = f"{tally.rows - rows.count:,} more rows: select with --top or --where, or write all with --output"
         found.append(Text(rest, "dim"))

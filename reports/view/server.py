@@ -6,6 +6,7 @@ browser can ask, also not by DNS rebinding; the page itself may load nothing fro
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import socket
@@ -21,13 +22,14 @@ import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from roofline.core.documents import MAX_BYTES
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, system_error
 from roofline.reports.output.export import as_json
 from roofline.reports.view.catalogue import catalogue
 from roofline.reports.view.documents import ANSWERS, Question
@@ -38,6 +40,9 @@ LOOPBACK = "127.0.0.1"
 
 MAX_HEAD = 64 << 20
 """Bytes of the beginning of a dropped checkpoint, which hold the header of a GGUF file with its vocabulary."""
+
+PATIENCE = 30
+"""Seconds for the head of a request, and for its body."""
 
 SCRIPTS = ("fields", "charts", "answer", "panels", "view")
 
@@ -147,8 +152,12 @@ async def _answered(
         return Response(_json(found), media_type="application/json")
     except RooflineError as error:
         message = " ".join(specs.plain(str(error)).split())
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         message = f"this is not a question: {error}"
+    except OSError as error:
+        message = specs.plain(system_error(error))
+    except ClientDisconnect:
+        return Response(status_code=400)
     except Exception:
         traceback.print_exc(file=sys.stderr)
         return JSONResponse({"error": "an error of the program; the terminal shows it"}, status_code=500)
@@ -164,12 +173,45 @@ def _json(answer: dict[str, Any]) -> str:
 
 async def _body(request: Request, most: int) -> bytes:
     parts, length = [], 0
-    async for part in request.stream():
-        parts.append(part)
-        length += len(part)
-        if length > most:
-            raise RooflineError("the question is too large")
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async for part in request.stream():
+                parts.append(part)
+                length += len(part)
+                if length > most:
+                    raise RooflineError("the question is too large")
+    except TimeoutError:
+        raise RooflineError(f"the question did not arrive in {PATIENCE} seconds") from None
     return b"".join(parts)
+
+
+class Patient(H11Protocol):
+    """A connection that is closed where no whole request begins in PATIENCE seconds."""
+
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of a request's head, where it is not complete."""
+        super().data_received(data)
+        self._wait()
+
+    @property
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait(self) -> None:
+        if self._idle and self._limit is None:
+            self._limit = self.loop.call_later(PATIENCE, self._end)
+
+    def _end(self) -> None:
+        self._limit = None
+        if self._idle:
+            self.transport.close()
 
 
 class Server:
@@ -193,7 +235,9 @@ class Server:
         self.specs = Specs()
         app = application(self.token, self.port, self.specs)
         self.uvicorn = uvicorn.Server(
-            uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+            uvicorn.Config(
+                app, http=Patient, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            )
         )
         self._setup = setup
 

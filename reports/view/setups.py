@@ -12,9 +12,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import yaml
@@ -22,7 +23,7 @@ from msgspec import Struct
 
 from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
-from roofline.core.files import write_text
+from roofline.core.files import lock_folder, write_text
 from roofline.core.inputs import opened, read_text, restricted
 from roofline.scenario.options import OPTIONS, read_options
 from roofline.scenario.scenario import Scenario
@@ -58,6 +59,8 @@ EDITABLE = {
 
 ADDED = ("power.tdp",)
 """Those that the page offers where a spec lacks them; a price is an option of its own."""
+
+_PREFIX = "roofline-view-"
 
 _FOLDER = "my-model"
 """The folder of a file, which names the model of a `config.json` that has no name."""
@@ -99,13 +102,18 @@ class Specs:
 
     def __init__(self) -> None:
         """Made after the page's command has read its options: the page may read the files that they name."""
-        self._folder = TemporaryDirectory(prefix="roofline-view-")
+        _left()
+        self._folder = TemporaryDirectory(prefix=_PREFIX)
+        self._owned = ExitStack()
+        with suppress(OSError):  # no system of locks: its folder stays where it is killed
+            self._owned.callback(os.close, lock_folder(Path(self._folder.name)))
         self._named = frozenset(os.path.realpath(path) for file in opened() for path in (file, file.parent))
         self._folders = tuple(path.resolve() for path in (Path(self._folder.name), *folders()))
 
     def close(self) -> None:
         """Delete the files."""
         self._folder.cleanup()
+        self._owned.close()
 
     def read(self, setup: Setup) -> Read:
         """The scenario of a set-up. Raises RooflineError."""
@@ -145,9 +153,10 @@ class Specs:
         digest = hashlib.sha256(head + str(size).encode()).hexdigest()[:16]
         path = Path(self._folder.name, digest, _FOLDER, _safe(name))
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(head)
-        os.truncate(path, size)
-        return {"model": load_model(str(path)).name, "model.file": f"{digest}/{path.name}"}
+        with _kept_if_read(path):
+            path.write_bytes(head)
+            os.truncate(path, size)
+            return {"model": load_model(str(path)).name, "model.file": f"{digest}/{path.name}"}
 
     def _held(self, text: str) -> Path:
         """The checkpoint that `model.file` names."""
@@ -165,7 +174,8 @@ class Specs:
         if ending not in TEXTS:
             raise RooflineError(f"a spec is a .json or .yaml file, and {quote(name)} is neither")
         path = self.write(text, name)
-        spec = load_any(str(path))
+        with _kept_if_read(path):
+            spec = load_any(str(path))
         return "hw" if isinstance(spec, Hardware) else "model", SpecFile(spec.name, _text(path, spec))
 
     def plain(self, message: str) -> str:
@@ -198,6 +208,25 @@ def first_setup(options: Mapping[str, Any]) -> dict[str, str]:
             spec = scenario.model if option == "model" else scenario.hardware
             found |= {option: spec.name, f"{option}.spec": _text(path, spec)}
     return found
+
+
+@contextmanager
+def _kept_if_read(path: Path) -> Iterator[None]:
+    """Delete a dropped file, with its folder, where the block fails."""
+    try:
+        yield
+    except BaseException:
+        rmtree(path.parents[1], ignore_errors=True)
+        raise
+
+
+def _left() -> None:
+    """Delete the folders of servers that were killed: those that no process has locked."""
+    for folder in Path(gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError, RooflineError):
+            owned = lock_folder(folder)
+            rmtree(folder, ignore_errors=True)
+            os.close(owned)
 
 
 def _text(path: Path, spec: Model | Hardware) -> str:

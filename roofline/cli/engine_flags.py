@@ -20,11 +20,26 @@ SPELLED = {flag.replace("_", "-"): option.flag for option in ALL.values() for fl
 SWITCHED = {option.flag for option in ALL.values() if option.kind is Kind.SWITCH}
 FLAGS = tuple(option.flag for option in ALL.values())
 
+FIRST = (
+    *("hw", "concurrency", "rate", "batch", "prompt", "generate", "ttft", "tpot"),
+    *("quant", "tp", "engine", "kv", "with", "price"),
+)
+"""The options of the table that people use first, in the order in which help lists them."""
+
+SHOWN = 10
+"""How many of them help lists; --help-all lists every option."""
+
+HELP_ALL, EVERY = "--help-all", "roofline.help-all"
+
 
 class EngineFlags(TyperCommand):
     """A command that reads an option by each name that an engine has for it: `--tensor-parallel-size 2` as `--tp 2`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if HELP_ALL in args and "--" not in args[: args.index(HELP_ALL)]:
+            ctx.meta[EVERY] = True
+            say(ctx.get_help())
+            ctx.exit()
         own = {text for parameter in self.params for text in (*parameter.opts, *parameter.secondary_opts)}
         deployed = any(parameter.name == "hw" for parameter in self.params)
         words = list(_own_names(args, own))
@@ -37,15 +52,26 @@ class EngineFlags(TyperCommand):
             raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """The command's own options first, then those of the table in their groups."""
-        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
-        for option in ALL.values():
-            groups.setdefault(option.group, [])
+        """The command's own options, then those of the table: the ones that are used most, or all in their groups."""
+        every, found = ctx.meta.get(EVERY, False), dict[str, tuple[str, str]]()
+        own: list[tuple[str, str]] = []
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and parameter.param_type_name == "option":
-                found = ALL.get((parameter.name or "").removesuffix("_"))
-                groups["Options" if found is None else found.group].append(record)
+                name = (parameter.name or "").removesuffix("_")
+                if name in ALL:
+                    found[name] = record
+                else:
+                    own.append(record)
+        groups: dict[str, list[tuple[str, str]]] = {}
+        if every:
+            for name, option in ALL.items():
+                groups.setdefault(option.group, []).extend([found[name]] if name in found else [])
+        else:
+            first = [name for name in FIRST if name in found][:SHOWN]
+            groups["Most used"] = [found[name] for name in first]
+            own += [(HELP_ALL, f"List the {len(found) - len(first)} options more.")] if len(found) > len(first) else []
+        groups["Options"] = own
         for title, records in groups.items():
             if records:
                 with formatter.section(title):

@@ -34,6 +34,7 @@ FormatOption = Annotated[AnswerFormat, FORMAT]
 AtOption = Annotated[
     AtChoice, typer.Option("--at", help="Times: the bound, or expected p10, p50, p90 (low, mid, high).")
 ]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say where figures come from.")]
 TotalOption = Annotated[
     str | None, typer.Option("--total", metavar="TIME", help="Maximum E2E latency of the batch, such as 500ms.")
 ]
@@ -43,12 +44,11 @@ def rendered(parts: list[Any], to_terminal: bool) -> str:
     """The parts as text: in the terminal's width and colours, or plain for a file."""
     from rich.console import Console
 
-    from roofline.reports.output.terminal import render
+    from roofline.reports.output.terminal import render, terminal
 
     if not to_terminal:
         return render(parts)
-    console = Console()
-    return render(parts, console if console.is_terminal else Console(width=PIPED_WIDTH))
+    return render(parts, terminal() or Console(width=PIPED_WIDTH))
 
 
 def say(text: str, err: bool = False) -> None:

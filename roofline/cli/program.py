@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import gc
+import io
 import os
 import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
@@ -20,6 +22,7 @@ from typer.core import TyperGroup
 
 QUESTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
+        "Does it run, and how fast? (roofline MODEL HW)": {"answer": "answer"},
         "How fast does a model run, and why?": dict.fromkeys(
             ("analyze", "explain", "compare", "sensitivity"), "questions"
         ),
@@ -28,12 +31,22 @@ QUESTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "techniques": "specs",
             "solve": "questions",
         },
-        "Which hardware, and how much of it?": {"size": "advice", "serve": "serving"},
+        "Which hardware, and how much of it?": {
+            "size": "advice",
+            "choose": "choose",
+            "serve": "serving",
+            "launch": "launch",
+        },
         "What about many scenarios, and how do they look?": {
             **dict.fromkeys(("sweep", "plot", "report"), "studies"),
             "view": "view",
         },
-        "What is known, and how sure is it?": {"specs": "specs", "schema": "schema", "validate": "validate"},
+        "What is known, and how sure is it?": {
+            "specs": "specs",
+            "schema": "schema",
+            "validate": "validate",
+            "mcp": "mcp",
+        },
     }
 )
 """The commands by the question that they answer, each with its module: of a function, or of a Typer of several."""
@@ -72,6 +85,16 @@ def _command(name: str) -> Any:
     return command
 
 
+OWN_OPTIONS = ("--version", "-h", "--help", "--help-all", "--")
+"""What may come first beside a command and a model."""
+
+
+def _near(name: str) -> tuple[str, list[str], int, float]:
+    """A mistyped command or option, as arguments of `get_close_matches`; the names of models have digits."""
+    known = OWN_OPTIONS if name.startswith("-") else () if any(map(str.isdigit, name)) else COMMANDS
+    return name, list(known), 1, 0.75
+
+
 class LazyCommands(Mapping[str, Any]):
     """The commands by name, each imported on first use."""
 
@@ -92,6 +115,14 @@ class Program(TyperGroup):
         super().__init__(**attributes)
         self.commands = cast(MutableMapping[str, Any], LazyCommands())
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`MODEL HW [OPTIONS]` without the name of a command is `answer MODEL HW [OPTIONS]`."""
+        if args and args[0] == "--help-all":  # of all commands there is no more
+            args = ["--help"]
+        if args and args[0] not in COMMANDS and args[0] not in OWN_OPTIONS and not get_close_matches(*_near(args[0])):
+            args = ["answer", *args]
+        return list(super().parse_args(ctx, args))
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the signature of its class
         """The commands by question, each with a whole sentence."""
         width = max(map(len, COMMANDS))
@@ -107,7 +138,7 @@ app = typer.Typer(
     cls=Program,
     name="roofline",
     help="Predict LLM inference on given hardware: latency, throughput, memory, bottlenecks, and how to improve them.",
-    epilog="For example: roofline analyze llama-3.1-8b --hw h100-sxm --batch 8",
+    epilog="For example: roofline llama-3.3-70b 2x4090",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -144,10 +175,14 @@ def main() -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     _names_taken()  # those of an earlier command in the same process
+    lost = io.BytesIO()
+    if sys.stdout is None:  # it is closed: what is printed there is lost, which is no success
+        sys.stdout = io.TextIOWrapper(lost, "utf-8")
     try:
         status = app(standalone_mode=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
+        if lost.tell():
+            status = _complain("standard output is closed: name a file with --output")
         for sentence in _names_taken():
             _complain(sentence)
     except BrokenPipeError:
@@ -211,9 +246,17 @@ def with_flags(message: str, options: Sequence[str]) -> str:
     named = re.sub(
         r"\b[a-z]+(?:_[a-z]+)+\b", lambda found: ALL[found[0]].flag if found[0] in ALL else found[0], message
     )
+    named = re.sub(r"^([a-z]+)(?= (?:takes|must be) )", lambda found: _flag(found[0]), named)
     flags = [ALL[name].flag if name in ALL else f"--{name.replace('_', '-')}" for name in options]
     more = [flag for flag in flags if flag not in named]
     return f"{named.rstrip('.')} ({', '.join(more)})" if more else named
+
+
+def _flag(name: str) -> str:
+    """The flag of an option that an error begins with; metrics in conditions have the same names, and units."""
+    from roofline.cli.engine_flags import ALL
+
+    return ALL[name].flag if name in ALL else f"--{name}" if name == "total" else name
 
 
 def _names_taken() -> tuple[str, ...]:

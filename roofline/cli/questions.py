@@ -18,8 +18,11 @@ from roofline.cli.options import (
     OutputFormat,
     OutputOption,
     TotalOption,
+    VerboseOption,
+    emit,
     print_answer,
     print_document,
+    rendered,
 )
 from roofline.cli.scenario_options import (
     DisaggregationOption,
@@ -37,16 +40,22 @@ if TYPE_CHECKING:
 PhaseChoice = StrEnum("PhaseChoice", ["PREFILL", "DECODE", "BOTH"])
 
 
+OpsOption = Annotated[bool, typer.Option("--ops", help="List the operators of both phases.")]
+
+
 @scenario_command
 def analyze(
     scenario: Scenario,
     phase: Annotated[PhaseChoice, typer.Option(help="Phases to show.")] = PhaseChoice.BOTH,
+    ops: OpsOption = False,
+    verbose: VerboseOption = False,
     format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
     """Predict latency, throughput and memory of a model.
 
-    Every operator of prefill and decode on the roofline, its expected time, memory, and the whole generation.
+    Memory, the whole generation, and with --ops every operator of prefill and decode on the roofline, with its expected
+    time; JSON, CSV and Markdown have the operators anyway.
     """
     from roofline import analyze as analyze_scenario
     from roofline.reports.documents import analysis as page
@@ -54,7 +63,11 @@ def analyze(
     phases = ("prefill", "decode") if phase is PhaseChoice.BOTH else (str(phase),)
     if phase is PhaseChoice.DECODE and scenario.model.task != "generate":
         raise typer.BadParameter(f"{scenario.model.name} only encodes and has no decode phase", param_hint="--phase")
-    print_document(page.analysis_document(analyze_scenario(scenario), phases), page, format, output)
+    document = page.analysis_document(analyze_scenario(scenario), phases)
+    if format is OutputFormat.TABLE:
+        emit(rendered(page.parts(document, ops, verbose), output is None), output)
+    else:
+        print_document(document, page, format, output)
 
 
 class Question(StrEnum):
@@ -183,6 +196,7 @@ def explain(
     *,
     scenario: Scenario,
     phase: Annotated[PhaseChoice, typer.Option(help="Phase of the operator: prefill or decode.")] = PhaseChoice.PREFILL,
+    verbose: VerboseOption = False,
     definitions: Annotated[  # noqa: ARG001 - the callback of the metric handles it
         bool, typer.Option("--definitions", help="Define every metric and exit.")
     ] = False,
@@ -194,11 +208,16 @@ def explain(
     Formulas with the scenario's numbers, the bound, assumptions and sources, and commands that measure the same on real
     hardware. For an operator also its tensors, its roofs, and its kernel with calibrated constants.
     """
+    from roofline.reports.answers import page as answer_page
+    from roofline.reports.documents.explain import without_assumptions
     from roofline.whatif.explanation import explain as explain_metric
 
     if phase is PhaseChoice.BOTH:
         raise typer.BadParameter("an operator is explained in one phase: prefill or decode", param_hint="--phase")
-    print_answer(explain_metric(scenario, metric, str(phase)), format, output)
+    found, blocks = answer_page(explain_metric(scenario, metric, str(phase)))
+    if not verbose and format is AnswerFormat.TABLE:
+        blocks = without_assumptions(blocks)
+    print_document(found, blocks, format, output)
 
 
 def compare(

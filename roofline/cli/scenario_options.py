@@ -28,7 +28,8 @@ def _parameter(option: Option) -> inspect.Parameter:
     flag = f"{option.flag}/--no-{option.flag.removeprefix('--')}" if switch else option.flag
     type_: Any = bool if switch else list[str] if option.kind is Kind.LIST else str
     told = f"{option.help} [default: {option.default}]" if option.default else option.described
-    declared = typer.Option(flag, help=told, metavar=option.metavar or None, rich_help_panel=option.group)
+    shown: dict[str, Any] = {"metavar": option.metavar or None, "rich_help_panel": option.group, "show_default": False}
+    declared = typer.Option(flag, help=told, **shown)
     needed = option.name in NEEDED
     return inspect.Parameter(
         _identifier(option.name),

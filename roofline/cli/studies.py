@@ -105,7 +105,7 @@ def sweep(
             rows, tally = page.table_sweep(study, run)
             emit(page.table_text(study.question, rows, tally, output is None), output)
         elif output is None:
-            if sys.stdout is None:
+            if sys.__stdout__ is None:
                 raise RooflineError("standard output is closed: name a file with --output")
             tally = page.stream_sweep(study, chosen, sys.stdout.buffer, run)
         else:

@@ -142,6 +142,10 @@ def import_results(
     ] = None,
     prompt: Annotated[str | None, typer.Option(metavar="TOKENS", help="Mean prompt tokens per request.")] = None,
     generate: Annotated[str | None, typer.Option(metavar="TOKENS", help="Mean generated tokens per request.")] = None,
+    prediction: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The prediction.json of `roofline launch`: print which metrics it hits."),
+    ] = None,
     output: OutputOption = None,
 ) -> None:
     """Convert result files of other benchmarks to rows (CSV).
@@ -156,8 +160,19 @@ def import_results(
         name: None if text is None else OPTIONS[name].number(text)
         for name, text in (("prompt", prompt), ("generate", generate))
     }
-    found = import_files(files, Given(model, hw, engine, weights, kv, batch, **lengths))
-    emit(found.text, output)
+    given = Given(model, hw, engine, weights, kv, batch, **lengths)
+    if prediction is not None:
+        from roofline.validate.imports.verdict import read_forecast, told, verdict
+
+        expected = read_forecast(prediction)
+        given = told(given, expected)
+        if len(files) != 1:
+            raise RooflineError("--prediction is that of one result file")
+    found = import_files(files, given)
+    if prediction is None or output is not None:
+        emit(found.text, output)
+    if prediction is not None:
+        say("\n".join(verdict(found.rows, expected)))
     for note in found.notes:
         typer.echo(f"roofline: {note}", err=True)
 

@@ -1,4 +1,4 @@
-"""Conditions over the axes and metrics of a study: `fits and ttft < 0.5 and quant != "W4"`.
+"""Conditions over the axes and metrics of a study: `fits and ttft < 500ms and quant != "W4"`.
 
 Comparisons, and/or/not, in, parentheses, + - * /, numbers with or without units (30ms, 80GB, 32k), and quoted text. The
 text is parsed with Python's grammar, each AST node is checked against an allow-list, and the result is a function over
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -22,6 +22,7 @@ from roofline.core.units import BINARY, BINARY_COUNTS, DECIMAL, DECIMAL_COUNTS, 
 
 MAX_CHARACTERS = 4000
 MAX_DEPTH = 100
+EXAMPLE = "'fits and ttft < 500ms'"
 
 UNITS: Mapping[str, float] = {
     **{f"{prefix}s": factor for prefix, factor in {"": 1.0, **SUBMULTIPLES}.items()},
@@ -84,40 +85,40 @@ _COMPARISONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 
 
-def parse_condition(text: str, types: Mapping[str, Type]) -> Expression:
-    """Parse a condition over names of these types.
+def parse_condition(text: str, types: Mapping[str, Type], times: Collection[str] = ()) -> Expression:
+    """Parse a condition over names of these types; `times` are compared with numbers that have their unit.
 
     Raises RooflineError for a syntax or type error or a result that is not a condition, UnknownNameError for a name
     that is not in `types`.
     """
-    expression = parse_expression(text, types)
+    expression = parse_expression(text, types, times)
     if expression.type is not Type.TRUTH:
-        raise RooflineError(f"{quote(text)} is {expression.type}, not a condition; write it like 'fits and ttft < 0.5'")
+        raise RooflineError(f"{quote(text)} is {expression.type}, not a condition; write it like {EXAMPLE}")
     return expression
 
 
-def parse_expression(text: str, types: Mapping[str, Type]) -> Expression:
+def parse_expression(text: str, types: Mapping[str, Type], times: Collection[str] = ()) -> Expression:
     """Parse an expression over names of these types; raises RooflineError like `parse_condition`."""
     if len(text) > MAX_CHARACTERS:
         raise RooflineError(f"the expression has {len(text)} characters; at most {MAX_CHARACTERS} are allowed")
     try:
         tree = ast.parse(_plain(text).strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise RooflineError(f"cannot read the expression {quote(text)}; write it like 'fits and ttft < 0.5'") from None
-    reader = _Reader(text, types)
+        raise RooflineError(f"cannot read the expression {quote(text)}; write it like {EXAMPLE}") from None
+    reader = _Reader(text, types, times)
     kind, function = reader.read(tree.body)
     return Expression(text, frozenset(reader.names), kind, function)
 
 
 def _plain(text: str) -> str:
-    """The text with numbers in base units, and the Python keyword `with` replaced by a name."""
+    """The text with numbers in base units, with a sign where they had a unit, and the keyword `with` as a name."""
 
     def literal(match: re.Match[str]) -> str:
         if match["word"]:
             return _WITH
         if match["unit"] is None:
             return match[0]
-        return repr(float(match["number"]) * UNITS[match["unit"]])
+        return f"+{float(match['number']) * UNITS[match['unit']]!r}"
 
     return _LITERAL.sub(literal, text)
 
@@ -125,8 +126,9 @@ def _plain(text: str) -> str:
 class _Reader:
     """Compiles AST nodes into functions and checks their types."""
 
-    def __init__(self, text: str, types: Mapping[str, Type]) -> None:
+    def __init__(self, text: str, types: Mapping[str, Type], times: Collection[str]) -> None:
         self.text = text
+        self.times = times
         self.types = types
         self.names: set[str] = set()
         self._depth = 0
@@ -216,12 +218,22 @@ class _Reader:
         if type(op) not in _COMPARISONS:
             raise RooflineError(f"{quote(self.text)} has a comparison other than < <= > >= == != in")
         compare, (kind, a), (other, b) = _COMPARISONS[type(op)], self.read(left), self.read(right)
+        self._check_unit(left, right)
+        self._check_unit(right, left)
         if kind is not other:
             what = f"{self._shown(left)} is {kind} and {self._shown(right)} is {other}"
             raise RooflineError(f"cannot compare in {quote(self.text)}: {what}")
         if kind is not Type.NUMBER and not isinstance(op, (ast.Eq, ast.NotEq)):
             raise RooflineError(f"{self._shown(left)} is {kind}, which is compared with == and != only")
         return lambda values: compare(a(values), b(values))
+
+    def _check_unit(self, name: ast.expr, number: ast.expr) -> None:
+        """Raise RooflineError for a time that is compared with a bare number; one with a unit has a sign."""
+        if not isinstance(name, (ast.Name, ast.Attribute)) or self._dotted(name) not in self.times:
+            return
+        if isinstance(number, ast.Constant) and isinstance(number.value, (int, float)) and number.value:
+            metric, bare = self._dotted(name), self._shown(number)
+            raise RooflineError(f"{metric} needs a unit of time in {quote(self.text)}: write {bare}ms or {bare}s")
 
     def _typed(self, kind: Type, node: ast.expr) -> Function:
         found, function = self.read(node)

@@ -64,17 +64,18 @@ def write_bytes(path: Path, content: bytes) -> None:
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A temporary file that replaces `path` when the block succeeds: a reader sees the old file or the new one.
 
-    Devices and pipes are written directly. If the block or the write fails, no file is left behind; raises
-    RooflineError if the file cannot be written.
+    Devices, pipes and the descriptors of this process are written directly. If the block or the write fails, no file is
+    left behind; raises RooflineError if the file cannot be written.
     """
     temporary = None
     try:
-        target, replaced = _target(path)
-        _remove_left(target)
+        target, replaced = target_of(path)
         if not replaced:
-            with path.open("wb") as file:
+            stream = _stream(path)
+            with path.open("wb") if stream is None else os.fdopen(os.dup(stream), "wb") as file:
                 yield file
             return
+        _remove_left(target)
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
         # Named before it is created: tempfile.mkstemp would leave it if a signal came before it returned.
         temporary = target.with_name(f".{target.name[:50]}.{os.urandom(8).hex()}")
@@ -104,6 +105,20 @@ def lock(file: int, path: Path) -> None:
         raise RooflineError(f"another process is writing {quote(str(path), 200)}") from None
 
 
+def lock_folder(folder: Path) -> int:
+    """Make this process the owner of a folder until the returned descriptor is closed.
+
+    Raises RooflineError where another process is, and OSError where folders have no locks.
+    """
+    found = os.open(folder, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        lock(found, folder)
+    except RooflineError:
+        os.close(found)
+        raise
+    return found
+
+
 def _remove_left(target: Path) -> None:
     """Remove temporary files that killed runs left beside `target`: those that no process has locked."""
     for path in target.parent.glob(f".{escape(target.name[:50])}.{'[0-9a-f]' * 16}"):
@@ -115,17 +130,29 @@ def _remove_left(target: Path) -> None:
                 path.unlink()
 
 
-def _target(path: Path) -> tuple[Path, bool]:
-    """The file behind a path, and whether it can be replaced: a device or a pipe cannot."""
+def target_of(path: Path) -> tuple[Path, bool]:
+    """The file behind a path, and whether it can be replaced: a device, a pipe or a descriptor cannot.
+
+    Raises RooflineError for a folder and an invalid path.
+    """
     try:
         if path.is_dir():
             raise RooflineError(f"cannot write {quote(str(path), 200)}: it is a folder")
         target = path.resolve()
         if target.is_symlink():  # a cycle; up to Python 3.12 resolve() raises RuntimeError
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        return target, path.is_file() or not path.exists()
+        return target, _stream(path) is None and (path.is_file() or not path.exists())
     except (ValueError, RuntimeError) as error:
         raise cannot_write(path, error) from None
+
+
+def _stream(path: Path) -> int | None:
+    """Our output that a path names, such as /dev/stdout: where it is a file, others write there, too."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+    return None
 
 
 def cannot_write(path: Path, error: Exception) -> RooflineError:

@@ -15,5 +15,5 @@ MAX_CONCURRENCY = 10**6
 MAX_RATE = 1e6
 """Requests/s that arrive."""
 
-MAX_PRICE = 1e6
+LEAST_PRICE, MAX_PRICE = 1e-4, 1e6
 """USD per device hour."""

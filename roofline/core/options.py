@@ -171,7 +171,7 @@ class Option(Struct, frozen=True):
             try:
                 return parse_quantity(value, Dimension.TIME).value
             except RooflineError:
-                raise RooflineError(f"{self.name} takes a time such as 500ms or 2s, got {quote(value)}") from None
+                raise RooflineError(untimed(self.name, value)) from None
         if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
             raise RooflineError(f"{self.name} must be seconds above 0, or a text such as 500ms, got {quote(value)}")
         return float(value)
@@ -212,6 +212,15 @@ class Option(Struct, frozen=True):
             assert self.check is not None
             self.check(name)
         return names
+
+
+def untimed(name: str, value: str) -> str:
+    """The error of a text that is no time with its unit; of a bare number, with the two that it may be."""
+    try:
+        float(value)
+    except ValueError:
+        return f"{name} takes a time such as 30ms or 2s, got {quote(value)}"
+    return f"{name} takes a time with its unit, got {quote(value)}: write {value}ms or {value}s"
 
 
 def table(options: Any) -> Mapping[str, Option]:

@@ -22,6 +22,7 @@ from roofline.scenario.memory import scenario_memory
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass, Schedule
+from roofline.scenario.speculation import iterations
 from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, prefetch, resolve
 from roofline.timing.intervals import Estimate
@@ -193,7 +194,17 @@ class Analysis(Result):
         flats = yield from gather(phase.deferred_pass(run) for run in passes)
         for run, flat in zip(passes, flats, strict=True):
             total = total.plus(flat.times(run.repeat))
-        return Estimate(*(sum_smooth(part, steps) for part in total)).times(1 / self.tokens_per_iteration)
+        return Estimate(*(sum_smooth(part, steps) for part in total)).times(1 / self._kept(steps))
+
+    def _kept(self, steps: Any) -> Any:
+        """Tokens of an iteration that are wanted, on average over a generation of so many after the first."""
+        with np.errstate(invalid="ignore"):
+            return np.where(steps > 0, steps / iterations(steps, self.tokens_per_iteration), self.tokens_per_iteration)
+
+    @property
+    def kept_per_iteration(self) -> float:
+        """Tokens of an iteration that are wanted, on average: the last one yields more (a single scenario)."""
+        return float(self._kept(self._steps)[0])
 
     def _flat(self, value: Any) -> Any:
         return spread(np.asarray(value, float), self.scenario.shape).reshape(-1)
@@ -236,7 +247,7 @@ class Analysis(Result):
             for run in schedule.decode(scenario.decode_step)
             for saturation_point in run.placement.network.saturation_points
         }
-        return sum_steps(of_step, first, first + steps - 1, saturation_points) / self.tokens_per_iteration
+        return sum_steps(of_step, first, first + steps - 1, saturation_points) / self._kept(steps)
 
 
 def _bound_seconds(run: Pass) -> Any:

@@ -96,7 +96,7 @@ def decode_breakdown(analysis: Analysis, reading: Reading) -> Breakdown:
     assert analysis.expected.tpot is not None
     if not count:
         return Breakdown({HOST: 0.0}, 0.0)
-    weights = WEIGHTS / 2 / analysis.tokens_per_iteration
+    weights = WEIGHTS / 2 / analysis.kept_per_iteration
     return _of_expected(phase, float(analysis.expected.tpot.mid), weights)
 
 
@@ -121,7 +121,7 @@ def _summed(analysis: Analysis, times: bool) -> Breakdown:
     if not count:
         return Breakdown({}, 0.0)
     scenario, schedule = analysis.scenario, analysis.schedule
-    source, tokens = float(scenario.decode_step.source), analysis.tokens_per_iteration
+    source, tokens = float(scenario.decode_step.source), analysis.kept_per_iteration
     parts: dict[str, float] = {}
     for index, run in enumerate(schedule.decode(scenario.decode_step)):
         placement = run.placement

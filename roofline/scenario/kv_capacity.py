@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.errors import RooflineError
+from roofline.graph.offload import RESIDENT, Offload
 from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.settings import Settings
+from roofline.scenario.settings import Host, Settings
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import resolve_engine
 from roofline.specs.hardware import Hardware
@@ -61,10 +62,13 @@ def kv_capacity(
     precision: Precision | None = None,
     parallel: Parallelism = SINGLE,
     reserve: Reserve | None = None,
+    offload: Offload = RESIDENT,
+    host: Host | None = None,
 ) -> Capacity:
     """The KV cache capacity of each rank with the settings of an engine (by default the hardware's), and the rest.
 
-    Raises RooflineError where the parallelism does not divide the model.
+    What `offload` and a `host` keep in the memory of a CPU takes none. Raises RooflineError where the parallelism does
+    not divide the model.
 
     >>> from roofline import load_hardware, load_model
     >>> kv_capacity(load_model("llama-3-8b"), load_hardware("h100-sxm")).tokens
@@ -74,7 +78,7 @@ def kv_capacity(
     engine = profile if reserve is None else replace(profile, memory=reserve)
     rules = engine.memory.on(hardware)
     whole = rules.pass_tokens(model.max_context) or 1
-    settings = Settings(parallel=replace(parallel, micro_batches=1))
+    settings = Settings(parallel=replace(parallel, micro_batches=1), offload=offload, host=host)
     formats, data = precision or precision_of(model, hardware), parallel.data
     scenario = Scenario(
         model, hardware, batch=data, prompt=whole, generate=1, precision=formats, settings=settings, engine=engine
@@ -86,7 +90,7 @@ def kv_capacity(
         weights=memory.weights,
         activations=memory.activation_peak,
         context=memory.runtime,
-        bytes_per_token=kv_bytes_per_token(model, formats, parallel),
+        bytes_per_token=kv_bytes_per_token(model, formats, parallel) * settings.resident_kv,
         block=rules.block,
     )
 

@@ -251,10 +251,10 @@ def _histogram(text: str, what: str) -> Lengths:
         rows = rows[1:]  # a header
     pairs = [tuple(map(as_number, row)) for row in rows]
     for line, pair in enumerate(pairs, 1):
-        if len(pair) != 2 or pair[0] is None or pair[1] is None or not (pair[0] >= 1 and 0 <= pair[1] < math.inf):
+        length, count = pair if len(pair) == 2 else (None, None)
+        if length is None or count is None or not (1 <= length <= MAX_LENGTH and 0 <= count < math.inf):
             raise RooflineError(f"{what}: row {line} of {quote(text)} is not length,count")
-    values = np.array([pair[0] for pair in pairs], float)
-    weights = np.array([pair[1] for pair in pairs], float)
+    values, weights = np.array(pairs, float).reshape(-1, 2).T
     if not weights.sum() > 0:
         raise RooflineError(f"{what}: the counts of {quote(text)} sum to 0")
     order = np.argsort(values)

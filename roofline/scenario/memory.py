@@ -24,6 +24,7 @@ from roofline.bound.memory import (
     activation_peak,
     pipeline_stages,
     resident_bytes,
+    stored_tensors,
     viewer_weight_bytes,
     weight_bytes,
 )
@@ -44,6 +45,9 @@ log-probabilities, noise and the scattered result (fp32), indices and their copy
 vLLM pull request 10511: a peak of 1.26 GiB for 256 sequences of 128,256 logits.
 """
 
+LOGIT_BYTES = 4
+"""Bytes of a logit in llama.cpp's compute buffer: 512 x 248,320 are 485 of Qwen3.5 35B-A3B's 489 MiB (its logs)."""
+
 INDEX_SCORES = "index_scores"
 """The scores of the DSA indexer, of all keys for each query: engines compute them for a part of the queries at once."""
 
@@ -51,7 +55,23 @@ INDEX_SCORE_BYTES = 512 * 2.0**20
 """The most bytes of the indexer's scores (fp32) at once: VLLM_SPARSE_INDEXER_MAX_LOGITS_MB, by default 512."""
 
 
-def _weights(schedule: Schedule, convention: Convention) -> float:
+def _padding(schedule: Schedule, reserve: Reserve) -> float:
+    """Bytes by which experts in MXFP4 are larger as loaded than as stored, of the fullest pipeline stage."""
+    model, graph = schedule.model, schedule.networks[0]
+    factors = {spec.experts: reserve.padded(spec.latent or model.hidden, spec.width) - 1 for spec in model.experts}
+    if reserve.padding == (1, 1) or len(factors) != 1:
+        return 0.0
+    stored = stored_tensors(graph.sections, Role.WEIGHT)
+    experts = [
+        (tensor, count) for tensor, count in stored
+        if tensor.name.startswith("expert_") and tensor.name.endswith(".weight") and tensor.format.name == "mxfp4"
+    ]  # fmt: skip
+    size = sum(tensor.stored_elements.evaluate({}) * count * tensor.format.bytes for tensor, count in experts)
+    stages = pipeline_stages(model, schedule.settings.parallel.on(schedule.hardware))
+    return float(size) * next(iter(factors.values())) * max(map(len, stages), default=model.layers) / model.layers
+
+
+def _weights(schedule: Schedule, convention: Convention, reserve: Reserve) -> float:
     """Bytes of the weights of the fullest pipeline stage, of the encoder, and of draft and cascade models.
 
     Offloading and a host leave a part of the model's own weights on the device.
@@ -63,6 +83,8 @@ def _weights(schedule: Schedule, convention: Convention) -> float:
         weights += model.stored.left_out.bytes
     if convention is Convention.LLM_VIEWER:
         weights = viewer_weight_bytes(graph)
+    if convention is Convention.PHYSICAL:
+        weights += _padding(schedule, reserve)
     if model.tower is not None:
         weights += weight_bytes(schedule.tower) + model.tower.extra_parameters * base.bytes
     weights *= 1 - settings.offload.weights
@@ -89,9 +111,7 @@ def _held(schedule: Schedule, prompt: Step, last: Step, shape: tuple[int, ...]) 
     cache, state = (resident(graph, role, last, layers) for role in (Role.KV, Role.STATE))
     for shared in schedule.shared_steps(prompt, last):
         cache = cache - resident(graph, Role.KV, shared, layers)
-    cache = cache * (1 - settings.offload.kv)
-    if settings.host is not None:
-        cache = cache * (1 - (settings.host.memory if settings.host.kv is None else settings.host.kv))
+    cache = cache * settings.resident_kv
     for auxiliary in schedule.auxiliary_networks:
         cache = cache + resident(auxiliary, Role.KV, last)
         state = state + resident(auxiliary, Role.STATE, last)
@@ -124,7 +144,13 @@ def _profiled_peak(graph: Network, tokens: float) -> float:
 
 
 def _limited_pass(
-    run: Pass, tokens: int, reserve: Reserve, ranks: int, splits: bool, grid: Callable[[Any, Step], Any]
+    run: Pass,
+    tokens: int,
+    reserve: Reserve,
+    vocabulary: int,
+    ranks: int,
+    splits: bool,
+    grid: Callable[[Any, Step], Any],
 ) -> Any:
     """The activation peak of a prefill pass that an engine limits to `tokens` tokens over `ranks`, on the `grid`.
 
@@ -132,6 +158,7 @@ def _limited_pass(
     whole sequences, and so does the decoder that projects an encoder's output.
     """
     graph, step = run.placement.network, run.step
+    logits = tokens * vocabulary * LOGIT_BYTES if reserve.logits else 0.0
     if not splits or run.label.startswith("encoder") or np.any(np.asarray(step.source)):
         length = np.maximum(step.queries, step.source)
         step = step._replace(batch=np.minimum(step.batch, np.maximum(tokens / length, 1)))
@@ -140,7 +167,7 @@ def _limited_pass(
     if reserve.profiles:
         return _profiled_peak(graph, limit)
     step = Step(1, np.minimum(limit, step.batch * step.queries), 0)
-    return grid(_chunk_peak(graph, step), step)
+    return grid(np.maximum(_chunk_peak(graph, step), logits), step)
 
 
 def _activations(
@@ -159,7 +186,9 @@ def _activations(
         return on_grid(flat, step, scenario.shape)
 
     def limited(run: Pass) -> Any:
-        return whole(run) if tokens is None else _limited_pass(run, tokens, reserve, ranks, splits, grid)
+        return (
+            whole(run) if tokens is None else _limited_pass(run, tokens, reserve, model.vocabulary, ranks, splits, grid)
+        )
 
     def whole(run: Pass) -> Any:
         return grid(_pass_peak(run, convention), run.step)
@@ -188,7 +217,7 @@ def _smallest_device(scenario: Scenario) -> Hardware:
 def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pass], decode: Iterable[Pass]) -> Memory:
     """Memory of the fullest device at the end of the generation, with the passes of both phases."""
     device, reserve = _smallest_device(scenario), memory_reserve(scenario)
-    weights = _weights(schedule, scenario.convention)
+    weights = _weights(schedule, scenario.convention, reserve)
     last = schedule.allocated_step(scenario.last_step, reserve.block)
     held = _held(schedule, scenario.prefill_step, last, scenario.shape)
     peak = _activations(scenario, schedule, reserve, prefill, decode)

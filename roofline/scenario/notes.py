@@ -25,6 +25,9 @@ ATTENTION = "attention"
 """The fusion that is FlashAttention."""
 
 
+SPLIT = "llama.cpp splits layers over devices, which run one after another (--split-mode layer, its default)"
+
+
 def notes(analysis: Analysis) -> tuple[str, ...]:
     """The notes on a single scenario."""
     found = [*stored_notes(analysis.scenario.model, analysis.scenario.profile)]
@@ -32,6 +35,7 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
     if analysis.beyond_max_context:
         found.append("the sequences grow beyond the model's maximum context")
     if analysis.times_are_expected:
+        found += [SPLIT] if analysis.scenario.profile.split_layers and analysis.parallel.pipeline > 1 else []
         found += filter(None, (analysis.scenario.profile.version_note, _kernel_note(analysis), _host_note(analysis)))
     return tuple(found)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.lazy import constant, later
-from roofline.core.limits import MAX_BATCH, MAX_DEVICES, MAX_LENGTH, MAX_PRICE
+from roofline.core.limits import LEAST_PRICE, MAX_BATCH, MAX_DEVICES, MAX_LENGTH, MAX_PRICE
 from roofline.core.options import Kind, Option, table
 from roofline.scenario.catalogue import catalogue
 from roofline.scenario.engine_options import CACHE_DTYPES, DTYPES, METHODS, check_dtype
@@ -524,7 +524,10 @@ class Deployment(TypedDict, total=False):
             low=1,
             high=MAX_BATCH,
             otherwise="the engine's",
-            flags=("--max-running-requests", "--parallel", "-np", "--sequences", "--max-batch-size"),
+            flags=(
+                *("--max-running-requests", "--parallel", "-np", "--sequences", "--max-batch-size"),
+                "--decode-concurrency",
+            ),
             example="8",
         ),
     ]
@@ -540,7 +543,10 @@ class Deployment(TypedDict, total=False):
             low=1,
             high=MAX_LENGTH,
             otherwise="the engine's",
-            flags=("--chunked-prefill-size", "--chunk", "--max-num-tokens", "--ubatch-size", "-ub"),
+            flags=(
+                *("--chunked-prefill-size", "--chunk", "--max-num-tokens", "--ubatch-size", "-ub"),
+                "--prefill-step-size",
+            ),
             example="512",
         ),
     ]
@@ -601,6 +607,7 @@ class Options(Workload, Deployment, total=False):
             short="Price (USD/h)",
             unit="USD/h",
             metavar="USD",
+            low=LEAST_PRICE,
             high=MAX_PRICE,
             otherwise="the dated price in its spec",
             example="1.25",
@@ -657,7 +664,7 @@ MEANT: Mapping[str, str] = {
 
 OF_A_LOAD = frozenset(
     {"concurrency", "max_concurrency", "rate", "request_rate", "offline", "trace", "burstiness", "prefix_hits"}
-    | {"rounds", "simulate", "num_prompts", "seed", "disaggregation", "ttft", "tpot"}
+    | {"users", "rounds", "simulate", "num_prompts", "seed", "disaggregation", "ttft", "tpot"}
 )
 """Names of the options of a load and of targets, which are in a later room."""
 

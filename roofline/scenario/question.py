@@ -22,12 +22,13 @@ from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, by_name, missing
 from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
-from roofline.specs.engine import Engine, resolve_engine
+from roofline.specs.engine import GGUF_ENGINE, Engine, resolve_engine
 from roofline.specs.hardware import Hardware, load_devices, load_hardware
 from roofline.specs.library import spec_path, written
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import PLAIN, Precision
+from roofline.specs.schemes import GGUF_SCHEMES
 
 OBJECTS: Mapping[str, type] = {"precision": Precision, "settings": Settings, "fusions": object, "drawn": object}
 """Keywords without text: objects of the library that stand for several options."""
@@ -55,8 +56,8 @@ _FUSIONS = replace(OPTIONS["fuse"], keyword="fusions")
 class Question(Struct, frozen=True, dict=True):
     """Option values as given, by name; of model and hardware the objects, with the names or paths in `written`.
 
-    `counted` is the degree of tensor parallelism that stems from hardware named with its count, as in 8xH200; other
-    hardware and another `tp` replace it.
+    `counted` are the devices of hardware named with its count, as in 8xH200. They share every layer (`tp`), or the
+    layers where the engine splits these (`pp`); other hardware and another such degree replace it.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -71,9 +72,10 @@ class Question(Struct, frozen=True, dict=True):
             if "quant" in new:
                 raise RooflineError("precision and quant name the same: give one of them")
             new["quant"] = new.pop("precision")
-        if counted > 1 and not new.keys().isdisjoint(("hw", "tp")):
-            values.pop("tp")
-            counted = 1
+        if counted > 1:
+            shared = "tp" if "tp" in values else "pp"
+            values.pop(shared)
+            counted = 1 if not new.keys().isdisjoint(("hw", shared)) else counted
         for name, value in sorted(new.items(), key=lambda change: change[0] == "hw"):
             if (other := INSTEAD.get(name)) is not None and other not in new:
                 values.pop(other, None)
@@ -86,12 +88,15 @@ class Question(Struct, frozen=True, dict=True):
                 continue
             if name == "hw":
                 read, devices = read
-                if devices > 1 and _needed(values, devices, str(value)) == 1:
-                    values["tp"] = counted = devices
+                counted = devices if devices > 1 and _needed(values, devices, str(value)) == 1 else 1
             values[name] = read
+        found = Question(values, names, counted)
         if counted > 1:
-            _needed(values, counted, f"{counted}x{values['hw'].name}")
-        return Question(values, names, counted)
+            needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
+            if needed > 1:  # degrees of their own, which were given since
+                return Question(values, names)
+            values["pp" if "model" in values and found.profile.split_layers else "tp"] = counted
+        return found
 
     @cached_property
     def formats(self) -> dict[str, str | None]:
@@ -122,7 +127,13 @@ class Question(Struct, frozen=True, dict=True):
     @cached_property
     def profile(self) -> Engine:
         """The engine's profile."""
-        return resolve_engine(self.values["hw"], self.values.get("engine"), self.values["model"])
+        return resolve_engine(self.values["hw"], self.engine, self.values["model"])
+
+    @property
+    def engine(self) -> Engine | str | None:
+        """The engine as given; of formats that only GGUF files have, the engine that reads them."""
+        written = (self.values.get("quant"), self.values.get("weights"))
+        return self.values.get("engine") or (GGUF_ENGINE if not GGUF_SCHEMES.isdisjoint(written) else None)
 
     @cached_property
     def degrees(self) -> dict[str, Any]:
@@ -147,7 +158,7 @@ class Question(Struct, frozen=True, dict=True):
         """The values as they were given: names and paths, and hardware with its count."""
         if self.counted == 1:
             return {**self.values, **self.written}
-        values = {name: value for name, value in self.values.items() if name != "tp"}
+        values = {name: value for name, value in self.values.items() if name not in ("tp", "pp")}
         return {**values, **self.written, "hw": f"{self.counted}x{self.values['hw'].name}"}
 
     @property
@@ -244,7 +255,8 @@ def resolve(question: Question) -> dict[str, Any]:
         "images": values.get("images", 0),
         "settings": settings,
         "techniques": (),
-        **{name: values.get(name) for name in ("context", "engine", "price", "image_size", "host")},
+        "engine": question.engine,
+        **{name: values.get(name) for name in ("context", "price", "image_size", "host")},
         "drawn": values.get("drawn", drawn),
     }
 

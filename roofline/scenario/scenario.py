@@ -193,6 +193,11 @@ class Scenario:
         return self._asked.degrees
 
     @property
+    def counted(self) -> bool:
+        """Whether the hardware was named with its count, as in 8xH200."""
+        return self._asked.counted > 1
+
+    @property
     def formats(self) -> Mapping[str, str | None]:
         """The formats that were given, by argument of `parse_precision`."""
         return self._asked.formats
@@ -418,9 +423,9 @@ def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     default = () if convention is Convention.LLM_VIEWER else ("attention",)
     price, host = fields["price"], fields["host"]
     if price is not None and (
-        isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 <= price < MAX_PRICE
+        isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 < price < MAX_PRICE
     ):
-        raise RooflineError(f"the price must be USD per device hour, at least 0, got {price}")
+        raise RooflineError(f"the price must be USD per device hour, above 0, got {price}")
     if host is not None and hardware.host != (found := load_host(host)):
         hardware = hosted(hardware, found)
     engine, precision = fields["engine"], fields["precision"]

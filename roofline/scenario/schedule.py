@@ -25,6 +25,7 @@ from roofline.graph.tensor import Role
 from roofline.scenario.chunks import chunks
 from roofline.scenario.parts import Part, divided, filtered, truncated, with_network, without
 from roofline.scenario.settings import Settings
+from roofline.specs.checkpoint import tower_precision
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
@@ -151,11 +152,13 @@ class Schedule:
     @cached_property
     def tower(self) -> Network:
         """The graph of the model's encoder, tensor-parallel as the model is."""
-        assert self.model.tower is not None
-        ranks = Parallelism(tensor=self.settings.parallel.tensor)
-        # Rewrites apply to the encoder of an encoder-decoder, not to a vision encoder.
-        rewrites = self.settings.rewrites if self.model.tower_kind == "encoder" else ()
-        return network(self.model.tower, self.precision, Build(self._build.fusions, parallel=ranks, rewrites=rewrites))
+        tower = self.model.tower
+        assert tower is not None
+        # Formats and rewrites apply to the encoder of an encoder-decoder, not to a vision encoder.
+        whole = self.model.tower_kind == "encoder"
+        precision = self.precision if whole else tower_precision(tower, self.precision)
+        ranks, rewrites = Parallelism(tensor=self.settings.parallel.tensor), self.settings.rewrites if whole else ()
+        return network(tower, precision, Build(self._build.fusions, parallel=ranks, rewrites=rewrites))
 
     @cached_property
     def _prefill_placement(self) -> Placement:

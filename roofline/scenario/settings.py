@@ -155,6 +155,13 @@ class Settings(Checked, frozen=True):
         return min((limit for limit in (self.chunk, self.step_tokens) if limit), default=None)
 
     @property
+    def resident_kv(self) -> float:
+        """The fraction of the KV cache on the devices: the rest is in CPU memory."""
+        host = self.host
+        kept = 1.0 if host is None else 1 - (host.memory if host.kv is None else host.kv)
+        return kept * (1 - self.offload.kv)
+
+    @property
     def kept_tokens(self) -> float:
         """Mean share of the tokens that layers process and keep."""
         return sum(layers * share for layers, share in self.stages) if self.stages else 1.0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError
@@ -44,6 +47,15 @@ def accepted_tokens(acceptance: float, length: int) -> float:
     if acceptance == 1:
         return length + 1.0
     return (1 - acceptance ** (length + 1)) / (1 - acceptance)
+
+
+def iterations(tokens: Any, accepted: float) -> Any:
+    """Iterations that yield `tokens` tokens at `accepted` each on average.
+
+    The last one yields more than are wanted: the wanted ones end at any of its tokens, so that half of the others is
+    lost on average. One token takes one iteration, a mean of less than one token that part of it.
+    """
+    return np.where(tokens < 1, tokens, np.maximum((tokens - 0.5) / accepted + 0.5, 1.0))
 
 
 def acceptance_rate(accepted: float, length: int) -> float:

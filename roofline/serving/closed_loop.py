@@ -70,7 +70,8 @@ class _Mark(NamedTuple):
 @lru_cache(maxsize=256)
 def orbit_of(replica: Replica, load: Load, slots: float, users: int) -> Orbit:
     """The orbit of a loop of `users` requests in flight, of which `slots` run at most."""
-    varied, constant = load.outputs.varies, not (load.outputs.varies or load.prompts.varies)
+    varied = load.outputs.varies
+    constant = not (varied or load.prompts.varies) and replica.steps.accepted == 1
     count, running = max(LEAST, min(ROUNDS * users, MOST)), min(int(slots), users) if varied else 0
     if replica.scheduler.order == MIXED:
         running = min(running, int(FILLED * replica.budget * replica.data / replica.steps.decode_tokens))

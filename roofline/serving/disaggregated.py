@@ -62,7 +62,7 @@ class _Stage(NamedTuple):
     @property
     def tokens(self) -> float:
         """Tokens of a request after the first."""
-        return self.times.steps * self.replica.steps.accepted
+        return self.times.tokens
 
     @property
     def saturation(self) -> float:

@@ -33,6 +33,9 @@ Array = NDArray[np.float64]
 FEW = 5
 """Slots below which an open loop is one of few sequences."""
 
+LONGEST = 1 - 1e-4
+"""The share of lengths that are no longer than the longest that are simulated."""
+
 STABLE = 0.999
 """The largest rate over that of all slots."""
 
@@ -45,12 +48,16 @@ def _exponential(mean: int) -> Lengths:
 
 def few_sequences(replica: Replica, load: Load, times: Times, rate: Array, slots: float) -> tuple[Array, Array]:
     """Samples of TTFT and the further columns of `steady._open`."""
-    output = load.outputs if load.outputs.varies else _exponential(round(load.outputs.mean))
+    output = load.outputs
+    if not output.varies:
+        varied = _exponential(round(output.mean))
+        # Where outputs longer than those that are asked for do not fit, all have the length asked for.
+        if load.prompts.inverse(LONGEST) + varied.inverse(LONGEST) <= replica.kv_tokens:
+            output = varied
     closed = replace(load, rate=None, concurrency=1, generate=output)
     users = np.arange(1, int(slots) + 1)
     loops = [orbit_of(replica, closed, slots, int(number)) for number in users]
-    tokens = times.steps * replica.steps.accepted
-    through = users / [loop.ttft.mean() + tokens * loop.token for loop in loops]
+    through = users / [loop.ttft.mean() + times.tokens * loop.token for loop in loops]
     through = np.maximum.accumulate(through)[:, np.newaxis]
     # Probabilities of 0 to c requests (states, points); more than c are as c.
     chance = np.concatenate([np.ones((1, rate.size)), np.cumprod(rate / through, axis=0)])

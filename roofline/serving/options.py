@@ -34,7 +34,7 @@ class LoadOptions(TypedDict, total=False):
             unit="requests",
             low=1,
             high=MAX_CONCURRENCY,
-            flags=("--max-concurrency",),
+            flags=("--users", "--max-concurrency"),
             example="1:256:log9",
         ),
     ]

@@ -43,11 +43,11 @@ class Latency(Struct, frozen=True):
 class Outcome(Struct, frozen=True):
     """The steady state or the run of a replica under a load.
 
-    `ttft`, `tpot` and `e2e` are seconds. `requests_per_second`, `output_tokens_per_second` and
-    `total_tokens_per_second` are of the replica; `saturated_at` is its largest sustainable rate in requests/s (None:
-    not computed), and `stable` whether the load is below it. `running` (in prefill or decode), `waiting` (`queued`: for
-    others to end, in a steady state) and `kv_use` are means over time, `prefill_share` the share of time in steps with
-    prompts.
+    `ttft`, `tpot` and `e2e` are seconds; TPOT is NaN where requests have one token. `requests_per_second`,
+    `output_tokens_per_second` and `total_tokens_per_second` are of the replica; `saturated_at` is its largest
+    sustainable rate in requests/s (None: not computed), and `stable` whether the load is below it. `running` (in
+    prefill or decode), `waiting` (`queued`: for others to end, in a steady state) and `kv_use` are means over time,
+    `prefill_share` the share of time in steps with prompts.
     """
 
     ttft: Latency
@@ -75,7 +75,7 @@ class Outcome(Struct, frozen=True):
     @property
     def per_user(self) -> float:
         """Output tokens/s of a user: the reciprocal of the median TPOT."""
-        return 1 / self.tpot.p50.mid if self.tpot.p50.mid else math.inf
+        return 1.0 / float(self.tpot.p50.mid)
 
 
 def spreads(replica: Replica, batch: float, context: float, chunk: float) -> tuple[tuple[float, float], ...]:
@@ -145,6 +145,8 @@ def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, tar
     spread = spreads(replica, running / replica.copies if stable else 1.0, load.held, prompt)
     latencies = (found.ttft, found.tpot, found.e2e)
     ttft, tpot, e2e = (each[:, index] if stable else np.full(4, math.nan) for each in latencies)
+    if output <= 1:
+        tpot = np.full(4, math.nan)
     goodput = None
     if stable and any(map(math.isfinite, targets)):
         goodput = rate * _met(found.samples[:, index], tpot, targets)
@@ -175,6 +177,7 @@ def _latency(values: Any, spread: tuple[float, float]) -> Latency:
 def _met(samples: Array, tpot: Array, targets: Targets) -> float:
     """The fraction of requests within targets of TTFT and TPOT; TPOT is normal with the mean and p95 of `tpot`."""
     deviation = max((float(tpot[2]) - float(tpot[0])) / P95, 1e-12)
-    fast = NormalDist(float(tpot[0]), deviation).cdf(targets[1]) if math.isfinite(targets[1]) else 1.0
+    limited = math.isfinite(targets[1]) and not math.isnan(tpot[0])
+    fast = NormalDist(float(tpot[0]), deviation).cdf(targets[1]) if limited else 1.0
     met = float((samples <= targets[0]).mean()) * fast
     return met if met > NEGLIGIBLE else 0.0

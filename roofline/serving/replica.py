@@ -107,7 +107,7 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     policy = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
     model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
     reserve = settings.reserved(engine.memory.on(hardware))
-    capacity = kv_capacity(model, hardware, scenario.run_precision, parallel, reserve)
+    capacity = kv_capacity(model, hardware, scenario.run_precision, parallel, reserve, settings.offload, settings.host)
     if capacity.cache <= 0:
         raise DoesNotFitError(
             f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"

@@ -19,6 +19,7 @@ from operator import itemgetter
 import numpy as np
 
 from roofline.core.errors import RooflineError
+from roofline.scenario.speculation import iterations
 from roofline.serving.load import Load, Requests, draw, share_of
 from roofline.serving.replica import Replica
 from roofline.serving.served import Finished, Served
@@ -283,7 +284,9 @@ class Simulation:
         sequence.generated += 1
         left = sequence.output - sequence.generated
         sequence.started = self.iteration
-        sequence.ends = ends = self.iteration + math.ceil(left / self.accepted - 1e-9)
+        # Whole ones of a mean that need not be: evenly spread over the requests (golden ratio).
+        share = sequence.index * 0.6180339887 % 1.0
+        sequence.ends = ends = self.iteration + int(iterations(left, self.accepted) + share)
         self.running += 1
         self.decoding[sequence.rank] += 1
         self.order.append(sequence)

@@ -196,8 +196,7 @@ def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: fl
     e2e = np.array([np.quantile(each.e2e, QUANTILES) for each in found])
     if load.outputs.varies:  # a few rounds have less of the long ones
         e2e = ends(load, samples.T, tpot.T).T
-    tokens = times.steps * replica.steps.accepted
-    rate = users / (samples.mean(axis=1) + tokens * tpot[:, 0])
+    rate = users / (samples.mean(axis=1) + times.tokens * tpot[:, 0])
     saturation = max(saturation_of(replica, load, times, slots), float(rate.max()))
     queued = np.maximum(users - slots, [each.queued for each in found])
     kept = np.column_stack([samples, tpot, e2e, [each.prefilling for each in found]])
@@ -209,7 +208,7 @@ def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: fl
     queued = queued + points - inside.clip(max=points)
     samples, tpot, e2e = kept[:SAMPLES], kept[SAMPLES : SAMPLES + 4], kept[SAMPLES + 4 : -1]
     # C = L (TTFT + G T).
-    left = np.maximum(points / rate - tokens * tpot[0] - samples.mean(axis=0), 0.0)
+    left = np.maximum(points / rate - times.tokens * tpot[0] - samples.mean(axis=0), 0.0)
     e2e = np.stack([points / rate, *(e2e + left)])
     samples, waiting = samples + left, points - running
     return Steady(
@@ -248,7 +247,7 @@ def open_loop(replica: Replica, load: Load, times: Times, points: Array, slots: 
     columns = np.where(stable, columns, np.inf)
     tpot, late, (running, queued, cached, prefilling) = columns[:4], columns[4:7], columns[7:]
     # Little's law.
-    e2e = np.stack([ttft[0] + times.steps * replica.steps.accepted * tpot[0], *late])
+    e2e = np.stack([ttft[0] + (times.tokens * tpot[0] if times.tokens else 0.0), *late])
     rate = np.minimum(points, saturation)
     waiting = rate * e2e[0] - np.where(stable, running, 0.0)
     return Steady(ttft, tpot, e2e, rate, running, waiting, queued, cached, prefilling, saturation, slots, samples)
@@ -298,7 +297,7 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
     # No more decode than there are slots (Little).
     late = more * prompts.mean / max(times.steps, 1.0)
     step = np.minimum(level.step + late, slots / np.maximum(rate * times.steps, NOTHING))
-    tpot = _tpot(times, prompts, rate, step, level.deviation) / replica.steps.accepted
+    tpot = _tpot(times, prompts, rate, step, level.deviation) * times.steps / max(times.tokens, NOTHING)
     decoding = rate * times.steps * step
     queued, cached = level.full * level.slot * rate, decoding * load.held
     running = np.minimum(decoding + rate * parts[len(parts) // 2][1], slots)

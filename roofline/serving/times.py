@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from roofline.scenario.speculation import iterations
 from roofline.serving.load import Load
 from roofline.serving.replica import UNLIMITED, Replica
 from roofline.serving.steps import MAX_TOKENS, Table, geometric
@@ -51,7 +52,8 @@ class Times(Struct, frozen=True, dict=True):
 
     `decode` is s(n). `added` are the seconds that tokens of prompts of all ranks (columns) add to a step of n sequences
     (rows; prompts that go first: those of a step of their own), and `room` the tokens that such a step takes of
-    prompts. `lengths` are tokens of prompts of equal weight, `steps` is G, `lag` the steps that are scheduled ahead.
+    prompts. `lengths` are tokens of prompts of equal weight, `steps` is G for `tokens` after
+    the first, `lag` the steps that are scheduled ahead.
     `received`: prompts take no time, since their KV cache comes from other devices. `step` gives the
     seconds of a step of n sequences, with the tokens of prompts of the data-parallel rank with the most, and of all on
     average. Of a longer prompt alone a step takes `cut` tokens, where prompts that fit are taken whole.
@@ -62,6 +64,7 @@ class Times(Struct, frozen=True, dict=True):
     room: Array
     lengths: Array
     steps: float
+    tokens: float
     alone: bool
     ranks: int
     lag: int
@@ -156,7 +159,8 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     number = np.arange(1.0, count + 1)
     busiest = number if ranks == 1 else number / ranks + UNEVEN
     decode = steps.seconds(np.maximum(busiest, 1.0), context)
-    generated = max(output - 1, 0.0) / steps.accepted
+    tokens = max(output - 1, 0.0)
+    generated = float(iterations(tokens, steps.accepted))
     if replica.received:
         nothing = Table(np.array([1.0, 2.0]), np.array([0.0, 1.0]), np.full((2, 2), NOTHING))
         return Times(
@@ -165,6 +169,7 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
             np.full(count, float(MOST)),
             np.ones(1),
             generated,
+            tokens,
             False,
             ranks,
             replica.scheduler.lag,
@@ -196,7 +201,7 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     cut = float(replica.budget) if replica.scheduler.whole else math.inf
     # No tokens add nothing, but the first of them what a step with prompts takes in addition.
     table = Table(rows, np.append(0.0, columns), np.concatenate([added[:, :1], added], axis=1))
-    return Times(decode, table, room, lengths, generated, alone, ranks, replica.scheduler.lag, step, cut=cut)
+    return Times(decode, table, room, lengths, generated, tokens, alone, ranks, replica.scheduler.lag, step, cut=cut)
 
 
 def _room(replica: Replica, lengths: Array, number: Array, alone: bool) -> Array:

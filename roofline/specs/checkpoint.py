@@ -32,6 +32,7 @@ from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import PLAIN, Precision, parse_precision, scheme_formats
+from roofline.specs.schemes import find_weight_scheme
 
 RELEASED_OVERRIDES = ("scheme", "weights")
 """Requested formats that replace those of the checkpoint."""
@@ -96,6 +97,17 @@ def precision_of(
         own = found.weights.without(model.unquantized) if model.formats is None else found.weights.mixed(model.formats)
         return replace(found, weights=own)
     return found
+
+
+def tower_precision(tower: Model, precision: Precision) -> Precision:
+    """The formats of a vision encoder: those its checkpoint says, else 16 bits, whatever the decoder is stored in.
+
+    AWQ, GPTQ and GGUF files, and most others, leave vision encoders alone.
+    """
+    if tower.quantization is None:
+        plain = find_weight_scheme(precision.base.name)
+        return replace(precision, weights=plain, activations=precision.base, kv=precision.base)
+    return replace(precision, weights=find_weight_scheme(scheme_formats(tower.quantization)[0] or tower.quantization))
 
 
 def runs_as_stored(model: Model, engine: Engine) -> bool:

@@ -144,9 +144,9 @@ class Engine(Checked, frozen=True, dict=True):
     layers with integer weights quantize their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose
     calibration does not apply, because it measured other kernels (PyTorch's on CPUs), `own_kernels_of`: the engine that
     has them, where that is another one. `prompt_logits`: it computes the logits of all prompt tokens, not of the last
-    alone. `memory`: what it reserves of a
-    device's memory (`roofline.specs.reserve`). `scheduler`: how it fills its steps under load
-    (`roofline.specs.scheduler`). `checkpoints`: quantization schemes of
+    alone. `split_layers`: several devices each hold some of the layers by default, not a part of every layer.
+    `memory`: what it reserves of a device's memory (`roofline.specs.reserve`).
+    `scheduler`: how it fills its steps under load (`roofline.specs.scheduler`). `checkpoints`: quantization schemes of
     released checkpoints that it runs, and the scheme it runs each in; others are dequantized to 16 bits (None: all run
     as released). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers
     convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the
@@ -174,6 +174,7 @@ class Engine(Checked, frozen=True, dict=True):
     own_kernels: tuple[str, ...] = ()
     own_kernels_of: str = ""
     prompt_logits: bool = False
+    split_layers: bool = False
     weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     kernels_of: str = ""
     also: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
@@ -320,13 +321,17 @@ class Engine(Checked, frozen=True, dict=True):
 DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.default for parameter in PARAMETERS})
 
 
+GGUF_ENGINE = "llama.cpp"
+"""The engine of GGUF files."""
+
+
 def default_engine(hardware: Hardware, model: Model | None = None) -> str:
     """The default engine: llama.cpp on CPUs and Apple silicon, and of a model in GGUF, the format of its files.
 
     Otherwise vLLM, which also stands in for a vendor's fork.
     """
     if hardware.kind == "cpu" or hardware.family == "apple" or (model is not None and model.in_gguf):
-        return "llama.cpp"
+        return GGUF_ENGINE
     return "vllm"
 
 

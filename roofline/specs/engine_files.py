@@ -101,7 +101,7 @@ PLAIN = Engine("plain")
 _ALWAYS = ("fusions", "graphs")
 _FLOWING = (
     *(*_ALWAYS, "overlap", "shared_stream", "all_reduce", "gated_delta_rule", "own_kernels", "own_kernels_of"),
-    *("prompt_logits", "int8_activations", "checkpoints", "kernels_of", "also", "weight_only"),
+    *("split_layers", "prompt_logits", "int8_activations", "checkpoints", "kernels_of", "also", "weight_only"),
 )
 """Keys of a profile that are written on one line each, where they are not at their defaults."""
 

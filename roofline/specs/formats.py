@@ -63,7 +63,8 @@ _FORMATS = (
 
 FORMATS: Mapping[str, Format] = MappingProxyType({f.name: f for f in _FORMATS})
 """Every named format. `find_format` also accepts `int1` to `int8` and, with groups of N elements, `int4-gN` (a 16-bit
-scale, no zero point; other widths likewise), `awq-gN` and `gptq-gN`."""
+scale, no zero point; other widths likewise), `awq-gN` and `gptq-gN`, and `affine4-gN` (MLX, HQQ: a 16-bit scale and a
+16-bit offset; other widths likewise)."""
 
 UNQUANTIZED_FORMATS = ("fp32", "tf32", "bf16", "fp16")
 """Formats of unquantized models."""
@@ -99,10 +100,11 @@ def find_format(name: str) -> Format:
     key = name.strip().lower().replace("-", "_")
     if key in FORMATS:
         return FORMATS[key]
-    match = re.fullmatch(r"(int([1-8])|awq|gptq)(?:_g(\d{1,5}))?", key)
+    match = re.fullmatch(r"((?:int|affine)([1-8])|awq|gptq)(?:_g(\d{1,5}))?", key)
     if match is None:
         raise UnknownNameError("format", name, FORMATS)
-    bits, zero = (int(match[2]), 0) if match[2] else (4, 4)
+    affine = match[1].startswith("affine")
+    bits, zero = (int(match[2]), 16 if affine else 0) if match[2] else (4, 4)
     arithmetic = "int4" if bits <= 4 else "int8"
     if match[3] is None:
         return Format(key, bits, arithmetic)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 from collections.abc import Mapping
 from functools import lru_cache
@@ -17,7 +16,8 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote, suggest
 from roofline.core.units import si
 from roofline.specs.host import Host
-from roofline.specs.library import modified, spec_files, spec_path, written
+from roofline.specs.library import bundled_folder, modified, spec_files, spec_path, written
+from roofline.specs.prices import Price, bundled_price
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
 """Formats for which a spec may give a peak."""
@@ -83,14 +83,6 @@ class Span(Struct, frozen=True):
 NETWORK = Span(2, across_nodes=True)
 
 
-class Price(Checked, frozen=True):
-    """A dated price: `rent` in USD/h, `buy` in USD."""
-
-    date: datetime.date
-    rent: NotNegative | None = None
-    buy: NotNegative | None = None
-
-
 class EnergyFigures(Checked, frozen=True):
     """Energy coefficients: `static` power in watts when ready to run, and dynamic energy in joules.
 
@@ -113,9 +105,8 @@ class Hardware(Checked, frozen=True):
 
     `tensor` has the peaks of the matrix units (tensor cores), `vector` those of the vector units (CUDA cores);
     unsupported formats are absent. `units` are SMs, CUs or cores, `exponentials` those that each computes a clock where
-    that is not the usual 16. `assumed_units` are the units that hardware with varied peaks counts as having
-    (`roofline.timing.kernels.common.units`), None for those of its own figures. `sources` has the source of each
-    number, by dotted key. `host` is the server that holds PCIe devices, None if unknown.
+    that is not the usual 16. `sources` has the source of each number, by dotted key. `host` is the server that holds
+    PCIe devices, None if unknown.
     """
 
     name: str
@@ -140,7 +131,6 @@ class Hardware(Checked, frozen=True):
     released: Annotated[int, Meta(ge=1900, le=2100)] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     host: Host | None = None
-    assumed_units: Positive | None = None
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -285,7 +275,11 @@ def load_devices(name: str | os.PathLike[str] | Hardware) -> tuple[Hardware, int
     from roofline.specs.hardware_names import read_hardware
 
     named = read_hardware(name)
-    return _load(named.path, modified(named.path)), named.devices
+    found = _load(named.path, modified(named.path))
+    if (size := named.changes.get("memory")) is not None:
+        named_size = f"{found.name}-{size}gb"
+        found = replace(found, name=named_size, title=f"{found.title}, {size} GB", memory_capacity=1e9 * size)
+    return found, named.devices
 
 
 def hardware_name(name: str) -> str:
@@ -297,7 +291,11 @@ def hardware_name(name: str) -> str:
 def _load(path: Path, _modified: int) -> Hardware:
     from roofline.specs.hardware_files import parse_hardware
 
-    return parse_hardware(read_mapping(path), str(path))
+    found = parse_hardware(read_mapping(path), str(path))
+    if path.resolve().parent != bundled_folder("hwspecs").resolve() or found.price is not None:
+        return found
+    price, sources = bundled_price(found.name)
+    return replace(found, price=price, sources={**found.sources, **sources})
 
 
 def list_hardware() -> list[str]:

@@ -1,7 +1,8 @@
 """Names of hardware that people type: H200, A100 80GB SXM, 4090, NVIDIA A100-SXM4-80GB, 8xH200.
 
 Every word must be in the spec's name or title, or be its memory (80GB, HBM3) or a line of its vendor (GeForce). Words
-of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4060 is no rtx-4060-ti.
+of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4060 is no rtx-4060-ti. The
+size of a memory that Apple sells with a chip may follow its name: m4-max-64gb.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ def _read(text: str, files: Files) -> Named:
     names, near, misspelt = [entry.name for entry in entries], list[str](), list[str]()
     for device, count in _counted(text) if PLAIN.fullmatch(text) else ():
         given = _spell(device)
+        if (sized := _sized(given, entries, count)) is not None:
+            return sized
         among = [entry for entry in entries if given and entry.words | lines[entry.vendor] >= set(given)]
         among = [entry for entry in among if ALWAYS_SAID & set(entry.own) <= set(given)] or among
         named = [entry for entry in among if _is_named(entry, given)]
@@ -106,6 +109,7 @@ def _read(text: str, files: Files) -> Named:
         if len(named) == len(among) == 1 or len(chosen) == 1:
             entry = (chosen or named)[0]
             return Named(entry.name, entry.path, devices=count)
+        names = [entry.name for entry in entries if _may_mean(given, entry)]
         misspelt = get_close_matches(device.lower(), names, n=1, cutoff=MISSPELT)
         found = among or [entry for entry in entries if _is_near(entry, given) and not misspelt]
         # Of a text that counts, the candidates are as many of each.
@@ -131,6 +135,36 @@ def _is_named(entry: _Entry, given: tuple[str, ...]) -> bool:
         return len(covered) == len(entry.own)
     after = [word for place, word in enumerate(entry.own) if place > min(covered) and place not in covered]
     return all(word in FORM_FACTORS or re.fullmatch(r"\d+gb", word) for word in after)
+
+
+APPLE_SIZES = (8, 16, 18, 24, 32, 36, 48, 64, 96, 128, 192, 256, 512)
+"""Sizes of unified memory in GB with which Apple has sold its chips; a spec has the largest of its own."""
+
+
+def _sized(given: tuple[str, ...], entries: tuple[_Entry, ...], count: int) -> Named | None:
+    """A chip of Apple with a memory of its own size, which its name ends in; None for any other name."""
+    size = int(given[-1].removesuffix("gb")) if given and re.fullmatch(r"\d{1,3}gb", given[-1]) else 0
+    entry = next((entry for entry in entries if entry.vendor == "Apple" and entry.own == given[:-1]), None)
+    if entry is None or size not in APPLE_SIZES or size > max(_gigabytes(entry), default=0):
+        return None
+    return Named(entry.name, entry.path, {"memory": size}, count)
+
+
+def _gigabytes(entry: _Entry) -> list[int]:
+    """The sizes of memory in GB that are words for a spec."""
+    return [int(word.removesuffix("gb")) for word in entry.words if re.fullmatch(r"\d+gb", word)]
+
+
+def _may_mean(given: tuple[str, ...], entry: _Entry) -> bool:
+    """Whether a spec is one that words may misspell: with its numbers, or with its letters and a digit too many or few.
+
+    P40 and L40 are two cards, and so are RTX 3050 and RTX 3090.
+    """
+    if {word for word in given if any(map(str.isdigit, word))} <= entry.words:
+        return True
+    text, own = "".join(given), "".join(entry.own)
+    letters = ["".join(filter(str.isalpha, each)) for each in (text, own)]
+    return letters[0] == letters[1] and len(text) != len(own)
 
 
 def _is_near(entry: _Entry, given: tuple[str, ...]) -> bool:

@@ -68,7 +68,15 @@ def find_file(relative: str, package: str) -> Path | None:
     if not _INSIDE.fullmatch(relative):
         return None
     folders = (*_extra_folders(package), bundled_folder(package))
-    return next((path for folder in folders if (path := folder / relative).is_file()), None)
+    return next((path for folder in folders if exists(path := folder / relative)), None)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file of a name that may be no valid one."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 _INSIDE = re.compile(r"(?!\.)[^/\\\0]+(/(?!\.)[^/\\\0]+)*")

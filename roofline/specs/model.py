@@ -130,10 +130,12 @@ class Model(Checked, frozen=True, dict=True):
     for the layers' `cross` attention, or a "vision" encoder whose `tower_tokens` outputs per image are added to the
     prompt; `image` is the rule for images of other sizes. An encoder's `tower_tokens`, if any, are its default input
     length (Whisper's windows of 30 s). `deepstack`: earlier layers of a vision encoder whose outputs pass through
-    projectors of their own, of the same widths (Qwen3-VL). `dtype`: format of the unquantized weights. `quantization`:
-    scheme of the others, in the notation of `--quant`. `unquantized`: parts left unquantized beside the usual ones.
-    `formats`: the quantized components, if their formats differ, each with its format or the number of layers in each.
-    `mtp`: number of multi-token-prediction modules in the checkpoint, not part of the main model. `extra_parameters`:
+    projectors of their own, of the same widths (Qwen3-VL). `pool`: outputs of a vision encoder that are averaged to one
+    token. `projector_bias`: that of all its projections, or of each. `dtype`: format of the unquantized weights.
+    `quantization`: scheme of the others, in the notation of `--quant`. `unquantized`: parts left unquantized beside the
+    usual ones. `formats`: the quantized components, if their formats differ, each with its format or the number of
+    layers in each. `mtp`: number of multi-token-prediction modules in the checkpoint, not part of the main model.
+    `extra_parameters`:
     stored weights that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the
     derived size is `roofline.bound.memory.parameters(model)`. `stored`: the weights of the checkpoint on disk that the
     model was read from. `gguf`: it is named as a GGUF file or a repository of them (`in_gguf`).
@@ -165,7 +167,8 @@ class Model(Checked, frozen=True, dict=True):
     tower_tokens: Tokens | None = None
     image: ImageRule | None = None
     projector: tuple[int, ...] = ()
-    projector_bias: bool = True
+    projector_bias: bool | tuple[bool, ...] = True
+    pool: Count = 1
     deepstack: Natural = 0
     patch: Natural = 0
     patch_bias: bool = False
@@ -235,6 +238,7 @@ class Model(Checked, frozen=True, dict=True):
         if self.tower is None or self.tower_kind != "vision":
             return 0
         merged = self.tower.projector[0] // self.tower.hidden if self.tower.projector else 1
+        merged *= self.tower.pool
         return positions // max(merged, 1)
 
     @cached_property

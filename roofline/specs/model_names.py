@@ -152,8 +152,12 @@ def _listed(repository: str, entries: tuple[_Entry, ...]) -> Named | None:
         if re.search(rf"^ +{'' if '/' in repository else '[^/]+/'}{re.escape(repository)}:", entry.repositories, re.M):
             listed = read_mapping(entry.path)["repositories"]
             changes = next(keys for name, keys in listed.items() if f"/{name.lower()}".endswith(f"/{repository}"))
-            return Named(entry.name, entry.path, dict(changes))
+            return Named(entry.name, entry.path, {key: _frozen(value) for key, value in changes.items()})
     return None
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 class _Tail(Struct, frozen=True):
@@ -173,6 +177,9 @@ FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat", "kv", "previ
 
 SPELLINGS = {"fp4": "nvfp4", "f16": "fp16", "bnb": "nf4", "bitsandbytes": "nf4"}
 """Schemes under another name: NVIDIA's FP4 repositories are NVFP4; bitsandbytes quantizes to NF4 with double scales."""
+
+OWNERS = {"qwen": {"fp8": "fp8_block"}}
+"""What an owner's repositories mean by a scheme: Qwen's FP8 has a scale for 128 x 128 weights (its config.json)."""
 
 PLAIN_FORMATS = ("fp32", "bf16", "fp16")
 """The formats of checkpoints that are not quantized."""
@@ -222,7 +229,8 @@ def _fits(own: Words, entry: _Entry, tail: _Tail) -> bool:
 
 def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
     """The model of an entry in the scheme that its name ends in, or that Ollama stores a tag without one in."""
-    scheme = tail.scheme
+    owner = _HUB.sub("", text.strip()).lower().partition("/")[0]
+    scheme = OWNERS.get(owner, {}).get(tail.scheme or "", tail.scheme)
     if scheme is None and ":" in _HUB.sub("", text):
         scheme = entry.tag
     if scheme == GGUF:

@@ -106,6 +106,9 @@ MAX_BLOCKS = 200
 """Most different blocks of a model: more than any has layers."""
 
 
+_Layers: TypeAlias = Annotated[float, Meta(gt=0, le=10**5)]
+
+
 class _LayersEntry(Struct, frozen=True, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1, le=10**5)]
     pattern: Annotated[list[Text], Meta(min_length=1, max_length=10**5)] | None = None
@@ -116,10 +119,9 @@ class _Repository(Struct, frozen=True, forbid_unknown_fields=True):
 
     dtype: Literal["fp32", "bf16", "fp16"] | None = None
     quantization: Text | None = None
+    unquantized: tuple[Literal["attention", "linear_attention", "mlp"], ...] | None = None
+    formats: dict[Text, Text | dict[Text, _Layers]] | None = None
     max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
-
-
-_Layers: TypeAlias = Annotated[float, Meta(gt=0, le=10**5)]
 
 
 class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,7 +156,8 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     tower_tokens: Count | None = None
     image: ImageRule | None = None
     projector: list[Count] | None = None
-    projector_bias: bool = True
+    projector_bias: bool | list[bool] = True
+    pool: Count = 1
     deepstack: Annotated[int, Meta(ge=0, le=100)] = 0
     patch: Natural = 0
     patch_bias: bool = False
@@ -185,7 +188,7 @@ SECTIONS: Mapping[str, type[Any]] = {**MIXERS, **FEED_FORWARDS, "cross": Attenti
 
 _SWITCHES = ("residual", "shared_norm", "one_all_reduce")
 LAYER_KEYS = (*SECTIONS, *_SWITCHES)
-_CONVERTED = {"convolutions", "name", "norm", "projector", "tower", "unquantized"}
+_CONVERTED = {"convolutions", "name", "norm", "projector", "projector_bias", "tower", "unquantized"}
 _SHARED = tuple(key for key in ModelSpec.__struct_fields__ if key in Model.__struct_fields__ and key not in _CONVERTED)
 """Keys that are the same in the file and in `Model`."""
 
@@ -208,6 +211,8 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         other = record(_Repository, body, where, f"repositories.{repository}")
         if other.quantization is not None:
             check_scheme(other.quantization, where, f"repositories.{repository}.quantization")
+        for component, chosen in (other.formats or {}).items():
+            _check_format(component, chosen, where, f"repositories.{repository}.formats")
     if spec.quantization is not None:
         check_scheme(spec.quantization, where, "quantization")
     elif spec.unquantized:
@@ -237,6 +242,7 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         pattern=tuple(pattern),
         norm=next(iter(layers.values())).norm,
         projector=tuple(spec.projector or ()),
+        projector_bias=tuple(spec.projector_bias) if isinstance(spec.projector_bias, list) else spec.projector_bias,
         convolutions=tuple(spec.convolutions or ()),
         unquantized=tuple(spec.unquantized or ()),
         tower=_tower(spec, where),
@@ -248,15 +254,19 @@ def _check_formats(spec: ModelSpec, formats: Mapping[str, str | Mapping[str, flo
         raise SpecError(
             where, "'formats' needs 'quantization' and replaces 'unquantized': it lists all that is quantized"
         )
-    check_keys(formats, COMPONENTS, where, "formats")
     for component, chosen in formats.items():
-        try:
-            for name in [chosen] if isinstance(chosen, str) else chosen:
-                find_format(name)
-        except RooflineError as error:
-            raise SpecError(where, f"'formats.{component}': {error}") from None
-        if not chosen:
-            raise SpecError(where, f"'formats.{component}' is empty")
+        _check_format(component, chosen, where, "formats")
+
+
+def _check_format(component: str, chosen: str | Mapping[str, float], where: str, place: str) -> None:
+    check_keys({component: chosen}, COMPONENTS, where, place)
+    try:
+        for name in [chosen] if isinstance(chosen, str) else chosen:
+            find_format(name)
+    except RooflineError as error:
+        raise SpecError(where, f"'{place}.{component}': {error}") from None
+    if not chosen:
+        raise SpecError(where, f"'{place}.{component}' is empty")
 
 
 def _tower(spec: ModelSpec, where: str) -> Model | None:
@@ -369,6 +379,7 @@ def to_spec(model: Model) -> dict[str, Any]:
         "image": None if model.image is None else _section_spec(model.image),
         "positions": positions.kind if positions.count is None else {"kind": positions.kind, "count": positions.count},
         "projector": list(model.projector) or None,
+        "projector_bias": list(biased) if isinstance(biased := model.projector_bias, tuple) else biased,
         "convolutions": [asdict(part) for part in model.convolutions] or None,
         "unquantized": list(model.unquantized) or None,
         "layers": model.layers if plain else {"count": model.layers, "pattern": _runs(model.pattern)},

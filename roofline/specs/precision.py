@@ -137,10 +137,12 @@ def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
     key = scheme.strip().lower().replace("-", "_")
     if key in SCHEMES:
         return SCHEMES[key]
-    if re.fullmatch(r"(awq|gptq|int[1-8])_g\d{1,5}", key):
+    if re.fullmatch(r"(awq|gptq|(int|affine)[1-8])_g\d{1,5}", key):
         return key, None, None
     if key == "w4a16_nvfp4":  # ModelOpt's and vLLM's name of NVFP4 weights alone
         return "nvfp4", None, None
+    if key == "w8a16_fp8":  # compressed-tensors' FP8 weights alone
+        return "fp8", None, None
     match = _NOTATION.fullmatch(scheme.strip())
     if match is None:
         known = (*SCHEMES, *UNQUANTIZED_FORMATS)

@@ -8,6 +8,7 @@ runtime. A profile states its settings under `memory` (`Reserve`); without them 
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -34,10 +35,11 @@ ECC_SHARE = 15 / 16
 ECC_CARDS = frozenset({"a10", "a40", "l4", "l40", "l40s", "t4"})
 """GDDR6 cards with ECC on by default."""
 
-APPLE_SHARES = ((36e9, 3 / 4), (0.0, 2 / 3))
-"""Fraction of unified memory that Metal lets a GPU use (recommendedMaxWorkingSetSize), from a capacity on.
+APPLE_SHARES = ((128e9, 0.84), (64e9, 0.81), (32e9, 0.78), (0.0, 0.74))
+"""Fraction of unified memory that Metal lets a GPU use (recommendedMaxWorkingSetSize, macOS 26), from a capacity on.
 
-llama.cpp's logs: 22,906.50 MB of 32 GB, 28,991.03 MB of 36 GB, 51,539.61 MB of 64 GB.
+llama.cpp's logs: 19,069.67 MB of 24 GB, 26,800.60 of 32, 40,200.90 of 48, 55,662.79 of 64 and 115,448.73 of 128
+(antirez/ds4, pull request 893: 107.52 GiB of 128). Before macOS 26 it was 2/3 below 36 GB and 3/4 from there on.
 """
 
 
@@ -77,8 +79,10 @@ class Reserve(Checked, frozen=True):
     at once (0: no limit, and sampling takes no more than a pass). `profiles`: a pass of that many tokens and sequences
     is reserved at the start, within `utilization`; else activations take what the workload needs, beyond `utilization`
     where that is below 1. `context`: bytes of the runtime (CUDA context, library workspaces, CUDA graphs where the
-    engine counts them) on a single device; `group_context`: the same with communication buffers. `graphs`: the part of
-    both that CUDA graphs take.
+    engine counts them) on a single device, but for CPUs and Apple's chips; `group_context`: the same with communication
+    buffers, `pcie_context` where the devices are joined by PCIe alone (0: `group_context`). `graphs`: the part of all
+    of them that CUDA graphs take. `logits`: the buffer of a pass has fp32 logits for each of its tokens. `padding`: the
+    multiples to which the hidden size and the width of experts in MXFP4 are padded as they are loaded.
     """
 
     utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -90,11 +94,19 @@ class Reserve(Checked, frozen=True):
     large_device: LargeDevice | None = None
     context: Size = 0.0
     group_context: Size = 0.0
+    pcie_context: Size = 0.0
     graphs: Size = 0.0
+    logits: bool = False
+    padding: tuple[Count, Count] = (1, 1)
     profiles: bool = False
 
     def on(self, hardware: Hardware) -> Reserve:
-        """The settings on a device: those of a large one where it is."""
+        """The settings on a device: those of a large one, of one on PCIe, of one without a context, where it is."""
+        links = hardware.interconnects
+        if (self.context or self.group_context) and (hardware.kind == "cpu" or hardware.family == "apple"):
+            return replace(self, context=0.0, group_context=0.0, pcie_context=0.0, graphs=0.0).on(hardware)
+        if self.pcie_context and links and links[0].kind.startswith("PCIe"):
+            return replace(self, group_context=self.pcie_context, pcie_context=0.0).on(hardware)
         large = self.large_device
         if (
             large is None
@@ -119,8 +131,14 @@ class Reserve(Checked, frozen=True):
 
     def without_graphs(self) -> Reserve:
         """The settings of an engine that captures no CUDA graphs."""
-        context, group = (max(size - self.graphs, 0.0) for size in (self.context, self.group_context))
-        return replace(self, context=context, group_context=group, graphs=0.0)
+        sizes = (self.context, self.group_context, self.pcie_context)
+        context, group, pcie = (max(size - self.graphs, 0.0) for size in sizes)
+        return replace(self, context=context, group_context=group, pcie_context=pcie, graphs=0.0)
+
+    def padded(self, hidden: int, width: int) -> float:
+        """Elements of an expert in MXFP4 as loaded over those that it has."""
+        sides = zip((hidden, width), self.padding, strict=True)
+        return math.prod(-(-size // multiple) * multiple / size for size, multiple in sides)
 
     def pass_tokens(self, longest: int | None) -> int | None:
         """Tokens of the largest pass of a model with the maximum context `longest`; None for all prompts at once."""
@@ -170,6 +188,7 @@ def parse_reserve(content: object, where: str) -> Reserve:
             large_device=None if large is None else replace(large, memory=large.memory * GIB),
             context=found.context * GIB,
             group_context=found.group_context * GIB,
+            pcie_context=found.pcie_context * GIB,
             graphs=found.graphs * GIB,
         )
     except RooflineError as error:
@@ -183,11 +202,13 @@ def render_reserve(reserve: Reserve) -> list[str]:
     lines = [f"  utilization: {reserve.utilization:.4g}", *(["  of: free"] if reserve.of == "free" else [])]
     counts = ((name, getattr(reserve, name)) for name in ("block", "tokens", "whole", "sequences"))
     lines += [f"  {name}: {value}" for name, value in counts if value]
-    sizes = ((name, getattr(reserve, name) / GIB) for name in ("context", "group_context", "graphs"))
+    sizes = ((name, getattr(reserve, name) / GIB) for name in ("context", "group_context", "pcie_context", "graphs"))
     lines += [f"  {name}: {value:.4g}  # GiB" for name, value in sizes if value]
     if (large := reserve.large_device) is not None:
         names = f", except: [{', '.join(large.except_)}]" if large.except_ else ""
         size = f"{large.memory / GIB:.4g}"
         inside = f"tokens: {large.tokens}, sequences: {large.sequences}, memory: {size}{names}"
         lines.append(f"  large_device: {{{inside}}}  # from that many GiB on")
+    lines += ["  logits: true"] if reserve.logits else []
+    lines += [f"  padding: {list(reserve.padding)}"] if reserve.padding != (1, 1) else []
     return ["memory:", *lines, *(["  profiles: true"] if reserve.profiles else [])]

@@ -257,7 +257,8 @@ class Mlp(Struct, frozen=True, forbid_unknown_fields=True):
 class MixtureOfExperts(Struct, frozen=True, forbid_unknown_fields=True):
     """`experts` routed experts of `width`, of which each token is sent to `top_k`, and optional shared experts.
 
-    `shared_width`: total width of the shared experts (0: none). `shared_gate`: a learned gate on their output.
+    `shared_width`: total width of the shared experts (0: none). `shared_gate`: a learned gate on their output,
+    `shared_bias`: biases in their projections.
     `router_bias`: a learned bias per expert. `bias`: biases in the experts' projections. `groups`: groups of
     neighbouring experts, of which a token's experts are in at most `top_groups` (group-limited routing; DeepSeek-V2,
     2024, section 2.2.2). `latent`: width of the projection of a token on which the routed experts compute (0: none).
@@ -270,6 +271,7 @@ class MixtureOfExperts(Struct, frozen=True, forbid_unknown_fields=True):
     activation: Activation
     shared_width: Natural = 0
     shared_gate: bool = False
+    shared_bias: bool = False
     router_bias: bool = False
     bias: bool = False
     groups: Count = 1

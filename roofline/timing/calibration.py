@@ -70,6 +70,10 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
 """Formats whose constants substitute for those of an unmeasured format, nearest first; also by op and format."""
 
 
+OTHER_FORMAT = 1.05
+"""Factor on the distance of a related format, as far as its component is known: nearer only if clearly nearer."""
+
+
 class Fit(Struct, frozen=True):
     """The constants of one kind of kernel in one format, in SI units, with residuals and fitted ranges.
 
@@ -282,8 +286,9 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
             places = tuple(level for level in link.crossed if level != "table" or shared)
             crossed: tuple[Level, ...] = (*places, *(FORMAT,) * steps)
             # The kind's components decide: those of a format are of few places. Fits of files are read at first use.
-            # Of constants as far away, an engine's own come before another's, a relative's before those of all devices.
-            far = crossing_spread(op, format if (op, format) in ONE_LIBRARY else "", crossed), "engine" in crossed
+            # Of constants as far away, those of the format come before a relative's, an engine's own before another's.
+            spread = crossing_spread(op, format if (op, format) in ONE_LIBRARY else "", crossed)
+            far = spread * (OTHER_FORMAT if steps else 1.0), "engine" in crossed
             if (best is None or far < best[0]) and (fit := link.fits.get((op, candidate))) is not None:
                 best = far, link, fit, crossed
     if best is None:
@@ -295,7 +300,7 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
         fit = for_other_engine(fit)
     if link.version and fit.version and Version(link.version).is_far(Version(fit.version)):
         crossed = tuple("release" if level == "version" else level for level in crossed)
-    fit = on_units(fit, link.unit_peaks)
+    fit = on_units(fit, format, link.unit_peaks)
     spread = crossing_spread(op, format, crossed)
     return Match(fit, link.basis, link.name, fit.source or str(link.source), 1.0, link.engine, link.crossed, spread)
 
@@ -308,14 +313,15 @@ def for_other_engine(fit: Fit) -> Fit:
     return replace(fit, parameters={key: value for key, value in fit.parameters.items() if key not in own})
 
 
-def on_units(fit: Fit, unit_peaks: Mapping[str, float]) -> Fit:
+def on_units(fit: Fit, format: str, unit_peaks: Mapping[str, float]) -> Fit:
     """The fit for another device of the family, whose multiprocessors are the same but for the FLOP in a cycle.
 
-    What a multiprocessor does beside multiplying takes as long there: of fewer FLOP a larger fraction e is achieved.
+    `format` is what is computed there, in the fit's format or a related one. What a multiprocessor does beside
+    multiplying takes as long there: of fewer FLOP a larger fraction e is achieved.
 
         1 / e' = 1 + (1 / e - 1) / r        r: FLOP in a cycle of the measured multiprocessor over those of this one
     """
-    stored = FORMATS.get(fit.format.rpartition("/")[2])
+    stored = FORMATS.get(format.rpartition("/")[2])
     ratio = unit_peaks.get(stored.arithmetic, 1.0) if stored is not None else 1.0
     efficiency = fit.parameters.get("compute_efficiency")
     if ratio == 1.0 or efficiency is None:

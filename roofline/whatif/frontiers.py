@@ -110,6 +110,8 @@ def users_of(study: Study) -> list[float]:
 def _points(study: Study, place: tuple[int, ...], values: Mapping[str, Any]) -> Iterator[FrontierPoint]:
     options = {name: value for name, value in study.question.fixed.items() if name != "batch"}
     scenario = Scenario(**{"prompt": PROMPT, "generate": OUTPUT, **options, **values})
+    if scenario.generate < 2:
+        raise RooflineError("a frontier is of TPOT, which needs at least two generated tokens", options=["generate"])
     users = users_of(study)
     curve = serve(scenario, Load(concurrency=1), users)
     for number, outcome in zip(users, curve.outcomes, strict=True):

@@ -90,7 +90,7 @@ def _parts(analysis: Analysis, metric: Timed) -> tuple[_Part, ...]:
         found += _of_phase(analysis.prefill, 1.0)
     if metric != "ttft" and steps(analysis):
         count = steps(analysis) if metric == "total" else 1
-        found += _of_phase(_middle_step(analysis), count / analysis.tokens_per_iteration)
+        found += _of_phase(_middle_step(analysis), count / analysis.kept_per_iteration)
     return tuple(found)
 
 

@@ -69,7 +69,7 @@ class Question(Struct, frozen=True):
 
     @property
     def condition(self) -> Expression | None:
-        return None if self.where is None else parse_condition(self.where, _types(self.axes, self.at))
+        return None if self.where is None else parse_condition(self.where, _types(self.axes, self.at), TIMES)
 
     @property
     def columns(self) -> dict[str, Type]:
@@ -164,7 +164,7 @@ def make_study(
         raise RooflineError("the study has no metrics")
     if where is not None and not isinstance(where, str):
         raise RooflineError(f"where takes a condition, such as 'fits and ttft < 500ms', got {quote(where)}")
-    condition = None if where is None else parse_condition(where, _types(varied, at))
+    condition = None if where is None else parse_condition(where, _types(varied, at), TIMES)
     tested = condition.names if condition else frozenset()
     figures = (*outputs, *sorted(name for name in tested if name not in varied and name not in outputs))
     check_needs(figures, at, [load_devices(value)[0] for value in values["hw"]], "price" in values)
@@ -204,6 +204,10 @@ def _type_of(axis: Axis) -> Type:
     if axis.option.kind is Kind.SWITCH:
         return Type.TRUTH
     return Type.NUMBER if axis.option.kind.ranged else Type.TEXT
+
+
+TIMES = frozenset(name for name in NAMES if find_metric(name, "bound").unit == "s")
+"""Metrics that are compared with a time, such as 500ms."""
 
 
 def _types(varied: Mapping[str, Type], at: str) -> dict[str, Type]:

@@ -15,7 +15,6 @@ from roofline.specs.engine import Engine
 from roofline.specs.formats import Format
 from roofline.specs.hardware import Hardware
 from roofline.specs.schemes import ByDepth, ByGroup, Choice, Mixture, WeightScheme
-from roofline.timing.kernels.common import units
 
 
 def with_hardware(scenario: Scenario, change: Callable[[Hardware], Hardware]) -> Scenario:
@@ -41,12 +40,12 @@ def scaled_peaks(hardware: Hardware, factor: float) -> Hardware:
     """The hardware with the matrix peaks of all formats times `factor`; vector peaks if it has no matrix unit."""
     if not hardware.tensor:
         return scaled_vector_peaks(hardware, factor)
-    return replace(hardware, tensor=_scaled(hardware.tensor, factor), assumed_units=units(hardware))
+    return replace(hardware, tensor=_scaled(hardware.tensor, factor))
 
 
 def scaled_vector_peaks(hardware: Hardware, factor: float) -> Hardware:
     """The hardware with the vector peaks of all formats times `factor`."""
-    return replace(hardware, vector=_scaled(hardware.vector, factor), assumed_units=units(hardware))
+    return replace(hardware, vector=_scaled(hardware.vector, factor))
 
 
 def scaled_links(hardware: Hardware, factor: float) -> Hardware:

@@ -460,7 +460,7 @@ NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden
     [
         *((key, GONE, [f"'{key}' is missing"]) for key in NEEDED),
         *((key, None, [f"'{key}'"]) for key in NEEDED),
-        ("model_type", "llma", ["model_type 'llma'", "did you mean 'llama'?"]),
+        ("model_type", "llma", ["unsupported model_type 'llma'"]),
         ("model_type", "zzz", ["model_type 'zzz'", "model spec"]),
         ("model_type", "x\n\x1b[31m", [r"model_type 'x\n\x1b[31m'"]),
         ("model_type", "x" * 5000, ["model_type 'xxx"]),

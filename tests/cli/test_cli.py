@@ -205,7 +205,7 @@ def test_a_pipeline_says_what_adds_up(ok: Callable[..., str]) -> None:
     said = "work is that of one device, which runs 0.25 of the instances; times are those of all stages"
     plain = ("analyze", "llama-3.1-8b", "--hw", "h100-sxm")
     for format in ("table", "markdown"):
-        assert ok(*plain, "--pp", 4, "--format", format).count(said) == 2
+        assert ok(*plain, "--pp", 4, "--ops", "--format", format).count(said) == 2
     assert said not in ok(*plain)
 
 
@@ -274,7 +274,7 @@ def test_phase(analysis: Analyze, ok: Callable[..., str], choice: str, expected:
     everything = analysis()
     assert document["phases"] == {name: everything["phases"][name] for name in expected}
     assert document["generation"] == everything["generation"]
-    table = ok(*ANALYZE, "--phase", choice)
+    table = ok(*ANALYZE, "--ops", "--phase", choice)
     assert [name for name in ("prefill", "decode") if f"{name.capitalize()}: " in table] == expected
 
 
@@ -290,7 +290,7 @@ def test_phase(analysis: Analyze, ok: Callable[..., str], choice: str, expected:
         (("--kv", "fp8"), {"weights": "fp16", "activations": "fp16", "kv": "fp8"}),
         (("--activations", "int8"), {"weights": "fp16", "activations": "int8", "kv": "fp16"}),
         (("--quant", "W4KV4", "--kv", "int8"), {"weights": "int4", "kv": "int8"}),
-        (("--quant", "q4_k_m"), {"weights": "q4_k_m", "activations": "fp16", "kv": "fp16"}),
+        (("--quant", "q4_k_m"), {"weights": "q4_k_m", "activations": "int8", "kv": "fp16", "engine": "llama.cpp"}),
     ],
 )
 def test_formats(analysis: Analyze, args: tuple[str, ...], expected: dict[str, str]) -> None:
@@ -379,7 +379,7 @@ def test_markdown_has_one_well_formed_table_a_phase(ok: Callable[..., str]) -> N
 
 
 def test_table_has_the_bound_of_each_operator(ok: Callable[..., str]) -> None:
-    lines = ok(*ANALYZE, "--no-flash").splitlines()
+    lines = ok(*ANALYZE, "--no-flash", "--ops").splitlines()
     assert lines[0] == "llama-2-7b on a6000"
     shown = [line.split() for line in lines if line.split()[:1] and line.split()[0] in UNFUSED]
     assert [row[0] for row in shown] == 2 * UNFUSED
@@ -395,7 +395,7 @@ def test_output_file_equals_stdout(ok: Callable[..., str], tmp_path: Path, kind:
 
 
 def test_output_of_a_table_has_no_colours(ok: Callable[..., str], tmp_path: Path) -> None:
-    ok(*ANALYZE, "-o", tmp_path / "answer.txt")
+    ok(*ANALYZE, "--ops", "-o", tmp_path / "answer.txt")
     text = (tmp_path / "answer.txt").read_text("utf-8")
     assert "fused_attention" in text
     assert "\x1b" not in text
@@ -633,7 +633,7 @@ def test_version(ok: Callable[..., str]) -> None:
 )
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help(ok: Callable[..., str], command: str, words: list[str], flag: str) -> None:
-    text = ok(*command.split(), flag)
+    text = ok(*command.split(), flag if command != "analyze" else "--help-all")
     assert text.startswith("Usage: ")
     assert [word for word in words if word not in text] == []
 

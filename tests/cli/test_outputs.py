@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,6 +33,7 @@ from tests.paths import ROOT
         "advise own.yaml --hw a6000 -o own.yaml",
         "specs import config.json -o config.json",
         "validate score rows.csv --hw epyc-9654 -o rows.csv",
+        "validate server http://127.0.0.1:9 --model llama-3.2-1b --hw a6000 --engine e.yaml -o new.csv --fit e.yaml",
     ],
 )
 def test_an_input_is_not_overwritten(run: Run, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +42,7 @@ def test_an_input_is_not_overwritten(run: Run, command: str, tmp_path: Path, mon
     shutil.copy(ROOT / "hwspecs" / "a6000.yaml", "hw.yaml")
     shutil.copy(ROOT / "validate" / "measurements" / "epyc-2-threads.csv", "rows.csv")
     shutil.copy(sorted((ROOT / "tests" / "data" / "configs").glob("llama*.json"))[0], "config.json")
+    shutil.copy(ROOT / "roofline" / "specs" / "engines" / "ideal.yaml", "e.yaml")
     Path("study.yaml").write_text(yaml.safe_dump({"model": "llama-3.2-1b", "over": {"batch": [1, 2]}}))
     Path("link.yaml").symlink_to("own.yaml")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -46,6 +50,43 @@ def test_an_input_is_not_overwritten(run: Run, command: str, tmp_path: Path, mon
     assert (status, out) == (2, "")
     assert err.endswith("it is an input of this command\n")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def start(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command line of a shell, in which `roofline` is the program."""
+    command = command.replace("roofline", f"{sys.executable} -m roofline")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+SWEEP = "roofline sweep llama-3.2-1b --hw a6000 --over batch=1,2 --format csv"
+
+
+def test_what_a_link_points_to_is_replaced_and_not_the_link(run: Run, tmp_path: Path) -> None:
+    real, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    real.write_text("old")
+    link.symlink_to(real.name)
+    assert run(*SWEEP.split()[1:], "-o", link, "--resume")[0] == 0
+    assert link.is_symlink()
+    assert real.read_text().startswith("batch,")
+
+
+def test_our_own_output_is_written_to_and_never_replaced(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    Path(tmp_path / "out").symlink_to("/dev/stdout")
+    assert start(f"{SWEEP} -o out >> log", tmp_path).returncode == 0
+    assert log.read_text().startswith("before\nbatch,")
+    ended = start(f"{SWEEP} -o out --resume > other", tmp_path)
+    assert (ended.returncode, ended.stderr) == (2, "roofline: only a file can be resumed, and 'out' is not a file\n")
+    assert Path(tmp_path / "out").is_symlink()
+
+
+def test_an_answer_to_a_closed_output_is_no_success(tmp_path: Path) -> None:
+    ended = start("roofline --version >&-", tmp_path)
+    assert (ended.returncode, ended.stderr) == (2, "roofline: standard output is closed: name a file with --output\n")
+    assert start(f"{SWEEP} -o answer.csv >&-", tmp_path).returncode == 0
+    assert (tmp_path / "answer.csv").exists()
 
 
 def test_files_written_together_are_all_old_or_all_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,8 +193,11 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "unknown question": (("solve", "max-speed", *SMALL), "'max-speed'"),
     "no model": (("solve", "max-batch", "--hw", "l4"), "a model is missing"),
     "unknown model": (("solve", "max-batch", "llama-9", "--hw", "l4"), "unknown model"),
-    "no unit": (("solve", "max-batch", *SMALL, "--tpot", "30"), "tpot takes a time such as 500ms or 2s"),
-    "no time": (("solve", "max-batch", *SMALL, "--tpot", "30 GB"), "tpot takes a time such as 500ms or 2s"),
+    "no unit": (
+        ("solve", "max-batch", *SMALL, "--tpot", "30"),
+        "--tpot takes a time with its unit, got '30': write 30ms or 30s",
+    ),
+    "no time": (("solve", "max-batch", *SMALL, "--tpot", "30 GB"), "--tpot takes a time such as 30ms or 2s"),
     "no target": (("solve", "min-bandwidth", *SMALL), "needs a latency or throughput target"),
     "negative rate": (("solve", "max-batch", *SMALL, "--tokens-per-s", "-3"), "above 0"),
     "rate that is no number": (("solve", "max-batch", *SMALL, "--tokens-per-s", "nan"), "takes a number"),
@@ -237,9 +240,9 @@ def test_user_errors_are_one_sentence(run: Run, name: str) -> None:
 
 
 def test_help_of_each_command_names_its_options(run: Run) -> None:
-    shared = run("analyze", "--help")[1]
+    shared = run("analyze", "--help-all")[1]
     for command in ("solve", "sensitivity", "explain"):
-        status, out, _ = run(command, "--help")
+        status, out, _ = run(command, "--help-all")
         assert status == 0
         for option in ("--hw", "--batch", "--quant", "--tp", "--with", "--engine", "--offload"):
             assert option in out

@@ -35,7 +35,7 @@ def test_json_has_every_statistic_with_its_interval(run, prompt) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        ("--with", "medusa", "--prompt", 512, "--generate", 128, "--rate", "10.3"),
+        ("--with", "medusa", "--prompt", 512, "--generate", 128, "--rate", "10.2"),
         ("--with", "eagle-2", "--chunk", 64, "--rate", "0.1,1", "--prompt", 512),
         ("--with", "eagle-2", "--chunk", 2, "--concurrency", "1,5"),
         ("--chunk", 1, "--concurrency", 1),
@@ -47,6 +47,39 @@ def test_steps_with_little_room_for_prompts(run, more) -> None:
     status, out, err = run("serve", "llama-3.2-1b", "--hw", "rtx-4090", *more, "--format", "json")
     assert (status, err) == (0, "")
     assert json.loads(out)["points"][0]["ttft_s"]["mean"]["mid"] > 0
+
+
+def test_one_token_has_no_tpot(run) -> None:
+    status, out, _ = run("serve", "llama-3.2-1b", "--hw", "h100-sxm", "--generate", 1, "--rate", "1,1000")
+    assert status == 0
+    few, many = (line.split() for line in out.splitlines() if line.startswith((" 1 ", " 1000 ")))
+    assert "-" in few
+    assert "unbounded" in many
+    assert "interval of the mean TPOT" not in out
+    status, out, _ = run("serve", "llama-3.2-1b", "--hw", "h100-sxm", "--generate", 1, "--format", "json")
+    assert {point["tpot_s"]["mean"]["mid"] for point in json.loads(out)["points"]} == {None}
+    status, _, err = run("plot", "frontier", "llama-3.2-1b", "--hw", "h100-sxm", "--generate", 1, "-o", "a.svg")
+    assert (status, "at least two generated tokens" in err) == (2, True)
+
+
+def test_few_sequences_whose_random_lengths_do_not_fit(run) -> None:
+    more = ("--prompt", 100, "--generate", 300, "--rate", 0.1)
+    assert run("serve", "llama-2-7b", "--hw", "rtx-4080", *more)[0] == 0
+
+
+@pytest.mark.parametrize("text", ["1e300,1", "1e10,1", "5,nan", "5"])
+def test_lengths_that_no_sequence_has(run, tmp_path, text) -> None:
+    (tmp_path / "l.csv").write_text(f"length,count\n{text}\n5,2\n")
+    status, _, err = run("serve", "llama-3.2-1b", "--hw", "h100-sxm", "--prompt", tmp_path / "l.csv")
+    assert (status, "is not length,count" in err) == (2, True)
+    assert "Warning" not in err
+
+
+def test_a_price_of_nothing_is_none(run) -> None:
+    for command in (("analyze",), ("serve", "--concurrency", 1), ("advise", "--objective", "cost")):
+        name, *more = command
+        status, _, err = run(name, "llama-3.2-1b", "--hw", "a6000", *more, "--price", 0)
+        assert (status, err) == (2, "roofline: --price must be between 0.0001 and 1000000, got '0'\n")
 
 
 def test_advice_on_goodput_with_speculation(run) -> None:

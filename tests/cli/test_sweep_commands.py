@@ -204,10 +204,10 @@ def test_a_study_file(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_options_of_a_scenario_are_those_of_analyze(run: Run) -> None:
-    _, analyze, _ = run("analyze", "--help")
-    _, sweep, _ = run("sweep", "--help")
+    _, analyze, _ = run("analyze", "--help-all")
+    _, sweep, _ = run("sweep", "--help-all")
     flags = {word.rstrip(",") for word in analyze.split() if word.startswith("--")}
-    assert flags - {word.rstrip(",") for word in sweep.split()} == {"--phase"}
+    assert flags - {word.rstrip(",") for word in sweep.split()} == {"--phase", "--ops", "--verbose"}
 
 
 # Mistakes

@@ -29,6 +29,8 @@ explain --definitions --format json
 compare 'llama-3.2-1b --hw a6000 --with awq' '--with none' '--hw h100-sxm' --format json
 sensitivity llama-3.2-1b --hw a6000 --format json
 techniques eagle --format json
+launch qwen3-8b --hw h100-sxm --kv fp8 --tp 2 --with eagle-3 --concurrency 4 --as kubernetes
+launch model.yaml --hw hw.yaml --engine llama.cpp --quant q4_k_m --concurrency 2 --as compose
 solve max-batch llama-3.2-1b --hw a6000 --tpot 20ms --format json
 solve max-context llama-3.2-1b --hw a6000 --batch 4
 solve break-even llama-3.2-1b --hw a6000 --with prompt-lookup:accept=2 --against none

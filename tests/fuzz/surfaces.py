@@ -10,6 +10,7 @@ from pathlib import Path
 from roofline.core.errors import RooflineError
 from tests.fuzz import files, tables
 from tests.fuzz.commands import command_line
+from tests.fuzz.laws import laws
 
 Surface = Callable[[random.Random, Path], None]
 
@@ -30,6 +31,7 @@ SURFACES: Mapping[Surface, int] = {
     tables.weights: 6,
     files.aliases: 4,
     command_line: 12,
+    laws: 3,
 }
 """The surfaces with their shares of the inputs in percent or so."""
 

@@ -138,37 +138,44 @@ def test_the_component_of_a_level_makes_80_percent_of_the_rows_fall_inside() -> 
     generator = np.random.default_rng(1)
     noise, bias = generator.normal(0, 0.05, (200, 400)), generator.normal(0, 0.2, (200, 1))
     tight = np.full(400, 1.2816 * 0.05)
-    found = [Crossing(("gemm", "fp8"), ("x", NONE), "version", errors, tight, tight) for errors in noise + bias]
+    found = [
+        Crossing(("gemm", "fp8"), ("x", NONE), "version", ("release", str(index)), errors, tight, tight)
+        for index, errors in enumerate(noise + bias)
+    ]
     assert component(found) == pytest.approx(0.2, rel=0.15)
     estimated = components(found)
-    assert estimated["gemm"]["version"] == estimated["other"]["version"] == component(found)
+    assert estimated["gemm"]["version"] == pytest.approx(component(found), rel=0.05)
+    few = components([one for one in found if one.step[1] in ("1", "2", "3")])
+    assert few["gemm"]["engine"] > estimated["gemm"]["version"]  # hardly anything is known of engines
     assert "gemm: {table: " in render(estimated, "a command")
 
 
-def test_formats_with_enough_predictions_have_components_of_their_own() -> None:
-    """One format errs by 20%, another by 40%, a third was predicted too rarely to tell."""
+def test_formats_with_few_predictions_are_pooled_with_their_kind() -> None:
+    """One format errs by 20%, another by 40%, a third by 10%, but was predicted too rarely to tell."""
     generator = np.random.default_rng(2)
     tight = np.full(200, 1.2816 * 0.05)
     found = [
-        Crossing(("gemm", format), ("x", NONE), "version", errors, tight, tight)
+        Crossing(("gemm", format), ("x", NONE), "version", ("release", str(index)), errors, tight, tight)
         for format, spread, count in (("fp8", 0.2, 60), ("fp8_block", 0.4, 60), ("nvfp4", 0.1, 3))
-        for errors in generator.normal(0, 0.05, (count, 200)) + generator.normal(0, spread, (count, 1))
+        for index, errors in enumerate(
+            generator.normal(0, 0.05, (count, 200)) + generator.normal(0, spread, (count, 1))
+        )
     ]
     estimated = components(found)
     assert estimated["gemm fp8"]["version"] == pytest.approx(0.2, rel=0.2)
     assert estimated["gemm fp8_block"]["version"] == pytest.approx(0.4, rel=0.2)
-    assert "gemm nvfp4" not in estimated
+    assert 0.15 < estimated["gemm nvfp4"]["version"] < estimated["gemm fp8_block"]["version"]
 
 
-def test_levels_are_crossed_one_at_a_time(data: Data, found: dict[tuple[str, str], list[Node]]) -> None:
+def test_levels_are_crossed_one_at_a_time_and_forward(data: Data, found: dict[tuple[str, str], list[Node]]) -> None:
+    """H200 came after H100, L40S too, and 0.5.10 after 0.5.9."""
     seen = {(one.place, one.level) for one in crossings(data, found)}
-    assert (("h100-sxm", Origin("sglang", "0.5.9")), "family") in seen
-    assert (("h100-sxm", Origin("sglang", "0.5.10")), "family") not in seen
-    assert {level for place, level in seen if place == ("h100-sxm", Origin("sglang", "0.5.10"))} == {
-        "version",
-        "engine",
-        "pooled",
-    }
+    older, newer = Origin("sglang", "0.5.9"), Origin("sglang", "0.5.10")
+    assert (("h200-sxm", older), "family") in seen
+    assert (("h100-sxm", older), "family") not in seen
+    assert {level for place, level in seen if place == ("h100-sxm", newer)} == {"version", "engine"}
+    assert (("l40s", newer), "pooled") in seen
+    assert not {level for place, level in seen if place[1] == older} & {"version", "release"}
 
 
 def steps(hardware: str, dims: list[int], slowdown: float) -> Measurements:
@@ -263,4 +270,4 @@ def test_the_bandwidth_of_a_quantizing_kernel_is_known_of_the_device_where_pytor
     nodes = fit_table(("gemm", "fp8"), tables)
     own = {node.origin: node.fit.parameters["quantize_efficiency"] for node in nodes if node.place == "l40s"}
     assert own[Origin("sglang", "0.5.9")] == pytest.approx(0.95, rel=0.15)
-    assert own[Origin("vllm", "0.14.0")] == pytest.approx(own[Origin("sglang", "0.5.9")])
+    assert own[Origin("vllm", "0.14.0")] == pytest.approx(own[Origin("sglang", "0.5.9")], rel=0.05)

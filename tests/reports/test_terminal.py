@@ -1,7 +1,6 @@
-"""Terminal tables: unbroken at 100 columns, wrapped and never truncated on narrower terminals."""
+"""Terminal tables: whole words at any width, and columns that are left out in one order."""
 
 import io
-from collections import Counter
 
 import pytest
 from rich.console import Console
@@ -10,6 +9,7 @@ from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.reports.documents import analysis
 from roofline.reports.documents.compare import compare_blocks, compare_document
 from roofline.reports.output.blocks import parts
+from roofline.reports.output.columns import DROPPED, Cells
 from roofline.reports.output.terminal import render, table
 
 
@@ -17,22 +17,34 @@ def shown(drawn: list[object], width: int) -> str:
     return render(drawn, Console(file=io.StringIO(), width=width))
 
 
-def marks(text: str) -> Counter[str]:
-    """Printed characters without spaces and rules."""
-    return Counter(char for char in text if not char.isspace() and char != "─")
-
-
-@pytest.mark.parametrize("width", [100, 80, 60])
+@pytest.mark.parametrize("width", [120, 100, 80, 60])
 @pytest.mark.parametrize(("model", "hw"), [("llama-3.1-8b", "h100-sxm"), ("deepseek-v3", "mi300x")])
-def test_an_analysis_is_complete_on_a_narrow_terminal(model: str, hw: str, width: int) -> None:
+def test_a_narrow_terminal_leaves_out_columns_and_breaks_no_word(model: str, hw: str, width: int) -> None:
     answer = analyze(Scenario(load_model(model), load_hardware(hw), batch=8, prompt=2048))
     document = analysis.analysis_document(answer)
     narrow, wide = shown(analysis.parts(document), width), shown(analysis.parts(document), 200)
     assert max(map(len, narrow.splitlines())) <= width
-    assert marks(narrow) == marks(wide)
-    if width == 100 and model == "llama-3.1-8b":
-        for op in answer.prefill.ops:
-            assert any(f" {op.name} " in line and line.rstrip().endswith("%") for line in narrow.splitlines())
+    own = {*wide.split(), *f"left out at {width} columns:".split(), *(f"{name}," for name in DROPPED), *DROPPED}
+    assert {word for word in narrow.split() if not set(word) <= {"─"}} <= own
+    for op in answer.prefill.ops:
+        assert any(op.name in line and line.rstrip().endswith("%") for line in narrow.splitlines())
+    out = [line for line in narrow.splitlines() if line.startswith("left out")]
+    assert bool(out) is (width < 100)
+
+
+def test_columns_are_left_out_in_the_order_of_the_table() -> None:
+    rows = (("a", *("1" * 10 for _ in DROPPED)),)
+    narrower = list(Cells(("name", *DROPPED), rows, 1).narrower())
+    assert [cells.out for cells in narrower[: len(DROPPED)]] == [DROPPED[:count] for count in range(len(DROPPED))]
+    widths = [cells.width for cells in narrower]
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_intervals_go_after_all_columns_that_may_go() -> None:
+    cells = Cells(("scenario", "TTFT", "meaning"), (("one", "12.5 ms (10.3 to 15.1)", "words"),), 1)
+    assert [each.out for each in cells.narrower()] == [(), ("meaning",), ("meaning", "80% intervals")]
+    *_, last = cells.narrower()
+    assert last.rows == (("one", "12.5 ms"),)
 
 
 def test_figures_of_a_comparison_do_not_wrap_at_100_columns() -> None:
@@ -47,6 +59,6 @@ def test_figures_of_a_comparison_do_not_wrap_at_100_columns() -> None:
 
 
 def test_with_a_width_only_the_first_column_wraps() -> None:
-    drawn = shown([table(("a long name", "figure"), [("several words in a cell", "1,234,567")], width=20)], 130)
+    drawn = shown([table(("a long name", "figure"), [("several words in a cell", "1,234,567")], width=30)], 130)
     assert "1,234,567" in drawn
-    assert max(map(len, drawn.splitlines())) <= 20
+    assert max(map(len, drawn.splitlines())) <= 30

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -27,7 +29,10 @@ from roofline.cli.program import with_flags
 from roofline.core.errors import RooflineError
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.view.server import HEADERS, Server
+from roofline.reports.view.setups import Specs
+from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
+from roofline.techniques import techniques
 from tests.conftest import Run
 from tests.paths import ROOT
 from tests.reports.hostile import hostile_specs
@@ -275,6 +280,64 @@ def test_no_text_of_the_page_opens_a_file(server: Server, tmp_path: Path, made: 
         assert ask(server, "answer", {**BASE, "engine": path})[0] == 422
 
 
+WATCHED: list[str] = []
+"""The beginning of the paths that may not be opened."""
+OPENED: list[str] = []
+
+
+def _watch(event: str, details: tuple[Any, ...]) -> None:
+    if WATCHED and event in ("open", "os.listdir", "os.scandir") and str(details[0]).startswith(tuple(WATCHED)):
+        OPENED.append(str(details[0]))
+
+
+def test_no_option_and_no_parameter_of_a_technique_opens_a_path(tmp_path: Path) -> None:
+    for name in ("x.yaml", "x.csv", "x.gguf", "config.json", "model.safetensors"):
+        (tmp_path / name).write_text(SECRET)
+    paths = [tmp_path, f"{tmp_path}/x", f"{tmp_path}/x.yaml@1", *sorted(tmp_path.iterdir())]
+    parameters = [(one.name, name) for one in techniques().values() for name in (*one.parameters, "draft", "hardware")]
+    setups = [{name: str(path)} for name in OPTIONS for path in paths]
+    setups += [{"with": f"{one}:{name}={path}"} for one, name in parameters for path in paths]
+    sys.addaudithook(_watch)  # it stays, and watches nothing
+    specs = Specs()
+    try:
+        WATCHED.append(str(tmp_path))
+        for setup in setups:
+            with specs.guarded(), contextlib.suppress(RooflineError):
+                specs.read({"model": "llama-3.2-1b", "hw": "h100-sxm", **setup})
+    finally:
+        WATCHED.clear()
+        specs.close()
+    assert not OPENED
+
+
+def test_what_is_refused_and_what_killed_servers_left_is_deleted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "roofline-view-dead" / "x").mkdir(parents=True)
+    with serving() as server:
+        assert not (tmp_path / "roofline-view-dead").exists()
+        (folder,) = tmp_path.iterdir()
+        assert post_dropped(server, "x.yaml", "name: x\n")[0] == 422
+        assert request(server, "POST", f"/{server.token}/checkpoint?name=x.gguf&size=90", b"GGUF")[0] == 422
+        assert not list(folder.iterdir())
+        other = Specs()  # of a second server, which leaves the first one's
+        other.close()
+        assert folder.is_dir()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /x HTTP/1.1\r\nHost: ", b"body"], ids=["nothing", "half a head", "body"])
+def test_a_request_that_does_not_arrive_ends(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr("roofline.reports.view.server.PATIENCE", 0.2)
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+        host = f"Host: 127.0.0.1:{server.port}\r\nConnection: close\r\n"
+        head = f"POST /{server.token}/ask/answer HTTP/1.1\r\n{host}Content-Length: 9\r\n\r\n{{".encode()
+        client.sendall(head if sent == b"body" else sent)
+        answer = b"".join(iter(lambda: client.recv(4096), b""))
+        assert (b"did not arrive" in answer) == (sent == b"body")
+
+
 def test_files_that_the_command_named_stay_readable(tmp_path: Path) -> None:
     engine, draft = tmp_path / "mine.yaml", tmp_path / "draft.yaml"
     engine.write_text((ROOT / "roofline/specs/engines/ideal.yaml").read_text())
@@ -387,7 +450,9 @@ def test_every_response_forbids_scripts_and_requests_elsewhere(server: Server) -
     assert "://" not in page
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"setups": [{"batch": 1}]}', b'{"more": 1}', b'{"setups": []}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"setups": [{"batch": 1}]}', b'{"more": 1}', b'{"setups": []}', b'{"name":"\xff"}']
+)
 def test_other_bodies_are_errors_of_one_sentence(server: Server, body: bytes) -> None:
     status, _, text = request(server, "POST", f"/{server.token}/ask/answer", body)
     assert status == 422

@@ -14,7 +14,7 @@ TOLD = {"$schema", "$defs", "title", "description", "default", "examples", "x-un
 READ = {
     *("type", "enum", "pattern", "minimum", "maximum", "exclusiveMinimum", "minLength", "maxLength", "minItems"),
     *("maxItems", "minProperties", "anyOf", "allOf", "$ref", "properties", "patternProperties", "required"),
-    *("additionalProperties", "items"),
+    *("additionalProperties", "items", "propertyNames"),
 }
 
 
@@ -57,6 +57,8 @@ def problems(schema: Any, value: Any, root: Any = None, place: str = "") -> Iter
             yield from within(schema.get("items", {}), inner, index)
     elif isinstance(value, Mapping):
         yield from (f"{place}: {key} is missing" for key in schema.get("required", ()) if key not in value)
+        for key in value if "propertyNames" in schema else ():
+            yield from within(schema["propertyNames"], key, key)
         if len(value) < schema.get("minProperties", 0):
             yield f"{place}: is empty"
         for key, inner in value.items():

@@ -126,6 +126,15 @@ def test_added_and_removed_anchors_fail_until_accepted(project: Project) -> None
     assert yaml.safe_load(project.predictions.read_text())["moved"]["rate"]["new"] is None
 
 
+def test_the_predictions_of_other_files_of_anchors_stay(project: Project) -> None:
+    other = project.anchors.parent / "other.yaml"
+    other.write_text(f"{HEAD}anchors:\n  - {{id: other, metric: total, value: 2 s}}\n")
+    before = read_predictions(project.predictions)
+    assert check(other, project.predictions, accept=True)["accepted"]
+    assert read_predictions(project.predictions).items() > before.items()
+    assert check(other, project.predictions)["passed"]
+
+
 def test_small_drifts_do_not_add_up(project: Project) -> None:
     """Accepting one change keeps the committed figure of what is within the tolerance."""
     project.shift("first", 1.004)

@@ -28,6 +28,7 @@ from roofline.specs.library import unknown_key
 from roofline.specs.precision import Precision
 from roofline.specs.records import record
 from roofline.timing.intervals import Estimate
+from roofline.validate.tables.text import is_plausible
 
 FOLDER = Path(str(files("roofline.validate"))) / "anchors"
 
@@ -205,15 +206,6 @@ def find_metric(name: str) -> Metric:
 
 
 _VALUE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s+(\S+)\s*", re.ASCII)
-PLAUSIBLE = (1e-15, 1e30)
-"""Smallest and largest figure in any unit, so that ratios of two are doubles."""
-
-
-def is_plausible(figure: float) -> bool:
-    """Whether a published or predicted figure lies in `PLAUSIBLE`."""
-    return PLAUSIBLE[0] <= figure <= PLAUSIBLE[1]
-
-
 _DIMENSIONS = {TIME: Dimension.TIME, MEMORY: Dimension.BYTES}
 _EXAMPLES = {TIME: "'9.53 ms'", MEMORY: "'14.96 GiB'", RATE: "'104.9 tokens/s'", TOKENS: "'117616 tokens'"}
 

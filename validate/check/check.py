@@ -27,7 +27,6 @@ from roofline.validate.check.anchor import (
     Anchor,
     Prediction,
     error,
-    is_plausible,
     load_anchors,
     precision_text,
     predict,
@@ -36,6 +35,7 @@ from roofline.validate.check.anchor import (
 from roofline.validate.check.measured import FOLDER as MEASUREMENTS
 from roofline.validate.check.measured import KernelGroup, MeasurementFile, geometric_mean, load_row_files, predict_rows
 from roofline.validate.check.rows import row_document, row_figures
+from roofline.validate.tables.text import is_plausible
 
 PREDICTIONS = Path(__file__).resolve().parents[2] / "tests" / "golden" / "predictions.yaml"
 """The committed predictions of a checkout."""
@@ -84,8 +84,9 @@ def check(
     `anchors` is a YAML file, a folder of them or a CSV file of whole-model rows (default: the bundled ones),
     `measurements` a folder of kernels with their provenance (default: the bundled ones, or none with `anchors`),
     `predictions` the committed file (default: the project's). With `accept`, predictions that moved by more than
-    `tolerance` are written to that file. The document has `passed` and the `verdict`, and lists `anchors`, `summary`,
-    `kernels` and `moved`. Raises RooflineError for files that cannot be read or written.
+    `tolerance` are written to that file; those of anchors that a single file of `anchors` lacks stay. The document has
+    `passed` and the `verdict`, and lists `anchors`, `summary`, `kernels` and `moved`. Raises RooflineError for files
+    that cannot be read or written.
     """
     path = _committed_path(anchors, predictions, accept)
     csv = anchors is not None and anchors.suffix.lower() == ".csv"
@@ -103,11 +104,14 @@ def check(
         for id, target, prediction in _classes(file, groups):
             targets[id], today[id] = target, prediction
     committed = {} if accept and not path.exists() else read_predictions(path)
-    moved = list(_changes(targets, today, committed, tolerance))
+    # The anchors of one file may share the file of predictions with those of others, which stay.
+    alone = anchors is not None and anchors.is_file()
+    others = {id: kept for id, kept in committed.items() if alone and id not in today}
+    moved = list(_changes(targets, today, {id: old for id, old in committed.items() if id not in others}, tolerance))
     if accept and moved:
-        kept = {name: committed[name] for name in today if name in committed}
-        kept |= {change.id: change.new for change in moved if change.new is not None}
-        write_text(path, render_predictions({name: kept[name] for name in today}, moved if committed else ()))
+        new = {change.id: change.new for change in moved if change.new is not None}
+        kept = {name: new[name] if name in new else committed[name] for name in today}
+        write_text(path, render_predictions(others | kept, moved if committed else ()))
     rows = [_row(anchor, today[anchor.id]) for anchor in found]
     rows += [dict(row_document(id, figure, str(anchors))) for id, figure in figures.items()]
     document = {

@@ -43,10 +43,11 @@ TOOLS = (
 
 
 class Imported(NamedTuple):
-    """Rows as CSV, and one line a file that says what was read."""
+    """Rows as CSV and by column, and one line a file that says what was read."""
 
     text: str
     notes: list[str]
+    rows: list[dict[str, object]]
 
 
 def import_files(paths: Sequence[Path], given: Given) -> Imported:
@@ -71,7 +72,7 @@ def import_files(paths: Sequence[Path], given: Given) -> Imported:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return Imported(text.getvalue(), notes)
+    return Imported(text.getvalue(), notes, rows)
 
 
 def _check_given(results: Sequence[Result], given: Given, where: str) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, quote
-from roofline.core.files import write_text
+from roofline.core.files import check_output, write_output
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load as ServingLoad
 from roofline.specs.engine_files import render
@@ -64,6 +64,8 @@ def measure_server(
     _checked(target, plan)
     if profile is not None and profile.suffix not in (".yaml", ".yml"):
         raise RooflineError(f"an engine profile is a YAML file, got {quote(str(profile))}", options=["fit"])
+    if profile is not None:
+        check_output(profile)  # before minutes of measuring
     measured: list[Measured] = []
     earlier = [] if profile is None else _earlier(output, scenario)
     with RowFile(output, COLUMNS) as file, bar() as progress:
@@ -84,7 +86,7 @@ def measure_server(
     known = [*cases, *earlier]
     fitted = None if profile is None else fit_own(known, f"roofline validate server: {len(known)} loads, {_today()}")
     if fitted is not None and profile is not None:
-        write_text(profile, render(fitted.engine))
+        write_output(profile, render(fitted.engine))
     document = _document(name, scenario, cases, ended, output, fitted, profile, len(earlier))
     return {**document, "asked_output": plan.output}
 

@@ -326,8 +326,10 @@ def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
     if not prompt or not output:
         raise Unmapped("the lengths of prompt and output are not stated")
     text, each = line.cells["concurrency"].strip(), line.cells["batch_size"].strip()
-    stated = float(text) if text else 0.0
-    own = float(each) * parallel.data if each else stated
+    stated, each_own = ((parse_number(cell) if cell else 0.0) for cell in (text, each))
+    if stated is None or each_own is None:
+        raise Unmapped("the concurrency is no number")
+    own = each_own * parallel.data if each else stated
     concurrency = round(stated if stated and (parallel.data > 1 or not each) else own)
     if concurrency < 1:
         raise Unmapped("the concurrency is not stated")
@@ -345,8 +347,5 @@ def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
 
 def _milliseconds(line: Line, name: str) -> float | None:
     """Seconds of a measured time; None where it is missing, or no time."""
-    try:
-        value = float(line.cells[name])
-    except ValueError:
-        return None
-    return value * 1e-3 if 0 < value < 1e9 else None
+    value = parse_number(line.cells[name])
+    return value * 1e-3 if value is not None and 0 < value < 1e9 else None

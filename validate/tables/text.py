@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -121,13 +120,22 @@ def check_filled(lines: Sequence[Line], columns: Sequence[str], where: str) -> N
         refuse(empty, f"the column {quote(column)} is empty", where)
 
 
+PLAUSIBLE = (1e-15, 1e30)
+"""Smallest and largest figure in any unit, so that ratios of two are doubles."""
+
+
+def is_plausible(figure: float) -> bool:
+    """Whether a published or predicted figure lies in `PLAUSIBLE`."""
+    return PLAUSIBLE[0] <= figure <= PLAUSIBLE[1]
+
+
 def parse_number(text: str) -> float | None:
-    """A finite number, or None."""
+    """A number, 0 or of a plausible size, or None."""
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if value == 0 or is_plausible(abs(value)) else None
 
 
 def parse_count(text: str) -> int | None:

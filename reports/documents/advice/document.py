@@ -8,6 +8,7 @@ import numpy as np
 from msgspec.structs import asdict
 
 from roofline.advisor.advice import Advice, Recommendation
+from roofline.advisor.fitting import what_fits
 from roofline.advisor.rules import rules
 from roofline.advisor.search.goal import Goal
 from roofline.advisor.search.plan import Plan
@@ -40,10 +41,12 @@ def advice_document(advice: Advice) -> dict[str, Any]:
         "at": goal.at,
         "quality": str(goal.quality),
         "limits": dict(goal.limits.given),
+        "default_limits": goal.default,
         "load": None if not goal.loaded else _load(base),
         "command": base.command,
         "figures": _figures(base),
         "misses": _missed(base),
+        "fits_with": _fits_with(base),
         "findings": [
             {"rule": rule, **finite(picked(entry, "text", "share", "of", "evidence"))}
             for rule, entry in advice.bottlenecks
@@ -153,6 +156,7 @@ def _plan(plan: Plan, goal: Goal, base: Trial) -> dict[str, Any]:
         ],
         "nearest": {name: use * limits.get(name, 1.0) for name, use in plan.nearest.items()},
         "nearest_jointly": plan.jointly,
+        "closest": None if plan.closest is None else _closest(plan.closest, goal),
         "pareto": [
             {
                 "moves": sorted(move.name for move in choice.moves),
@@ -164,6 +168,28 @@ def _plan(plan: Plan, goal: Goal, base: Trial) -> dict[str, Any]:
         ],
         "combinations_simulated": plan.tried,
     }
+
+
+def _closest(trial: Trial, goal: Goal) -> dict[str, Any]:
+    """The combination that comes nearest to the limits, with what it reaches of each that it misses."""
+    limits = goal.limits.given
+    return {
+        "moves": list(trial.names),
+        "figures": _figures(trial),
+        "misses": _missed(trial),
+        "reached": {name: finite(trial.used[name] * limits[name]) for name in trial.missed if name in limits},
+        "command": trial.command,
+    }
+
+
+def _fits_with(base: Trial) -> list[dict[str, Any]]:
+    """The options that make a scenario fit on as many devices, the fastest first, with its tokens/s."""
+    scenario = base.scenario
+    if base.fits or base.goal.loaded or not scenario.asked:
+        return []
+    most = base.goal.limits.gpus or scenario.settings.parallel.devices
+    fits = (fit for fit in what_fits(scenario) if fit.scenario.settings.parallel.devices <= most)
+    return [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in fits]
 
 
 def rules_document() -> list[dict[str, Any]]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from roofline.advisor.search.breakeven import HELPS
-from roofline.advisor.search.goal import Objective
-from roofline.core.units import amount
+from roofline.advisor.search.goal import PRICES, Objective, Price
+from roofline.core.units import amount, count_text
 from roofline.reports.output.blocks import WIDTH, Block
 from roofline.reports.output.export import is_encoder
 
@@ -78,16 +78,67 @@ def _ordered(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def _headline(document: Mapping[str, Any]) -> str:
     plan, name = document["plan"], f"{document['model']} on {document['hardware']}"
     if not plan["feasible"]:
-        return f"{name}: no configuration meets all limits"
+        return f"{name}: no configuration meets all limits{_closest(document)}"
     objective, instead = OBJECTIVES[Objective(document["objective"])], _instead(document)
     if _unfit(document):
         reached = _amount(_objective(document, plan["steps"][-1]["figures"]), document["unit"])
-        return f"{name}: does not fit as it is; with {_steps(plan)}, {objective} is {reached}"
+        fits = [f"{entry['options']} ({count_text(entry['tokens_per_s'])} tokens/s)" for entry in document["fits_with"]]
+        first = f"it fits with {fits[0]}; " if fits else ""
+        return f"{name}: does not fit as it is; {first}with {_steps(plan)}, {objective} is {reached}"
     if plan["recommended"]:
-        return f"{name}: {_times(plan['times_better'])} times better by {_steps(plan)}"
+        worse = _given_up(document, plan["steps"][-1]["figures"], [step["price"] for step in plan["steps"]])
+        return f"{name}: {_times(plan['times_better'])} times better by {_steps(plan)}{worse}"
     if instead is not None:
-        return f"{name}: {_times(instead['times_better'])} times better by {_short(instead['move'])}"
+        worse = _given_up(document, instead["figures"], [instead["price"]])
+        return f"{name}: {_times(instead['times_better'])} times better by {_short(instead['move'])}{worse}"
     return f"{name}: no change {'is certain to improve' if _uncertain(plan) else 'improves'} {objective}"
+
+
+WORSE = 1.5
+"""How many times longer a latency gets before it is given up."""
+
+COSTS = {
+    "engineering": "engineering",
+    "calibration": "some accuracy",
+    "lossy": "quality",
+    "retraining": "training",
+}
+"""What the changes of a plan require, in words."""
+
+
+def _given_up(document: Mapping[str, Any], after: Mapping[str, Any], prices: Sequence[str]) -> str:
+    """What a plan gives up: latencies that get longer, and the dearest that its changes require."""
+    before, reading = document["figures"], document["at"]
+    lost = []
+    for name in ("ttft", "tpot"):
+        pair = [figures.get(name, {}).get(reading) for figures in (before, after)]
+        if None not in pair and pair[1] > WORSE * pair[0]:
+            lost.append(f"{name.upper()} of {_amount(pair[1], 's')} in place of {_amount(pair[0], 's')}")
+    dearest = max(prices, key=lambda price: PRICES.index(Price(price)), default="")
+    lost += [COSTS[dearest]] if dearest in COSTS else []
+    return f", for {_listed(lost)}" if lost else ""
+
+
+def _default_limits(document: Mapping[str, Any]) -> str:
+    """The limits that hold because none was given."""
+    if not document["default_limits"]:
+        return ""
+    limits = [f"{name.upper()} {_limit(name, value)}" for name, value in document["limits"].items() if name in LIMITS]
+    return f" within {_listed(limits)} (by default)"
+
+
+def _closest(document: Mapping[str, Any]) -> str:
+    """The combination nearest to the limits, and by how much it misses."""
+    closest = document["plan"]["closest"]
+    if closest is None or not closest["reached"]:
+        return ""
+    limits = document["limits"]
+    missed = [
+        f"{LIMITS[name]} of {_limit(name, limits[name])} by {_limit(name, value - limits[name])}"
+        for name, value in closest["reached"].items()
+    ]
+    by = _listed(list(map(_short, closest["moves"]))) or "the request as it is"
+    return f"; the nearest, {by}, misses {_listed(missed)}"
 
 
 def _unfit(document: Mapping[str, Any]) -> bool:
@@ -124,7 +175,8 @@ def _answer(document: Mapping[str, Any]) -> Iterator[str]:
     elif _unfit(document):
         yield f"{_sentence_case(objective)} is {value(plan['steps'][-1]['figures'])}{reading} with the plan."
     elif best is not None:
-        yield f"{_sentence_case(objective)} goes from {before} to {value(best['figures'])}{reading}."
+        within = _default_limits(document)
+        yield f"{_sentence_case(objective)} goes from {before} to {value(best['figures'])}{reading}{within}."
     elif end is not None and plan["times_better"]["mid"] > HELPS:
         change = f"from {before} to {value(end['figures'])}{reading}, {_times(plan['times_better'])} times better"
         yield f"With {_steps(plan)} {objective} goes {change}; the gain is uncertain."
@@ -242,7 +294,11 @@ def _header(document: Mapping[str, Any], first: str) -> tuple[str, ...]:
 def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
     plan = document["plan"]
     if not plan["steps"]:
-        yield _text("Plan", [f"No step: {plan['stopped']}."])
+        closest = plan["closest"]
+        if closest is None:
+            yield _text("Plan", [f"No step: {plan['stopped']}."])
+        else:
+            yield _text("Plan", ["None meets all limits. To reproduce the nearest:"], [closest["command"]])
         return
     title = "Plan: the gain of each step includes the steps before it"
     simulated = f"({plan['combinations_simulated']} combinations simulated)"

@@ -166,7 +166,7 @@
     Answer.rows(answers.map(({ value }) => value?.analysis), state.active, label);
     Draw.memory(emptied("memory"), own.analysis.memory);
     const { fits_with: ways = [] } = own.analysis.memory;
-    get("way").textContent = ways.length ? `It fits with ${ways.join(", or ")}.` : "\u00a0";
+    get("way").textContent = ways.length ? `It fits with ${ways.slice(0, 3).join(", or ")}.` : "\u00a0"; // one line
     Answer.notes(own.analysis, own.taken);
     await new Promise((resolve) => setTimeout(resolve)); // the totals may be painted, and a further change come in
     if (!again && !answers.some(({ value }) => !value)) await panel(own, setups);

@@ -49,7 +49,7 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     ops = [linear("q_proj", source, queries[0], formats, of_query)]
     gate = activation("attn_gate", formats.base, heads, 1 if spec.gate == "head" else value_width)
     if spec.gate:
-        ops.append(linear("q_gate_proj", source, gate, formats, component="q_proj"))
+        ops.append(linear("q_gate_proj", source, gate, formats, of_query and spec.gate is True, "q_proj"))
     if not spec.kv_shared:
         ops.append(linear("k_proj", source, new_keys[0], formats, of_key))
         made = _values(spec, new_keys[0], value_new, formats)

@@ -179,16 +179,21 @@ def _encoded(model: Model, source: Tensor, formats: Formats) -> list[Op]:
 def _projected(model: Model, source: Tensor, formats: Formats, prefix: str = "") -> list[Op]:
     """The projector of a vision encoder, or one of its copies for the output of an earlier layer (DeepStack)."""
     ops: list[Op] = []
+    given = model.projector_bias
+    biased = given if isinstance(given, tuple) else (given,) * len(model.projector)
     for index, width in enumerate(model.projector):
         # The first width is the projector's input: positions are merged where it exceeds the hidden size.
         if index == 0:
             merged = Tensor(
-                source.name, Role.ACTIVATION, (BATCH, QUERIES / (width / model.hidden), width), source.format
+                source.name,
+                Role.ACTIVATION,
+                (BATCH, QUERIES / (width / model.hidden * model.pool), width),
+                source.format,
             )
             source = merged
             continue
         target = Tensor(f"{prefix}projected_{index}", Role.ACTIVATION, (*source.shape[:-1], width), formats.base)
-        ops.append(linear(f"{prefix}projector_{index}", source, target, formats, model.projector_bias, "projector"))
+        ops.append(linear(f"{prefix}projector_{index}", source, target, formats, biased[index - 1], "projector"))
         if index < len(model.projector) - 1:
             acted = replace(target, name=f"{prefix}projector_activated_{index}")
             act = f"{prefix}projector_act_{index}"

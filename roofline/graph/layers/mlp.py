@@ -243,10 +243,10 @@ def _shared_experts(
     activated = activation("shared_activated", formats.activations, spec.shared_width)
     output = activation("shared_output", formats.base, hidden)
     ops = [
-        *([linear("shared_gate_proj", source, gate, formats, component="gate_proj")] if spec.gated else []),
-        linear("shared_up_proj", source, up, formats, component="up_proj"),
+        *([linear("shared_gate_proj", source, gate, formats, spec.shared_bias, "gate_proj")] if spec.gated else []),
+        linear("shared_up_proj", source, up, formats, spec.shared_bias, "up_proj"),
         _activate("shared_act", spec, gate, up, activated),
-        linear("shared_down_proj", activated, output, formats, component="down_proj"),
+        linear("shared_down_proj", activated, output, formats, spec.shared_bias, "down_proj"),
     ]
     if spec.shared_gate:
         weight = activation("shared_weight", formats.base, 1)

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,20 @@ from roofline.specs.huggingface import mla as latent
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import (
     ATTENTION_BIAS,
+    NO_DEFAULTS,
     Config,
     Reader,
     Spec,
     attention_section,
     base_spec,
+    class_defaults,
     gated_mlp,
     layer_types,
     plain_mlp,
+    read_layers,
     spec_with_pattern,
 )
+from roofline.specs.huggingface.kinds import reject_other_kinds
 from roofline.specs.huggingface.model_wide import complete_spec, reject_drafts
 from roofline.specs.huggingface.quantization import SECTION, quantization
 from roofline.specs.huggingface.unet import CLASS, unet_spec
@@ -76,9 +79,6 @@ UNSUPPORTED_FEATURES: Mapping[str, str] = {
 }
 """The features of these `model_type`s that a spec cannot express."""
 
-NOT_MISSPELT = frozenset({"gpt_neo", "mbart", "nemotron"})
-"""Unsupported architectures whose `model_type` resembles a supported one."""
-
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """The keys of the text decoder in multimodal files."""
 
@@ -113,10 +113,12 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     SpecError for a missing key, a value of the wrong type, an unsupported `model_type`, and for a key with an effect
     that a spec cannot express.
     """
-    config = Config(content, where)
+    kind = content.get("model_type")
+    config = Config(content, where, defaults=class_defaults(kind) if isinstance(kind, str) else NO_DEFAULTS)
     if config.text("_class_name", None) == CLASS:
         return {"name": (name or "unet")[:80], **unet_spec(config)}
     reject_drafts(config)
+    reject_other_kinds(content, where)
     model_type = config.text("model_type")
     readers = {**TEXT_DECODERS, **READERS}
     if model_type in UNSUPPORTED_FEATURES and model_type not in readers:
@@ -125,40 +127,26 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
             f"unsupported model_type {quote(model_type)}: specs cannot express {UNSUPPORTED_FEATURES[model_type]}",
         )
     if model_type not in readers:
-        raise SpecError(where, f"unsupported model_type {quote(model_type)}{_alternative(config, model_type, readers)}")
+        raise SpecError(where, f"unsupported model_type {quote(model_type)}{_alternative(config, readers)}")
     given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()
     chosen = (name or given or "model")[:80]
-    spec = complete_spec(config, readers[model_type](config), chosen)
+    spec = complete_spec(config, read_layers(config, readers[model_type]), chosen)
     plain = {"name": chosen, "dtype": _dtype(config), **spec}
     return {**plain, **quantization(config, modelopt, plain)}
 
 
-def _alternative(config: Config, model_type: str, readers: Mapping[str, Reader]) -> str:
-    """The alternative to an unsupported `model_type`: a similar name, a supported text decoder, or a YAML spec."""
-    near = _nearest(model_type, readers)
-    meant = f"; did you mean {quote(near)}? Or" if near else ";"
+def _alternative(config: Config, readers: Mapping[str, Reader]) -> str:
+    """The alternative to an unsupported `model_type`: a supported text decoder, or a YAML spec.
+
+    No similar name: programs write these files, and one letter tells models apart (olmo, olmoe).
+    """
     for key in TEXT_CONFIGS:
         nested = config.content.get(key)
         kind = nested.get("model_type") if isinstance(nested, dict) else None
         if isinstance(kind, str) and kind in readers:
             formats = f" with the {quote(SECTION)}" if config.content.get(SECTION) else ""
-            return f"{meant} its {quote(key)}, saved{formats} as a file of its own, is read as {quote(kind)}"
-    return f"{meant} describe it in a model spec (YAML) instead"
-
-
-CLOSE = 0.88
-"""The `difflib` similarity from which a name counts as misspelt: about one letter in five or more."""
-
-
-def _nearest(name: str, known: Iterable[str]) -> str | None:
-    """The name of `known` that `name` misspells; names with other digits are other models."""
-
-    def digits(text: str) -> list[str]:
-        return [char for char in text if char.isdigit()]
-
-    plain = name[:60].lower().replace("-", "_")
-    alike = [option for option in known if digits(option) == digits(plain)]
-    return None if plain in NOT_MISSPELT else next(iter(get_close_matches(plain, alike, 1, CLOSE)), None)
+            return f"; its {quote(key)}, saved{formats} as a file of its own, is read as {quote(kind)}"
+    return "; describe it in a model spec (YAML) instead"
 
 
 def _dtype(config: Config) -> str:

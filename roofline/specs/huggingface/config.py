@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, quote, suggest
 
 Spec: TypeAlias = dict[str, Any]
@@ -20,17 +24,52 @@ ACTIVATIONS: Mapping[str, str] = {
     **dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu"), "gelu"),
 }
 
+NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})
+
+SIZES = frozenset(
+    {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"}
+    | {"d_model", "ffn_dim", "n_embd", "n_head", "n_heads", "n_layer", "n_layers"}
+)
+"""Keys that a model's own file must have; sections leave out those that are as in their class."""
+
+
+@lru_cache(maxsize=1)
+def _class_defaults() -> Mapping[str, Mapping[str, Any]]:
+    return read_mapping(Path(__file__).with_name("class_defaults.yaml"))
+
+
+def class_defaults(model_type: str, section: bool = False) -> Mapping[str, Any]:
+    """What the class of a `model_type` takes for missing keys, for its file or for a section; see the YAML file."""
+    found = _class_defaults().get(model_type, NO_DEFAULTS)
+    return found if section else {key: value for key, value in found.items() if key not in SIZES}
+
+
+PER_LAYER = "per_layer_config"
+"""Keys that differ in single layers, by the layers' numbers (Transformers 5)."""
+
 
 class Config:
     """Typed access to a config.json: the first of several key spellings, else a default, else an error.
 
-    `read`: the keys read so far, of all sections of the file together.
+    A missing key has the value of the class in Transformers (`defaults`), a null the reader's own default. `read`: the
+    keys read so far, of all sections of the file together.
     """
 
-    def __init__(self, content: Mapping[str, Any], where: str, read: set[str] | None = None) -> None:
+    def __init__(
+        self,
+        content: Mapping[str, Any],
+        where: str,
+        read: set[str] | None = None,
+        defaults: Mapping[str, Any] = NO_DEFAULTS,
+    ) -> None:
         self.content = content
         self.where = where
         self.read: set[str] = set() if read is None else read
+        self.defaults = defaults
+
+    def replaced(self, content: Mapping[str, Any]) -> Config:
+        """The same section with other content."""
+        return Config(content, self.where, self.read, self.defaults)
 
     def _find(self, names: tuple[str, ...], default: Any, kinds: tuple[type, ...], expected: str) -> Any:
         self.read.update(names)
@@ -41,6 +80,8 @@ class Config:
             if type(value) not in kinds:
                 raise SpecError(self.where, f"{quote(name)} must be {expected}, got {quote(value)}")
             return value
+        if not any(name in self.content for name in names):
+            default = next((self.defaults[name] for name in names if name in self.defaults), default)
         if default is _REQUIRED:
             raise SpecError(self.where, f"the key {quote(names[0])} is missing")
         return default
@@ -56,6 +97,10 @@ class Config:
     def tokens(self, *names: str, default: Any = None) -> Any:
         """A length in tokens; null or a missing key is the default."""
         return self.integer(*names, default=default, most=10**9)
+
+    def window(self, *names: str) -> int | None:
+        """A window in tokens, by default `sliding_window`; null, and the 0 that Transformers 5 writes, are none."""
+        return self.integer(*(names or ("sliding_window",)), default=None, least=0, most=10**9) or None
 
     def natural(self, *names: str, default: int = 0) -> int:
         """An integer that may be 0."""
@@ -113,12 +158,12 @@ class Config:
         value = {} if value is None else value
         if not isinstance(value, dict):
             raise SpecError(self.where, f"{quote(name)} must be a mapping")
-        return Config(value, self.where, self.read)
+        return Config(value, self.where, self.read, self.defaults.get(name, NO_DEFAULTS) if value else NO_DEFAULTS)
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
         """The configuration with class defaults for missing keys."""
         given = {key: value for key, value in self.content.items() if value is not None}
-        return Config({**defaults, **given}, self.where, self.read)
+        return self.replaced({**defaults, **given})
 
     def reject(self, *names: str, reason: str = "is not supported") -> None:
         """Raise SpecError for a key that enables a feature that specs cannot express."""
@@ -154,19 +199,18 @@ def attention_section(
     config: Config,
     bias: tuple[str, bool] | None = None,
     head_dim: int | None = None,
-    kv_heads: int | None = None,
     **parts: Any,
 ) -> Spec:
     """The attention section: the sizes of the file, and `parts`.
 
-    `head_dim` and `kv_heads` are class defaults; without, heads have hidden / heads elements, and as many KV heads as
-    query heads. `bias`: the key of the biases of all four projections, and its class default.
+    Without `head_dim`, that of a file that gives none, heads have hidden / heads elements; without KV heads there are
+    as many as query heads. `bias`: the key of the biases of all four projections, and its default.
     """
     heads = config.integer("num_attention_heads")
     width = config.integer("head_dim", default=head_dim)
     return {
         "heads": heads,
-        "kv_heads": config.integer("num_key_value_heads", default=kv_heads or heads),
+        "kv_heads": config.integer("num_key_value_heads", default=heads),
         **({"head_dim": width} if width else {}),
         **({} if bias is None else dict.fromkeys(("qkv_bias", "output_bias"), config.flag(*bias))),
         **parts,
@@ -207,6 +251,47 @@ def layer_types(config: Config, names: Mapping[str, str]) -> list[str] | None:
     ):
         raise SpecError(config.where, f"'layer_types' must name {layers} layers, each one of {', '.join(names)}")
     return [names[entry] for entry in given]
+
+
+def read_layers(config: Config, reader: Reader) -> Spec:
+    """The spec that a reader makes of a file, with the keys of single layers under `per_layer_config`.
+
+    A layer is what the reader makes of the whole file with that layer's keys. Raises SpecError for keys that it does
+    not read, and for those that are not a layer's.
+    """
+    spec, changes = reader(config), config.section(PER_LAYER)
+    if not changes.content:
+        return spec
+    names = _expanded(spec)
+    blocks = {name: spec.get("blocks", {}).get(name, {}) for name in names}
+    for key in changes.content:
+        layer = int(key) if key.isdecimal() and len(key) < 7 else len(names)
+        given = changes.section(key).content
+        unread = [name for name in given if name not in config.read or name == "num_hidden_layers"]
+        if layer >= len(names) or unread:
+            raise SpecError(config.where, f"'{PER_LAYER}': {quote(unread[0] if unread else key)} is not read")
+        other = reader(config.replaced({**config.content, **given}))
+        changed = {part: value for part, value in other.items() if value != spec.get(part) and part != "blocks"}
+        if _expanded(other) != _expanded(spec) or not all(isinstance(value, dict) for value in changed.values()):
+            raise SpecError(config.where, f"'{PER_LAYER}': layer {key} differs in more than its own parts")
+        block = _merged(changed, other.get("blocks", {}).get(names[layer], {}))
+        name = next((name for name, known in blocks.items() if known == block), f"{names[layer]}_{key}")
+        blocks[name] = block
+        names[layer] = name
+    used = {name: blocks[name] for name in dict.fromkeys(names)}
+    return {**spec, "layers": {"count": len(names), "pattern": names}, "blocks": used}
+
+
+def _expanded(spec: Spec) -> list[str]:
+    """The block of every layer of a spec."""
+    if isinstance(spec["layers"], int):
+        return ["layer"] * spec["layers"]
+    period: list[str] = []
+    for entry in spec["layers"]["pattern"]:
+        times, _, name = entry.rpartition(" x ")
+        period += [name] * (int(times) if times else 1)
+    count: int = spec["layers"]["count"]
+    return (period * -(-count // len(period)))[:count]
 
 
 def spec_with_pattern(base: Spec, parts: Mapping[str, Spec], *axes: Sequence[str]) -> Spec:

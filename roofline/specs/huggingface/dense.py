@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import (
     ATTENTION_BIAS,
     LAYER_NORM,
+    PER_LAYER,
     RMS,
     Config,
     Reader,
@@ -32,14 +32,8 @@ def _llama(config: Config) -> Spec:
 
 
 def _phi3(config: Config) -> Spec:
-    attention = attention_section(config, window=config.tokens("sliding_window"))
+    attention = attention_section(config, window=config.window())
     return base_spec(config, attention=attention, mlp=gated_mlp(config))
-
-
-def _mistral(config: Config) -> Spec:
-    """A window of null is none, a missing one the class default."""
-    given = "sliding_window" in config.content
-    return _phi3(config if given else config.with_defaults({"sliding_window": 4096}))
 
 
 def qwen_windows(config: Config, spec: Spec) -> Spec:
@@ -52,7 +46,7 @@ def qwen_windows(config: Config, spec: Spec) -> Spec:
     layers = spec["layers"]
     full = min(config.integer("max_window_layers", default=28, least=0), layers)
     pattern = [f"{full} x full", *([f"{layers - full} x windowed"] if layers > full else [])]
-    window = config.tokens("sliding_window", default=4096)
+    window = config.window()
     blocks = {"full": {}, "windowed": {"attention": {"window": window}}}
     return {**spec, "layers": {"count": layers, "pattern": pattern}, "blocks": blocks}
 
@@ -73,32 +67,18 @@ def _gemma2(config: Config) -> Spec:
         config,
         tied=True,
         layers={"count": layers, "pattern": layer_types(config, WINDOWED) or ["local", "global"]},
-        blocks={"local": {"attention": {"window": config.tokens("sliding_window", default=4096)}}, "global": {}},
+        blocks={"local": {"attention": {"window": config.window()}}, "global": {}},
         attention=attention_section(config, ATTENTION_BIAS, head_dim=256),
         mlp={**gated_mlp(config), "activation": config.activation("hidden_activation", default="gelu")},
         norm={"kind": "rmsnorm", "placement": "sandwich"},
     )
 
 
-_GEMMA3_TEXT: Mapping[str, Any] = {
-    "vocab_size": 262208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "max_position_embeddings": 131072,
-    "sliding_window": 4096,
-}
-
-
 def _gemma3_text(config: Config) -> Spec:
-    full = config.with_defaults(_GEMMA3_TEXT)
-    spec = _gemma2(full)
-    period = full.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    spec = _gemma2(config)
+    period = config.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
     pattern = [f"{period - 1} x local", "global"] if period > 1 else ["global"]
-    spec["layers"]["pattern"] = layer_types(full, WINDOWED) or pattern
+    spec["layers"]["pattern"] = layer_types(config, WINDOWED) or pattern
     spec["attention"]["qk_norm"] = True
     return spec
 
@@ -106,19 +86,25 @@ def _gemma3_text(config: Config) -> Spec:
 def _gemma4_text(config: Config) -> Spec:
     """Layers without a window have heads of their own size, and may take the projected keys for values.
 
-    With experts every layer also has a dense block, which is described as a shared expert; its further norms and the
-    router's scale, a few thousand weights per layer, are left out. Sizes must be in the file: the class defaults differ
-    from Gemma 3's.
+    Files of Transformers 5 list the sizes of these layers under `per_layer_config`. With experts every layer also has a
+    dense block, which is described as a shared expert; its three further norms and the router's scale are stored, and
+    not run.
     """
-    for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "hidden_size_per_layer_input"):
-        config.integer(key, least=0)
-    config.reject("hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp")
-    spec = _gemma3_text(config.with_defaults({"num_key_value_heads": 4, "sliding_window": 512}))
+    if config.integer("hidden_size_per_layer_input", least=0):
+        raise SpecError(config.where, "'hidden_size_per_layer_input': per-layer embeddings are not supported")
+    config.reject("num_kv_shared_layers", "use_double_wide_mlp")
+    spec = _gemma3_text(config)
+    kinds = layer_types(config, WINDOWED) or [
+        "global" if (at + 1) % 6 == 0 else "local" for at in range(config.layers())
+    ]
+    spec["layers"]["pattern"] = [*kinds[:-1], "global"]  # the class makes the last layer one without a window
     spec["attention"]["values"] = "normalised"
-    spec["blocks"]["global"] = {"attention": {"head_dim": config.integer("global_head_dim", default=512)}}
+    listed = config.content.get(PER_LAYER) is not None
+    sizes = {} if listed else {"head_dim": config.integer("global_head_dim", default=512)}
     if config.flag("attention_k_eq_v", False):
         kv_heads = config.integer("num_global_key_value_heads", default=spec["attention"]["kv_heads"])
-        spec["blocks"]["global"]["attention"] |= {"kv_heads": kv_heads, "values": "keys"}
+        sizes |= {"values": "keys"} if listed else {"kv_heads": kv_heads, "values": "keys"}
+    spec["blocks"]["global"] = {"attention": sizes}
     if config.flag("enable_moe_block", False):
         dense = spec.pop("mlp")
         spec["moe"] = {
@@ -130,6 +116,7 @@ def _gemma4_text(config: Config) -> Spec:
             "router_bias": True,
         }
         del spec["moe"]["bias"]
+        spec["extra_parameters"] = 4 * spec["hidden"] * spec["layers"]["count"]
     return spec
 
 
@@ -189,6 +176,13 @@ def _cohere(config: Config) -> Spec:
 _NORM_OF_OUTPUT: Spec = {"kind": "rmsnorm", "placement": "output"}
 
 
+def _olmo(config: Config) -> Spec:
+    """The first OLMo: layer norms without weights; `clip_qkv` bounds what is there anyway."""
+    norm = {"kind": "layernorm", "weight": False}
+    attention = attention_section(config, ATTENTION_BIAS)
+    return base_spec(config, attention=attention, mlp=gated_mlp(config), norm=norm)
+
+
 def _olmo2(config: Config) -> Spec:
     attention = attention_section(config, ATTENTION_BIAS, qk_norm="full")
     return base_spec(config, attention=attention, mlp=gated_mlp(config), norm=_NORM_OF_OUTPUT)
@@ -202,7 +196,7 @@ def _windowed_but_every_fourth(config: Config, base: Spec, rotates: bool) -> Spe
     kinds = layer_types(config, WINDOWED) or [
         "local" if (index + 1) % 4 else "global" for index in range(config.layers())
     ]
-    local = {"attention": {"window": config.tokens("sliding_window", default=4096)}}
+    local = {"attention": {"window": config.window()}}
     return spec_with_pattern(base, {"local": local, "global": {} if rotates else _NO_POSITIONS}, kinds)
 
 
@@ -213,14 +207,14 @@ def _cohere2(config: Config) -> Spec:
 
 def _ernie4_5(config: Config) -> Spec:
     config.reject("use_bias")
-    return _llama(config.with_defaults({"tie_word_embeddings": True}))
+    return _llama(config)
 
 
 def _exaone4(config: Config) -> Spec:
     """EXAONE 4.0; without `sliding_window`, as in its 1.2B model, no layer has a window and all rotate."""
     attention = attention_section(config, qk_norm=True)
     base = base_spec(config, attention=attention, mlp=gated_mlp(config), norm=_NORM_OF_OUTPUT)
-    return base if config.tokens("sliding_window") is None else _windowed_but_every_fourth(config, base, rotates=False)
+    return base if config.window() is None else _windowed_but_every_fourth(config, base, rotates=False)
 
 
 def _olmo3(config: Config) -> Spec:
@@ -242,7 +236,7 @@ def _smollm3(config: Config) -> Spec:
     if len(rotating) != layers:
         raise SpecError(config.where, f"'no_rope_layers' must have an entry for each of {layers} layers")
     kinds = ["rotary" if turns else "unrotated" for turns in rotating]
-    base = _llama(config.with_defaults({"num_key_value_heads": 4, "tie_word_embeddings": True}))
+    base = _llama(config)
     return spec_with_pattern(base, {"rotary": {}, "unrotated": _NO_POSITIONS}, kinds)
 
 
@@ -299,16 +293,14 @@ READERS: Mapping[str, Reader] = {
     "ernie4_5": _ernie4_5,
     "exaone4": _exaone4,
     "gemma2": _gemma2,
-    # The text decoders of multimodal models; their vision encoders are not part of the spec.
-    "gemma3": lambda config: _gemma3_text(config.section("text_config")),
     "gemma3_text": _gemma3_text,
-    "gemma4": lambda config: _gemma4_text(config.section("text_config")),
     "gemma4_text": _gemma4_text,
     "internlm": _internlm,
     "internlm2": _internlm,
     "llama": _llama,
-    "mistral": _mistral,
+    "mistral": _phi3,
     "nemotron-nas": _nemotron_nas,
+    "olmo": _olmo,
     "olmo2": _olmo2,
     "olmo3": _olmo3,
     "phi3": _phi3,

@@ -171,8 +171,11 @@ def _bart(config: Config) -> Spec:
     if not config.flag("normalize_embedding", True):
         parts["embedding_norm"] = False
     encoder, decoder = _halves(config, **parts)
-    encoder |= {"vocabulary": decoder["vocabulary"], "tied_embeddings": True}
-    return {**decoder, "max_context": context, "tied_embeddings": True, "tower": encoder}
+    tied = config.flag("tie_word_embeddings", True)
+    encoder |= {"vocabulary": decoder["vocabulary"], "tied_embeddings": tied}
+    # The class keeps the table that both halves would share.
+    unused = {} if tied else {"extra_parameters": decoder["vocabulary"] * decoder["hidden"]}
+    return {**decoder, "max_context": context, "tied_embeddings": tied, "tower": encoder, **unused}
 
 
 def _whisper(config: Config) -> Spec:
@@ -195,7 +198,7 @@ def _whisper(config: Config) -> Spec:
         **decoder,
         "max_context": context,
         "positions": {"kind": "learned", "count": context},
-        "tied_embeddings": True,
+        "tied_embeddings": config.flag("tie_word_embeddings", True),
         "tower_tokens": frames,
         "tower": encoder,
     }

@@ -24,7 +24,11 @@ def _opt(config: Config) -> Spec:
             "activation": config.activation("activation_function", default="relu"),
             "bias": biased,
         },
-        norm={"kind": "layernorm", "placement": "pre" if pre else "post"},
+        norm={
+            "kind": "layernorm",
+            "placement": "pre" if pre else "post",
+            "weight": config.flag("layer_norm_elementwise_affine", True),
+        },
         positions={"kind": "learned", "count": context + 2},  # the table starts with two unused rows
         final_norm=pre and not config.flag("_remove_final_layer_norm", False),
         **({"embedding_width": width} if width != hidden else {}),
@@ -51,7 +55,7 @@ def _falcon(config: Config) -> Spec:
     # Older decoders ignore num_kv_heads and have one key and value head if multi_query, else as many as heads.
     kv_heads = given if grouped or not config.flag("multi_query", True) else 1
     parallel = grouped or config.flag("parallel_attn", True)
-    two_norms = grouped and config.integer("num_ln_in_parallel_attn", default=2) == 2
+    two_norms = config.integer("num_ln_in_parallel_attn", default=2 if grouped else 1) == 2
     hidden, biased = config.integer("hidden_size", "n_embed"), config.flag("bias", False)
     return {
         "hidden": hidden,
@@ -99,7 +103,11 @@ def _gptj(config: Config) -> Spec:
 def _gpt2(config: Config) -> Spec:
     context = config.tokens("n_positions", "max_position_embeddings", default=1024)
     positions = {"kind": "learned", "count": context}
-    return _gpt_spec(config, tied=True, biased=True, max_context=context, positions=positions)
+    spec = _gpt_spec(config, tied=True, biased=True, max_context=context, positions=positions)
+    if config.flag("add_cross_attention", False):
+        # Stored, and not run without an encoder: projections of query, key, value and output, and a norm.
+        spec["extra_parameters"] = spec["layers"] * (4 * spec["hidden"] ** 2 + 6 * spec["hidden"])
+    return spec
 
 
 def _bloom(config: Config) -> Spec:

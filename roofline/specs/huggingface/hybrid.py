@@ -38,17 +38,18 @@ def _jamba(config: Config) -> Spec:
     attention_offset = config.natural("attn_layer_offset", default=4)
     expert_period = config.integer("expert_layer_period", default=2)
     expert_offset = config.natural("expert_layer_offset", default=1)
-    window = config.tokens("sliding_window")
+    window = config.window()
+    several = config.integer("num_experts") > 1  # one expert is an MLP without a router (JambaDecoderLayer)
     return spec_with_pattern(
         base_spec(config, positions="none"),
         {
-            "attention": {"attention": attention_section(config, kv_heads=8, window=window)},
+            "attention": {"attention": attention_section(config, window=window)},
             "mamba": {"mamba": mamba},
             "moe": {"moe": moe_section(config, experts=16, top_k=2)},
             "dense": {"mlp": gated_mlp(config)},
         },
         ["attention" if index % attention_period == attention_offset else "mamba" for index in range(layers)],
-        ["moe" if index % expert_period == expert_offset else "dense" for index in range(layers)],
+        ["moe" if several and index % expert_period == expert_offset else "dense" for index in range(layers)],
     )
 
 
@@ -89,11 +90,17 @@ def _nemotron_h(config: Config) -> Spec:
         mlp = {**plain_mlp(config, width, config.flag("mlp_bias", False)), "activation": activation}
         parts["mlp"] = {"mlp": mlp}
     if "moe" in kinds:
-        shared = config.natural("moe_shared_expert_intermediate_size") * config.natural("n_shared_experts", default=1)
+        # `n_shared_experts` is without effect: the width is that of all (NemotronHMoE of Transformers).
+        shared = config.natural("moe_shared_expert_intermediate_size")
         latent = config.natural("moe_latent_size")
         moe = moe_section(config, "moe_intermediate_size", shared_width=shared, router_bias=True, latent=latent)
+        moe["shared_bias"] = config.flag("mlp_bias", False)
         parts["moe"] = {"moe": {**moe, "gated": False, "activation": activation}}
-    base = base_spec(config.with_defaults({"num_hidden_layers": len(kinds)}), positions="none")
+    # The class has an LM head of its own, whatever `tie_word_embeddings` says.
+    base = {
+        **base_spec(config.with_defaults({"num_hidden_layers": len(kinds)}), positions="none"),
+        "tied_embeddings": False,
+    }
     return spec_with_pattern(base, parts, kinds)
 
 

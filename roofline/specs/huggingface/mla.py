@@ -4,39 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from roofline.core.errors import SpecError, quote
 from roofline.specs.huggingface.config import Config, Reader, Spec, base_spec, gated_mlp, layer_types
 from roofline.specs.huggingface.moe import moe_section, moe_spec, sparse_layers
 
 
-def _mla_section(config: Config, **defaults: Any) -> Spec:
+def _mla_section(config: Config, value_dim: int | None = None) -> Spec:
     """The latent_attention section (MLA); a q_lora_rank of null projects queries directly."""
     config.reject("attention_bias")
     if not config.flag("use_mla", True):
         owner = quote(config.text("model_type"))
         raise SpecError(config.where, f"'use_mla': only MLA is supported for model_type {owner}")
-    full = config.with_defaults(defaults)
-    # A null here means no bottleneck, where a missing key means the class default.
-    rank = config.content["q_lora_rank"] if "q_lora_rank" in config.content else defaults.get("q_lora_rank")
+    rank = config.integer("q_lora_rank", default=None)
     return {
-        "heads": full.integer("num_attention_heads"),
-        "kv_rank": full.integer("kv_lora_rank"),
-        "nope_dim": full.integer("qk_nope_head_dim"),
-        "rope_dim": full.integer("qk_rope_head_dim"),
-        "value_dim": full.integer("v_head_dim"),
-        **({} if rank is None else {"q_rank": full.integer("q_lora_rank")}),
+        "heads": config.integer("num_attention_heads"),
+        "kv_rank": config.integer("kv_lora_rank"),
+        "nope_dim": config.integer("qk_nope_head_dim"),
+        "rope_dim": config.integer("qk_rope_head_dim"),
+        "value_dim": config.integer("v_head_dim", **({"default": value_dim} if value_dim else {})),
+        **({} if rank is None else {"q_rank": rank}),
     }
-
-
-_DEEPSEEK: Mapping[str, int] = {
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-}
 
 
 def _deepseek(
@@ -47,14 +35,18 @@ def _deepseek(
     router_bias: bool,
     mixers: Sequence[list[str]] = (),
     parts: Mapping[str, Spec] = MappingProxyType({}),
+    biased: bool = False,
 ) -> Spec:
     """First layers dense, then MoE with shared experts; `dense` and `shared` are the class defaults.
 
-    `mixers`: the key in `parts` of each layer's mixer, if layers differ.
+    `mixers`: the key in `parts` of each layer's mixer, if layers differ. `biased`: dense blocks and shared experts.
     """
     width = config.integer("moe_intermediate_size")
     shared_width = config.natural("n_shared_experts", default=shared) * width
     moe = moe_section(config, "moe_intermediate_size", shared_width=shared_width, router_bias=router_bias)
+    if biased:
+        moe["shared_bias"] = shared_width > 0
+        parts = {**parts, "dense": {"mlp": gated_mlp(config, bias=True)}}
     first, period = config.natural("first_k_dense_replace", default=dense), config.integer("moe_layer_freq", default=1)
     counted = [index >= first and index % period == 0 for index in range(config.layers())]
     sparse = sparse_layers(config, counted)
@@ -64,12 +56,13 @@ def _deepseek(
 
 
 def _deepseek_v2(config: Config) -> Spec:
-    return _deepseek(config, _mla_section(config, **_DEEPSEEK), dense=0, shared=2, router_bias=False)
+    biased = config.flag("mlp_bias", False)
+    return _deepseek(config, _mla_section(config), dense=0, shared=2, router_bias=False, biased=biased)
 
 
 def _deepseek_v3(config: Config) -> Spec:
     """Also Kimi K2. The bias that the router adds to select experts has no key."""
-    return _deepseek(config, _mla_section(config, **_DEEPSEEK), dense=3, shared=1, router_bias=True)
+    return _deepseek(config, _mla_section(config), dense=3, shared=1, router_bias=True)
 
 
 def _deepseek_v32(config: Config) -> Spec:
@@ -84,7 +77,7 @@ def _deepseek_v32(config: Config) -> Spec:
         "full": {"latent_attention": {"indexer": indexer}},
         "shared": {"latent_attention": {"indexer": {**indexer, "shared": True}}},
     }
-    latent = _mla_section(config, **_DEEPSEEK)
+    latent = _mla_section(config)
     mixers = [_indexer_types(config)]
     return _deepseek(config, latent, dense=3, shared=1, router_bias=True, mixers=mixers, parts=parts)
 
@@ -115,15 +108,15 @@ def _indexer_types(config: Config) -> list[str]:
 
 def _glm4_moe_lite(config: Config) -> Spec:
     """GLM-4.7-Flash: DeepSeek-V3's layers with MLA of GLM's sizes."""
-    latent = _mla_section(config, **{**_DEEPSEEK, "q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256})
-    return _deepseek(config, latent, dense=1, shared=1, router_bias=True)
+    return _deepseek(config, _mla_section(config), dense=1, shared=1, router_bias=True)
 
 
 def _minicpm3(config: Config) -> Spec:
     """Dense; values are hidden / heads wide, and the embedding is tied, where the file does not say so."""
     value_dim = config.integer("hidden_size") // config.integer("num_attention_heads")
-    latent = _mla_section(config, v_head_dim=value_dim)
-    return base_spec(config, tied=True, latent_attention=latent, mlp=gated_mlp(config))
+    latent = _mla_section(config, value_dim)
+    mlp = gated_mlp(config, config.flag("mlp_bias", False))
+    return base_spec(config, tied=True, latent_attention=latent, mlp=mlp)
 
 
 READERS: Mapping[str, Reader] = {

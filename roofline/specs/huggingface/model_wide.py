@@ -43,7 +43,7 @@ def _draft(config: Config, what: str, technique: str) -> SpecError:
 
 
 TEXT_ONLY = ("gemma3", "gemma4", "kimi_k25")
-"""Multimodal models of which only the text decoder is supported."""
+"""Multimodal models that are read as their text decoder alone: Kimi K2.5, and files of Gemma that describe no tower."""
 
 TOWERS = ("vision_config", "audio_config", "mm_vision_tower", "vision_tower")
 """Keys of encoders beside the text decoder."""
@@ -52,6 +52,8 @@ UNREAD: Mapping[str, str] = {
     "alibi": "a bias by distance",
     "alibi_starting_size": "a bias by distance",
     "mlp_layer_types": "which layers have experts",
+    "add_cross_attention": "attention to another model",
+    "num_kv_shared_layers": "layers that read the keys of others",
 }
 """The meaning of keys that are an error if the family's reader has not read them."""
 
@@ -70,7 +72,7 @@ def complete_spec(config: Config, spec: Spec, name: str) -> Spec:
         for key, meaning in UNREAD.items():
             if place.content.get(key) and key not in config.read and not _is_implied(place, spec, key):
                 raise SpecError(config.where, f"{quote(key)}: {meaning} is not read for model_type {quote(model_type)}")
-    if model_type in TEXT_ONLY:
+    if model_type in TEXT_ONLY and "tower" not in spec:
         spec = {**spec, "title": f"{name} (text decoder only)"}
     else:
         _reject_towers(config)
@@ -116,7 +118,8 @@ def _layer_types(config: Config, spec: Spec) -> Spec:
             raise SpecError(config.where, "'layer_types': windows are not read where layers differ in other ways too")
         return spec
     attention = dict(spec["attention"])
-    window = config.tokens("sliding_window", default=attention.pop("window", None))
+    own = attention.pop("window", None)
+    window = config.window() or own
     base = {**spec, "attention": attention}
     if not windowed:
         return base

@@ -58,7 +58,7 @@ def sparse_layers(config: Config, otherwise: list[bool]) -> list[bool]:
 
 
 def _mixtral(config: Config) -> Spec:
-    attention = attention_section(config, kv_heads=8, window=config.tokens("sliding_window"))
+    attention = attention_section(config, window=config.window())
     return base_spec(config, attention=attention, moe=moe_section(config, experts=8, top_k=2))
 
 
@@ -80,12 +80,12 @@ def _qwen3_moe(config: Config) -> Spec:
 
 def _gpt_oss(config: Config) -> Spec:
     """Every other layer has a window, the first one included; biases everywhere, a sink a head."""
-    attention = attention_section(config, ("attention_bias", True), head_dim=64, kv_heads=8, sinks=True)
+    attention = attention_section(config, ("attention_bias", True), head_dim=64, sinks=True)
     # The activation is a clamped variant of SiLU; the router's bias and the experts' have no key.
     moe = moe_section(config, experts=128, top_k=4, router_bias=True, bias=True)
     layers = config.layers()
     kinds = layer_types(config, WINDOWED) or (["local", "global"] * layers)[:layers]
-    window = config.tokens("sliding_window", default=128)
+    window = config.window()
     base = base_spec(config, attention=attention, moe=moe)
     return spec_with_pattern(base, {"local": {"attention": {"window": window}}, "global": {}}, kinds)
 
@@ -110,9 +110,11 @@ def _llama4_text(config: Config) -> Spec:
     chunk = config.integer("attention_chunk_size", default=8192)
     normed = {"qk_norm": "unweighted"} if config.flag("use_qk_norm", True) else {}
     dense = {**gated_mlp(config), "width": config.integer("intermediate_size_mlp", default=16384)}
-    feeds = ["moe" if some and index in sparse else "dense" for index in range(layers)]
+    # Without experts only the shared one is left of a layer that would have some.
+    feeds = [("moe" if some else "shared") if index in sparse else "dense" for index in range(layers)]
     parts: dict[str, Spec] = {
         "dense": {"mlp": dense},
+        "shared": {"mlp": gated_mlp(config)},
         "local": {"attention": {"chunk": chunk, **normed}},
         "global": {"attention": {"rotary": False}},
     }
@@ -153,7 +155,7 @@ def _step3p5(config: Config) -> Spec:
     if not all(config.flags("use_rope_layers")):
         raise SpecError(config.where, "'use_rope_layers': layers without positions are not supported")
     listed = config.texts("layer_types")
-    attended = Config({**config.content, "layer_types": listed[:layers] or None}, config.where, config.read)
+    attended = config.replaced({**config.content, "layer_types": listed[:layers] or None})
     kinds = layer_types(attended, WINDOWED) or ["global"] * layers
     given = config.content.get("moe_layers_enum")
     config.read.add("moe_layers_enum")
@@ -168,7 +170,7 @@ def _step3p5(config: Config) -> Spec:
     }
     other = config.section("attention_other_setting")
     windowed = {
-        "window": config.tokens("sliding_window"),
+        "window": config.window(),
         "heads": other.integer("num_attention_heads", default=attention["heads"]),
         "kv_heads": other.integer("num_attention_groups", default=attention["kv_heads"]),
         "head_dim": other.integer("head_dim", default=attention["head_dim"]),
@@ -188,41 +190,47 @@ def _step3p5(config: Config) -> Spec:
 
 
 def _mimo_v2_flash(config: Config) -> Spec:
-    """MiMo-V2-Flash: values narrower than keys; layers with a window have heads and sinks of their own, 1 in a list.
+    """MiMo-V2-Flash: values narrower than keys; layers with a window have sizes and sinks of their own, 1 in a list.
 
-    The scale of values (`attention_value_scale`) changes no size.
+    Files of Transformers 5 name the layers, and leave the sizes of windows to the class: twice the KV heads, sinks. The
+    scale of values (`attention_value_scale`) changes no size.
     """
     config.reject("n_shared_experts", "attention_bias")
     layers = config.layers()
     windowed, routed = config.integers("hybrid_layer_pattern"), config.integers("moe_layer_freq")
-    if len(windowed) != layers or len(routed) != layers:
+    if {len(windowed), len(routed)} - {0, layers}:
         raise SpecError(config.where, f"'hybrid_layer_pattern' and 'moe_layer_freq' must list {layers} layers")
-
-    def sizes(prefix: str, sinks: str) -> Spec:
-        return {
-            "heads": config.integer(f"{prefix}num_attention_heads"),
-            "kv_heads": config.integer(f"{prefix}num_key_value_heads"),
-            "head_dim": config.integer(f"{prefix}head_dim"),
-            "value_dim": config.integer(f"{prefix}v_head_dim"),
-            "sinks": config.flag(sinks, False),
-        }
-
-    window = config.tokens("sliding_window", "sliding_window_size")
-    mixers: dict[str, Spec] = {
-        "local": {"attention": {**sizes("swa_", "add_swa_attention_sink_bias"), "window": window}},
-        "global": {},
+    listed = ["local" if sliding else "global" for sliding in windowed]
+    every = ["local" if index and (index + 1) % 6 else "global" for index in range(layers)]
+    sparse = [bool(entry) for entry in routed] or [index > 0 for index in range(layers)]
+    own = {
+        "heads": config.integer("num_attention_heads"),
+        "kv_heads": config.integer("num_key_value_heads"),
+        "head_dim": config.integer("head_dim"),
+        "value_dim": config.integer("v_head_dim"),
+        "sinks": config.flag("add_full_attention_sink_bias", False),
     }
-    base = base_spec(config, attention=sizes("", "add_full_attention_sink_bias"))
-    moe = moe_section(config, "moe_intermediate_size", router_bias=config.text("topk_method", "") == "noaux_tc")
-    kinds = ["local" if sliding else "global" for sliding in windowed]
-    return moe_spec(config, base, [bool(entry) for entry in routed], moe, kinds, **mixers)
+    local = {
+        "heads": config.integer("swa_num_attention_heads", default=own["heads"]),
+        "kv_heads": config.integer("swa_num_key_value_heads", default=2 * own["kv_heads"]),
+        "head_dim": config.integer("swa_head_dim", default=own["head_dim"]),
+        "value_dim": config.integer("swa_v_head_dim", default=own["value_dim"]),
+        "sinks": config.flag("add_swa_attention_sink_bias", True),
+        "window": config.window("sliding_window", "sliding_window_size"),
+    }
+    mixers: dict[str, Spec] = {"local": {"attention": local}, "global": {}}
+    base = base_spec(config, attention=own)
+    selected = config.text("topk_method", "noaux_tc") == "noaux_tc"
+    moe = moe_section(config, "moe_intermediate_size", router_bias=selected)
+    kinds = layer_types(config, WINDOWED) or listed or every
+    return moe_spec(config, base, sparse_layers(config, sparse), moe, kinds, **mixers)
 
 
 def _phimoe(config: Config) -> Spec:
-    window = config.tokens("sliding_window")
+    window = config.window()
     return base_spec(
         config,
-        attention=attention_section(config, ATTENTION_BIAS, kv_heads=8, window=window),
+        attention=attention_section(config, ATTENTION_BIAS, window=window),
         moe=moe_section(config, experts=16, top_k=2),
         norm=LAYER_NORM,
         lm_head_bias=config.flag("lm_head_bias", False),
@@ -307,7 +315,7 @@ def _hunyuan_v1_moe(config: Config) -> Spec:
         "num_experts_per_tok": _of_all_layers(config, "moe_topk", 1),
         "moe_intermediate_size": width,
     }
-    plain = Config({**config.content, **same}, config.where, config.read)
+    plain = config.replaced({**config.content, **same})
     return base_spec(
         config,
         attention=attention_section(config, ATTENTION_BIAS, qk_norm=config.flag("use_qk_norm", True)),

@@ -1,31 +1,48 @@
-"""The quantization of a checkpoint: a scheme of `--quant`, and the parts that stay unquantized.
+"""The quantization of a checkpoint: the scheme of each module, from what its files say of them by name.
 
-The keys are those that Transformers writes (its `quantization_config`), and the compressed-tensors library of vLLM.
-Files list unquantized modules; of those only parts that are unquantized in all layers are read: attention, linear
-attention, and dense blocks with shared experts. Others count as quantized.
+The sections are those of Transformers (`quantization_config`), compressed-tensors, ModelOpt (also in a file of its
+own), Quark, AutoRound, torchao and MLX. A section says what linear layers are stored in, which modules are not
+quantized, and which are in other formats; what it does not say stays in the model's own format, as do embeddings,
+routers, norms and vision encoders.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
 
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.formats import find_format
 from roofline.specs.huggingface.config import Config, Spec
+from roofline.specs.huggingface.modules import TOWERS, Patterns, modules
 from roofline.specs.library import MODELOPT
-from roofline.specs.model import Layer, Model
+from roofline.specs.model import Model
 from roofline.specs.modelspec import parse_model
 from roofline.specs.precision import scheme_formats
-from roofline.specs.schemes import EXPERTS, PARTS, UNQUANTIZED
-from roofline.specs.sublayers import Attention, LatentAttention, MixtureOfExperts
-from roofline.specs.weight_files.components import layer_of, of_safetensors
+from roofline.specs.schemes import PARTS, UNQUANTIZED, find_weight_scheme
 
 SECTION = "quantization_config"
-MODELOPT_SECTION = "quantization"
-"""The keys of the section in a config.json, and in ModelOpt's file beside it."""
+OTHER_SECTION = "quantization"
+"""The keys of the section in a config.json; the other one is MLX's, and that of ModelOpt's own file."""
 HINT = "; without that section the model runs in 16 bits, or in the scheme of --quant"
+
+PLAIN = ""
+"""In place of a scheme: not quantized."""
+
+
+class Rules(Struct):
+    """The schemes of a checkpoint's modules: of `named` ones, and of all other linear layers (`default`).
+
+    `everywhere`: the default is that of the embedding and the LM head too (MLX), `towers`: that of vision encoders.
+    """
+
+    default: str
+    named: dict[str, str] = field(default_factory=dict)
+    everywhere: bool = False
+    towers: bool = False
 
 
 def quantization(config: Config, modelopt: Config | None, spec: Spec) -> Spec:
@@ -35,64 +52,124 @@ def quantization(config: Config, modelopt: Config | None, spec: Spec) -> Spec:
     or format instead of assuming 16 bits.
     """
     places = (config, config.section("text_config"))
-    named = (place.section(name) for place in places for name in (SECTION, "compression_config"))
-    found = [section for section in named if section.content]
-    if not found and modelopt is not None:
-        section = modelopt.section(MODELOPT_SECTION)
+    keys = (SECTION, "compression_config", OTHER_SECTION)
+    sections = [section for place in places for key in keys if _has_weights(section := place.section(key))]
+    if not sections and modelopt is not None:
+        section = modelopt.section(OTHER_SECTION)
         # Without an algorithm only the KV cache is quantized.
-        found = [section] if section.text("quant_algo", None) else []
-    if not found:
+        sections = [section] if section.text("quant_algo", None) else []
+    if not sections:
         return {}
-    if (found[0].text("quant_algo", "") or "").upper() == MIXED:
-        return _mixed(found[0], parse_model(spec, config.where))
-    layers = max(place.integer("num_hidden_layers", default=0, least=0, most=10**5) for place in places)
-    parts = _unquantized_parts(found[0], layers or UNKNOWN_LAYERS)
-    return {"quantization": _scheme(found[0], parts), **({"unquantized": parts} if parts else {})}
-
-
-UNKNOWN_LAYERS = 10**6
-"""The layer count of files without the key: no list of single layers can name them all."""
-
-EXCLUSION_KEYS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
-"""The keys under which files list modules that are not quantized."""
-
-_NUMBER = re.compile(r"(?<=layers\.)\d+(?=\.)")
-_PARTS: Mapping[str, re.Pattern[str]] = {
-    "attention": re.compile(r"\bself_attn[.*$]*$"),
-    "linear_attention": re.compile(r"\blinear_attn[.*$]*$"),
-    "mlp": re.compile(r"\bshared_experts?(?!_gate)|\bmlp\.(\(|gate_up_proj|down_proj)"),
-}
-
-
-def _unquantized_parts(section: Config, layers: int) -> list[str]:
-    """The parts that are unquantized in all layers. Listed patterns are searched as text, never evaluated."""
-    listed: dict[str, set[str]] = {}
-    for key in EXCLUSION_KEYS:
-        for entry in section.texts(key):
-            plain = entry.removeprefix("re:").replace("\\", "")
-            listed.setdefault(_NUMBER.sub("*", plain), set()).update(_NUMBER.findall(plain))
-    everywhere = [name for name, numbers in listed.items() if not numbers or len(numbers) >= layers]
-    projections = {name.rpartition("self_attn.")[2] for name in everywhere}
-    found = [part for part, pattern in _PARTS.items() if any(map(pattern.search, everywhere))]
-    if "attention" not in found and {"q_proj", "o_proj"} <= projections:
-        found.insert(0, "attention")
+    section = sections[0]
+    rules = _method(section)(section)
+    excluded = dict.fromkeys((name for key in EXCLUSION_KEYS for name in section.texts(key)), PLAIN)
+    rules.named = {**excluded, **rules.named, **excluded}  # first in order, and last in value
+    model = parse_model(spec, config.where)
+    found = _spec(rules, model, config.where)
+    if not found:
+        algorithm = (section.text("quant_algo", "") or "").upper()
+        what = (
+            f"the algorithm {quote(MIXED)} without 'quantized_layers'"
+            if algorithm == MIXED
+            else "a section without modules"
+        )
+        raise _unknown(section, f"{what} of the model")
+    tower = Patterns(rules.named, config.where).find(TOWERS) if model.tower_kind == "vision" else PLAIN
+    if (rules.default if tower is None and rules.towers else tower or PLAIN) != PLAIN:
+        found["tower"] = {**spec["tower"], "quantization": tower or rules.default}
     return found
 
 
-def _scheme(section: Config, unquantized: list[str]) -> str:
-    # ModelOpt names its algorithms, and in some files not itself.
-    own = {"default": "modelopt"} if section.content.get("quant_algo") else {}
-    method = section.text("quant_method", **own).strip().lower().replace("_", "-")
+def _has_weights(section: Config) -> bool:
+    """Whether a section says something of weights, and not of the KV cache alone."""
+    content = section.content
+    only_cache = content.get("kv_cache_scheme") is not None or content.get("kv_cache_quant_algo") is not None
+    named = ("quant_algo", "config_groups", "quantized_layers")
+    return bool(content) and not (only_cache and not any(content.get(key) for key in named))
+
+
+EXCLUSION_KEYS = (
+    "modules_to_not_convert",
+    "ignore",
+    "ignored_layers",
+    "exclude_modules",
+    "exclude",
+    "llm_int8_skip_modules",
+)
+"""The keys under which files list modules that are not quantized."""
+
+
+def _spec(rules: Rules, model: Model, where: str) -> Spec:
+    """The spec keys by which each module of a model has the scheme of the rules; {} where none is quantized."""
+    named = Patterns(rules.named, where)
+    formats: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    schemes: set[str] = set()
+    known: dict[tuple[str, ...], str] = {}
+    for component, names, share in modules(model):
+        key = names if named.numbered else (component, *(name.partition(".")[2].partition(".")[2] for name in names))
+        if key not in known:
+            default = rules.default if component not in UNQUANTIZED or rules.everywhere else PLAIN
+            found = named.find(names)
+            known[key] = default if found is None else found
+        scheme = known[key]
+        formats[component][_weights(scheme) if scheme else model.dtype] += share
+        if scheme:
+            schemes.add(scheme)
+    if not schemes and rules.default == PLAIN:
+        return {}
+    main = rules.default or min(sorted(schemes), key=lambda name: find_format(_weights(name)).bits)
+    return {"quantization": main, **_exceptions(formats, main, model)}
+
+
+def _exceptions(formats: Mapping[str, Mapping[str, float]], main: str, model: Model) -> Spec:
+    """What differs from the scheme `main` of all linear layers: whole parts without it, or each component's format."""
+    usual = find_weight_scheme(_weights(main)).of_model(bool(model.experts)).unquantized
+    plain = {component for component, found in formats.items() if set(found) == {model.dtype}}
+    mixed = any(set(found) - {model.dtype, _weights(main)} or len(found) > 1 for found in formats.values())
+    left = {part: components & formats.keys() for part, components in PARTS.items()}
+    parts = [part for part, components in left.items() if components and components <= plain]
+    if not mixed and plain == (usual & formats.keys()).union(*(left[part] for part in parts)):
+        return {"unquantized": parts} if parts else {}
+    return {
+        "formats": {
+            component: next(iter(found)) if len(found) == 1 else dict(found)
+            for component, found in formats.items()
+            if set(found) != {model.dtype}
+        }
+    }
+
+
+def _weights(scheme: str) -> str:
+    """The format of a scheme's weights."""
+    return scheme_formats(scheme)[0] or scheme
+
+
+def _method(section: Config) -> Callable[[Config], Rules]:
+    """The reader of a section, by its method; ModelOpt, MLX and Quark name themselves in some files only by keys."""
+    own = next((name for key, name in SIGNS.items() if section.content.get(key) is not None), None)
+    scalars = {key for key, value in section.content.items() if not isinstance(value, (dict, bool))}
+    if not scalars - MLX_KEYS and "bits" in scalars and "group_size" in scalars:
+        own = "mlx"
+    method = section.text("quant_method", **({"default": own} if own else {})).strip().lower().replace("_", "-")
+    method = method.removeprefix("intel/")
     if method not in METHODS:
         raise _unknown(section, f"the method {quote(method)}{suggest(method, METHODS)}")
-    scheme = METHODS[method](section)
-    if scheme == "mxfp4" and method != "mxfp4" and "attention" not in unquantized:
-        raise _unknown(section, "attention in MXFP4")
-    return scheme
+    return METHODS[method]
+
+
+SIGNS: Mapping[str, str] = {
+    "quant_algo": "modelopt",
+    "global_quant_config": "quark",
+}
+"""Keys of sections without a `quant_method`, and whose they are."""
+
+
+MLX_KEYS = frozenset({"bits", "group_size", "mode"})
+"""The settings of MLX's section; its other keys are modules."""
 
 
 def _unknown(section: Config, what: str) -> SpecError:
-    key = MODELOPT_SECTION if section.where.endswith(MODELOPT) else SECTION
+    key = OTHER_SECTION if section.where.endswith(MODELOPT) else SECTION
     return SpecError(section.where, f"{quote(key)}: no scheme is known for {what}{HINT}")
 
 
@@ -107,14 +184,58 @@ def _grouped(section: Config, kind: str = "int") -> str:
     return f"int{bits}-g{group}"
 
 
-def _bitsandbytes(section: Config) -> str:
+def _gptq(section: Config) -> Rules:
+    """GPTQModel's `dynamic` has other settings by expression: -: for modules left alone, +: or nothing for others.
+
+    `modules_in_block_to_quantize` lists all that are quantized.
+    """
+    whole, dynamic = _grouped(section, "gptq"), section.section("dynamic")
+    inside = section.content.get("modules_in_block_to_quantize")
+    if inside:
+        flat = [name for entry in inside for name in (entry if isinstance(entry, list) else [entry])]
+        return Rules(PLAIN, dict.fromkeys(section.replaced({"modules": flat}).texts("modules"), whole))
+    named = {}
+    for text in dynamic.content:
+        changed = dynamic.replaced({**section.content, **dynamic.section(text).content})
+        named[f"re:{text.removeprefix('-:').removeprefix('+:')}"] = (
+            PLAIN if text.startswith("-:") else _grouped(changed, "gptq")
+        )
+    return Rules(whole, {**({"lm_head": whole} if section.flag("lm_head", False) else {}), **named})
+
+
+def _auto_round(section: Config) -> Rules:
+    """AutoRound: other settings of modules stand under `extra_config`, 16 bits for those left alone."""
+    whole, extra = _rounded(section), section.section("extra_config")
+    named = {}
+    for text in extra.content:
+        changed = extra.replaced({**section.content, **extra.section(text).content})
+        # Names with the signs of an expression are one; dots alone are in every name.
+        named[f"re:{text}" if set(text) & set("*+[]()|\\^$") else text] = (
+            PLAIN if changed.integer("bits", most=32) >= 16 else _rounded(changed)
+        )
+    return Rules(whole, named)
+
+
+def _rounded(section: Config) -> str:
+    kind, bits = section.text("data_type", "int"), section.integer("bits", most=8)
+    if kind == "int":
+        return _grouped(section)
+    known = {("mx_fp", 4): "mxfp4", ("nv_fp", 4): "nvfp4", ("fp", 8): "fp8"}
+    found = next((name for (start, width), name in known.items() if kind.startswith(start) and bits == width), None)
+    if found is None:
+        raise _unknown(section, f"{bits}-bit weights of type {quote(kind)}")
+    return found
+
+
+def _bitsandbytes(section: Config) -> Rules:
     """LLM.int8(), NF4 or FP4; the 4-bit scales are fp32 unless double quantization is enabled.
 
     Source: BitsAndBytesConfig of Transformers.
     """
     if not section.flag("load_in_4bit", False):
-        return "int8"
-    return "nf4" if section.flag("bnb_4bit_use_double_quant", False) else "nf4_single"
+        return Rules("int8", towers=True)
+    double = section.flag("bnb_4bit_use_double_quant", False)
+    return Rules("nf4" if double else "nf4_single", towers=True)
 
 
 MODELOPT_ALGORITHMS: Mapping[str, str] = {
@@ -122,8 +243,12 @@ MODELOPT_ALGORITHMS: Mapping[str, str] = {
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
     "FP8_PB_WO": "fp8_block",
     "NVFP4": "nvfp4",
+    "NVFP4_AWQ": "nvfp4",
     "W4A16_NVFP4": "w4a16_nvfp4",
     "W4A16_AWQ": "awq",
+    "W8A8_SQ_PER_CHANNEL": "int8",
+    "INT4_AWQ": "awq",
+    "MXFP4": "mxfp4",
 }
 """The schemes of `quant_algo`; vLLM runs FP8_PB_WO, blocks of 128 x 128, as it runs DeepSeek's."""
 
@@ -131,82 +256,29 @@ MIXED = "MIXED_PRECISION"
 """The `quant_algo` of a checkpoint in which each quantized module has an algorithm of its own."""
 
 
-def _modelopt(section: Config) -> str:
-    algorithm = section.text("quant_algo", "").upper()
+def _modelopt(section: Config) -> Rules:
+    algorithm = (section.text("quant_algo", "") or "").upper()
+    if algorithm != MIXED:
+        groups = section.section("config_groups")
+        return (
+            Rules(_algorithm(section, algorithm), towers=True) if algorithm or not groups.content else _groups(section)
+        )
+    listed = section.section("quantized_layers")
+    if not listed.content and section.section("config_groups").content:
+        return _groups(section)
+    schemes = {name: listed.section(name) for name in listed.content}
+    return Rules(PLAIN, {name: _algorithm(each, each.text("quant_algo").upper()) for name, each in schemes.items()})
+
+
+def _algorithm(section: Config, algorithm: str) -> str:
     found = MODELOPT_ALGORITHMS.get(algorithm)
     if found is None:
         raise _unknown(section, f"the algorithm {quote(algorithm)}")
     return found
 
 
-def _mixed(section: Config, model: Model) -> Spec:
-    """The formats of a checkpoint that names those of its modules one by one; modules without are unquantized.
-
-    Activations have the format of the scheme with the fewest bits, that of most weights: the MLP's or the experts'.
-    """
-    listed = section.section("quantized_layers")
-    modules: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
-    schemes: set[str] = set()
-    for name in listed.content:
-        for component in _components(name):
-            scheme = _modelopt(listed.section(name))
-            schemes.add(scheme)
-            modules[component][layer_of(name)].append(_weights(scheme))
-    if not schemes:
-        raise _unknown(section, f"the algorithm {quote(MIXED)} without 'quantized_layers' of the model")
-    formats: dict[str, str | dict[str, float]] = {}
-    for component, by_layer in modules.items():
-        layers: dict[str, float] = defaultdict(float)
-        for layer in [-1] if component in UNQUANTIZED else _layers_with(component, model):
-            named = by_layer.get(layer) or by_layer.get(-1) or [model.dtype]
-            for format in named:
-                layers[format] += 1 / len(named)
-        if set(layers) - {model.dtype}:
-            formats[component] = dict(layers) if len(layers) > 1 else next(iter(layers))
-    return {"quantization": min(sorted(schemes), key=lambda name: find_format(_weights(name)).bits), "formats": formats}
-
-
-def _components(name: str) -> tuple[str, ...]:
-    """The components of the module `name`; () for one that is not recognised, or of another network."""
-    if name.endswith(".experts"):
-        return tuple(part for projection in PARTS["mlp"] for part in of_safetensors(f"{name}.{projection}.weight"))
-    return LINEAR_ATTENTION.get(name.rpartition("linear_attn.")[2]) or of_safetensors(f"{name}.weight")
-
-
-LINEAR_ATTENTION: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("in_proj_qkvz", "in_proj_qkv", "in_proj_z"), ("in_proj",)),
-    **dict.fromkeys(("in_proj_ba", "in_proj_b", "in_proj_a"), ("gate_in_proj",)),
-    "out_proj": ("out_proj",),
-}
-"""The components of the projections of a Gated DeltaNet (Qwen3-Next, Qwen3.5)."""
-
-
-def _layers_with(component: str, model: Model) -> list[int]:
-    """The layers of a model that have a component."""
-    layers = {group.name: group.layer for group in model.groups}
-
-    def holds(layer: Layer) -> bool:
-        feed = layer.feed_forward
-        experts = isinstance(feed, MixtureOfExperts)
-        if component in EXPERTS:
-            return experts
-        if component in PARTS["mlp"]:
-            return bool(feed.shared_width) if isinstance(feed, MixtureOfExperts) else feed is not None
-        return isinstance(layer.mixer, (Attention, LatentAttention)) == (component in PARTS["attention"])
-
-    return [index for index, name in enumerate(model.pattern) if holds(layers[name])]
-
-
-def _weights(scheme: str) -> str:
-    """The format of a scheme's weights."""
-    return scheme_formats(scheme)[0] or scheme
-
-
-def _compressed(section: Config) -> str:
-    """The scheme of a compressed-tensors file with a single group of formats.
-
-    Sparse weights are rejected: they have other sizes and kernels.
-    """
+def _compressed(section: Config) -> Rules:
+    """Sparse weights are rejected: they have other sizes and kernels."""
     sparsity = section.section("sparsity_config")
     pattern = sparsity.text("sparsity_structure", "") or ""
     stored = sparsity.text("format", "dense") or "dense"
@@ -219,11 +291,29 @@ def _compressed(section: Config) -> str:
             " and the pattern by the technique n-m-sparsity",
             options=["quant", "with"],
         )
-    groups = section.section("config_groups")
-    found = {_group_scheme(groups.section(name)) for name in groups.content}
-    if len(found) != 1:
-        raise _unknown(section, f"{len(found)} groups of formats" if found else "a file without 'config_groups'")
-    return found.pop()
+    return _groups(section)
+
+
+CLASSES = ("Linear", "FusedMoE", "MoEGate", "RowParallelLinear", "ColumnParallelLinear", "QKVParallelLinear")
+"""Targets of a group that are classes of modules; any other is a name or an expression."""
+
+
+def _groups(section: Config) -> Rules:
+    """The groups of compressed-tensors: classes of modules, or modules by name, and their formats."""
+    groups, default = section.section("config_groups"), PLAIN
+    named: dict[str, str] = {}
+    for name in groups.content:
+        group = groups.section(name)
+        scheme = _group_scheme(group)
+        targets = group.texts("targets") or ["Linear"]
+        if "Linear" in targets:
+            if default not in (PLAIN, scheme):
+                raise _unknown(section, f"{len(groups.content)} groups of formats of all linear layers")
+            default = scheme
+        named |= dict.fromkeys((target for target in targets if target not in CLASSES), scheme)
+    if not groups.content:
+        raise _unknown(section, "a file without 'config_groups'")
+    return Rules(default, named, towers=default != PLAIN)
 
 
 def _group_scheme(group: Config) -> str:
@@ -233,9 +323,14 @@ def _group_scheme(group: Config) -> str:
     size = weights.integer("group_size", default=-1, least=-1, most=65536)
     fed = inputs.integer("num_bits", most=16) if inputs.content else 16
     if kind == "float":
-        known = {(8, 8): "fp8_block" if strategy == "block" else "fp8", (4, 4): "nvfp4"}
+        known = {
+            (8, 8): "fp8_block" if strategy == "block" else "fp8",
+            (8, 16): "w8a16_fp8",
+            (4, 4): "nvfp4",
+            (4, 16): "w4a16_nvfp4",
+        }
         if size == 32:
-            known = {(4, 16): "mxfp4"}
+            known = {(4, 16): "mxfp4", (4, 4): "mxfp4"}
         if (bits, fed) not in known:
             raise _unknown(group, f"{bits}-bit floating-point weights and {fed}-bit activations")
         return known[bits, fed]
@@ -246,16 +341,110 @@ def _group_scheme(group: Config) -> str:
     return f"int{bits}-g{size}" if strategy == "group" and size > 0 else f"W{bits}"
 
 
-METHODS: Mapping[str, Callable[[Config], str]] = {
-    "fp8": lambda section: "fp8_block" if section.integers("weight_block_size") else "fp8",  # DeepSeek-V3
-    "fbgemm-fp8": lambda _: "fp8",
-    "mxfp4": lambda _: "mxfp4",
-    "awq": lambda section: _grouped(section, "awq"),
-    "gptq": lambda section: _grouped(section, "gptq"),
-    "auto-round": _grouped,
-    "bitsandbytes": _bitsandbytes,
-    "bitnet": lambda _: "ternary",
-    "modelopt": _modelopt,
-    "compressed-tensors": _compressed,
+def _quark(section: Config) -> Rules:
+    """AMD's Quark: a scheme for all layers, others by name, and those of `layer_type_quant_config` by class."""
+    by_name, by_class = section.section("layer_quant_config"), section.section("layer_type_quant_config")
+    named = {name: _quark_scheme(by_name.section(name)) for name in by_name.content}
+    whole = by_class.section("Linear") if "Linear" in by_class.content else section.section("global_quant_config")
+    return Rules(_quark_scheme(whole), named, towers=True)
+
+
+def _quark_scheme(group: Config) -> str:
+    weights, inputs = group.section("weight"), group.section("input_tensors")
+    if not weights.content:
+        return PLAIN
+    kind, per = weights.text("dtype"), weights.text("qscheme", "per_tensor") or "per_tensor"
+    size = weights.integer("group_size", default=-1, least=-1, most=65536) if per == "per_group" else -1
+    fed = inputs.text("dtype", "") or ""
+    if kind == "fp4" and size == 32:
+        return "mxfp4"
+    if kind == "fp8_e4m3" and per in ("per_tensor", "per_channel"):
+        return "fp8" if fed.startswith("fp8") else "w8a16_fp8"
+    if kind in ("int4", "uint4") and size > 0:
+        return ("int4-g" if kind == "int4" else "awq-g") + str(size)
+    if kind in ("int8", "uint8"):
+        return "int8" if "int8" in fed else "W8"
+    raise _unknown(group, f"weights of type {quote(kind)}, {quote(per)}")
+
+
+def _mlx(section: Config) -> Rules:
+    """MLX: every linear layer and the embedding in groups with a scale and a bias of 16 bits, others by name.
+
+    `false` leaves a module alone, a mapping has its own settings (mlx.nn.quantize; mlx_lm/utils.py).
+    """
+    named = {}
+    for name, value in section.content.items():
+        if value is False:
+            named[name] = PLAIN
+        elif isinstance(value, dict):
+            named[name] = _mlx_scheme(section.replaced({**section.content, **value}))
+    return Rules(_mlx_scheme(section), named, everywhere=True)
+
+
+def _mlx_scheme(section: Config) -> str:
+    mode = section.text("mode", "affine") or "affine"
+    if mode in ("mxfp4", "nvfp4"):
+        return "mxfp4" if mode == "mxfp4" else "w4a16_nvfp4"
+    if mode != "affine":
+        raise _unknown(section, f"MLX's mode {quote(mode)}")
+    return f"affine{section.integer('bits', default=4, most=8)}-g{section.integer('group_size', default=64)}"
+
+
+TORCHAO: Mapping[str, Callable[[Config], str]] = {
+    "int4weightonly": lambda data: f"affine4-g{data.integer('group_size', default=128)}",
+    "int8weightonly": lambda _: "W8",
+    "int8dynamicactivationint8weight": lambda _: "int8",
+    "int8dynamicactivationint4weight": lambda _: "W4A8",
+    "float8weightonly": lambda _: "w8a16_fp8",
+    "float8dynamicactivationfloat8weight": lambda _: "fp8",
 }
-"""The scheme of a section, by its `quant_method`."""
+"""The schemes of torchao's configurations, by their names in small letters alone, without Config."""
+
+
+def _torchao(section: Config) -> Rules:
+    """torchao: one configuration, by its class or its older name, or one for each module by name."""
+    given = section.content.get("quant_type")
+    nested = given.get("default", given) if isinstance(given, dict) else {"_type": given}
+    outer = section.replaced(nested if isinstance(nested, dict) else {"_type": nested})
+    if outer.text("_type") not in ("ModuleFqnToConfig", "FqnToConfig"):
+        return Rules(_torchao_scheme(outer), towers=True)
+    data = outer.section("_data")
+    listed = next((data.section(key) for key in ("module_fqn_to_config", "fqn_to_config") if key in data.content), data)
+    chosen = {name: _torchao_scheme(listed.section(name)) if value else PLAIN for name, value in listed.content.items()}
+    return Rules(chosen.pop("_default", PLAIN), chosen)
+
+
+def _torchao_scheme(config: Config) -> str:
+    name = config.text("_type")
+    key = name.lower().replace("_", "").removesuffix("config")
+    if key not in TORCHAO:
+        raise _unknown(config, f"torchao's {quote(name)}")
+    data: Any = config.content.get("_data")
+    return TORCHAO[key](config.replaced(data if isinstance(data, dict) else config.content))
+
+
+def _hqq(section: Config) -> Rules:
+    """HQQ: a scale and a zero point of 16 bits a group (hqq/core/quantize.py)."""
+    given = section.section("quant_config").section("weight_quant_params")
+    sizes = given if given.content else section
+    return Rules(f"affine{sizes.integer('nbits', 'bits', most=8)}-g{sizes.integer('group_size')}")
+
+
+METHODS: Mapping[str, Callable[[Config], Rules]] = {
+    "fp8": lambda section: Rules("fp8_block" if section.integers("weight_block_size") else "fp8"),  # DeepSeek-V3
+    "fbgemm-fp8": lambda _: Rules("fp8"),
+    "mxfp4": lambda _: Rules("mxfp4"),
+    "awq": lambda section: Rules(_grouped(section, "awq")),
+    "gptq": _gptq,
+    "auto-round": _auto_round,
+    "bitsandbytes": _bitsandbytes,
+    "bitnet": lambda _: Rules("ternary"),
+    "modelopt": _modelopt,
+    "modelopt-fp4": _modelopt,
+    "compressed-tensors": _compressed,
+    "quark": _quark,
+    "torchao": _torchao,
+    "hqq": _hqq,
+    "mlx": _mlx,
+}
+"""The reader of a section, by its `quant_method`."""

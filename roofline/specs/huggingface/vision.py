@@ -11,7 +11,16 @@ from typing import Any
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.huggingface import dense, hybrid, mla
 from roofline.specs.huggingface import moe as experts
-from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, plain_mlp
+from roofline.specs.huggingface.config import (
+    RMS,
+    Config,
+    Reader,
+    Spec,
+    class_defaults,
+    gated_mlp,
+    plain_mlp,
+    read_layers,
+)
 
 PATCHES = 32 * 32
 PIXELS: Mapping[int, tuple[int, int]] = {14: (56**2, 12845056), 16: (256**2, 4096**2)}
@@ -31,32 +40,29 @@ _TEXT: Mapping[str, Reader] = {
     **mla.READERS,
     **hybrid.TEXT_DECODERS,
 }
-_LLAMA: Mapping[str, int] = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-}
 
 
-def _text(config: Config, default: str, key: str = "text_config") -> Spec:
+def _text(config: Config, default: str, key: str = "text_config", tied_by_text: bool = False) -> Spec:
     """The text decoder: nested under `key` in newer files, at the top level in older ones, which decides on tying.
 
     `default` is its model_type where the file gives it no name or one derived from the whole model's.
     """
-    text = config.section(key) if config.content.get(key) else config
+    text = config if config.content.get(key) in (None, {}) else config.section(key)
+    nested = text is not config
     tied = config.content.get("tie_word_embeddings")
-    content = {**text.content, **({} if tied is None else {"tie_word_embeddings": tied})}
-    text = Config(content, config.where, config.read)
+    if tied is None and config.defaults.get("tie_word_embeddings") is False:
+        tied = False  # in files that leave out the class's true, Transformers 4 let the text decoder decide
+    if nested and not tied_by_text and tied is not None:
+        text = text.replaced({**text.content, "tie_word_embeddings": tied})
     model_type = text.text("model_type", default)
     if model_type not in _TEXT and model_type.startswith(config.text("model_type")):
         model_type = default
     if model_type not in _TEXT:
         problem = f"{quote(key)}: unsupported model_type {quote(model_type)}{suggest(model_type, _TEXT, listed=40)}"
         raise SpecError(config.where, problem)
-    return _TEXT[model_type](text.with_defaults(_LLAMA) if model_type == "llama" else text)
+    if nested and not text.defaults:
+        text = Config(text.content, text.where, text.read, class_defaults(model_type, section=True))
+    return read_layers(text, _TEXT[model_type])
 
 
 def _with_vision_tower(text: Spec, tower: Spec, tokens: int, **image: Any) -> Spec:
@@ -129,20 +135,24 @@ def _llava(config: Config) -> Spec:
         positions={"kind": "learned", "count": tokens + 1},
         embedding_norm=True,
         extra_parameters=hidden,  # the class token
-        patch=3 * patch * patch,
+        patch=vision.integer("num_channels", default=3) * patch * patch,
         projector=[hidden, text["hidden"], text["hidden"]],
+        projector_bias=config.flag("multimodal_projector_bias", True),
     )
     return _with_vision_tower(text, tower, tokens)
 
 
 def _llama4(config: Config) -> Spec:
     """One tile of an image; four neighbouring patches become one token."""
-    text = _text(config, "llama4_text")
+    text = _text(config, "llama4_text", tied_by_text=True)
     vision = config.section("vision_config")
     hidden, patch = vision.integer("hidden_size"), vision.integer("patch_size", default=14)
     tokens = (vision.integer("image_size", default=336) // patch) ** 2
     merged = round(hidden / vision.factor("pixel_shuffle_ratio", 0.5) ** 2)
     inner, outer = vision.integer("projector_input_dim"), vision.integer("projector_output_dim")
+    wide, out = vision.integer("intermediate_size"), vision.integer("vision_output_dim", default=outer)
+    if (merged, inner, outer) != (wide, outer, out):
+        raise SpecError(config.where, "'vision_config': the widths of the projector do not follow each other")
     tower = _tower(
         hidden,
         vision.integer("num_hidden_layers"),
@@ -152,9 +162,9 @@ def _llama4(config: Config) -> Spec:
         positions={"kind": "learned", "count": tokens + 1},
         embedding_norm=True,
         extra_parameters=hidden,  # the class token
-        patch=3 * patch * patch,
+        patch=vision.integer("num_channels", default=3) * patch * patch,
         projector=[merged, inner, outer, text["hidden"]],
-        projector_bias=vision.flag("multi_modal_projector_bias", False),
+        projector_bias=False,  # whatever multi_modal_projector_bias says
     )
     tile = vision.integer("image_size", default=336)
     return _with_vision_tower(text, tower, tokens, patch=patch, tile=tile, tiles=LLAMA_4_TILES)
@@ -174,9 +184,13 @@ def _internvl(config: Config) -> Spec:
     patch, tile = _side(vision, "patch_size", 14), _side(vision, "image_size", 448)
     tokens = (tile // patch) ** 2
     merged = round(hidden / config.factor("downsample_ratio", 0.5) ** 2)
-    biased = vision.flag("qkv_bias" if "qkv_bias" in vision.content else "attention_bias", True)
+    biased = vision.flag("qkv_bias" if "qkv_bias" in vision.content else "attention_bias", False)
     normed = vision.flag("qk_normalization" if "qk_normalization" in vision.content else "use_qk_norm", False)
+    learned = vision.flag("use_absolute_position_embeddings", True)
+    masked, pooled = vision.flag("use_mask_token", False), not vision.flag("use_mean_pooling", True)
     rms = vision.text("norm_type", "layer_norm") == "rms_norm"
+    if normed and not rms:
+        raise SpecError(config.where, "'vision_config': norms of queries and keys are read beside rms_norm alone")
     tower = _tower(
         hidden,
         layers,
@@ -184,10 +198,10 @@ def _internvl(config: Config) -> Spec:
         plain_mlp(vision, vision.integer("intermediate_size", default=4096)),
         attention={"qkv_bias": biased, **({"qk_norm": "full"} if normed else {})},
         norm={"kind": "rmsnorm" if rms else "layernorm"},
-        positions={"kind": "learned", "count": tokens + 1},
+        positions={"kind": "learned", "count": tokens + 1} if learned else "none",
         final_norm=False,
-        extra_parameters=hidden + 2 * hidden * layers + 2 * merged,
-        patch=3 * patch * patch,
+        extra_parameters=hidden * (1 + 2 * layers + masked + 2 * pooled) + 2 * merged,
+        patch=vision.integer("num_channels", default=3) * patch * patch,
         patch_bias=True,
         projector=[merged, text["hidden"], text["hidden"]],
     )
@@ -307,6 +321,7 @@ def _mistral3(config: Config) -> Spec:
     text, vision = _text(config, "mistral"), config.section("vision_config")
     hidden, patch = vision.integer("hidden_size", default=1024), vision.integer("patch_size", default=14)
     merge, side = config.integer("spatial_merge_size", default=2), vision.integer("image_size", default=1540)
+    biased = config.flag("multimodal_projector_bias", False)
     mlp = {
         "width": vision.integer("intermediate_size", default=4096),
         "gated": True,
@@ -320,14 +335,80 @@ def _mistral3(config: Config) -> Spec:
         attention={"rotary": True, "qkv_bias": False, "output_bias": False},
         norm=RMS,
         embedding_norm=True,
-        patch=3 * patch * patch,
+        patch=vision.integer("num_channels", default=3) * patch * patch,
         projector=[hidden * merge**2, hidden, text["hidden"], text["hidden"]],
-        projector_bias=config.flag("multimodal_projector_bias", False),
+        projector_bias=[False, True, True] if biased else False,  # the merger never has one
     )
     return _with_vision_tower(text, tower, PATCHES, patch=patch, merge=merge, max_side=side)
 
 
+def _gemma3(config: Config) -> Spec:
+    """SigLIP, whose 4,096 patches are averaged to 256 tokens, and one projection after a norm that is stored alone."""
+    text = _text(config, "gemma3_text")
+    if not config.content.get("vision_config"):
+        return text
+    vision = config.section("vision_config")
+    hidden, patch = vision.integer("hidden_size"), vision.integer("patch_size")
+    patches, width = (vision.integer("image_size") // patch) ** 2, vision.integer("intermediate_size")
+    extra = hidden
+    if vision.flag("vision_use_head", True):  # attention pooling, which the projector does not use
+        extra += 5 * hidden + 4 * hidden * hidden + 2 * hidden + 2 * hidden * width + hidden + width
+    tower = _tower(
+        hidden,
+        vision.layers(),
+        vision.integer("num_attention_heads"),
+        plain_mlp(vision, width),
+        positions={"kind": "learned", "count": patches},
+        patch=vision.integer("num_channels") * patch * patch,
+        patch_bias=True,
+        pool=max(patches // config.integer("mm_tokens_per_image", default=256), 1),
+        projector=[hidden, text["hidden"]],
+        projector_bias=False,
+        extra_parameters=extra,
+    )
+    return _with_vision_tower(text, tower, patches)
+
+
+def _gemma4(config: Config) -> Spec:
+    """Gemma 4's own tower, with tables of positions by row and column; 3 x 3 patches are averaged to a token."""
+    text = _text(config, "gemma4_text")
+    if not config.content.get("vision_config"):
+        return text
+    vision = config.section("vision_config")
+    hidden, patch, pool = (
+        vision.integer("hidden_size"),
+        vision.integer("patch_size"),
+        vision.integer("pooling_kernel_size") ** 2,
+    )
+    attention = {
+        "kv_heads": vision.integer("num_key_value_heads"),
+        "head_dim": vision.integer("head_dim"),
+        "qkv_bias": False,
+        "output_bias": False,
+        "qk_norm": True,
+        "values": "normalised",
+        "rotary": True,
+    }
+    tower = _tower(
+        hidden,
+        vision.layers(),
+        vision.integer("num_attention_heads"),
+        {**gated_mlp(vision), "activation": vision.activation("hidden_activation", default="gelu")},
+        attention=attention,
+        norm={**RMS, "placement": "sandwich"},
+        positions={"kind": "learned", "count": 2 * vision.integer("position_embedding_size")},
+        final_norm=False,
+        patch=3 * patch * patch,
+        pool=pool,
+        projector=[hidden, text["hidden"]],
+        projector_bias=False,
+    )
+    return _with_vision_tower(text, tower, pool * config.integer("vision_soft_tokens_per_image", default=280))
+
+
 READERS: Mapping[str, Reader] = {
+    "gemma3": _gemma3,
+    "gemma4": _gemma4,
     "internvl": _internvl,
     "internvl_chat": _internvl,
     "kimi_k25": lambda config: _text(config, "deepseek_v3"),

@@ -92,7 +92,7 @@ PARAMETERS = (
     Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 30e-6, 1.5e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 1.8, "exponent of the smooth maximum of units and memory"),
     OVERLAP,
-    Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.8, "fraction of the kernel that runs in whole waves"),
+    Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 1.0, "fraction of the kernel that runs in whole waves"),
     Parameter("token", Unit.SECONDS, 0.001e-9, 20e-9, 1e-9, "preparing and writing the KV of one token"),
     Parameter("tiling", Unit.CHOICE, 0, 7, 0, "tiles of queries and keys"),
     Parameter(

@@ -10,20 +10,19 @@ from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.model import Array, Term, Terms
 
+TYPICAL_UNITS = {"gpu hbm": 132, "gpu": 72, "soc": 20, "cpu": 32, "npu": 57}
+"""Units where no document gives them: the median of the bundled hardware of that kind, by kind of memory.
+
+The few large cores of an NPU are not the units of these models, whose constants are a GPU's: as many as give 16 TFLOP/s
+each, the median of the bundled ones. No peak of a device is in them: a higher peak is faster units, not more of them.
+"""
+
 
 def units(hardware: Hardware) -> float:
-    """The number of multiprocessors, compute units or cores.
-
-    Where no document gives it, it is estimated from the peak: one unit for each 16 TFLOP/s, as on accelerators of 2022
-    to 2024; it only sets the granularity of waves. The few large cores of an NPU are estimated so, too, since the
-    constants of a unit are a GPU's. Hardware whose peaks are varied keeps its number: faster units, not more of them.
-    """
-    if hardware.assumed_units is not None:
-        return hardware.assumed_units
+    """The number of multiprocessors, compute units or cores, which sets the granularity of waves."""
     if hardware.units is not None and hardware.kind != "npu":
         return float(hardware.units)
-    peak = max((*hardware.tensor.values(), *hardware.vector.values()))
-    return max(1.0, peak / 16e12)
+    return float(TYPICAL_UNITS.get(f"{hardware.kind} {hardware.memory_class}", TYPICAL_UNITS[hardware.kind]))
 
 
 def has_tensor_memory(hardware: Hardware) -> bool:

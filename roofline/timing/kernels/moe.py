@@ -12,17 +12,18 @@ columns of its output, on S multiprocessors:
     units         T_S = min over (b_m, b_n) of the sum over g of rounds(w_g) T_g
     weights       W   = experts reached x 3 matrices x hidden I' bytes
     memory        T_M = (cold W + inputs and outputs of both GEMMs) / (memory_efficiency bandwidth)
-    permutation   T_P = P' (4 hidden + 6 I') / (permute_efficiency bandwidth)
+    permutation   T_P = P' (4 hidden + (4 or, with gates, 6) I') / (permute_efficiency bandwidth)
     sorting       T_E = expert x experts of the layer
     time          t   = launch (1 - 4 few_tokens / (tokens + 3)) + (T_S^p + T_M^p)^(1/p) + T_P + T_E
 
 rounds(w) = (1 - q) max(1, w) + q ceil(w) with q = `wave_quantization`: a kernel of less than one wave takes one.
 `bytes` are those of an element of the weights, and T_S is 1 + `unaligned` times as long where I' is no multiple of 16.
 
-Permutation gathers the rows of each expert, applies the gate (2 I' read, I' written) and adds the experts' results.
-Some kernels go through the pairs of all tokens, on whichever device their experts are: P' = (1 - whole_batch) P +
-whole_batch tokens top_k. The kernels that sort pairs by expert keep a count of every expert of the layer (`expert`).
-The launch is shorter for a few tokens: one token saves the fraction `few_tokens`, five save half as much.
+Permutation gathers the rows of each expert, applies the activation (I', with gates 2 I', read and I' written, in 16
+bits) and adds the experts' results. Some kernels go through the pairs of all tokens, on whichever device their experts
+are: P' = (1 - whole_batch) P + whole_batch tokens top_k. The kernels that sort pairs by expert keep a count of every
+expert of the layer (`expert`). The launch is shorter for a few tokens: one token saves the fraction `few_tokens`, five
+save half as much.
 
 Routing is uniform unless loads are given (`Loads`): with n pairs an expert on average, 1 - e^-n of the experts are
 reached. Tiles are the best of TILES, or those that vLLM's Triton kernels have by default (`BEFORE_0_17`, `SINCE_0_17`).
@@ -238,8 +239,8 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
     moved = (1.0 - share) * experts.pairs + share * experts.arriving * experts.top_k
     permutation = Term(
         "permutation",
-        "P' (4 hidden + 6 width) / (permute_efficiency bandwidth)",
-        moved * (4.0 * experts.hidden + 6.0 * experts.width),
+        "P' (4 hidden + 2 (2 + gated) width) / (permute_efficiency bandwidth)",
+        moved * (4.0 * experts.hidden + 2.0 * (2.0 + experts.gated) * experts.width),
         parameters["permute_efficiency"] * bandwidth,
     )
     sorting = Term("sorting", "expert x experts", parameters.get("expert", 0.0) * experts.experts)

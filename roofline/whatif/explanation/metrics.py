@@ -139,7 +139,7 @@ def _tpot(analysis: Analysis) -> Found:
         lines += part
         found.append(part[-1].value)
     weighted = " + ".join(f"{shown(weight / 2)}*{shown(time)}" for weight, time in zip(WEIGHTS, found, strict=True))
-    tokens = analysis.tokens_per_iteration
+    tokens = analysis.kept_per_iteration
     formula = "mean over all steps, integrated from three contexts (Gauss-Legendre), over tokens per iteration"
     lines.append(line("expected TPOT", formula, f"({weighted}) / {shown(tokens)}"))
     return lines, margin, "s"

@@ -81,7 +81,7 @@ def test_a_changed_value_that_is_none_is_refused(valid: Struct, name: str, value
 
 def test_a_rent_below_zero_is_refused() -> None:
     assert PRICE is not None
-    with pytest.raises(RooflineError, match=r"rent of Price must be a number of at least 0, or None, got -3\.0"):
+    with pytest.raises(RooflineError, match=r"rent of Price must be a number above 0, or None, got -3\.0"):
         replace(PRICE, rent=-3.0)
 
 

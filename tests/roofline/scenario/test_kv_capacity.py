@@ -8,12 +8,13 @@ from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.bound.memory import kv_bytes_per_token
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import Capacity, kv_capacity, waves
 from roofline.scenario.memory import SAMPLER_BYTES
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import load_engine
+from roofline.specs.hardware import load_devices
 from roofline.specs.reserve import GIB, parse_reserve, visible_memory
 
 VLLM_SYNC, VLLM_V0 = (load_engine(name).memory for name in ("vllm-sync", "vllm-v0"))
@@ -179,10 +180,33 @@ def test_a_scenario_fits_as_far_as_the_capacity_goes(engine: str) -> None:
 
 
 def test_unified_memory_is_what_metal_recommends() -> None:
-    """llama.cpp's logs: 51,539.61 MB of 64 GB and 22,906.50 MB of 32 GB."""
-    found = replace(load_hardware("m2-ultra"), memory_capacity=64e9)
-    assert visible_memory(found) == pytest.approx(51539.61e6, rel=1e-4)
-    assert visible_memory(replace(found, memory_capacity=32e9)) == pytest.approx(22906.50e6, rel=1e-4)
+    """llama.cpp's logs under macOS 26, in MB; the sizes of a chip's memory are written behind its name."""
+    for name, size in (
+        ("m4-24gb", 19069.67),
+        ("M4 Max 48GB", 40200.90),
+        ("m3-max-64gb", 55662.79),
+        ("m4-max", 115448.73),
+        ("2x M3 Ultra 96GB", 83494.17),
+    ):
+        assert visible_memory(load_devices(name)[0]) == pytest.approx(size * 1e6, rel=1e-4)
+    with pytest.raises(UnknownNameError):
+        load_hardware("m4-64gb")  # more than Apple sold
+
+
+def test_what_engines_allocate_beyond_the_file() -> None:
+    """vLLM pads gpt-oss' experts in MXFP4: 64.38 GiB (issue 33155, 0.14), 65.97 GiB (issue 23278, 0.10.1)."""
+    model = load_model("gpt-oss-120b")
+    for engine, size in (("vllm@0.14", 64.38), ("vllm@0.10", 65.97), ("sglang", 60.77)):
+        weights = analyze(Scenario(model, load_hardware("h100-sxm"), engine=engine)).memory.weights
+        assert weights / GIB == pytest.approx(size, rel=0.005)
+
+
+def test_the_runtime_of_a_group_depends_on_its_links() -> None:
+    """Two RTX 4090 hold 0.25 GiB beside PyTorch's memory (vllm-project/vllm, issue 13061), on H100 3.58 GiB."""
+    memory = load_engine("vllm@0.7").memory
+    assert memory.on(load_hardware("rtx-4090")).runtime(2) == 0.25 * GIB
+    assert memory.on(load_hardware("h100-sxm")).runtime(2) == 3.58 * GIB
+    assert load_engine("llama.cpp").memory.on(load_hardware("m4-max")).runtime(1) == 0
 
 
 def test_indexer_scores_are_computed_in_parts() -> None:

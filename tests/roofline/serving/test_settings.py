@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from roofline import Scenario, analyze, load_hardware, load_model
+from roofline import Scenario, analyze, load_hardware, load_model, serve
 from roofline.advisor.sizing.configurations import Given
 from roofline.advisor.sizing.sizing import size
 from roofline.advisor.sizing.workload import Service
@@ -184,3 +184,12 @@ def test_layers_that_are_not_on_the_gpu_run_on_the_cpu() -> None:
         assert answer.expected.tpot is not None
         times.append(answer.expected.tpot.mid)
     assert times[0] > times[1] > times[2]
+
+
+def test_layers_on_the_cpu_leave_their_memory_to_the_kv_cache() -> None:
+    """Llama 3.3 70B in Q4_K_M takes 42 GB: 30 of 80 layers on 24 GB leave room, all of them do not fit."""
+    scenario = Scenario("llama-3.3-70b", "rtx-4090", engine="llama.cpp", quant="q4_k_m")
+    with pytest.raises(RooflineError, match="does not fit"):
+        serve(scenario, concurrency=1)
+    few, more = (serve(scenario.with_(n_gpu_layers=count), concurrency=1) for count in (20, 30))
+    assert few.replica.kv_tokens > more.replica.kv_tokens > 0

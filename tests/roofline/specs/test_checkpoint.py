@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from roofline import Scenario, SpecError, UnknownNameError, analyze, load_hardware, load_model, parse_precision
+from roofline import (
+    Scenario,
+    SpecError,
+    UnknownNameError,
+    analyze,
+    load_hardware,
+    load_model,
+    parameters,
+    parse_precision,
+)
 from roofline.cli.scenario_options import parse_scenarios
 from roofline.core.errors import RooflineError
 from roofline.reports.documents.listing import imported
@@ -33,7 +42,7 @@ def names(precision: Precision) -> tuple[str, str, str]:
 # Bytes of all tensors of the files that OpenAI released (total_size of their index): experts in MXFP4, all else bf16.
 @pytest.mark.parametrize(("model", "size"), [("gpt-oss-120b", 65_248_815_744), ("gpt-oss-20b", 13_761_264_768)])
 def test_released_size(model: str, size: int) -> None:
-    assert analyze(Scenario(load_model(model), H100)).memory.weights == size
+    assert analyze(Scenario(load_model(model), H100, engine="ideal")).memory.weights == size
 
 
 @pytest.mark.parametrize(
@@ -271,8 +280,7 @@ def ignoring(*modules: str) -> dict[str, Any]:
         ([f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(32) for name in "qkvo"], ["attention"]),
         ([f"model.layers.{layer}.self_attn.{name}_proj" for layer in (0, 31) for name in "qkvo"], []),
         ([f"model.layers.{layer}.self_attn" for layer in range(32)], ["attention"]),
-        ([f"model.layers.{layer}.linear_attn" for layer in range(32)], ["linear_attention"]),
-        (["re:(a+)+$" * 5], []),
+        ([f"model.layers.{layer}.linear_attn" for layer in range(32)], []),  # the model has none
     ],
 )
 def test_lists_of_unquantized_modules(modules: list[str], parts: list[str]) -> None:
@@ -287,20 +295,26 @@ def test_lists_of_unquantized_modules(modules: list[str], parts: list[str]) -> N
         ({"quant_method": "aqlm"}, "the method 'aqlm'"),
         ({"quant_method": "gptqq", "bits": 4}, "did you mean 'gptq'"),
         ({"bits": 4}, "'quant_method' is missing"),
+        ({"bits": 4, "group_size": 128, "damp_percent": 0.1}, "'quant_method' is missing"),
         ({"quant_method": "awq"}, "'bits' is missing"),
         ({"quant_method": "gptq", "bits": 16}, "between 1 and 8"),
         ({"quant_method": "gptq", "bits": 4, "group_size": "x"}, "'group_size' must be an integer"),
         ({"quant_method": "fp8", "weight_block_size": "x"}, "'weight_block_size' must be a list"),
         ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "the algorithm 'MIXED_PRECISION'"),
         ({"quant_method": "fp8", "modules_to_not_convert": [1]}, "must be a list of texts"),
-        (compressed({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}), "attention in MXFP4"),
+        (ignoring("re:(a+)+$" * 5), "is not read"),
+        (ignoring("re:.*(.*"), "is not a regular expression"),
+        ({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp6"}}}, "type 'fp6'"),
+        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int3Config"}}}, "torchao's 'Int3Config'"),
+        ({"group_size": 32, "bits": 8, "mode": "mxfp8"}, "MLX's mode 'mxfp8'"),
+        ({"quant_method": "auto-round", "bits": 8, "data_type": "mx_fp"}, "8-bit weights of type 'mx_fp'"),
         ({"quant_method": "compressed-tensors"}, "without 'config_groups'"),
         (compressed({"num_bits": 4, "type": "int"}) | {"format": "marlin-24"}, "sparse weights ('marlin-24')"),
         (sparse(sparsity_structure="2:4", format="dense"), "sparse weights ('2:4') are not supported"),
         (sparse(sparsity_structure="2:4", format="sparse-24-bitmask"), "by the technique n-m-sparsity"),
         (sparse(sparsity_structure="unstructured", format="sparse-bitmask"), "sparse weights ('unstructured')"),
         (sparse(config_groups={}, sparsity_structure="2:4"), "by the technique n-m-sparsity"),
-        (compressed({"num_bits": 8, "type": "float"}), "8-bit floating-point weights and 16-bit activations"),
+        (compressed({"num_bits": 3, "type": "float"}), "3-bit floating-point weights and 16-bit activations"),
         (compressed({"num_bits": 16, "type": "int"}), "16-bit weights of type 'int'"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": []}}, "'group_0' must be a mapping"),
     ],
@@ -499,3 +513,110 @@ def test_formats_of_a_spec_are_checked(formats: dict[str, Any], expected: str) -
         parse_model({**spec, "quantization": "nvfp4", "formats": formats}, "x")
     with pytest.raises(SpecError, match="'formats' needs 'quantization'"):
         parse_model({**spec, "formats": {"up_proj": "fp8"}}, "x")
+
+
+# --- modules by name --------------------------------------------------------------------------------------------------
+
+
+def weights_of(content: dict[str, Any]) -> float:
+    return analyze(Scenario(parse_model(translate(content, "x", "x"), "x"), H100)).memory.weights
+
+
+GROUP = {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}}
+EIGHT = {"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}}
+AFFINE = 4 + 32 / 64
+
+
+@pytest.mark.parametrize(
+    ("section", "bits"),
+    [
+        (  # groups by expression and by name; the first layer's MLP is left alone
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "group_0": {"targets": ["Linear"], **GROUP},
+                    "group_1": {"targets": ["re:.*self_attn.*_proj$"], **EIGHT},
+                },
+                "ignore": ["lm_head", "re:.*layers\\.0\\.mlp.*"],
+            },
+            8 * (Q + KV) + (31 * (4 + 16 / 128) + 16) / 32 * FEED + 16 * HEAD,
+        ),
+        (  # mlp.gate is a router's name, and no part of gate_proj's
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.layers.*.mlp.gate", "*o_proj"]},
+            4.5 * (Q / 2 + KV + FEED) + 16 * (Q / 2 + HEAD),
+        ),
+        (
+            {
+                "quant_method": "gptq",
+                "bits": 4,
+                "group_size": 128,
+                "dynamic": {r"+:.*\.v_proj": {"bits": 8}, "-:.*down_proj": {}},
+            },
+            (4 + 20 / 128) * (Q + KV / 2 + FEED * 2 / 3) + (8 + 16 / 128) * KV / 2 + 16 * (FEED / 3 + HEAD),
+        ),
+        (
+            {
+                "quant_method": "intel/auto-round",
+                "bits": 2,
+                "group_size": 128,
+                "extra_config": {"model.layers.3.mlp.down_proj": {"bits": 16}},
+            },
+            (2 + 16 / 128) * (Q + KV + FEED * (1 - 1 / 96)) + 16 * (FEED / 96 + HEAD),
+        ),
+        (
+            {
+                "quant_method": "quark",
+                "global_quant_config": {"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}},
+                "layer_quant_config": {"*self_attn*": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}}},
+                "exclude": ["lm_head", "*v_proj"],
+            },
+            8 * (Q + KV / 2) + 4.25 * FEED + 16 * (KV / 2 + HEAD),
+        ),
+        (
+            {"quant_method": "torchao", "quant_type": {"default": {"_type": "Int8WeightOnlyConfig", "_data": {}}}},
+            8 * (Q + KV + FEED) + 16 * HEAD,
+        ),
+        (
+            {"quant_method": "gptq", "bits": 8, "group_size": 128, "modules_in_block_to_quantize": [["mlp.up_proj"]]},
+            (8 + 16 / 128) * FEED / 3 + 16 * (Q + KV + FEED * 2 / 3 + HEAD),
+        ),
+        (
+            {"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"},
+            16 * (Q + KV + FEED + HEAD),
+        ),
+        ({"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 4, "group_size": 64}}}, None),
+    ],
+)
+def test_schemes_of_modules(section: dict[str, Any], bits: float | None) -> None:
+    expected = AFFINE * (Q + KV + FEED) + 16 * HEAD if bits is None else bits
+    assert weights_of(config(**section)) == pytest.approx((expected + 16 * REST) / 8, rel=1e-12)
+
+
+def test_mlx_quantizes_the_embedding() -> None:
+    """Qwen3-14B-MLX-4bit: its index has 8,307,783,680 bytes of tensors."""
+    content = json.loads((CONFIGS / "llama-3.1-8b.json").read_text())
+    content["quantization"] = {"group_size": 64, "bits": 4, "lm_head": False}
+    own = 16 * (HEAD + 65 * 4096) + AFFINE * (Q + KV + FEED + 128256 * 4096)
+    assert weights_of(content) == pytest.approx(own / 8, rel=1e-12)
+
+
+def test_vision_encoders_stay_in_16_bits() -> None:
+    content = json.loads((CONFIGS / "qwen2.5-vl-7b.json").read_text())
+    awq = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    fp8 = compressed({"num_bits": 8, "type": "float", "strategy": "channel"}, {"num_bits": 8, "type": "float"})
+    for section, quantized in (
+        (awq, None),
+        (fp8, "fp8"),
+        (fp8 | {"ignore": ["re:visual.*", "lm_head"]}, None),
+        (fp8 | {"ignore": ["visual"]}, None),
+    ):
+        model = parse_model(translate({**content, "quantization_config": section}, "x", "x"), "x")
+        assert model.tower is not None
+        assert model.tower.quantization == quantized
+        assert parse_model(to_spec(model), "x") == model
+    whole, requested = (
+        analyze(Scenario(load_model("qwen2.5-vl-7b"), H100, precision=precision)).memory.weights
+        for precision in (None, parse_precision("bf16", "awq"))
+    )
+    text = parameters(load_model("qwen2.5-vl-7b")) - parameters(model.tower) - 2 * 152064 * 3584
+    assert whole - requested == pytest.approx(text * (16 - 4 - 20 / 128) / 8, rel=1e-3)

@@ -14,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from roofline import RooflineError, UnknownNameError, list_hardware, list_models, load_hardware, load_model
+from roofline import (
+    RooflineError,
+    Scenario,
+    UnknownNameError,
+    analyze,
+    list_hardware,
+    list_models,
+    load_hardware,
+    load_model,
+)
 from roofline.specs.hardware import load_devices
 from roofline.specs.library import spec_files
 from roofline.specs.modelspec import load_any
@@ -269,3 +278,20 @@ def test_endless_names_are_refused_at_once(load: Callable[[str], object], name: 
     with pytest.raises(RooflineError):
         load(name)
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("name", ["P40", "b100", "rtx-4909", "K80"])
+def test_a_card_of_another_number_is_not_suggested(name: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"unknown hardware '{name}'; 'roofline specs list hardware'"):
+        load_hardware(name)
+
+
+def test_the_mix_of_a_repository() -> None:
+    """vLLM loads 57.752 GiB a GPU of eight (vllm-project/vllm, issue 6746), where this makes 56.7."""
+    model = load_model("meta-llama/Meta-Llama-3.1-405B-Instruct-FP8")
+    mlp, attention = 3 * 16384 * 53248, 2 * 16384 * (16384 + 1024)
+    rest = 2 * 128256 * 16384 + (2 * 126 + 1) * 16384
+    weights = analyze(Scenario(model, load_hardware("h100-sxm"))).memory.weights
+    assert weights == pytest.approx(124 * mlp + 2 * (2 * mlp + 126 * attention + rest), rel=1e-12)
+    assert load_model("Qwen/Qwen3-8B-FP8").quantization == "fp8_block"
+    assert load_model("RedHatAI/Qwen3-8B-FP8-dynamic").quantization == "fp8"

@@ -72,7 +72,7 @@ def test_remainder_of_an_expected_pass_is_host_time_and_gaps() -> None:
         assert analysis.decode is not None
         gap = analysis.scenario.profile["gap"]
         assert gap == 0
-        host = analysis.decode.host_time / analysis.tokens_per_iteration
+        host = analysis.decode.host_time / analysis.kept_per_iteration
         assert decode_breakdown(analysis, "expected").parts[HOST] == pytest.approx(host, rel=1e-9)
     for name in ("eager", "blocks of integers"):
         answer = SCENARIOS[name]

@@ -8,7 +8,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from roofline import RooflineError, analyze, load_hardware, load_model
+from roofline import RooflineError, analyze, list_hardware, load_hardware, load_model
 from roofline.core.search import (
     WINDOW,
     largest_satisfying,
@@ -18,6 +18,7 @@ from roofline.core.search import (
 )
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import READINGS
+from roofline.timing.kernels.common import units
 from roofline.whatif.solve import (
     Targets,
     break_even,
@@ -145,7 +146,11 @@ def test_minimum_bandwidth_and_peak(factor: float, at: Any) -> None:
     assert figure.check.meets
 
 
-NO_UNITS = (load_hardware("h100-nvl"), replace(load_hardware("a100-sxm-80gb"), units=None), load_hardware("gaudi-2"))
+NO_UNITS = (
+    replace(load_hardware("h100-nvl"), units=None),
+    replace(load_hardware("a100-sxm-80gb"), units=None),
+    load_hardware("gaudi-2"),
+)
 
 
 @pytest.mark.parametrize("device", NO_UNITS, ids=lambda device: device.name)
@@ -159,6 +164,13 @@ def test_a_higher_peak_of_as_many_units_is_never_slower(device: Any, scaled: Any
     for name in ("ttft", "tpot"):
         spent = np.array([getattr(analyze(each).expected, name).mid for each in varied])
         assert (spent[1:] <= spent[:-1] * (1 + 1e-9)).all()
+
+
+def test_units_are_a_fact_or_unknown_and_no_matter_of_peaks() -> None:
+    for device in map(load_hardware, list_hardware()):
+        unknown = replace(device, units=None)
+        assert units(replace(unknown, tensor=dict.fromkeys(device.tensor, 1e16))) == units(unknown)
+        assert units(device) == device.units or device.kind == "npu"
 
 
 @pytest.mark.parametrize("device", NO_UNITS, ids=lambda device: device.name)

@@ -526,7 +526,7 @@ def test_encoders_have_no_decode() -> None:
     for name in ("step", "tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "energy", "cost"):
         assert np.isnan(columns[name]).all(), name
     assert columns["sequences_per_s"] == pytest.approx(np.array([1, 2]) / columns["total"])
-    assert columns["cost.processed"] == pytest.approx(1e6 / 3600 * 3.49 / 512 / columns["sequences_per_s"])
+    assert columns["cost.processed"] == pytest.approx(1e6 / 3600 * 3.945 / 512 / columns["sequences_per_s"])
     assert (columns["energy.prefill"] < columns["energy.tdp.prefill"]).all()
     assert (columns["ttft"] > 0).all()
 

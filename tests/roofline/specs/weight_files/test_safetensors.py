@@ -177,7 +177,7 @@ def test_experts_in_mxfp4_beside_layers_in_bf16(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(config)
     model = load_model(str(tmp_path))
     assert mismatch(model) == ""
-    assert round(analyze(Scenario(model, load_hardware("h100-sxm"), engine="vllm")).memory.weights) == end
+    assert round(analyze(Scenario(model, load_hardware("h100-sxm"), engine="sglang")).memory.weights) == end
     assert end / 2**30 == pytest.approx(12.8, abs=0.05)  # gpt-oss model card (OpenAI, 2025), Table 1
 
 

@@ -1,0 +1,173 @@
+"""The alternatives of a decision: deployments of one model that differ in one thing.
+
+Each function takes the scenario as it was asked and yields an `Alternative` for every choice; whether it runs and fits
+is for the decision to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import Struct
+
+from roofline.advisor.search.goal import Quality
+from roofline.advisor.sizing.configurations import TENSOR, formats_for
+from roofline.core.errors import RooflineError
+from roofline.scenario.options import DEGREES
+from roofline.scenario.scenario import Scenario
+from roofline.serving.pools import Pools
+from roofline.specs.engine import list_engines
+from roofline.techniques import techniques
+from roofline.techniques.support import is_documented, runs
+
+
+class Decided(StrEnum):
+    """What may be chosen."""
+
+    LAYOUT = "layout"
+    FORMAT = "format"
+    ENGINE = "engine"
+    HARDWARE = "hardware"
+    SPECULATION = "speculation"
+    DISAGGREGATION = "disaggregation"
+    OFFLOAD = "offload"
+    API = "api"
+
+
+class Alternative(Struct, frozen=True):
+    """One choice: a deployment with its label, of which `copies` share the load, with prefill apart where it has pools.
+
+    An API has no scenario.
+    """
+
+    label: str
+    scenario: Scenario | None
+    copies: int = 1
+    pools: Pools | None = None
+
+
+STAGES = (2, 4, 8)
+"""Stages of pipelines."""
+
+OFFLOADED = (0.25, 0.5, 0.75, 1.0)
+"""Fractions of the weights in CPU memory that are compared."""
+
+NOT_SERVED = ("hf-eager", "ideal", "gpt-fast", "deepspeed-mii", "llama-cpp-python")
+"""Profiles without a server of their own that is compared: kernels alone, an eager loop, scripts and wrappers."""
+
+
+def layouts(scenario: Scenario) -> Iterator[Alternative]:
+    """Tensor, pipeline, data and expert parallelism and replicas over the scenario's devices.
+
+    Of a scenario on one device: tensor parallelism over 1 to 8 devices of a node, as far as its links reach.
+    """
+    devices = scenario.settings.parallel.devices
+    if devices == 1:
+        linked = {link.scope for link in scenario.hardware.interconnects} & {"node", "host"}
+        widest = scenario.hardware.node_devices if linked else 1
+        for count in (count for count in TENSOR if count <= widest):
+            yield Alternative(f"TP {count}", _laid_out(scenario, tensor=count))
+        return
+    for tensor in (count for count in _divisors(devices) if count <= scenario.hardware.node_devices):
+        copies = devices // tensor
+        yield Alternative(_named("TP", tensor, copies), _laid_out(scenario, tensor=tensor), copies)
+        for stages in (count for count in STAGES if copies % count == 0):
+            label = _named(f"TP {tensor} PP" if tensor > 1 else "PP", stages, copies // stages)
+            laid_out = _laid_out(scenario, tensor=tensor, pipeline=stages, micro_batches=stages)
+            yield Alternative(label, laid_out, copies // stages)
+    if scenario.model.experts:
+        for ranks in (count for count in _divisors(devices) if count > 1):
+            copies = devices // ranks
+            label = _named("attention DP, EP", ranks, copies)
+            yield Alternative(label, _laid_out(scenario, data=ranks, expert=ranks), copies)
+            label = _named(f"TP {ranks} EP", ranks, copies)
+            yield Alternative(label, _laid_out(scenario, tensor=ranks, expert=ranks), copies)
+
+
+def _named(what: str, count: int, copies: int) -> str:
+    return f"{what} {count}" + (f", {copies} replicas" if copies > 1 else "")
+
+
+def _divisors(count: int) -> Iterator[int]:
+    return (each for each in range(1, count + 1) if count % each == 0)
+
+
+def _laid_out(scenario: Scenario, **degrees: int) -> Scenario:
+    """The scenario with these degrees of parallelism alone."""
+    given: dict[str, Any] = dict.fromkeys((*DEGREES.values(), "dp_attention", "enable_expert_parallel"))
+    return scenario.with_(**given | {DEGREES[name]: value for name, value in degrees.items() if value > 1})
+
+
+def formats(scenario: Scenario) -> Iterator[Alternative]:
+    """As released, and the formats of weights and KV cache that documents say the engine runs on this hardware."""
+    plain = scenario.without("quant", "weights", "activations", "kv", "quantization")
+    for scheme, kv, _ in formats_for(scenario.model, scenario.hardware, scenario.profile, Quality.CALIBRATED):
+        changed = plain.with_(quant=scheme or None, kv=kv or None)
+        released = f"as released ({plain.run_precision.weights.name})"
+        yield Alternative((scheme or released) + (f", KV {kv}" if kv else ""), changed)
+
+
+def engines(scenario: Scenario) -> Iterator[Alternative]:
+    """The engines with a server and documents."""
+    for name in list_engines():
+        if is_documented(name) and name not in NOT_SERVED:
+            yield Alternative(name, scenario.with_(engine=name))
+
+
+def speculations(scenario: Scenario) -> Iterator[Alternative]:
+    """No speculation, and each method that documents say the engine runs on this hardware."""
+    slot = "speculative decoding"
+    found = {entry.name: entry for entry in techniques().values() if entry.slot == slot}
+    kept = [name for name in scenario.techniques if name.partition(":")[0] not in found]
+    plain = scenario.with_(**{"with": kept or None})  # type: ignore[arg-type]
+    yield Alternative("none", plain)
+    for name in found:
+        if runs(name, scenario.profile.name, scenario.hardware):
+            try:
+                yield Alternative(name, plain.with_(**{"with": [*kept, name]}))  # type: ignore[arg-type]
+            except RooflineError:  # the model has no such head, or the method needs a draft that is not named
+                continue
+
+
+def disaggregations(scenario: Scenario) -> Iterator[Alternative]:
+    """Prefill and decode together and apart, on the same number of devices."""
+    devices = scenario.settings.parallel.devices
+    if devices < 2:
+        raise RooflineError(
+            "prefill and decode apart take at least two devices: name them, as in 8xh200", options=["hw"]
+        )
+    for tensor in (count for count in _divisors(devices) if count <= scenario.hardware.node_devices):
+        copies, part = devices // tensor, _laid_out(scenario, tensor=tensor)
+        yield Alternative(f"together: {_named('TP', tensor, copies)}", part, copies)
+        for prefills in sorted({1, copies // 4, copies // 2, 3 * copies // 4} & set(range(1, copies))):
+            label = f"apart: {prefills} prefill, {copies - prefills} decode of TP {tensor}"
+            link = "node" if devices <= scenario.hardware.node_devices else "network"
+            scopes = {entry.scope for entry in scenario.hardware.interconnects}
+            pools = Pools(prefills, copies - prefills, link=link if link in scopes else "host")
+            yield Alternative(label, part, 1, pools)
+
+
+def offloads(scenario: Scenario) -> Iterator[Alternative]:
+    """All on the devices, and parts of the weights, or the KV cache, in CPU memory."""
+    plain = scenario.without("offload", "n_gpu_layers")
+    yield Alternative("all on the device", plain)
+    yield Alternative("KV cache in CPU memory", plain.with_(offload="kv=1"))
+    for fraction in OFFLOADED:
+        yield Alternative(f"{fraction:.0%} of the weights in CPU memory", plain.with_(offload=f"weights={fraction}"))
+
+
+ALTERNATIVES: Mapping[Decided, Callable[[Scenario], Iterator[Alternative]]] = MappingProxyType(
+    {
+        Decided.LAYOUT: layouts,
+        Decided.FORMAT: formats,
+        Decided.ENGINE: engines,
+        Decided.SPECULATION: speculations,
+        Decided.DISAGGREGATION: disaggregations,
+        Decided.OFFLOAD: offloads,
+        Decided.API: layouts,
+    }
+)
+"""The alternatives by decision, but for hardware, which `size` chooses."""

@@ -1,0 +1,280 @@
+"""The short answer: at most eight lines of 80 columns, the verdict first, and its document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roofline.advisor.fitting import Fit
+from roofline.core.units import count_text, seconds, si
+from roofline.reports.documents.analysis import interval, memory_document, scenario_header
+from roofline.reports.output.blocks import Block, Document, Face, finite
+from roofline.scenario.cost import price
+from roofline.scenario.scenario import Scenario
+from roofline.serving.outcome import Outcome
+from roofline.specs.engine import GGUF_ENGINE
+from roofline.timing.intervals import Estimate
+from roofline.verdict.limit import Part
+from roofline.verdict.plan import WEIGHT_OPTIONS, longest_context
+from roofline.verdict.run import run_command
+from roofline.verdict.verdict import Verdict
+
+SCHEMA = "roofline.answer/1"
+WIDTH = 80
+LINES = 8
+"""Columns and lines of an answer."""
+
+SHOWN_FITS = 3
+"""Changes that are shown of those that make a model fit."""
+
+
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
+    """The JSON document of a verdict: times in seconds, rates in tokens/s, `lines` as they are printed."""
+    plan, scenario = verdict.plan, verdict.scenario
+    document = {
+        "schema": SCHEMA,
+        **scenario_header(scenario),
+        "fits": verdict.fits,
+        "devices": plan.devices,
+        "parallelism": {"tensor": scenario.settings.parallel.tensor, "pipeline": scenario.settings.parallel.pipeline},
+        "weights": scenario.run_precision.weights.name,
+        "kv": scenario.run_precision.kv.name,
+        "chosen": {name: value for name, value in plan.candidate.options.items() if value is not None},
+        "users": verdict.users,
+        "rate": verdict.rate,
+        "memory": {key: value for key, value in memory_document(verdict.analysis).items() if key != "fits_with"},
+    }
+    if verdict.fits:
+        better = verdict.better
+        document |= {
+            "context": verdict.context,
+            **_speed(verdict),
+            "missed": dict(verdict.missed),
+            "limit": {"part": str(verdict.limit.part), "roof": verdict.limit.roof, "share": verdict.limit.share},
+            "better": better and {"option": better.option, "gain": better.gain, "gives_up": better.gives_up},
+            "usd_per_hour": verdict.hourly,
+            "usd_per_million_tokens": verdict.usd_per_million_tokens,
+            "run": _run(verdict),
+        }
+    else:
+        document["fits_with"] = [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in plan.fits_with]
+    return {**finite(document), "lines": list(_lines(verdict))}
+
+
+def _speed(verdict: Verdict) -> dict[str, Any]:
+    """TTFT, TPOT and decode tokens/s of a user, with their intervals; under load also tokens/s of all."""
+    if (outcome := verdict.outcome) is not None:
+        return {
+            "stable": outcome.stable,
+            "ttft_s": {"p50": interval(outcome.ttft.p50), "p95": interval(outcome.ttft.p95)},
+            "tpot_s": {"p50": interval(outcome.tpot.p50), "p95": interval(outcome.tpot.p95)},
+            "decode_tokens_per_s_per_user": interval(inverse(outcome.tpot.p50)),
+            "output_tokens_per_s": outcome.output_tokens_per_second,
+            "sustainable_requests_per_s": outcome.saturated_at,
+        }
+    expected = verdict.analysis.expected
+    decoded = {} if expected.tpot is None else {"decode_tokens_per_s_per_user": interval(inverse(expected.tpot))}
+    tpot = None if expected.tpot is None else interval(expected.tpot)
+    return {"ttft_s": interval(expected.ttft), "tpot_s": tpot, **decoded}
+
+
+def inverse(time: Estimate) -> Estimate:
+    """The rate of a time."""
+    return Estimate(1 / time.high, 1 / time.mid, 1 / time.low)
+
+
+def _lines(verdict: Verdict) -> Iterator[str]:
+    if not verdict.fits:
+        yield from _failure(verdict)
+        return
+    yield _headline(verdict)
+    yield f"Chosen: {_chosen(verdict)}"
+    yield f"Speed: {_speed_text(verdict)}"
+    yield f"Limited by: {_limit(verdict)}"
+    if (better := verdict.better) is not None:
+        gained = f"{better.gain:.2g} times {'the tokens/s' if verdict.rate is None else 'faster'}"
+        found = gained if verdict.met else "meets the target" if better.meets else f"{gained}, and still too slow"
+        yield f"Better: {better.option}, {found}; {better.gives_up}"
+    yield f"Cost: {_cost(verdict)}"
+    yield f"Run it: {_run(verdict)}"
+
+
+def _run(verdict: Verdict) -> str:
+    return run_command(verdict.scenario, verdict.context, None if verdict.curve is None else verdict.curve.load)
+
+
+def _where(verdict: Verdict) -> str:
+    return devices_text(verdict.scenario)
+
+
+def devices_text(scenario: Scenario) -> str:
+    """The devices, such as 2 x rtx-4090."""
+    count = scenario.settings.parallel.devices
+    return f"{count} x {scenario.hardware.name}" if count > 1 else scenario.hardware.name
+
+
+def _headline(verdict: Verdict) -> str:
+    """Whether it runs, or meets the load and the targets."""
+    model, where = verdict.scenario.model.name, _where(verdict)
+    how = f"{verdict.plan.candidate.formats} on {verdict.scenario.profile.name}"
+    context = f"{length(verdict.context)} context"
+    outcome = verdict.outcome
+    if outcome is not None and not outcome.stable:
+        most = "" if outcome.saturated_at is None else f": it sustains {outcome.saturated_at:.3g}/s"
+        return f"No: {model} on {where}, {how}, cannot serve {verdict.rate:g} requests/s{most}"
+    if missed := verdict.missed:
+        targets = dict(zip(("ttft", "tpot"), verdict.targets, strict=True))
+        told = " and ".join(
+            f"{name.upper()} {seconds(targets[name])} ({seconds(value)}{' at p95' if verdict.loaded else ''})"
+            for name, value in missed.items()
+        )
+        return f"No: {model} on {where}, {how}, misses {told}"
+    if verdict.loaded:
+        load = f"{verdict.users} users" if verdict.rate is None else f"{verdict.rate:g} requests/s"
+        return f"Yes: {model} serves {load} on {where}, {how}, {context}"
+    return f"Yes: {model} runs on {where}, {how}, {context}"
+
+
+def length(tokens: int) -> str:
+    """Tokens in thousands, rounded down."""
+    return f"{tokens // 1000}k" if tokens >= 10_000 else f"{tokens:,}"
+
+
+def _limit(verdict: Verdict) -> str:
+    """What limits it, with the share of its time."""
+    limit, scenario = verdict.limit, verdict.scenario
+    phase = "a pass" if verdict.analysis.decode is None else "a decode step"
+    phase = "the time" if limit.part is Part.PROMPTS else phase
+    split = scenario.profile.split_layers and scenario.settings.parallel.pipeline > 1
+    if split:
+        return f"{limit.roof} (split layers run in turn); {limit.share:.0%} is {limit.part}"
+    return f"{limit.roof}; {limit.share:.0%} of {phase} is {limit.part}"
+
+
+LAYOUTS = {"tensor": "TP", "pipeline": "PP", "expert": "EP", "data": "DP"}
+
+
+def _chosen(verdict: Verdict) -> str:
+    """The choices, each with its reason in half a sentence."""
+    plan, scenario = verdict.plan, verdict.scenario
+    parallel, first = scenario.settings.parallel, plan.tried[0]
+    memory = first.memory(1)
+    if plan.narrower:
+        why = f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
+    else:
+        why = "as asked" if any(map(scenario.given, WEIGHT_OPTIONS)) else "as released"
+    parts = [f"{plan.candidate.formats} {why}"]
+    if plan.elsewhere:
+        parts.append(f"no format fits on {first.scenario.profile.name}")
+    elif scenario.profile.name == GGUF_ENGINE and "engine" not in scenario.options:
+        what = "GGUF files" if scenario.hardware.kind == "gpu" else "CPUs and Apple silicon"
+        parts.append(f"{GGUF_ENGINE} for {what}")
+    if parallel.devices > 1 and not scenario.profile.split_layers:
+        degrees = ((short, getattr(parallel, name)) for name, short in LAYOUTS.items())
+        parts.append(" x ".join(f"{short} {degree}" for short, degree in degrees if degree > 1))
+    return "; ".join(parts)
+
+
+def size(count: float) -> str:
+    """Bytes with two digits."""
+    return si(count, "B", 2 if count < 1e11 else 3)
+
+
+def _speed_text(verdict: Verdict) -> str:
+    scenario, outcome = verdict.scenario, verdict.outcome
+    lengths = f"{int(scenario.prompt)} + {int(scenario.generate)}"
+    if outcome is not None:
+        if not outcome.stable:
+            return f"queues grow without end ({lengths} tokens); {_replicas(outcome, verdict.rate)}"
+        user, late = inverse(outcome.tpot.p50), outcome.ttft.p95
+        return (
+            f"{count_text(outcome.output_tokens_per_second)} tokens/s, {count_text(user.mid)} a user"
+            f" ({count_text(user.low)} to {count_text(user.high)}); p95 TTFT {seconds(late.mid, 2)} ({lengths})"
+        )
+    expected = verdict.analysis.expected
+    first = seconds(expected.ttft.mid, 2)
+    if expected.tpot is None:
+        return f"{first} for a sequence of {int(scenario.prompt)} tokens"
+    rate = inverse(expected.tpot)
+    found = f"{count_text(rate.mid)} tokens/s ({count_text(rate.low)} to {count_text(rate.high)})"
+    return f"{found} for one user; TTFT {first} ({lengths} tokens)"
+
+
+def _replicas(outcome: Outcome, rate: float | None) -> str:
+    """How many of the deployment sustain a rate."""
+    count = math.ceil((rate or 0) / outcome.saturated_at) if outcome.saturated_at else 0
+    return f"{count} of it sustain the rate" if count else "no number of it sustains the rate"
+
+
+def _cost(verdict: Verdict) -> str:
+    hardware, devices = verdict.scenario.hardware, verdict.plan.devices
+    hourly, tokens = verdict.hourly, verdict.usd_per_million_tokens
+    known = hardware.price
+    if hourly is None:
+        if known is not None and known.buy is not None:
+            return f"no rent known; to buy, {known.buy * devices:,.0f} USD ({known.date})"
+        return f"no price known for {hardware.name}; --price gives one in USD/h"
+    given = verdict.scenario.price
+    rent = price(hardware, given)
+    dated = "" if given is not None or known is None else f", {known.date}"
+    each = f" ({rent:g} each{dated})" if devices > 1 else f" ({dated.lstrip(', ')})" if dated else ""
+    unstable = verdict.outcome is not None and not verdict.outcome.stable
+    told = (
+        ""
+        if tokens is None or unstable
+        else f"; {tokens:,.3g} USD per million tokens" + ("" if verdict.loaded else ", with one user")
+    )
+    return f"{hourly:,.4g} USD/h{each}{told}"
+
+
+def _failure(verdict: Verdict) -> Iterator[str]:
+    """That nothing fits, what was tried, and what would fit."""
+    plan, scenario = verdict.plan, verdict.scenario
+    memory = plan.candidate.memory(1)
+    least = f"the least, {plan.candidate.formats} on {scenario.profile.name}, needs {size(memory.total)}"
+    yield f"No: {scenario.model.name} does not fit on {_where(verdict)}"
+    tried: dict[str, dict[str, None]] = {}
+    for each in plan.tried:
+        tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
+    told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
+    yield f"Tried: {told}; {least} of {size(memory.budget)} a device"
+    fits = plan.fits_with[:SHOWN_FITS]
+    if not fits:
+        yield "Nothing that was tried makes it fit: fewer bits, another engine, more devices, CPU memory"
+        return
+    yield "It fits, the fastest first, with"
+    for fit in fits:
+        yield f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s"
+    yield f"Run it: {run_command(fits[0].scenario, longest_context(fits[0].scenario, 1))}"
+
+
+def fit_text(asked: Scenario, fit: Fit) -> str:
+    """A change that makes a model fit, in words."""
+    found, options = fit.scenario, fit.options
+    parts = []
+    if found.settings.parallel.devices != asked.settings.parallel.devices:
+        parts.append(devices_text(found))
+    parts.append(f"{found.precision.weights.name} on {found.profile.name}")
+    if "kv" in options:
+        parts.append(f"KV {options['kv']}")
+    if "n_gpu_layers" in options:
+        parts.append(f"{options['n_gpu_layers']} of {found.model.layers} layers on the GPU")
+    if "offload" in options:
+        parts.append(f"{found.settings.offload.weights:.0%} of the weights in CPU memory")
+    parts += [f"{name} {options[name]:,}" for name in ("batch", "prompt") if name in options]
+    return ", ".join(parts)
+
+
+def verdict_blocks(document: Document) -> list[Block]:
+    """The lines of an answer as a block."""
+    return [Block(lines=document["lines"], width=WIDTH)]
+
+
+def verdict_rows(document: Document) -> list[Mapping[str, Any]]:
+    """The document as one row."""
+    return [{key: value for key, value in document.items() if key != "lines"}]
+
+
+VERDICT = Face(verdict_document, verdict_blocks, verdict_rows, lambda document: document["lines"], LINES)
+"""How a verdict is shown."""

@@ -1,0 +1,234 @@
+"""The document and the blocks of `roofline choose`: the alternatives in one table, the verdict and its flips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roofline.advisor.choosing.decision import Decision, Flip, Row
+from roofline.core.units import seconds
+from roofline.reports.documents.serving import latencies
+from roofline.reports.documents.verdict import limit, sentence, sure, verdict_document
+from roofline.reports.output.blocks import WIDTH, Block, Document, Face, finite, picked
+from roofline.whatif.command_line import serve_command
+
+SCHEMA = "roofline.choose/1"
+
+MEANINGS: Mapping[str, str] = {
+    "throughput": "output tokens/s a device",
+    "latency": "mean time of a request",
+    "ttft": "mean TTFT",
+    "tpot": "mean TPOT",
+    "cost": "cost of a request",
+}
+"""What the objectives are."""
+
+
+TOKENS = ("prompt", "cached", "output")
+"""The tokens that are priced apart."""
+
+
+def decision_document(found: Decision) -> dict[str, Any]:
+    """The JSON document of a decision; rows from the best on, money in USD, times in seconds."""
+    load, scenario = found.load, found.scenario
+    return {
+        "schema": SCHEMA,
+        "decided": str(found.decided),
+        "model": scenario.model.name,
+        "hardware": scenario.hardware_name,
+        "concurrency": load.concurrency,
+        "requests_per_s": load.rate,
+        "prompt": load.prompts.written,
+        "generate": load.outputs.written,
+        "prefix_hits": load.hits,
+        "objective": str(found.objective),
+        "limits": {"ttft_s": found.limits[0], "tpot_s": found.limits[1], "quantile": "p95"},
+        "hours_per_month": found.hours,
+        "rows": [_row(row, found) for row in found.rows],
+        "verdict": None if found.verdict is None else verdict_document(found.verdict),
+        "flips": [finite(picked(flip, "load", "above", "label")) for flip in found.flips],
+        "sentence": told(found),
+        "api_usd_per_million": None if found.api is None else finite(picked(found.api, *TOKENS)),
+        "break_even": _even(found),
+        "prices": _prices(found),
+    }
+
+
+def _row(row: Row, found: Decision) -> dict[str, Any]:
+    outcome, alternative = row.outcome, row.alternative
+    document: dict[str, Any] = {
+        "choice": row.label,
+        "fits": row.fits,
+        "reason": row.reason or None,
+        "not_known_to_run": list(row.unknown),
+        "misses": list(row.missed),
+        "devices": row.devices,
+        "copies": alternative.copies,
+        "ttft_s": None if outcome is None else latencies(outcome.ttft),
+        "tpot_s": None if outcome is None else latencies(outcome.tpot),
+        "output_tokens_per_s_per_device": finite(row.per_device),
+        "requests_per_s": finite(row.requests_per_second),
+        "usd_per_million_tokens": None
+        if row.money is None
+        else finite(picked(row.money, "prompt", "cached", "output")),
+        "usd_per_month": None if row.money is None else finite(row.money.month),
+    }
+    scenario = alternative.scenario
+    if scenario is not None and scenario.asked and alternative.pools is None and row.fits:
+        document["command"] = serve_command(scenario, found.load)
+    return document
+
+
+def _prices(found: Decision) -> list[dict[str, Any]]:
+    """The hardware of the rows with its rent and where that is from; a rent of the user has no source."""
+    scenarios = {
+        row.alternative.scenario.hardware_name: row.alternative.scenario
+        for row in found.rows
+        if row.alternative.scenario
+    }
+    listed = []
+    for name, scenario in scenarios.items():
+        price, own = scenario.hardware.price, scenario.price
+        listed.append(
+            {
+                "hardware": name,
+                "usd_per_hour": own if own is not None else None if price is None else price.rent,
+                "usd_to_buy": None if price is None else price.buy,
+                "date": None if own is not None or price is None else price.date.isoformat(),
+                "source": None if own is not None else scenario.hardware.sources.get("price.rent"),
+            }
+        )
+    return listed
+
+
+def _even(found: Decision) -> dict[str, float] | None:
+    """The break-even volume a month: requests, and tokens of prompts and outputs."""
+    if found.break_even is None:
+        return None
+    requests, served = found.break_even, next(row for row in found.rows if row.alternative.scenario is not None)
+    most = served.requests_per_second * 3600 * found.hours
+    return {
+        "requests_per_month": requests,
+        "tokens_per_month": requests * sum(found.load.means),
+        "served_requests_per_month": most,
+    }
+
+
+def told(found: Decision) -> str:
+    """The verdict in one sentence, with how sure it is and when it flips."""
+    rows, load = found.rows, found.load
+    best = rows[0]
+    limits = [limit(name, most) for name, most in zip(("ttft", "tpot"), found.limits, strict=True) if most]
+    head = ""
+    if best.missed:
+        head = f"none meets {' and '.join(limits) or 'the load'} at p95; without that "
+    elif best.unknown:
+        head = f"none is known to run {', '.join(best.unknown)}; as if it did "
+    head += _reason(found)
+    flips = " and ".join(_flip(flip, load.rate is not None) for flip in found.flips)
+    return f"{head}. {flips[0].upper()}{flips[1:]}." if flips else f"{head}."
+
+
+def _reason(found: Decision) -> str:
+    """The first alternative, and why it is before the second."""
+    best, verdict = found.rows[0], found.verdict
+    if len(found.rows) < 2 or not found.rows[1].fits:
+        return f"{best.label}: nothing else fits"
+    second = found.rows[1]
+    if found.api is not None and best.alternative.scenario is not None:
+        second = next(row for row in found.rows if row.alternative.scenario is None)
+    if second.unknown and not best.unknown:
+        return f"{best.label}: {second.label} is not known to run {', '.join(second.unknown)}"
+    if verdict is None:
+        return f"{best.label}: what {second.label} costs is unknown"
+    document = verdict_document(verdict)
+    if second.missed and not best.missed:
+        return f"{best.label}: {second.label} misses {' and '.join(second.missed).upper()}, {sure(document)}"
+    return sentence(document, found.objective, best.label, second.label)
+
+
+def _flip(flip: Flip, rated: bool) -> str:
+    amount = f"{flip.load:.3g} requests/s" if rated else f"{flip.load:.0f} users"
+    return f"from {amount} on {flip.label}" if flip.above else f"at {amount} and below {flip.label}"
+
+
+def decision_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """The verdict, the table, why alternatives do not run, and where the prices are from."""
+    users, rate = document["concurrency"], document["requests_per_s"]
+    load = f"{rate:g} requests/s" if rate is not None else "1 user" if users == 1 else f"{users} users"
+    title = (
+        f"choose {document['decided']}: {document['model']} for {load}, {document['prompt']} + {document['generate']}"
+        " tokens"
+    )
+    rows = [_cells(row) for row in document["rows"]]
+    header = ("choice", "fits", "TTFT", "TPOT", "tok/s/dev", "$/M in", "cached", "out", "$/month")
+    return [
+        Block(title, [document["sentence"], *_break_even(document)], width=WIDTH),
+        Block(f"By {MEANINGS[document['objective']]}{_limits(document)}", header=header, rows=rows),
+        Block("Notes", list(_notes(document)), width=WIDTH),
+    ]
+
+
+def _limits(document: Mapping[str, Any]) -> str:
+    found = [
+        limit(name, document["limits"][f"{name}_s"]) for name in ("ttft", "tpot") if document["limits"][f"{name}_s"]
+    ]
+    return f", within {' and '.join(found)} at p95" if found else ""
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    times = ["-" if row[key] is None else _over(row, key) for key in ("ttft_s", "tpot_s")]
+    rate, usd, month = row["output_tokens_per_s_per_device"], row["usd_per_million_tokens"], row["usd_per_month"]
+    money = [f"{usd[key]:.2g}" if usd else "-" for key in TOKENS]
+    runs = "no" if not row["fits"] else "?" if row["not_known_to_run"] else "-" if not row["devices"] else "yes"
+    shown = "-" if rate is None else f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+    return [row["choice"], runs, *times, shown, *money, "-" if month is None else f"{month:,.0f}"]
+
+
+def _over(row: Mapping[str, Any], key: str) -> str:
+    """A mean time, marked where its p95 misses the limit."""
+    mid = row[key]["mean"]["mid"]
+    return "-" if mid is None else seconds(mid, 3) + ("!" if key.removesuffix("_s") in row["misses"] else "")
+
+
+def _break_even(document: Mapping[str, Any]) -> Iterator[str]:
+    even = document["break_even"]
+    if even is None:
+        return
+    served, needed = even["served_requests_per_month"], even["requests_per_month"]
+    verb = "more" if needed > served else "less"
+    yield (
+        f"renting costs less than the API from {even['tokens_per_month'] / 1e6:,.0f} million tokens a month on"
+        f" ({needed:,.0f} requests, {verb} than the {served:,.0f} that this load is)"
+    )
+
+
+def _notes(document: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"{row['choice']}: {row['reason']}" for row in document["rows"] if row["reason"])
+    for row in document["rows"]:
+        if row["not_known_to_run"]:
+            yield f"{row['choice']}: not known to run {', '.join(row['not_known_to_run'])}; times as if it did"
+    if any("!" in cell for row in document["rows"] for cell in _cells(row)):
+        yield "!: its p95 is over the limit"
+    for price in document["prices"]:
+        rent, bought = price["usd_per_hour"], ""
+        if price["usd_to_buy"] is not None:
+            hours = f", as much as {price['usd_to_buy'] / rent:,.0f} hours of rent" if rent else ""
+            bought = f"; to buy {price['usd_to_buy']:,.0f} USD{hours}"
+        if rent is None:
+            yield f"{price['hardware']}: rent unknown, no list has it (--price USD){bought}"
+        else:
+            dated = "given" if price["date"] is None else f"median of public lists of {price['date']} and later"
+            yield f"{price['hardware']}: {rent:.4g} USD/h a device ({dated}){bought}"
+    yield (
+        "TTFT, TPOT: means; $/M: tokens of prompts, cached prefixes and outputs apart, by the seconds that each takes;"
+        f" $/month: {document['hours_per_month']:g} hours of all devices"
+    )
+
+
+def _rows(document: Document) -> list[Document]:
+    rows: list[Document] = document["rows"]
+    return rows
+
+
+DECISION = Face(decision_document, decision_blocks, _rows, lambda document: [document["sentence"]])

@@ -1,0 +1,61 @@
+"""The command `roofline choose`: one decision, its alternatives under one load, and the verdict."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from roofline.cli.options import AnswerFormat, FormatOption, ModelArgument, OutputOption, print_answer
+from roofline.cli.scenario_options import PrefixHitsOption, TpotOption, TtftOption, with_scenario_options
+from roofline.scenario.options import OPTIONS, STATIC
+
+WhatChoice = StrEnum(
+    "WhatChoice", ["LAYOUT", "FORMAT", "ENGINE", "HARDWARE", "SPECULATION", "DISAGGREGATION", "OFFLOAD", "API"]
+)
+RankedBy = StrEnum("RankedBy", ["THROUGHPUT", "LATENCY", "TTFT", "TPOT", "COST"])
+
+SERVED = tuple(name for name in OPTIONS if name not in STATIC and name not in ("model", "hw", "prefix"))
+"""Options of a scenario that a deployment under load has."""
+
+
+@partial(with_scenario_options, names=SERVED)
+def choose(
+    what: Annotated[WhatChoice, typer.Argument(metavar="WHAT", help=f"{', '.join(WhatChoice)}.")],
+    model: ModelArgument,
+    hw: Annotated[
+        str, typer.Option(metavar="HW", help="Hardware, also with a count as in 8xH200; to choose it several names.")
+    ],
+    users: Annotated[int | None, typer.Option(metavar="N", help="Requests in flight. [default: 1]")] = None,
+    rate: Annotated[str | None, typer.Option(metavar="N", help="Requests/s that arrive, such as 4 or 4/s.")] = None,
+    objective: Annotated[
+        RankedBy | None,
+        typer.Option(help="What ranks. [default: throughput; latency of one user or a rate; cost of hardware and api]"),
+    ] = None,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    prefix_hits: PrefixHitsOption = None,
+    hours: Annotated[float, typer.Option(metavar="N", help="Hours of rent a month.")] = 730.0,
+    api_price: Annotated[
+        str | None, typer.Option(metavar="IN/OUT", help="api: USD per million tokens, also IN/CACHED/OUT.")
+    ] = None,
+    format: FormatOption = AnswerFormat.TABLE,
+    output: OutputOption = None,
+    **options: Any,
+) -> None:
+    """Choose a layout, format, engine, hardware, and so on, under load.
+
+    Every alternative in one table: whether it fits, TTFT, TPOT, tokens/s a device, the cost of tokens and of a month.
+    The verdict says how sure it is, and from which load on another is better.
+    """
+    from roofline.advisor.choosing.decision import choose as decide
+    from roofline.reports.output.terminal import progress_line
+
+    load: dict[str, Any] = {"rate": rate, "ttft": ttft, "tpot": tpot, "prefix_hits": prefix_hits}
+    asked: dict[str, Any] = {"objective": None if objective is None else str(objective), "hours": hours}
+    given = {name.removesuffix("_"): value for name, value in options.items() if value is not None}
+    with progress_line() as progress:
+        found = decide(str(what), model, hw, users, api_price=api_price, progress=progress, **load, **asked, **given)
+    print_answer(found, format, output)

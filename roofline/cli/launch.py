@@ -1,0 +1,63 @@
+"""The command `roofline launch`: what starts a server, and measures it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from roofline.cli.options import emit, say
+from roofline.cli.scenario_options import scenario_command
+from roofline.launch.table import BORROWED, SERVERS
+from roofline.scenario.options import STATIC
+
+
+@partial(scenario_command, without=(*STATIC, "engine"))
+def launch(
+    scenario: Any,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[@VERSION]",
+            help=f"The engine: {', '.join(SERVERS)}. [default: vllm; llama.cpp on CPUs, Apple silicon and of GGUF]",
+        ),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--as", metavar="TARGET", help="shell, compose or kubernetes; with --disaggregation llm-d or dynamo."
+        ),
+    ] = "shell",
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let the engine run code of the model's repository.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="PATH", help="A folder for the files, or one file for all of them."),
+    ] = None,
+    **load: Any,
+) -> None:
+    """Write what starts a server: its command or manifests, and its benchmark.
+
+    The server has the settings of the scenario, or is refused. Beside it stand the memory that it takes, the benchmark
+    of one load (--concurrency or --rate), and what that is predicted to measure.
+    """
+    from roofline.core.files import write_together
+    from roofline.launch.bundle import launch as bundle
+    from roofline.whatif.axes import load_values
+
+    name, at, version = (engine or "").partition("@")
+    if name:
+        scenario = scenario.with_(engine=f"{BORROWED.get(name, name)}{at}{version}")
+    for option in ("concurrency", "rate"):
+        if load[option] is not None:
+            load[option] = load_values(option, load[option])
+    found = bundle(scenario, name or None, target, trust_remote_code=trust_remote_code, **load)
+    if output is None or output.suffix:
+        emit(found.text, output)
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    write_together({output / file: text.encode() for file, text in found.files.items()})
+    say("\n".join(str(output / file) for file in found.files))

@@ -1,0 +1,93 @@
+"""The command that measures what was predicted: the engine's own benchmark, or AIPerf, or ours for local engines."""
+
+from __future__ import annotations
+
+from roofline.core.errors import RooflineError
+from roofline.launch.command import Command
+from roofline.launch.forecast import Bench
+from roofline.launch.table import Server
+from roofline.scenario.scenario import Scenario
+from roofline.specs.version import Version
+from roofline.whatif.command_line import command_words
+
+RESULT = "measured.json"
+"""The file that a benchmark writes."""
+
+MOVED = "0.5.23"
+"""The version whose sglang.bench_serving says that it is sglang.benchmark.serving now."""
+
+
+def benchmark_command(server: Server, version: str, bench: Bench, model: str, port: int, scenario: Scenario) -> Command:
+    """The benchmark of a launched server. Raises RooflineError for a load that it cannot send."""
+    cached = round(bench.hits * bench.prompt)
+    match server.benchmark:
+        case "vllm":
+            words = _vllm(bench, cached, model, port)
+        case "sglang":
+            words = _sglang(bench, cached, model, port, Version(version) >= Version(MOVED))
+        case "aiperf":
+            words = _aiperf(bench, cached, model, port)
+        case _:
+            words = _own(bench, cached, scenario, port)
+    return Command(tuple(map(str, words)))
+
+
+def _arrivals(bench: Bench) -> list[object]:
+    if bench.concurrency is not None:
+        return ["--max-concurrency", bench.concurrency]
+    return ["--request-rate", f"{bench.rate:g}"]
+
+
+def _vllm(bench: Bench, cached: int, model: str, port: int) -> list[object]:
+    """`vllm bench serve` (vllm/benchmarks/serve.py and datasets of v0.33.0)."""
+    prefix = ["--random-prefix-len", cached] if cached else []
+    bursts = ["--burstiness", f"{bench.burstiness:g}"] if bench.burstiness != 1 else []
+    return [
+        *("vllm", "bench", "serve", "--model", model, "--port", port, "--dataset-name", "random"),
+        *("--random-input-len", bench.prompt - cached, "--random-output-len", bench.output, *prefix),
+        *("--num-prompts", bench.requests, *_arrivals(bench), *bursts, "--ignore-eos"),
+        *("--percentile-metrics", "ttft,tpot,itl,e2el", "--save-result", "--result-filename", RESULT),
+    ]
+
+
+def _sglang(bench: Bench, cached: int, model: str, port: int, moved: bool) -> list[object]:
+    """`sglang.benchmark.serving` (python/sglang/benchmark/serving.py of v0.5.23)."""
+    if bench.burstiness != 1:
+        raise RooflineError("SGLang's benchmark sends a Poisson process: omit burstiness", options=["burstiness"])
+    data: list[object] = ["random-ids", "--random-input-len", bench.prompt, "--random-output-len", bench.output]
+    data += ["--random-range-ratio", 1.0]
+    if cached:
+        data = ["generated-shared-prefix", "--gsp-num-groups", 1, "--gsp-prompts-per-group", bench.requests]
+        data += ["--gsp-system-prompt-len", cached, "--gsp-question-len", bench.prompt - cached]
+        data += ["--gsp-output-len", bench.output]
+    return [
+        *("python3", "-m", "sglang.benchmark.serving" if moved else "sglang.bench_serving"),
+        *("--backend", "sglang", "--model", model, "--port", port, "--dataset-name", *data),
+        *("--num-prompts", bench.requests, *_arrivals(bench), "--output-file", RESULT),
+    ]
+
+
+def _aiperf(bench: Bench, cached: int, model: str, port: int) -> list[object]:
+    """`aiperf profile` (NVIDIA's documentation of its options, and TensorRT-LLM's example of it)."""
+    if cached or bench.burstiness != 1:
+        raise RooflineError("AIPerf is told neither cached prefixes nor burstiness here", options=["prefix_hits"])
+    arrivals = ["--concurrency", bench.concurrency] if bench.concurrency else ["--request-rate", f"{bench.rate:g}"]
+    return [
+        *("aiperf", "profile", "--model", model, "--url", f"localhost:{port}", "--endpoint-type", "completions"),
+        *("--streaming", "--synthetic-input-tokens-mean", bench.prompt, "--synthetic-input-tokens-stddev", 0),
+        *("--output-tokens-mean", bench.output, "--output-tokens-stddev", 0, "--extra-inputs", "ignore_eos:true"),
+        *("--request-count", bench.requests, *arrivals, "--profile-export-file", RESULT),
+    ]
+
+
+def _own(bench: Bench, cached: int, scenario: Scenario, port: int) -> list[object]:
+    """`roofline validate server`, which compares with the prediction at once."""
+    if cached or bench.concurrency is None:
+        raise RooflineError(
+            "a local server is measured at a concurrency, without cached prefixes", options=["concurrency"]
+        )
+    told = scenario.without("batch", "prompt", "generate", "prefix")
+    words = command_words(told)
+    named = ["--model", words[0], *words[1:]]
+    load = ["--prompt", bench.prompt, "--generate", bench.output, "--concurrency", bench.concurrency]
+    return ["roofline", "validate", "server", f"http://localhost:{port}/v1", *named, *load]

@@ -1,0 +1,205 @@
+"""A launch: the files that start a scenario's server, with its prediction, its memory, and the benchmark."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import yaml
+from msgspec import Struct
+
+from roofline.core.errors import RooflineError, UnknownNameError, visible
+from roofline.launch import manifests
+from roofline.launch.benchmark import RESULT, benchmark_command
+from roofline.launch.command import CONFIG_FILE
+from roofline.launch.forecast import Bench, Forecast, forecast, forecast_lines, forecast_of
+from roofline.launch.manifests import Place
+from roofline.launch.plan import Listen, Plan, plan_of
+from roofline.scenario.argument import scenario_of
+from roofline.scenario.scenario import Scenario
+from roofline.serving.curve import Curve
+from roofline.serving.options import LoadOptions
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+
+class Target(StrEnum):
+    """Where a server is launched."""
+
+    SHELL = "shell"
+    COMPOSE = "compose"
+    KUBERNETES = "kubernetes"
+    LLM_D = "llm-d"
+    DYNAMO = "dynamo"
+
+
+COLUMNS = 80
+"""Columns of comments."""
+
+COMPARE = f"roofline validate import {RESULT} --prediction prediction.json"
+"""What compares the benchmark's result with the prediction, in the folder of --output."""
+
+NEARLY_ALL = 0.999
+"""The share of requests for whose lengths a server has room where lengths are distributions."""
+
+APART = (Target.LLM_D, Target.DYNAMO)
+"""Targets that have prefill and decode apart."""
+
+FORECAST_FILE = "prediction.json"
+"""What a launched server is predicted to do, for `roofline validate import --prediction`."""
+
+
+class Launch(Struct, frozen=True):
+    """What starts a server and measures it.
+
+    `command` is the server's for a shell, `benchmark` the one that measures `forecast`; `memory` says in words that it
+    starts, and `notes` what the user has to replace or to know. `files` are the texts of the bundle by name.
+    """
+
+    command: str
+    benchmark: str
+    forecast: Forecast
+    memory: tuple[str, ...]
+    notes: tuple[str, ...]
+    files: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        """The files one after the other, but for the prediction, which comments have in words."""
+        shown = ((name, text) for name, text in self.files.items() if name != FORECAST_FILE)
+        return "\n".join(f"# {'-' * 8} {name}\n{text}" for name, text in shown)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The launch as a document."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+def launch_command(scenario: Scenario, server: str | None = None, *, concurrency: int | None = None) -> str:
+    """The command that starts a scenario's server, on one line, with the settings that differ from the engine's.
+
+    >>> from roofline import Scenario, launch_command
+    >>> launch_command(Scenario("qwen3-32b", "2xh100-sxm", max_model_len=16384))
+    'vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2 --max-model-len 16384'
+
+    `server` is another engine of `SERVERS` than the scenario's; `concurrency` the requests in flight, by default the
+    batch. Over several nodes it is the leader's command. Raises RooflineError where the server does not start, and for
+    what the engine has no option for.
+    """
+    found = scenario_of(scenario)
+    slots = concurrency or int(np.max(found.batch))
+    return plan_of(found, server, slots, _longest(found)).command(False, needs=False, listen=Listen.UNSAID).line
+
+
+def launch(
+    scenario: Scenario,
+    server: str | None = None,
+    target: Target | str = Target.SHELL,
+    *,
+    trust_remote_code: bool = False,
+    **load: Unpack[LoadOptions],
+) -> Launch:
+    """The bundle of a scenario's server under a load: a concurrency (by default the batch) or a rate.
+
+    >>> from roofline import Scenario
+    >>> from roofline.launch import launch
+    >>> bundle = launch(Scenario("llama-3.1-8b", "h100-sxm", prompt=1024, generate=256), concurrency=16)
+    >>> sorted(bundle.files)
+    ['benchmark.sh', 'prediction.json', 'serve.sh']
+
+    `server` is another engine of `SERVERS` than the scenario's; the prediction for MLX and Ollama is llama.cpp's.
+    Raises RooflineError where the model does not fit, and for what the engine or the target cannot be told.
+    """
+    found = scenario_of(scenario)
+    if target not in list(Target):
+        raise UnknownNameError("target of a launch", target, list(Target))
+    bench, curve = forecast(found, load)
+    plan = plan_of(found, server, bench.concurrency or 1, _longest(found), bool(bench.hits), trust_remote_code)
+    if plan.server.allots and bench.concurrency is None and found.plain.settings.sequences is None:
+        raise RooflineError(f"{plan.server.title} has slots: say how many", options=["max_num_seqs", "concurrency"])
+    return _bundle(plan, bench, curve, Target(target))
+
+
+def _longest(scenario: Scenario) -> int:
+    """The tokens of the longest request; of distributions, of nearly all requests."""
+    prompt, output = scenario.lengths
+    return math.ceil(prompt.quantile(NEARLY_ALL) + output.quantile(NEARLY_ALL))
+
+
+def _bundle(plan: Plan, bench: Bench, curve: Curve, target: Target) -> Launch:
+    if (curve.tandem is not None) != (target in APART):
+        if target in APART:
+            raise RooflineError(f"{target} has prefill and decode apart", options=["disaggregation"])
+        raise RooflineError("prefill and decode apart are launched as llm-d or dynamo", options=["as"])
+    scenario, server, version = plan.scenario, plan.server, plan.version
+    engine, notes = f"{server.title} {version}".rstrip(), tuple(plan.notes())
+    found = forecast_of(curve, bench, engine, plan.scheme)
+    measuring = benchmark_command(server, version, bench, plan.checkpoint[0] or "MODEL", server.port, scenario)
+    places = " + ".join(f"{count} x {spec.title or spec.name}" for spec, count in curve.pools)
+    head = [f"{scenario.model.title or scenario.model.name} on {places}, {engine}"]
+    head += [*plan.room.memory, *forecast_lines(found, bench), *notes]
+    remark = "".join(map(_comment, head))
+    compare = "" if server.benchmark == "roofline" else f"{COMPARE}\n"
+    files = _shell_files(plan, remark) if target is Target.SHELL else _manifest(plan, curve, target, remark)
+    files["benchmark.sh"] = f"#!/bin/sh\n{measuring.text}\n{compare}"
+    files[FORECAST_FILE] = msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+    return Launch(plan.command().line, measuring.line, found, tuple(plan.room.memory), notes, files)
+
+
+def _comment(line: str) -> str:
+    """A line of text as lines of comments, with what follows indented."""
+    wrapped = textwrap.wrap(
+        visible(line), COLUMNS, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False
+    )
+    return "".join(f"{part}\n" for part in wrapped)
+
+
+def _shell_files(plan: Plan, remark: str) -> dict[str, str]:
+    """The script of the server, one for all nodes, and its file of settings."""
+    command, script = plan.command(), f"#!/bin/sh\n{remark}"
+    if plan.nodes > 1:
+        script += f"# LEADER: the address of the node whose NODE_RANK is 0; the others have 1 to {plan.nodes - 1}.\n"
+        script += f'if [ "$NODE_RANK" = 0 ]; then\n  {command.text}\nelse\n  {plan.command(node=1).text}\nfi\n'
+    else:
+        script += f"{command.text}\n"
+    return {"serve.sh": script, **({CONFIG_FILE: command.config_text} if command.config else {})}
+
+
+def _manifest(plan: Plan, curve: Curve, target: Target, remark: str) -> dict[str, str]:
+    """The manifest of a target."""
+    tandem, documents = curve.tandem, []
+    if tandem is None:
+        place = _place(plan)
+        documents = [manifests.compose(place)] if target is Target.COMPOSE else manifests.kubernetes(place)
+    else:
+        prefill, decode = (_place(plan.pool(part.scenario), Listen.UNSAID) for part in (tandem.prefill, tandem.decode))
+        replicas, model = (tandem.prefills, tandem.decodes), plan.checkpoint[0]
+        if target is Target.DYNAMO:
+            documents = [manifests.dynamo(prefill, decode, replicas, model)]
+        else:
+            size = plan.room.weights * tandem.prefill.devices
+            documents = [manifests.llm_d(prefill, decode, replicas, model, size)]
+    name = "values.yaml" if target is Target.LLM_D else f"{target}.yaml"
+    return {name: remark + yaml.dump_all(documents, Dumper=_Plain, sort_keys=False, width=110)}
+
+
+def _place(plan: Plan, listen: Listen = Listen.EVERYWHERE) -> Place:
+    """The server of a manifest."""
+    commands = [plan.command(node=node, listen=listen) for node in range(min(plan.nodes, 2))]
+    name = manifests.safe_name(f"{plan.scenario.model.name}-{plan.server.name}")
+    return Place(
+        name, plan.server, plan.version, commands, plan.scenario.hardware, plan.devices, plan.nodes, plan.checkpoint[0]
+    )
+
+
+class _Plain(yaml.SafeDumper):
+    """Safe YAML without anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature of its class
+        return True

@@ -1,0 +1,202 @@
+"""The words of a server's command, from its settings: arguments, variables, and the keys of its file of settings."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from msgspec import Struct, convert
+
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError
+from roofline.launch.settings import Wanted
+from roofline.launch.table import Server
+from roofline.scenario.scenario import Scenario
+
+WIDTH = 80
+"""Columns at which a command is continued on the next line."""
+
+ROOM = 12
+"""Columns left for the value of an option."""
+
+_HUB = re.compile(r"https://huggingface\.co/([\w.-]+/[\w.-]+)(?:/.*)?", re.ASCII)
+_REPOSITORY = re.compile(r"(?:(?:https?://)?(?:huggingface\.co|hf\.co)/)?([\w.-]+/[\w.-]+)", re.ASCII)
+
+
+class Shell(str):
+    """A word with variables that the shell replaces; made by this package alone, never from a file."""
+
+    __slots__ = ()
+
+
+class Command(NamedTuple):
+    """A command: its words, the variables before it, and the keys of the file that its `config` option names."""
+
+    words: tuple[str, ...]
+    variables: Mapping[str, str] = {}
+    config: Mapping[str, Any] = {}
+
+    @property
+    def quoted(self) -> list[str]:
+        """The variables and words as a shell reads them."""
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.variables.items()]
+        return variables + [f'"{word}"' if isinstance(word, Shell) else shlex.quote(word) for word in self.words]
+
+    @property
+    def line(self) -> str:
+        """The command for a shell, on one line."""
+        return " ".join(self.quoted)
+
+    @property
+    def text(self) -> str:
+        """The command for a shell, continued on lines of at most 80 columns where values allow it."""
+        first, *rest = self.quoted
+        lines = [first]
+        for word in rest:
+            if word.startswith("-") and len(lines[-1]) + 1 + len(word) + ROOM > WIDTH - 2:
+                lines.append(word)
+            else:
+                lines[-1] += f" {word}"
+        return " \\\n  ".join(lines)
+
+    @property
+    def config_text(self) -> str:
+        """The file of settings as YAML; "" without one."""
+        return yaml.safe_dump(dict(self.config), sort_keys=False) if self.config else ""
+
+
+CONFIG_FILE = "config.yml"
+"""The file of settings of a bundle."""
+
+
+def server_command(server: Server, version: str, wanted: Iterable[Wanted], model: str, drafted: Drafted) -> Command:
+    """The command of a server for its settings. Raises RooflineError for one that it has no option for."""
+    words = shlex.split(server.command.replace("{model}", shlex.quote(model)))
+    variables: dict[str, str] = {}
+    config: dict[str, Any] = {}
+    if "{model}" not in server.command and "model" in server.rows:
+        words += server.words("model", model, version)
+    for setting, value, pinned in wanted:
+        if pinned and not server.has(setting, version):
+            continue
+        row = server.row(setting, version).words
+        if setting == "draft":
+            drafted.set(server, version, words, config)
+        elif ": " in row:
+            _put(config, " ".join(server.words(setting, value, version)))
+        elif "=" in row:
+            name, _, given = next(iter(server.words(setting, value, version))).partition("=")
+            variables[name] = given
+        else:
+            given_words = server.words(setting, value, version)
+            words += [Shell(word) if isinstance(value, Shell) and value in word else word for word in given_words]
+    if config:
+        words += server.words("config", CONFIG_FILE, version)
+    return Command(tuple(words), variables, config)
+
+
+def _put(config: dict[str, Any], line: str) -> None:
+    """Set `a.b: value` in nested keys."""
+    path, _, value = line.partition(": ")
+    *outer, last = path.split(".")
+    for key in outer:
+        config = config.setdefault(key, {})
+    config[last] = yaml.safe_load(value)
+
+
+class Drafted(NamedTuple):
+    """A technique that drafts: its name, the draft tokens of an iteration, and the path of the draft."""
+
+    technique: str = ""
+    tokens: int = 0
+    path: str = ""
+
+    def set(self, server: Server, version: str, words: list[str], config: dict[str, Any]) -> None:
+        """Add the engine's settings of the draft."""
+        values = {"$draft": self.path, "$tokens": self.tokens, "$verified": self.tokens + 1}
+        keys = {key: values.get(str(value), value) for key, value in server.drafts[self.technique].items()}
+        row = server.row("draft", version).words
+        if ": " in row:
+            config[row.partition(": ")[0]] = keys
+        elif row:
+            words += [row.split(" ")[0], json.dumps(keys)]
+        else:
+            words += [str(part) for entry in keys.items() for part in entry]
+
+
+def drafted_of(scenario: Scenario, server: Server) -> Drafted:
+    """The technique of a scenario that drafts; one without a name for no speculation."""
+    speculation = scenario.settings.speculation
+    if speculation is None:
+        return Drafted()
+    for written in scenario.techniques:
+        name = written.partition(":")[0]
+        if name in server.drafts:
+            if speculation.verified != speculation.length:
+                raise RooflineError(
+                    f"{server.title} is launched with chains of draft tokens, not with trees", options=["with"]
+                )
+            return Drafted(name, speculation.length, "DRAFT")
+    raise RooflineError(f"{server.title} has no option for this speculation: omit it", options=["with"])
+
+
+def repository_of(scenario: Scenario) -> str:
+    """The repository of the model: as the user named it, else of the spec's source; "" where neither names one."""
+    if found := _REPOSITORY.fullmatch(scenario.model_name.strip()):
+        return "" if Path(scenario.model_name).exists() else found[1]
+    own = scenario.model_name == scenario.model.name
+    found = _HUB.fullmatch(scenario.model.source or "") if own else None
+    return found[1] if found else ""
+
+
+def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: bool) -> tuple[str, str]:
+    """What the server loads, and a sentence where that is a placeholder that the user replaces."""
+    given, repository = Path(scenario.model_name), repository_of(scenario)
+    if given.suffix == ".gguf" and given.exists():
+        return str(given), ""
+    if "gguf" in server.loads:
+        tensors = scenario.precision.weights.name
+        if server.name == "ollama":
+            return "", f"the model: 'ollama pull' a tag of {scenario.model.name} in {tensors}, or 'ollama create' it"
+        return f"{scenario.model.name}-{tensors}.gguf", f"{scenario.model.name}-{tensors}.gguf: the path of your file"
+    if given.exists():
+        return str(given.parent if given.name == "config.json" else given), ""
+    if repository and (scheme is None or online) and server.name != "mlx":
+        return repository, ""
+    form = f"in {scheme}" if scheme else "converted to MLX" if server.name == "mlx" else "of it"
+    return "MODEL", f"MODEL: a checkpoint of {scenario.model.name} {form}; its spec names none"
+
+
+class Needs(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a model needs of a server: an entry of `models.yaml`."""
+
+    match: str
+    recipe: str
+    vllm: Mapping[str, str] = {}
+    sglang: Mapping[str, str] = {}
+    remote_code: bool = False
+
+
+@cache
+def _needs() -> Sequence[Needs]:
+    content = read_mapping(Path(str(files("roofline.launch") / "models.yaml")))
+    return [convert({**entry, "recipe": recipe}, Needs) for recipe, entry in content.items()]
+
+
+def needs_of(repository: str) -> Needs | None:
+    """What the model of a repository needs; None where nothing is known."""
+    return next((needs for needs in _needs() if re.fullmatch(needs.match, repository)), None)
+
+
+def needed(needs: Needs | None, server: Server) -> list[Wanted]:
+    """The parsers that a model needs."""
+    if needs is None or server.name not in ("vllm", "sglang"):
+        return []
+    return [Wanted(setting, parser) for setting, parser in getattr(needs, server.name).items()]

@@ -1,0 +1,129 @@
+"""What a launched server is predicted to do under its benchmark."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from roofline.core.errors import RooflineError
+from roofline.core.units import seconds
+from roofline.scenario.scenario import Scenario
+from roofline.serving.curve import Curve, serve
+from roofline.serving.load import Arrivals
+from roofline.serving.options import LoadOptions
+from roofline.timing.intervals import Estimate
+
+ROUNDS = 10
+"""Requests of a benchmark over its concurrency."""
+
+RATE_SECONDS = 120
+"""Seconds over which a benchmark at a rate sends its requests."""
+
+
+Positive = Annotated[float, Meta(gt=0, le=1e15)]
+
+
+class Interval(Struct, frozen=True):
+    """A predicted figure and its 80% interval: `low` and `high` are p10 and p90."""
+
+    low: Positive
+    mid: Positive
+    high: Positive
+
+
+class Forecast(Struct, frozen=True):
+    """What a benchmark is predicted to measure.
+
+    `prompt` and `output` are mean tokens, `load` the text of the load in rows of measurements. Times are means in
+    milliseconds, `output_throughput_total` output tokens/s of all requests; the names are those of imported rows.
+    """
+
+    model: str
+    hardware: str
+    engine: str
+    weights: str
+    kv: str
+    prompt: Positive
+    output: Positive
+    load: str
+    metrics: dict[str, Interval]
+
+
+class Bench(NamedTuple):
+    """A benchmark: `requests` of `prompt` and `output` tokens, `hits` of a prompt cached; `concurrency` or a `rate`."""
+
+    requests: int
+    prompt: int
+    output: int
+    hits: float
+    concurrency: int | None
+    rate: float | None
+    burstiness: float
+
+
+def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve]:
+    """The benchmark of a load, and its predicted outcome. Raises RooflineError where the model does not fit."""
+    if any(load.get(name) is not None for name in ("offline", "trace", "simulate", "rounds", "seed")):
+        raise RooflineError("a launched server is measured at a concurrency or a rate", options=["concurrency", "rate"])
+    prompt, output = scenario.lengths
+    if scenario.given("prefix"):
+        raise RooflineError("a load says how much of its prompts is cached: prefix_hits in place of prefix")
+    if any(drawn is not None for drawn in scenario.drawn):
+        raise RooflineError("a benchmark of a launched server has one length of prompts and one of outputs")
+    given: dict[str, Any] = {name: value for name, value in load.items() if value is not None}
+    if given.get("rate") is None and given.get("concurrency") is None:
+        given["concurrency"] = int(np.max(scenario.batch))
+    several = [name for name in ("rate", "concurrency") if isinstance(given.get(name), (list, tuple))]
+    for name in several:
+        if len(given[name]) != 1:
+            raise RooflineError(f"a server is launched for one {name}", options=[name])
+        given[name] = given[name][0]
+    closed = given.get("concurrency") is not None
+    served = scenario.with_(batch=None) if scenario.given("batch") else scenario
+    given |= {"rounds": ROUNDS} if closed else {}
+    curve = serve(served, **given)
+    concurrency, rate = curve.load.concurrency, curve.load.rate
+    requests = ROUNDS * concurrency if concurrency else max(100, round((rate or 0) * RATE_SECONDS))
+    means = int(prompt.mean), int(output.mean)
+    bench = Bench(requests, *means, curve.load.hits, concurrency, rate, curve.load.burstiness)
+    if not curve.outcomes[0].stable:
+        raise RooflineError("requests arrive faster than the server answers: lower the rate", options=["rate"])
+    return bench, curve
+
+
+def forecast_of(curve: Curve, bench: Bench, engine: str, scheme: str | None) -> Forecast:
+    """The figures of an outcome that a benchmark's result has; `scheme` is that of weights not as released."""
+    outcome, scenario = curve.outcomes[0], curve.scenario
+    throughput = outcome.output_tokens_per_second
+    closed = curve.load.arrivals is Arrivals.CLOSED
+    spread = outcome.e2e.mean if closed else Estimate(1.0, 1.0, 1.0)
+    rates = Interval(throughput * spread.mid / spread.high, throughput, throughput * spread.mid / spread.low)
+    times = {"ttft_mean": outcome.ttft.mean, "tpot_mean": outcome.tpot.mean, "e2e_mean": outcome.e2e.mean}
+    metrics = {name: Interval(*(1e3 * part for part in time)) for name, time in times.items()}
+    load = (
+        f"closed loop {bench.concurrency}; {bench.requests} requests"
+        if bench.concurrency
+        else f"open loop {bench.rate:g} req/s"
+    )
+    devices = sum(count for _, count in curve.pools)
+    hardware = f"{devices}x{scenario.hardware_name}" if devices > 1 else scenario.hardware_name
+    formats = scheme or "", scenario.precision.kv.name
+    lengths = float(bench.prompt), float(bench.output)
+    return Forecast(
+        scenario.model_name, hardware, engine, *formats, *lengths, load, {**metrics, "output_throughput_total": rates}
+    )
+
+
+def forecast_lines(found: Forecast, bench: Bench) -> list[str]:
+    """The prediction in words."""
+    how = f"{bench.concurrency} in flight" if bench.concurrency else f"{bench.rate:g} requests/s"
+    lengths = f"{bench.prompt:,} tokens in and {bench.output:,} out"
+    lines = [f"Predicted at {how}, {lengths}, with 80% intervals:"]
+    for name, metric in (("TTFT", "ttft_mean"), ("TPOT", "tpot_mean")):
+        low, mid, high = (seconds(getattr(found.metrics[metric], part) / 1e3) for part in ("low", "mid", "high"))
+        lines.append(f"  mean {name} {mid} ({low} to {high})")
+    rate = found.metrics["output_throughput_total"]
+    lines.append(f"  {rate.mid:,.0f} output tokens/s ({rate.low:,.0f} to {rate.high:,.0f})")
+    return lines

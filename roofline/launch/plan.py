@@ -1,0 +1,170 @@
+"""A launch in the making: a server with its version, model, slots and context, and its command on each node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.core.errors import RooflineError
+from roofline.launch.command import (
+    Command,
+    Drafted,
+    Shell,
+    checkpoint,
+    drafted_of,
+    needed,
+    needs_of,
+    repository_of,
+    server_command,
+)
+from roofline.launch.memory import Room, room_of
+from roofline.launch.settings import Wanted, devices_of, scheme_of, server_settings
+from roofline.launch.table import BORROWED, Server, server_of
+from roofline.scenario.scenario import Scenario
+
+MASTER_PORT = 5000
+"""The port on which SGLang's nodes meet (its documentation of several nodes)."""
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - in a container, of which only its port is published
+"""The address of a server that its container's port reaches."""
+
+
+class Listen(Enum):
+    """What a command says of where its server listens: nothing, the port, or every address and the port."""
+
+    UNSAID = 0
+    PORT = 1
+    EVERYWHERE = 2
+
+
+class Plan(Struct, frozen=True, dict=True):
+    """A server of a scenario: `slots` requests at once, with `room` in memory; `hits`: prompts are partly cached."""
+
+    scenario: Scenario
+    server: Server
+    version: str
+    slots: int
+    room: Room
+    hits: bool = False
+    trusted: bool = False
+
+    @cached_property
+    def settings(self) -> list[Wanted]:
+        """The settings of the server; raises RooflineError for what it has no option for."""
+        room = self.room
+        found = server_settings(self.scenario, self.server, self.version, self.slots, room.context, room.limited)
+        return [*found, *([Wanted("prefix_cache", True, pinned=True)] if self.hits else [])]
+
+    @property
+    def scheme(self) -> str | None:
+        """The scheme of weights that are not as released."""
+        return scheme_of(self.scenario)
+
+    @cached_property
+    def checkpoint(self) -> tuple[str, str]:
+        """What the server loads, and a sentence where that is a placeholder."""
+        online = any(setting == "quant" for setting, _, _ in self.settings)
+        return checkpoint(self.scenario, self.server, self.scheme, online)
+
+    @cached_property
+    def drafted(self) -> Drafted:
+        """The technique that drafts."""
+        return drafted_of(self.scenario, self.server)
+
+    @property
+    def nodes(self) -> int:
+        """The nodes of the server."""
+        return self.scenario.settings.parallel.on(self.scenario.hardware).nodes or 1
+
+    @property
+    def devices(self) -> int:
+        """The devices of each node."""
+        return devices_of(self.scenario.settings.parallel.on(self.scenario.hardware))
+
+    def notes(self) -> Iterator[str]:
+        """What the user has to replace, or to know."""
+        server, needs = self.server, needs_of(repository_of(self.scenario))
+        if self.checkpoint[1]:
+            yield self.checkpoint[1]
+        if server.name in BORROWED:
+            yield f"predicted as {BORROWED[server.name]}: {server.title} has no profile of its own"
+        if self.drafted.technique and "$draft" in server.drafts[self.drafted.technique].values():
+            yield f"{self.drafted.path}: the path of the draft of {self.drafted.technique}"
+        if needs is not None and needs.remote_code and not self.trusted:
+            yield f"vLLM's recipe of {needs.recipe} adds --trust-remote-code, to run the repository's code: say it here"
+
+    def command(self, pinned: bool = True, needs: bool = True, node: int = 0, listen: Listen = Listen.PORT) -> Command:
+        """The server's command on a node, 0 the leader and 1 each of the others.
+
+        Without `pinned` settings it has those alone that differ from the engine's, without `needs` no parsers.
+        """
+        settings = [one for one in self.settings if (pinned or not one.pinned) and one.setting != "nodes"]
+        settings += self._of_node(node)
+        settings += [Wanted("draft", self.drafted)] if self.drafted.technique else []
+        settings += needed(needs_of(repository_of(self.scenario)), self.server) if needs else []
+        settings += [Wanted("trust_remote_code", True)] if self.trusted else []
+        port = self.server.port
+        if listen is Listen.EVERYWHERE:
+            own = "address" in self.server.rows
+            settings.append(Wanted("address", f"{EVERYWHERE}:{port}") if own else Wanted("host", EVERYWHERE))
+        if listen is not Listen.UNSAID:
+            settings.append(Wanted("port", port, pinned=True))
+        return server_command(self.server, self.version, settings, self.checkpoint[0], self.drafted)
+
+    def _of_node(self, node: int) -> list[Wanted]:
+        """What a node of several is told: its rank, and the address of the leader."""
+        if self.nodes == 1:
+            return []
+        data = self.scenario.settings.parallel.data
+        headless = [Wanted("headless", True)] if node and "headless" in self.server.rows else []
+        if self.server.name == "vllm" and data > 1:
+            local = data // self.nodes
+            start = Shell(f"$((NODE_RANK * {local}))")
+            return [
+                Wanted("dp_local", local),
+                Wanted("dp_start", start),
+                Wanted("dp_address", Shell("$LEADER")),
+                *headless,
+            ]
+        rank = Shell("$NODE_RANK") if node else 0
+        leader = Shell(f"$LEADER:{MASTER_PORT}" if self.server.name == "sglang" else "$LEADER")
+        return [Wanted("nodes", self.nodes), Wanted("node_rank", rank), Wanted("leader", leader), *headless]
+
+    def pool(self, replica: Scenario) -> Plan:
+        """The plan of replicas of prefill or of decode, which may have other hardware and another layout."""
+        own, spread = self.scenario, replica.settings.parallel.on(replica.hardware)
+        if (replica.hardware, spread) == (own.hardware, own.settings.parallel.on(own.hardware)):
+            return self
+        layout: dict[str, Any] = dict.fromkeys(("enable_expert_parallel", "dp_attention", "nodes"))
+        layout |= {"tp": spread.tensor, "pp": spread.pipeline, "dp": spread.data, "ep": spread.expert}
+        return replace(self, scenario=own.with_(hw=replica.hardware, **layout))
+
+
+def plan_of(
+    scenario: Scenario, name: str | None, slots: int, needed: int, hits: bool = False, trusted: bool = False
+) -> Plan:
+    """The plan of a scenario's server for requests of at most `needed` tokens, by default of the scenario's engine.
+
+    Raises RooflineError where the engine cannot run it, or does not start.
+    """
+    profile, hardware = scenario.profile, scenario.hardware
+    server = server_of(profile.name if name is None else name)
+    if server.profile != profile.name:
+        raise RooflineError(
+            f"{server.title} is predicted as {server.profile}, not as {profile.name}", options=["engine"]
+        )
+    if server.vendors and hardware.vendor not in server.vendors:
+        raise RooflineError(f"{server.title} does not run on {hardware.vendor}'s devices", options=["engine"])
+    version = server.version_of(profile.version if server.name not in BORROWED else "")
+    given, total = scenario.plain.settings.sequences, scenario.given("ctx_size")
+    slots = given or slots
+    if server.allots and total is not None and needed * slots > total:
+        raise RooflineError(f"{total} tokens have no room for {slots} requests of {needed}", options=["ctx_size"])
+    if total is not None:
+        scenario = scenario.with_(max_num_seqs=slots)  # which share the tokens
+    return Plan(scenario, server, version, slots, room_of(scenario, slots, needed, server.allots), hits, trusted)

@@ -1,0 +1,253 @@
+"""The settings of a server that runs a scenario: what the scenario says, what it needs, and what the engine has not.
+
+A setting is a name of `engines.yaml`, which is that of the scenario's option where there is one. An option or technique
+that is neither a setting of the engine nor a part of the workload is refused: a server never runs something else than
+what was predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from roofline.core.errors import RooflineError
+from roofline.graph.parallel import Parallelism
+from roofline.launch.table import Server
+from roofline.scenario.memory import memory_reserve
+from roofline.scenario.options import OPTIONS
+from roofline.scenario.parts import Part
+from roofline.scenario.scenario import Scenario
+from roofline.specs.precision import SCHEMES
+from roofline.specs.schemes import GGUF_SCHEMES
+
+GIB = 2.0**30
+
+BESIDE = frozenset(
+    {
+        "model",
+        "hw",
+        "batch",
+        "prompt",
+        "generate",
+        "context",
+        "prefix",
+        "images",
+        "image_size",
+        "price",
+        "engine",
+        "host",
+    }
+    | {"memory_reading", "convention", "expert_skew", "with"}
+)
+"""Options that no server is told: the workload, the machine, and how the prediction counts."""
+
+OWN = frozenset({"continuous-batching", "paged-attention", "flash-attention", "cuda-graphs"})
+"""Techniques that every engine here has switched on."""
+
+SAID = frozenset(
+    {"tensor-parallelism", "pipeline-parallelism", "data-parallelism", "expert-parallelism", "chunked-prefill"}
+    | {"two-batch-overlap", "experts-on-cpu", "fp8-kv"}
+)
+"""Techniques that change settings which are read from the scenario."""
+
+DEGREES = ("tp", "pp", "ep", "dp", "enable_expert_parallel", "dp_attention", "nodes")
+FORMATS = ("quant", "quantization", "weights", "activations", "kv", "dtype")
+COUNTS = ("max_model_len", "ctx_size", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
+OTHERS = ("enforce_eager", "n_gpu_layers", "offload", "flash")
+"""Options that `server_settings` reads, in the parts of a scenario that they set."""
+
+
+class Wanted(NamedTuple):
+    """A setting and its value; `pinned` is one that the engine has by default, at least for this device."""
+
+    setting: str
+    value: object
+    pinned: bool = False
+
+
+def server_settings(
+    scenario: Scenario, server: Server, version: str, slots: int, context: int, limited: bool
+) -> list[Wanted]:
+    """The settings of a scenario's server with so many `slots`, of `context` tokens each, `limited` below the model's.
+
+    Raises RooflineError for what the engine has no option for.
+    """
+    check_covered(scenario, server)
+    return [
+        *_formats(scenario, server),
+        *_parallel(scenario, server, version),
+        *_counts(scenario, server, slots, context, limited),
+        *_places(scenario, server),
+        *_switches(scenario),
+    ]
+
+
+def check_covered(scenario: Scenario, server: Server) -> None:
+    """Raise RooflineError for options and techniques that the engine cannot be told."""
+    if not scenario.asked:
+        raise RooflineError("a scenario whose fields were changed has no command: change its options")
+    read = {*BESIDE, *DEGREES, *FORMATS, *COUNTS, *OTHERS}
+    for name, option in OPTIONS.items():
+        value = scenario.given(name)
+        if value is not None and value != option.usual and name not in read:
+            raise RooflineError(f"{server.title} has no option for {name}: omit it", options=[name])
+    for written in scenario.techniques:
+        name, _, values = written.partition(":")
+        plain = name in OWN or _scheme_of(name) is not None
+        if plain and values:
+            raise RooflineError(f"{server.title} cannot be told {written}: omit its parameters", options=["with"])
+        if not plain and name not in SAID and name not in server.drafts:
+            raise RooflineError(f"{server.title} has no option for the technique {name}: omit it", options=["with"])
+
+
+def _scheme_of(technique: str) -> str | None:
+    """The scheme that a technique quantizes to, where it is that of a checkpoint."""
+    return technique if technique in SCHEMES else None
+
+
+def scheme_of(scenario: Scenario) -> str | None:
+    """The scheme that a scenario quantizes its weights to; None for a checkpoint as it was released.
+
+    Raises RooflineError for formats that no name of a scheme stands for.
+    """
+    if alone := [name for name in ("weights", "activations") if scenario.given(name) is not None]:
+        raise RooflineError(
+            f"a server reads a scheme, not formats of its own: quant in place of {alone[0]}", options=alone
+        )
+    for technique in scenario.techniques:
+        if (scheme := _scheme_of(technique.partition(":")[0])) is not None:
+            return scheme
+    given = scenario.given("quant") or scenario.given("quantization")
+    if given is None or str(given).lower() in ("kv8", "kv4") or scenario.as_released:
+        return None
+    return str(given)
+
+
+def _formats(scenario: Scenario, server: Server) -> Iterator[Wanted]:
+    scheme, precision = scheme_of(scenario), scenario.precision
+    if scheme is not None:
+        online = any(scheme in (row.values or ()) for row in server.rows.get("quant", ()))
+        reads = (
+            scheme in GGUF_SCHEMES if "gguf" in server.loads else scheme.upper().split("KV")[0] in _upper(server.loads)
+        )
+        if online and scenario.model.quantization is None:
+            yield Wanted("quant", scheme)
+        elif not reads:
+            known = ", ".join(server.loads)
+            raise RooflineError(f"{server.title} reads no checkpoint in {scheme}: {known}", options=["quant"])
+    if scenario.given("dtype") is not None:
+        yield Wanted("dtype", precision.base.name)
+    if scenario.given("kv") is not None or precision.kv.bits != precision.base.bits:
+        yield Wanted("kv", precision.kv.name)
+
+
+def _upper(names: tuple[str, ...]) -> set[str]:
+    return {name.upper() for name in names}
+
+
+def _parallel(scenario: Scenario, server: Server, version: str) -> Iterator[Wanted]:
+    """The degrees, in the engine's own reading of them."""
+    spread = scenario.settings.parallel.on(scenario.hardware)
+    moe = bool(scenario.model.experts)
+    if spread.sequence > 1 or spread.grid or spread.micro_batches > 1:
+        raise RooflineError(f"{server.title} has no option for this parallelism: tp, pp, dp and ep are known")
+    everywhere = spread.expert == spread.tensor * spread.data > 1
+    tensor, data, expert = spread.tensor, spread.data, spread.expert
+    match server.name:
+        case "vllm":
+            if expert > 1 and not everywhere:
+                raise RooflineError(
+                    f"vLLM divides experts among all {tensor * data} ranks or none, not {expert}", options=["ep"]
+                )
+            if moe and data > 1 and not everywhere:
+                raise RooflineError(
+                    "vLLM divides experts among data-parallel ranks", options=["enable_expert_parallel"]
+                )
+            if everywhere:
+                yield Wanted("enable_expert_parallel", True)
+        case "sglang" | "tensorrt-llm":
+            if everywhere and data > 1:
+                if server.name == "tensorrt-llm" and tensor > 1:
+                    raise RooflineError(
+                        "TensorRT-LLM attends on all ranks or none: dp_attention, or dp of 1", options=["dp"]
+                    )
+                yield Wanted("dp_attention", data)
+                tensor, data = tensor * data, 1
+            if expert > 1:
+                yield Wanted("ep", expert)
+        case _:
+            if expert > 1 or (tensor > 1 and spread.pipeline > 1):
+                raise RooflineError(f"{server.title} divides layers (pp) or tensors (tp), not both, and no experts")
+    for setting, degree in (("tp", tensor), ("pp", spread.pipeline), ("dp", data)):
+        if degree > 1:
+            yield Wanted(setting, degree)
+    if (nodes := spread.nodes or 1) > 1:
+        if spread.data > 1 and server.name == "vllm" and (spread.data % nodes or not server.has("nodes", version)):
+            raise RooflineError("vLLM places whole data-parallel ranks on each node", options=["dp", "nodes"])
+        yield Wanted("nodes", nodes)
+
+
+def _counts(scenario: Scenario, server: Server, slots: int, context: int, limited: bool) -> Iterator[Wanted]:
+    """The context, the slots, the step budget and the memory fraction, those that the engine has already as pinned."""
+    settings, reserve = scenario.plain.settings, memory_reserve(scenario)
+    allots = server.allots
+    if "ctx_size" in server.rows:
+        yield Wanted("ctx_size", slots * context)
+    elif "max_model_len" in server.rows or settings.longest is not None:
+        yield Wanted("max_model_len", context, pinned=not (limited or allots))
+    told = settings.sequences is not None or allots
+    if told or reserve.sequences:
+        yield Wanted("max_num_seqs", slots if allots else settings.sequences or reserve.sequences, pinned=not told)
+    tokens, told = scenario.settings.pass_tokens, scenario.settings.pass_tokens is not None
+    if told or (reserve.tokens and not allots):
+        yield Wanted("max_num_batched_tokens", tokens or reserve.tokens, pinned=not told)
+    if settings.utilization is not None or (reserve.utilization < 1 and not allots):
+        yield Wanted("gpu_memory_utilization", float(reserve.utilization), pinned=settings.utilization is None)
+
+
+def _places(scenario: Scenario, server: Server) -> Iterator[Wanted]:
+    """What is kept, or computed, beside the devices."""
+    settings, model = scenario.settings, scenario.model
+    if settings.offload.kv:
+        raise RooflineError(
+            f"{server.title} does not stream the KV cache from CPU memory: omit kv", options=["offload"]
+        )
+    if settings.offload.weights:
+        if "offload" not in server.rows:
+            raise RooflineError(f"{server.title} does not stream weights from CPU memory", options=["offload"])
+        from roofline.scenario.analysis import analyze
+
+        left = analyze(scenario).memory.weights
+        share = settings.offload.weights
+        if share == 1:
+            raise RooflineError(
+                "an engine keeps some of the weights on its device: weights below 1", options=["offload"]
+            )
+        yield Wanted("offload", round(left * share / (1 - share) / GIB, 1))
+    if settings.host is not None:
+        on_cpu = round(settings.host.work * model.layers)
+        if settings.host.part is Part.ALL:
+            yield Wanted("n_gpu_layers", model.layers - on_cpu)
+        else:
+            yield Wanted("experts_on_cpu", on_cpu)
+    elif server.name == "llama.cpp" and scenario.hardware.kind == "gpu":
+        yield Wanted("n_gpu_layers", model.layers + 1, pinned=True)  # it counts the output head as a layer
+    if server.name == "llama.cpp" and scenario.hardware.kind == "cpu" and scenario.hardware.units:
+        yield Wanted("threads", int(scenario.hardware.units))
+
+
+def _switches(scenario: Scenario) -> Iterator[Wanted]:
+    settings = scenario.settings
+    if settings.eager:
+        yield Wanted("enforce_eager", True)
+    if scenario.given("flash") is not None:
+        yield Wanted("flash", scenario.given("flash"))
+    if settings.two_batch_overlap:
+        yield Wanted("two_batch_overlap", True)
+    if settings.chunk is not None:
+        yield Wanted("chunked_prefill", True, pinned=True)
+
+
+def devices_of(parallel: Parallelism) -> int:
+    """The devices of one node."""
+    return -(-parallel.devices // (parallel.nodes or 1))

@@ -1,0 +1,133 @@
+"""The table of what starts each engine, `engines.yaml`: which of its words set a setting, by its version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, convert
+
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.specs.version import Version
+
+SERVERS = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "mlx", "ollama")
+"""The engines that can be launched."""
+
+BORROWED: Mapping[str, str] = {"mlx": "llama.cpp", "ollama": "llama.cpp"}
+"""Engines without a profile of their own, and the one whose predictions stand for theirs.
+
+Ollama runs llama.cpp's kernels; MLX has others, so that its prediction is a neighbour's.
+"""
+
+
+class Row(Struct, frozen=True, forbid_unknown_fields=True):
+    """The words that set a setting, in versions `since` one and `before` another; `source` is the file that has them.
+
+    `values` are the engine's names of our values; None takes a value as it is.
+    """
+
+    words: str
+    values: Mapping[str, str] | None = None
+    since: str = ""
+    before: str = ""
+    source: str = ""
+
+    def holds(self, version: str) -> bool:
+        """Whether a version has the words."""
+        return not (self.since and Version(version) < Version(self.since)) and not (
+            self.before and not Version(version) < Version(self.before)
+        )
+
+
+class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
+    """An engine: how it is started.
+
+    `command` is that of its server, with {model} where the model is an argument. `versions` are those whose definitions
+    were read, oldest first; `images` the containers by vendor or kind of hardware, with the version as {}. `loads` are
+    the schemes of checkpoints that it reads, and `drafts` the settings of each technique that drafts. `vendors` are
+    those of its devices, () for any; `program` is the command's path in a container where that does not search for it.
+    An engine that `allots` has the KV cache of all slots from its start.
+    """
+
+    title: str
+    profile: str
+    command: str
+    port: int
+    versions: tuple[str, ...]
+    images: Mapping[str, str]
+    loads: tuple[str, ...]
+    benchmark: str
+    repository: str
+    settings: Mapping[str, Mapping[str, Any]]
+    drafts: Mapping[str, Mapping[str, str | int]]
+    name: str = ""
+    vendors: tuple[str, ...] = ()
+    program: str = ""
+    allots: bool = False
+
+    @cached_property
+    def rows(self) -> Mapping[str, tuple[Row, ...]]:
+        """The rows of each setting."""
+        found: dict[str, tuple[Row, ...]] = {}
+        for source, settings in self.settings.items():
+            for setting, given in settings.items():
+                entries = given if isinstance(given, list) else [given]
+                rows = ({"words": entry} if isinstance(entry, str) else entry for entry in entries)
+                found[setting] = tuple(convert({**row, "source": source}, Row) for row in rows)
+        return found
+
+    def row(self, setting: str, version: str) -> Row:
+        """The row of a setting; raises RooflineError where the engine has no option for it."""
+        for row in self.rows.get(setting, ()):
+            if row.holds(version):
+                return row
+        raise RooflineError(
+            f"{self.title} {version}".rstrip()
+            + f" has no option for {setting}"
+            + (": another version has" if setting in self.rows else "")
+        )
+
+    def has(self, setting: str, version: str) -> bool:
+        """Whether a version has an option for a setting."""
+        return any(row.holds(version) for row in self.rows.get(setting, ()))
+
+    def version_of(self, requested: str) -> str:
+        """The version that is launched; raises RooflineError for one that is older than all whose options are known."""
+        if not requested:
+            return self.versions[-1]
+        if len(self.versions) > 1 and Version(requested) < Version(self.versions[0]):
+            raise RooflineError(f"the options of {self.title} before {self.versions[0]} are not known, got {requested}")
+        return requested
+
+    def words(self, setting: str, value: object, version: str) -> Iterator[str]:
+        """The words that set a setting to a value; raises RooflineError for a value that the engine has not."""
+        row = self.row(setting, version)
+        text = (
+            str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+        )
+        if row.values is not None:
+            if text not in row.values:
+                raise RooflineError(
+                    f"{self.title} {version} has no {setting} {quote(text)[1:-1]}; it has {', '.join(row.values)}"
+                )
+            text = row.values[text]
+        for word in row.words.split(" "):
+            yield word.replace("{}", text)
+
+
+@cache
+def server_of(name: str) -> Server:
+    """The engine of a name; raises UnknownNameError."""
+    if name not in SERVERS:
+        raise UnknownNameError("engine to launch", name, SERVERS)
+    return _table()[name]
+
+
+@cache
+def _table() -> Mapping[str, Server]:
+    content = read_mapping(Path(str(files("roofline.launch") / "engines.yaml")))
+    return {name: convert({**entry, "name": name}, Server) for name, entry in content.items()}

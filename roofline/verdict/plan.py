@@ -1,0 +1,213 @@
+"""Plans: the engine, the formats and the layout of a deployment, chosen where they are not said, until the model fits.
+
+As released, then fewer bits, each on every layout of the devices; on the default engine of the checkpoint and the
+hardware, then on that of GGUF files. Requests of all users fit at once, or else one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from msgspec import Struct
+
+from roofline.advisor.fitting import Fit, what_fits
+from roofline.advisor.formats import weight_bits
+from roofline.advisor.search.goal import Quality
+from roofline.advisor.sizing.configurations import formats_for
+from roofline.bound.memory import Memory
+from roofline.core.errors import RooflineError
+from roofline.core.search import last_before_failure
+from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.options import FORMATS, of_group
+from roofline.scenario.scenario import Scenario
+from roofline.specs.engine import GGUF_ENGINE, load_engine
+from roofline.techniques import check_request
+from roofline.techniques.unsupported import unsupported
+
+WEIGHT_OPTIONS = tuple(name for name in of_group(FORMATS) if name not in ("kv", "dtype"))
+"""Options that say in which format the weights are."""
+
+
+class Candidate(Struct, frozen=True, dict=True):
+    """A way to run what was asked: a scenario of one sequence, and the options that were chosen for it."""
+
+    scenario: Scenario
+    options: dict[str, Any]
+
+    @cached_property
+    def supported(self) -> bool:
+        """Whether documents of the engine say that it runs all of it, or there are none."""
+        return not unsupported(self.scenario)
+
+    @cached_property
+    def bits(self) -> float:
+        """Effective bits of a weight."""
+        return weight_bits(self.scenario.model, self.scenario.run_precision)
+
+    @property
+    def formats(self) -> str:
+        """The formats of weights and, where it was chosen, of the KV cache."""
+        kv = f", KV {self.options['kv']}" if "kv" in self.options else ""
+        return f"{self.scenario.precision.weights.name}{kv}"
+
+    def memory(self, users: int) -> Memory:
+        """The memory with so many sequences at once."""
+        return analyze(self.scenario.at(batch=min(users, self.scenario.max_batch))).memory
+
+
+class Plan(Struct, frozen=True, dict=True):
+    """The candidate that was chosen, after others that do not fit.
+
+    `fits` is false where none does; then it is the one with the least memory over what there is. `narrower` and
+    `elsewhere`: whether the formats as released, and the default engine, do not fit.
+    """
+
+    candidate: Candidate
+    fits: bool
+    tried: tuple[Candidate, ...]
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.candidate.scenario
+
+    @property
+    def narrower(self) -> bool:
+        return self.candidate.bits < self.tried[0].bits
+
+    @property
+    def elsewhere(self) -> bool:
+        return self.scenario.profile.name != self.tried[0].scenario.profile.name
+
+    @property
+    def devices(self) -> int:
+        return self.scenario.settings.parallel.devices
+
+    def longest(self, users: int) -> int:
+        """The most tokens of a sequence while so many are in memory at once, up to the model's maximum context."""
+        return longest_context(self.scenario, users)
+
+    @cached_property
+    def fits_with(self) -> tuple[Fit, ...]:
+        """Changes that make it fit, the fastest first: with the fewest devices, and one of each other kind."""
+        starts = [self.tried[0], *(min(own, key=lambda each: each.bits) for own in _by_engine(self.tried))]
+        found: dict[tuple[str, ...], Fit] = {}
+        for start in starts:
+            for fit in what_fits(start.scenario):
+                options = {**start.options, **fit.options}
+                devices = fit.scenario.settings.parallel.devices
+                grows = devices > self.devices
+                key = ("devices",) if grows else tuple(sorted(fit.options.keys() - {"engine", "quant"}))
+                other = found.get(key)
+                fewer = other is not None and grows and devices < other.scenario.settings.parallel.devices
+                as_many = other is None or not grows or devices == other.scenario.settings.parallel.devices
+                if other is None or fewer or (as_many and fit.tokens_per_s > other.tokens_per_s):
+                    found[key] = Fit(options, fit.scenario, fit.tokens_per_s)
+        return tuple(sorted(found.values(), key=lambda fit: -fit.tokens_per_s))
+
+
+def choose(asked: Scenario, users: int = 1) -> Plan:
+    """The first candidate of a scenario that fits with the sequences of all users, or else with one.
+
+    Candidates that the engine is documented to run come first. Raises RooflineError where none can be simulated.
+    """
+    tried: list[Candidate] = []
+    refused: RooflineError | None = None
+    for changes in _changes(asked):
+        try:
+            candidate = Candidate(asked.with_(**changes), changes)
+            candidate.memory(1)
+        except RooflineError as error:
+            refused = refused or error
+            continue
+        tried.append(candidate)
+    if not tried:
+        raise refused or RooflineError("there is no way to run it")
+    for sequences, documented in ((users, True), (1, True), (1, False)):
+        for candidate in tried:
+            if (candidate.supported or not documented) and candidate.memory(sequences).fits:
+                return Plan(candidate, True, tuple(tried))
+    return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried))
+
+
+def _changes(asked: Scenario) -> Iterator[dict[str, Any]]:
+    """The options of the candidates, in the order in which they are tried; the first changes nothing."""
+    said = any(asked.given(name) is not None for name in WEIGHT_OPTIONS) or any(
+        check_request(name).slot == "weight format" for name in asked.techniques
+    )
+    engines: list[str | None] = [None]
+    if asked.given("engine") is None and asked.profile.name != GGUF_ENGINE and not said and not asked.techniques:
+        engines += [GGUF_ENGINE] if asked.hardware.kind == "gpu" else []
+    for engine in engines:
+        own = {"engine": engine} if engine else {}
+        for formats in _formats(asked, engine, said):
+            for layout in _layouts(asked, engine):
+                yield {**own, **formats, **layout}
+
+
+def _formats(asked: Scenario, engine: str | None, said: bool) -> list[dict[str, Any]]:
+    """The formats, the widest first; those that were said alone."""
+    profile = asked.profile if engine is None else load_engine(engine)
+    offered = formats_for(asked.model, asked.hardware, profile, Quality.CALIBRATED, "" if said else None)
+    kv_said = asked.given("kv") is not None
+    found = [
+        {name: value for name, value in (("quant", scheme), ("kv", kv)) if value}
+        for scheme, kv, _ in offered
+        if not (kv and kv_said)
+    ]
+    return sorted(found, key=lambda formats: -_bits(asked, engine, formats))
+
+
+def _bits(asked: Scenario, engine: str | None, formats: dict[str, Any]) -> float:
+    options: dict[str, Any] = {**formats, **({"engine": engine} if engine else {})}
+    try:
+        changed = asked.with_(**options)
+    except RooflineError:
+        return 0.0
+    return weight_bits(changed.model, changed.run_precision)
+
+
+def _layouts(asked: Scenario, engine: str | None) -> Iterator[dict[str, Any]]:
+    """As said, or of devices that were named with their count: tensor parallelism within a node, and pipelines.
+
+    So vLLM's guide to parallelism has it: tensor-parallel over the devices of a node, pipeline stages over nodes.
+    """
+    devices, inside = asked.settings.parallel.devices, asked.hardware.node_devices
+    if not asked.counted or (asked.profile if engine is None else load_engine(engine)).split_layers:
+        yield {}
+        return
+    for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, 1)):
+        if devices % tensor == 0:
+            yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {}
+
+
+def _by_engine(tried: tuple[Candidate, ...]) -> Iterator[list[Candidate]]:
+    for name in dict.fromkeys(candidate.scenario.profile.name for candidate in tried):
+        yield [candidate for candidate in tried if candidate.scenario.profile.name == name]
+
+
+def longest_context(scenario: Scenario, users: int) -> int:
+    """The most tokens of a sequence, prompt and output, while so many sequences are in memory at once.
+
+    At most the model's maximum context; 0 where not even a prompt of one token fits.
+    """
+    generated, batch = int(scenario.generate), min(users, scenario.max_batch)
+    limit = (scenario.model.max_context or UNLIMITED) - generated
+    if limit < 1:
+        return 0
+    found = last_before_failure(lambda prompts: _filled(scenario, prompts, batch), 1, limit)
+    return found + generated if found else 0
+
+
+UNLIMITED = 10**6
+"""Tokens up to which a model without a maximum context is tried."""
+
+
+def _filled(scenario: Scenario, prompts: Any, batch: int) -> Any:
+    return analyze(scenario.at(prompt=prompts, batch=batch)).memory.fits
+
+
+def analysis_of(scenario: Scenario, sequences: float) -> Analysis:
+    """The analysis of a static batch of so many sequences, rounded."""
+    return analyze(scenario.at(batch=max(1, min(round(sequences), scenario.max_batch))))

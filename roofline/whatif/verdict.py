@@ -1,0 +1,136 @@
+"""Verdicts: how surely one scenario is better than another, from their intervals and what they do not share.
+
+The logarithm of a gain (`roofline.whatif.gain`) is normal, with the 80% interval of the correlated errors of kernels.
+Beyond kernels, predictions err in classes: a pipeline, a network or a draft is modelled with few measurements. Two
+scenarios share such an error unless they differ in that part; then it widens the interval:
+
+    P(better) = Phi( ln(gain) / S ),   S^2 = s^2 + sum over the doubts of (ln(1 + m) / z)^2
+
+with s = ln(p90 / p50) / 1.28 of the gain and m the median error of the class (z = 0.67 standard deviations).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from statistics import NormalDist
+
+import numpy as np
+from msgspec import Struct
+
+from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.scenario import Scenario
+from roofline.timing.intervals import Estimate
+from roofline.whatif.gain import Timed, gain
+
+NORMAL = NormalDist()
+P90, MEDIAN = NORMAL.inv_cdf(0.9), NORMAL.inv_cdf(0.75)
+"""Standard deviations of p90 above p50, and of the median absolute error."""
+
+SURE, HEDGED = 0.9, 0.7
+"""Probabilities from which a verdict is sure, and likely; below it is open."""
+
+
+class Doubt(Struct, frozen=True):
+    """A part of scenarios whose prediction errs beyond the kernels' intervals: a median error of `error`.
+
+    `part` is what has to be equal for two scenarios to share the error.
+    """
+
+    name: str
+    error: float
+    source: str
+    part: Callable[[Scenario], object]
+
+
+def _nodes(scenario: Scenario) -> object:
+    """Nodes, and experts over more devices than a node has."""
+    parallel = scenario.settings.parallel
+    return (scenario.hardware.nodes(parallel.devices), parallel.expert > scenario.hardware.node_devices)
+
+
+def _expert_layout(scenario: Scenario) -> object:
+    parallel = scenario.settings.parallel
+    return (parallel.tensor, parallel.expert, parallel.data) if scenario.model.experts else None
+
+
+PUBLIC = "median error of public speeds, November 2026"
+
+DOUBTS = (
+    Doubt("pipelines", 0.47, "no measured pipeline: as several nodes", lambda found: found.settings.parallel.pipeline),
+    Doubt("several nodes", 0.47, f"{PUBLIC}: several nodes or wide expert parallelism", _nodes),
+    Doubt("drafts", 0.40, f"{PUBLIC}: multi-token prediction", lambda found: found.settings.speculation),
+    Doubt("the layout of experts", 0.33, f"{PUBLIC}: mixtures of experts", _expert_layout),
+    Doubt(
+        "offloading",
+        0.40,
+        "no measured offload under load: as Xeon, whose memory is read likewise",
+        lambda found: (found.settings.offload.weights > 0, found.settings.offload.kv > 0, found.settings.host is None),
+    ),
+)
+"""What is known to err; in the order in which it is told."""
+
+
+class Verdict(Struct, frozen=True):
+    """One scenario against another: `gain` is how many times better the first is, `probability` that it is at all.
+
+    `doubts` are the names of the parts that widen the interval of the gain.
+    """
+
+    gain: Estimate
+    probability: float
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def confidence(self) -> str:
+        """The probability in words: sure, likely or open."""
+        return "sure" if self.probability >= SURE else "likely" if self.probability >= HEDGED else "open"
+
+
+def doubts(one: Scenario, other: Scenario) -> Iterator[Doubt]:
+    """The parts in which two scenarios differ, and whose predictions err beyond kernels."""
+    return (doubt for doubt in DOUBTS if doubt.part(one) != doubt.part(other))
+
+
+def verdict(
+    better: Analysis, other: Analysis, metric: Timed = "total", ratio: float | None = None, extra: float = 0.0
+) -> Verdict:
+    """The verdict on two analyses of a single workload; raises RooflineError as expected times do.
+
+    `ratio` is how many times better the first is where that is not the gain of `metric`: under load, or of costs.
+    `extra` is a further error that they do not share, as a fraction.
+    """
+    found = gain(other, better, metric)
+    middle = float(found.mid) if ratio is None else ratio
+    return widened(middle, found.high / found.mid, other.scenario, better.scenario, extra)
+
+
+def widened(ratio: float, spread: float, one: Scenario, other: Scenario, extra: float = 0.0) -> Verdict:
+    """The verdict on a ratio whose p90 is `spread` times its p50, with the errors that two scenarios do not share."""
+    known = list(doubts(one, other))
+    errors = (*(doubt.error for doubt in known), extra)
+    square = (math.log(spread) / P90) ** 2 + sum((math.log1p(error) / MEDIAN) ** 2 for error in errors)
+    return of_ratio(ratio, math.sqrt(square), tuple(doubt.name for doubt in known))
+
+
+def of_ratio(ratio: float, deviation: float, names: tuple[str, ...] = ()) -> Verdict:
+    """The verdict on a ratio whose logarithm has a standard deviation."""
+    width = math.exp(P90 * deviation)
+    sure = 0.5 if ratio == 1 else float(ratio > 1)
+    probability = NORMAL.cdf(math.log(ratio) / deviation) if deviation else sure
+    return Verdict(Estimate(ratio / width, ratio, ratio * width), probability, names)
+
+
+BATCHES = 1024
+"""The largest batch at which a flip is searched, in powers of two."""
+
+
+def flip_batch(better: Scenario, other: Scenario, metric: Timed) -> int | None:
+    """The first larger batch, by doubling, at which the other is faster; None up to the largest that fits both."""
+    start = int(better.batch)
+    batches = start * 2 ** np.arange(1, max(2, (BATCHES // start).bit_length()))
+    first, second = (analyze(each.at(batch=batches)) for each in (better, other))
+    times = [getattr(found.expected, metric).mid for found in (first, second)]
+    fits = np.logical_and.accumulate(first.memory.fits & second.memory.fits)
+    slower = np.flatnonzero(fits & (times[0] > times[1]))
+    return int(batches[slower[0]]) if slower.size else None

@@ -1,0 +1,70 @@
+"""`roofline MODEL HW`: what people type, without the name of a command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("llama-3.3-70b", "2x4090"),
+        ("llama-3.3-70b", "2x", "4090"),
+        ("llama-3.3-70b", "4090", "x2"),
+        ("llama-3.3-70b", "--hw", "2x4090"),
+        ("--hw", "2x4090", "llama-3.3-70b"),
+        ("answer", "llama-3.3-70b", "2xRTX-4090"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "2xrtx-4090"),
+    ],
+)
+def test_a_count_before_hardware_is_a_count(run: Run, words: tuple[str, ...]) -> None:
+    status, out, err = run(*words)
+    assert (status, err) == (0, "")
+    assert out.startswith("Yes: llama-3.3-70b runs on 2 x rtx-4090, ")
+
+
+def test_the_document_has_what_is_printed(run: Run) -> None:
+    words = ("llama-3.1-8b", "l40s", "--users", 50, "--tpot", "30ms")
+    found: dict[str, Any] = json.loads(run(*words, "--format", "json")[1])
+    assert run(*words)[1].split() == " ".join(found["lines"]).split()
+    assert list(found["missed"]) == ["tpot"]
+    assert found["decode_tokens_per_s_per_user"]["mid"] == pytest.approx(1 / found["tpot_s"]["p50"]["mid"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("analize", "llama-3.1-8b", "--hw", "l4"), "Did you mean 'analyze'"),
+        (("llama-9", "l4"), "unknown model 'llama-9'"),
+        (("llama-3.1-8b",), "hardware is missing"),
+        (("llama-3.1-8b", "8xH100"), "did you mean '8xh100-pcie' or '8xh100-sxm'"),
+        (("llama-3.1-8b", "l4", "--hw", "l40s"), "the hardware is given twice"),
+        (("llama-3.1-8b", "l4", "--tpot", "30"), "--tpot takes a time with its unit, got '30': write 30ms or 30s"),
+        (("llama-3.1-8b", "l4", "--users", "3", "--rate", "2"), "two loads"),
+        (("llama-3.1-8b", "l4", "--batch", "3"), "does not take --batch"),
+        (("sweep", "llama-3.1-8b", "--hw", "l4", "--over", "batch=1", "--where", "tpot < 5"), "write 5ms or 5s"),
+    ],
+)
+def test_mistakes_are_explained_in_a_sentence(run: Run, words: tuple[str, ...], told: str) -> None:
+    status, out, err = run(*words)
+    assert (status, out) == (2, "")
+    assert told in err
+
+
+def test_help_has_ten_options_first_and_all_on_request(run: Run) -> None:
+    _, short, _ = run("serve", "--help")
+    _, long, _ = run("serve", "--help-all")
+    flags = short.partition("Most used:")[2].partition("\n\n")[0].split("\n  --")[1:]
+    assert [f"--{flag.split()[0]}" for flag in flags] == [
+        *("--hw", "--concurrency", "--rate", "--prompt", "--generate", "--ttft", "--tpot", "--quant", "--tp"),
+        "--engine",
+    ]
+    assert "--help-all" in short
+    assert "--expert-skew" not in short
+    assert "--expert-skew" in long

@@ -1,0 +1,249 @@
+"""Launches: the settings of a scenario as options of the engine, or a refusal."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from roofline import analyze
+from roofline.core.errors import RooflineError
+from roofline.launch import launch, launch_command
+from roofline.scenario.options import OPTIONS
+from roofline.techniques import Scenario
+from tests.cli.test_cli import Run
+
+BASE = Scenario("qwen3-30b-a3b", "h200-sxm", prompt=512, generate=64)
+
+
+def words(scenario: Scenario, server: str | None = None) -> list[str]:
+    return shlex.split(launch(scenario, server, concurrency=4).command)
+
+
+def value(found: list[str], option: str) -> str:
+    return found[found.index(option) + 1]
+
+
+def test_vllm() -> None:
+    found = words(BASE.with_(tp=4, ep=4, kv="fp8", max_model_len=8192, max_num_seqs=64, gpu_memory_utilization=0.8))
+    assert found[:3] == ["vllm", "serve", "Qwen/Qwen3-30B-A3B"]
+    assert value(found, "--tensor-parallel-size") == "4"
+    assert "--enable-expert-parallel" in found
+    assert value(found, "--kv-cache-dtype") == "fp8"
+    assert value(found, "--max-model-len") == "8192"
+    assert value(found, "--max-num-seqs") == "64"
+    assert value(found, "--gpu-memory-utilization") == "0.8"
+
+
+def test_the_short_command_has_what_differs_from_the_engine() -> None:
+    assert launch_command(BASE) == "vllm serve Qwen/Qwen3-30B-A3B"
+    assert launch_command(BASE.with_(tp=2)) == "vllm serve Qwen/Qwen3-30B-A3B --tensor-parallel-size 2"
+
+
+def test_a_context_that_does_not_fit_is_limited() -> None:
+    """Llama 3.1 8B leaves no room for 131,072 tokens (17 GB) on 24 GB, and vLLM would refuse to start."""
+    scenario = Scenario("llama-3.1-8b", "rtx-4090")
+    context = int(value(shlex.split(launch_command(scenario)), "--max-model-len"))
+    fits = [
+        bool(analyze(scenario.changed(prompt=tokens - 1, generate=1)).memory.fits)
+        for tokens in (context, context + 1024)
+    ]
+    assert fits == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("0.5.3", ["--dp-size", "8", "--enable-dp-attention"]), ("0.5.23", ["--attn-dp-size", "8"])],
+)
+def test_sglang_names_attention_parallelism_by_version(version: str, expected: list[str]) -> None:
+    found = words(Scenario("deepseek-r1", "h200-sxm", tp=8, dp_attention=True, engine=f"sglang@{version}"))
+    place = found.index(expected[0])
+    assert found[place : place + len(expected)] == expected
+    assert value(found, "--tp-size") == value(found, "--ep-size") == "8"
+
+
+def test_tensorrt_llm_has_a_file_of_settings() -> None:
+    bundle = launch(BASE.with_(engine="tensorrt-llm", kv="fp8", enforce_eager=True), concurrency=4)
+    assert value(shlex.split(bundle.command), "--extra_llm_api_options") == "config.yml"
+    assert bundle.files["config.yml"] == "kv_cache_config:\n  dtype: fp8\ncuda_graph_config: null\n"
+
+
+def test_llama_cpp_allots_the_context_of_all_slots() -> None:
+    scenario = Scenario("llama-3.1-8b", "rtx-4090", engine="llama.cpp", quant="q4_k_m", n_gpu_layers=20, kv="q8_0")
+    found = words(scenario)
+    assert int(value(found, "--ctx-size")) == 4 * 768  # 512 + 128 tokens, rounded up to 256
+    assert value(found, "--parallel") == "4"
+    assert value(found, "--n-gpu-layers") == "20"
+    assert value(found, "--cache-type-k") == value(found, "--cache-type-v") == "q8_0"
+
+
+@pytest.mark.parametrize(("share", "layers"), [("1", "36"), ("0.5", "18")])
+def test_llama_cpp_keeps_experts_of_so_many_layers_on_the_cpu(share: str, layers: str) -> None:
+    """gpt-oss-120b has 36 layers, all with experts; --n-cpu-moe counts layers."""
+    technique = f"experts-on-cpu:share={share}"
+    scenario = Scenario("gpt-oss-120b", "h100-sxm", engine="llama.cpp", techniques=[technique])
+    assert value(words(scenario), "--n-cpu-moe") == layers
+
+
+RECIPES = (
+    ("qwen3-32b", {"hw": "2xh100-sxm"}, "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2"),
+    (
+        "deepseek-r1",
+        {"hw": "8xh200-sxm", "enable_expert_parallel": True},
+        "vllm serve deepseek-ai/DeepSeek-R1 --trust-remote-code --tensor-parallel-size 8 --enable-expert-parallel",
+    ),
+    (
+        "gpt-oss-120b",
+        {"hw": "4xa100-sxm-80gb"},
+        "vllm serve openai/gpt-oss-120b --tensor-parallel-size 4 --tool-call-parser openai --enable-auto-tool-choice",
+    ),
+)
+"""Models, deployments, and vLLM's commands for them (vllm-project/recipes, models/, 2026)."""
+
+
+@pytest.mark.parametrize(("model", "options", "recipe"), RECIPES)
+def test_the_recipes_of_vllm_are_contained(model: str, options: dict[str, object], recipe: str) -> None:
+    bundle = launch(Scenario(model, **options), trust_remote_code="--trust" in recipe)  # type: ignore[arg-type]
+    assert set(recipe.split()) <= set(shlex.split(bundle.command))
+
+
+def test_slots_of_llama_cpp_share_a_context_that_is_given() -> None:
+    scenario = Scenario("llama-3.1-8b", "rtx-4090", engine="llama.cpp", quant="q4_k_m", ctx_size=4096)
+    assert value(words(scenario), "--ctx-size") == "4096"
+    with pytest.raises(RooflineError, match="no room for 8 requests"):
+        launch(scenario, concurrency=8)
+
+
+def test_ollama_has_variables_and_the_prediction_of_llama_cpp() -> None:
+    bundle = launch(Scenario("llama-3.1-8b", "m4-max", quant="q4_k_m"), "ollama", concurrency=2)
+    assert bundle.command.startswith("OLLAMA_CONTEXT_LENGTH=768 OLLAMA_NUM_PARALLEL=2 ")
+    assert any("llama.cpp" in note for note in bundle.notes)
+
+
+def test_a_draft_is_the_engines_own_setting() -> None:
+    scenario = Scenario("llama-3.1-8b", "h100-sxm", techniques=["eagle-3"])
+    draft = json.loads(value(words(scenario), "--speculative-config"))
+    assert draft == {"method": "eagle3", "model": "DRAFT", "num_speculative_tokens": 3}
+    found = words(scenario.with_(engine="sglang"))
+    assert value(found, "--speculative-algorithm") == "EAGLE3"
+    assert value(found, "--speculative-num-draft-tokens") == "4"
+
+
+def test_remote_code_is_trusted_only_where_the_user_says_so() -> None:
+    scenario = Scenario("deepseek-r1", "h200-sxm", tp=8)
+    plain, trusted = launch(scenario), launch(scenario, trust_remote_code=True)
+    assert "--trust-remote-code" not in plain.command
+    assert any("--trust-remote-code" in note for note in plain.notes)
+    assert "--trust-remote-code" in trusted.command
+
+
+def test_a_scheme_without_a_repository_is_a_placeholder_that_says_so() -> None:
+    bundle = launch(Scenario("llama-3.3-70b", "h100-sxm", quant="awq", tp=2))
+    assert shlex.split(bundle.command)[2] == "MODEL"
+    assert "MODEL: a checkpoint of llama-3.3-70b in awq" in bundle.notes[0]
+    named = launch(Scenario("Qwen/Qwen3-32B-AWQ", "h100-sxm"))
+    assert shlex.split(named.command)[2] == "Qwen/Qwen3-32B-AWQ"
+
+
+EXAMPLES = [
+    name
+    for name, option in OPTIONS.items()
+    if name not in ("model", "hw", "engine", "price", "convention", "memory_reading", "expert_skew", "host")
+]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_option_is_dropped(name: str) -> None:
+    """An option changes the files of a launch, or is refused."""
+    option = OPTIONS[name]
+    given = {"model": "llama-3.1-8b", "hw": "h100-sxm", **option.beside}
+    base = Scenario(**{key: OPTIONS[key].read(text) for key, text in given.items()})
+    changed = base.with_(**{option.keyword: option.read(option.example)})
+    try:
+        bundle = launch(changed)
+    except RooflineError:
+        return
+    assert bundle.files != launch(base).files, name
+
+
+@pytest.mark.parametrize("technique", ["h2o", "medusa", "static-batching", "rtn", "lookahead"])
+def test_techniques_without_an_option_are_refused(technique: str) -> None:
+    with pytest.raises(RooflineError, match="vLLM has no option for"):
+        launch(Scenario("llama-3.1-8b", "h100-sxm", techniques=[technique]))
+
+
+@pytest.mark.parametrize(
+    ("options", "load", "message"),
+    [
+        ({"ep": 2, "tp": 4}, {}, "among all 4 ranks or none"),
+        ({"quant": "q4_k_m", "engine": "vllm"}, {}, "reads no checkpoint"),
+        ({"kv": "int8", "engine": "sglang"}, {}, "has no kv int8"),
+        ({"offload": "kv=1"}, {}, "does not stream the KV cache"),
+        ({"engine": "vllm@0.6"}, {}, "before 0.11.0 are not known"),
+        ({"engine": "hf-eager"}, {}, "unknown engine to launch"),
+        ({}, {"offline": 100}, "at a concurrency or a rate"),
+        ({}, {"concurrency": [1, 2]}, "for one concurrency"),
+        ({}, {"rate": 1e5}, "faster than the server answers"),
+        ({"max_model_len": 256}, {}, "longer than"),
+    ],
+)
+def test_refusals(options: dict[str, object], load: dict[str, object], message: str) -> None:
+    with pytest.raises(RooflineError, match=message):
+        launch(BASE.with_(**options), **load)  # type: ignore[arg-type]
+
+
+def test_hostile_names_are_quoted(tmp_path: Path) -> None:
+    folder = tmp_path / "$(touch x); 'a' \"b\""
+    folder.mkdir()
+    text = (Path(__file__).parents[2] / "data/configs/llama-3.1-8b.json").read_text(encoding="utf-8")
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    bundle = launch(Scenario(str(folder / "config.json"), "h100-sxm"))
+    assert shlex.split(bundle.command)[2] == str(folder)
+    assert str(folder) in shlex.split(bundle.benchmark)
+
+
+def test_the_benchmark_sends_what_was_predicted() -> None:
+    bundle = launch(BASE, rate=2.0, prefix_hits=0.5, burstiness=0.5)
+    found = shlex.split(bundle.benchmark)
+    assert int(value(found, "--random-prefix-len")) + int(value(found, "--random-input-len")) == 512
+    assert value(found, "--request-rate") == "2"
+    assert value(found, "--burstiness") == "0.5"
+    assert bundle.forecast.load == "open loop 2 req/s"
+
+
+def test_the_command_writes_a_folder(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    status, out, _ = run("launch", "qwen3-8b", "--hw", "h100-sxm", "--concurrency", "4", "--output", target)
+    assert status == 0
+    assert {path.name for path in target.iterdir()} == {"serve.sh", "benchmark.sh", "prediction.json"}
+    assert len(out.splitlines()) == 3
+    assert "vllm serve Qwen/Qwen3-8B" in (target / "serve.sh").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--hw", "rtx-4090"), "does not fit"),
+        (("--hw", "8xh100-sxm", "--as", "helm"), "unknown target"),
+        (("--hw", "8xh100-sxm", "--engine", "lmdeploy"), "unknown engine"),
+        (("--hw", "8xh100-sxm", "--with", "h2o"), "no option for the technique h2o"),
+    ],
+)
+def test_errors_are_one_sentence(run: Run, more: tuple[str, ...], message: str) -> None:
+    status, out, err = run("launch", "llama-3.3-70b", *more)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_what_is_launched_is_read_back_as_the_same_scenario(run: Run) -> None:
+    """The options of a launch, given to `roofline serve`, make the prediction of the launch."""
+    scenario = BASE.with_(tp=2, kv="fp8", max_model_len=4096, enable_expert_parallel=True, enforce_eager=True)
+    options = shlex.split(launch_command(scenario))[3:]
+    common = ("--hw", "h200-sxm", "--prompt", "512", "--generate", "64", "--concurrency", "4", "--rounds", "10")
+    status, out, err = run("serve", "qwen3-30b-a3b", *common, *options, "--format", "json")
+    assert status == 0, err
+    found = launch(scenario, concurrency=4).forecast.metrics["tpot_mean"].mid / 1e3
+    assert json.loads(out)["points"][0]["tpot_s"]["mean"]["mid"] == pytest.approx(found, rel=1e-6)

@@ -1,0 +1,135 @@
+"""Manifests of launches, held against published schemas."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from lab.llama_cpp.random_model import write_random_model
+from roofline import load_model
+from roofline.core.errors import RooflineError
+from roofline.launch import launch
+from roofline.techniques import Scenario
+
+SCENARIO = Scenario("llama-3.1-8b", "h100-sxm", tp=2)
+TANDEM = {"disaggregation": "prefills=2,decodes=1,tp=4", "concurrency": 8}
+VERSION = "1.33"
+
+
+def documents(scenario: Scenario, target: str, **load: Any) -> list[dict[str, Any]]:
+    bundle = launch(scenario, target=target, **load)
+    text = next(text for name, text in bundle.files.items() if name.endswith(".yaml"))
+    return list(yaml.safe_load_all(text))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_kubernetes(engine: str) -> None:
+    found = documents(SCENARIO.with_(engine=engine, kv="fp8"), "kubernetes")
+    for document in found:
+        kubernetes_validate.validate(document, VERSION, strict=True)
+    deployment = next(document for document in found if document["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]
+    assert pod["metadata"]["labels"].items() >= deployment["spec"]["selector"]["matchLabels"].items()
+    container = pod["spec"]["containers"][0]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 2}}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {
+        volume["name"] for volume in pod["spec"]["volumes"]
+    }
+    service = found[-1]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert service["spec"]["ports"][0]["targetPort"] == container["ports"][0]["containerPort"]
+
+
+def test_several_nodes_are_a_leader_worker_set() -> None:
+    """LeaderWorkerSet v1 (kubernetes-sigs/lws): its pods are Kubernetes' own, checked as those of Deployments."""
+    found = documents(Scenario("deepseek-r1", "h100-sxm", tp=16, enable_expert_parallel=True), "kubernetes")
+    group = found[0]
+    assert (group["apiVersion"], group["kind"]) == ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+    assert group["spec"]["leaderWorkerTemplate"]["size"] == 2
+    for role in ("leaderTemplate", "workerTemplate"):
+        template = group["spec"]["leaderWorkerTemplate"][role]
+        labels = {"matchLabels": template["metadata"]["labels"]}
+        stand_in = {"metadata": {"name": "x"}, "spec": {"selector": labels, "template": template}}
+        kubernetes_validate.validate({"apiVersion": "apps/v1", "kind": "Deployment", **stand_in}, VERSION, strict=True)
+        script = template["spec"]["containers"][0]["args"][0]
+        assert "--nnodes 2" in script
+        assert '--master-addr "$LEADER"' in script
+        assert ("--headless" in script) is (role == "workerTemplate")
+
+
+@pytest.mark.parametrize(("device", "gpu"), [("h100-sxm", True), ("mi300x", False)])
+def test_compose(device: str, gpu: bool) -> None:
+    """The keys of compose-spec's schema, by hand: no package that is kept up carries it."""
+    (project,) = documents(Scenario("llama-3.1-8b", device), "compose")
+    assert set(project) <= {"services", "configs"}
+    (name, service), *_ = project["services"].items()
+    assert re.fullmatch(r"[a-zA-Z0-9._-]+", name)
+    keys = {"image", "entrypoint", "command", "ports", "ipc", "volumes", "environment", "configs", "working_dir"}
+    assert set(service) <= keys | {"deploy", "devices", "group_add", "security_opt"}
+    assert all(isinstance(word, str) for word in service["command"])
+    assert ("deploy" in service) is gpu
+    assert ("devices" in service) is not gpu
+
+
+def test_files_of_models_are_in_a_volume(tmp_path: Path) -> None:
+    """Compose replaces $HOME, and Kubernetes $(HOME), in all words: a path has these characters doubled."""
+    folder = tmp_path / "a$HOME $(HOME)"
+    folder.mkdir()
+    file = write_random_model(load_model("llama-68m"), "q8_0", folder / "model.gguf")
+    scenario = Scenario(str(file), "rtx-4090")
+    (project,) = documents(scenario, "compose")
+    (service,) = project["services"].values()
+    doubled = str(folder).replace("$", "$$")
+    assert service["volumes"] == [{"type": "bind", "source": doubled, "target": doubled, "read_only": True}]
+    assert f"{doubled}/model.gguf" in service["command"]
+    found = documents(scenario, "kubernetes")
+    for document in found:
+        kubernetes_validate.validate(document, VERSION, strict=True)
+    pod = found[0]["spec"]["template"]["spec"]
+    assert {"name": "models", "mountPath": str(folder), "readOnly": True} in pod["containers"][0]["volumeMounts"]
+    assert str(file).replace("$(", "$$(") in pod["containers"][0]["args"]
+
+
+def test_llm_d() -> None:
+    (values,) = documents(SCENARIO, "llm-d", **TANDEM)
+    assert set(values) == {"multinode", "modelArtifacts", "routing", "decode", "prefill"}
+    assert (values["prefill"]["replicas"], values["decode"]["replicas"]) == (2, 1)
+    for role, devices in (("prefill", "2"), ("decode", "4")):
+        container = values[role]["containers"][0]
+        words = container["args"]
+        assert words[words.index("--tensor-parallel-size") + 1] == devices
+        assert container["modelCommand"] == "vllmServe"
+        assert "NixlConnector" in words[words.index("--kv-transfer-config") + 1]
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_dynamo(engine: str) -> None:
+    (graph,) = documents(SCENARIO.with_(engine=engine), "dynamo", **TANDEM)
+    assert graph["kind"] == "DynamoGraphDeployment"
+    services = graph["spec"]["services"]
+    assert {service.get("subComponentType") for service in services.values()} == {None, "prefill", "decode"}
+    worker = services["PrefillWorker"]
+    words = worker["extraPodSpec"]["mainContainer"]["args"]
+    assert words[-2:] == ["--disaggregation-mode", "prefill"]
+    assert words[0] == ("--model" if engine == "vllm" else "--model-path")
+    assert worker["resources"]["limits"]["gpu"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "target", "load", "message"),
+    [
+        (SCENARIO, "shell", TANDEM, "launched as llm-d or dynamo"),
+        (SCENARIO, "dynamo", {}, "has prefill and decode apart"),
+        (SCENARIO.with_(engine="sglang"), "llm-d", TANDEM, "starts vLLM"),
+        (Scenario("llama-3.1-8b", "m4-max"), "compose", {}, "no container"),
+        (Scenario("deepseek-r1", "h100-sxm", tp=16), "compose", {}, "one node"),
+    ],
+)
+def test_refusals(scenario: Scenario, target: str, load: dict[str, Any], message: str) -> None:
+    with pytest.raises(RooflineError, match=message):
+        launch(scenario, target=target, **load)

@@ -1,0 +1,23 @@
+"""Speculative decoding under load: a lone request takes as long as in a batch of one, however few tokens it has."""
+
+import pytest
+
+from roofline import Scenario, analyze, serve
+from roofline.scenario.speculation import iterations
+
+
+@pytest.mark.parametrize("technique", ["eagle-2", "prompt-lookup:accept=2"])
+@pytest.mark.parametrize("generate", [2, 3, 8, 64])
+def test_few_tokens_take_as_long_under_load(technique: str, generate: int) -> None:
+    scenario = Scenario("llama-3.1-8b", "h100-sxm", generate=generate, techniques=technique)
+    alone = analyze(scenario).expected.tpot
+    assert alone is not None
+    for load in ({"concurrency": 1}, {"rate": 0.01}):
+        assert serve(scenario, **load).outcomes[0].tpot.mean.mid == pytest.approx(alone.mid, rel=0.06)
+
+
+def test_iterations_are_whole_for_one_token_and_a_mean_for_many() -> None:
+    assert iterations(1, 3.0) == 1
+    assert iterations(100, 1.0) == 100
+    assert iterations(0, 3.0) == 0
+    assert iterations(1e6, 2.5) == pytest.approx(4e5, rel=1e-5)

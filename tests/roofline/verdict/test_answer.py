@@ -1,0 +1,115 @@
+"""The short answer: what is chosen, and that each figure is that of the commands that go deeper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from roofline import RooflineError, Scenario, analyze, answer, serve
+from roofline.verdict.limit import Part
+from roofline.verdict.run import run_command
+
+QUESTIONS: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
+    "70B on two 4090s": (("llama-3.3-70b", "2x4090"), {}),
+    "70B on one 4090": (("llama-3.3-70b", "4090"), {}),
+    "100 users on H200": (("qwen3-235b-a22b", "8xh200"), {"users": 100}),
+    "100 users on B200": (("qwen3-235b-a22b", "8xb200"), {"users": 100}),
+    "a rate": (("llama-3.1-8b", "l40s"), {"rate": "5/s"}),
+    "a rate beyond": (("llama-3.1-8b", "l40s"), {"rate": 50}),
+    "a target": (("llama-3.1-8b", "l40s"), {"users": 50, "tpot": "30ms"}),
+    "a laptop": (("qwen3-32b", "m4-max"), {}),
+    "an encoder": (("bert-base", "l4"), {}),
+    "MLA": (("deepseek-v3", "8xh100-sxm"), {}),
+    "a vision encoder": (("qwen2.5-vl-7b", "l4"), {"users": 4}),
+}
+
+
+@pytest.mark.parametrize(("names", "options"), QUESTIONS.values(), ids=QUESTIONS)
+def test_an_answer_is_at_most_eight_lines_of_eighty_columns(names: tuple[str, str], options: dict[str, Any]) -> None:
+    lines = str(answer(*names, **options)).splitlines()
+    assert len(lines) <= 8
+    assert lines[0].startswith(("Yes: ", "No: "))
+    *told, command = lines
+    assert command.startswith("Run it: ")
+    assert max(len(line) for line in told if not line.startswith("Tried: ")) <= 88  # wrapped where it is longer
+
+
+def test_a_model_that_fits_only_in_four_bits_runs_where_its_files_do() -> None:
+    found = answer("llama-3.3-70b", "2x4090")
+    assert (found.fits, found.scenario.profile.name, found.scenario.given("quant")) == (True, "vllm", "awq")
+    assert (found.plan.narrower, found.plan.elsewhere) == (True, False)
+    layers = answer("llama-3.3-70b", "2x4090", engine="llama.cpp").scenario
+    assert (layers.given("quant"), layers.settings.parallel.pipeline) == ("q4_k_m", 2)  # llama.cpp splits layers
+    tried = found.plan.tried
+    assert all(not each.memory(1).fits for each in tried[: tried.index(found.plan.candidate)])
+
+
+def test_formats_as_released_come_first() -> None:
+    found = answer("llama-3.1-8b", "h100-sxm")
+    assert found.scenario == Scenario("llama-3.1-8b", "h100-sxm")
+    assert not found.plan.narrower
+
+
+def test_what_is_said_is_kept() -> None:
+    found = answer("llama-3.3-70b", "4090", quant="awq", engine="vllm")
+    assert not found.fits
+    assert {each.scenario.profile.name for each in found.plan.tried} == {"vllm"}
+    assert {each.scenario.precision.weights.name for each in found.plan.tried} == {"awq"}
+    assert answer("llama-3.3-70b", "4xl40s", pp=4).scenario.settings.parallel.tensor == 1
+
+
+def test_what_does_not_fit_has_changes_with_which_it_does_the_fastest_first() -> None:
+    found = answer("llama-3.3-70b", "4090")
+    assert not found.fits
+    speeds = [fit.tokens_per_s for fit in found.plan.fits_with]
+    assert speeds == sorted(speeds, reverse=True)
+    assert all(analyze(fit.scenario).memory.fits for fit in found.plan.fits_with)
+    kinds = [set(fit.options) & {"pp", "n_gpu_layers", "offload"} for fit in found.plan.fits_with]
+    assert kinds == [set(), {"n_gpu_layers"}, {"offload"}]  # devices, a CPU's layers, streamed weights
+
+
+def test_a_load_is_that_of_serve_and_one_user_that_of_analyze() -> None:
+    loaded = answer("llama-3.1-8b", "l40s", users=50, prompt=1000)
+    curve = serve(Scenario("llama-3.1-8b", "l40s", prompt=1000), concurrency=50)
+    assert loaded.outcome == curve.outcomes[0]
+    assert loaded.usd_per_million_tokens == curve.cost(curve.outcomes[0])
+    alone = answer("llama-3.1-8b", "l40s", prompt=1000)
+    assert alone.analysis.expected == analyze(Scenario("llama-3.1-8b", "l40s", prompt=1000)).expected
+
+
+def test_the_context_is_the_longest_that_fits() -> None:
+    found = answer("llama-3.1-8b", "l40s")
+    longest = found.context - 128
+    fits = [analyze(Scenario("llama-3.1-8b", "l40s", prompt=longest + more)).memory.fits for more in (0, 1)]
+    assert (fits == [True, False]) or found.context == found.scenario.model.max_context
+
+
+def test_a_missed_target_says_by_how_much_and_what_meets_it() -> None:
+    found = answer("llama-3.1-8b", "l40s", users=50, tpot="30ms")
+    assert found.missed["tpot"] > 0.03
+    assert found.better is not None
+    assert found.better.meets
+    assert serve(found.better.scenario, concurrency=50).outcomes[0].tpot.p95.mid <= 0.03
+
+
+def test_a_long_prompt_is_limited_by_prompts_and_a_short_one_by_weights() -> None:
+    assert answer("llama-3.1-8b", "l40s", users=32, prompt=8000, generate=50).limit.part is Part.PROMPTS
+    assert answer("llama-3.1-8b", "l40s").limit.part is Part.WEIGHTS
+    assert answer("llama-3.1-8b", "8xl40s", users=500).limit.roof == "the links"  # prompts over PCIe
+
+
+def test_what_is_no_question_is_refused() -> None:
+    for options in ({"batch": 4}, {"users": 3, "rate": 2}, {"users": 0}, {"frobnicate": 1}):
+        with pytest.raises(RooflineError):
+            answer("llama-3.1-8b", "l40s", **options)
+    with pytest.raises(RooflineError, match="hardware is missing"):
+        answer("llama-3.1-8b")
+
+
+def test_the_command_starts_the_engine_that_was_chosen() -> None:
+    eight = answer("llama-3.3-70b", "8xh100-sxm")
+    command = run_command(eight.scenario, eight.context)
+    assert command == "vllm serve meta-llama/Llama-3.3-70B-Instruct --tensor-parallel-size 8"
+    two = answer("llama-3.3-70b", "2x4090", engine="llama.cpp")
+    assert "--ctx-size 4096 " in run_command(two.scenario, 4096)

@@ -1,0 +1,63 @@
+"""Verdicts: closed forms of the probability, and what doubts do to it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from roofline import Scenario, analyze
+from roofline.whatif.gain import gain
+from roofline.whatif.verdict import DOUBTS, flip_batch, of_ratio, verdict
+
+LLAMA = Scenario("llama-3.1-8b", "h100-sxm", batch=8)
+
+
+def test_a_gain_of_one_is_open_and_one_beyond_p90_is_sure() -> None:
+    assert of_ratio(1.0, 0.2).probability == pytest.approx(0.5)
+    assert of_ratio(1.0, 0.0).probability == 0.5
+    assert of_ratio(2.0, 0.0).probability == 1.0
+    at_p90 = of_ratio(math.exp(1.2815515655446004 * 0.3), 0.3)
+    assert at_p90.probability == pytest.approx(0.9)
+    assert at_p90.gain.low == pytest.approx(1.0)
+
+
+def test_a_verdict_without_doubts_is_that_of_the_gain() -> None:
+    fast, slow = (analyze(LLAMA.with_(quant=name)) for name in ("fp8", None))
+    found, expected = verdict(fast, slow), gain(slow, fast)
+    assert found.doubts == ()
+    assert found.gain == pytest.approx(tuple(expected))
+    assert found.confidence == "sure"
+    assert verdict(slow, fast).probability == pytest.approx(1 - found.probability)
+
+
+@pytest.mark.parametrize(
+    ("changes", "doubt"),
+    [
+        ({"pp": 2, "micro_batches": 2}, "pipelines"),
+        ({"tp": 16}, "several nodes"),
+        ({"offload": "weights=0.5"}, "offloading"),
+        ({"with": ["eagle"]}, "drafts"),
+    ],
+)
+def test_what_is_hardly_measured_hedges(changes: dict[str, object], doubt: str) -> None:
+    plain, changed = analyze(LLAMA), analyze(LLAMA.with_(**changes))  # type: ignore[arg-type]
+    found = verdict(changed, plain)
+    assert doubt in found.doubts
+    narrow = gain(plain, changed)
+    assert found.gain.high / found.gain.mid > narrow.high / narrow.mid
+    assert verdict(changed, changed).doubts == ()
+
+
+def test_every_doubt_has_an_error_and_a_source() -> None:
+    assert all(0 < doubt.error < 1 and doubt.source for doubt in DOUBTS)
+
+
+def test_weight_only_formats_flip_where_prefill_and_large_batches_compute() -> None:
+    awq, fp16 = (LLAMA.with_(quant=name, batch=1, generate=1024) for name in ("awq", None))
+    batch = flip_batch(awq, fp16, "total")
+    assert batch is not None
+    first, second = (analyze(each.at(batch=batch)).expected.total.mid for each in (awq, fp16))
+    assert first > second
+    half = [analyze(each.at(batch=batch // 2)).expected.total.mid for each in (awq, fp16)]
+    assert half[0] <= half[1]
