@@ -24,14 +24,14 @@ from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.options import names_in
 from roofline.scenario.analysis import analyze
-from roofline.scenario.cost import HOUR, MILLION
+from roofline.scenario.cost import HOUR, MILLION, rent
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES
 from roofline.scenario.options import Deployment as DeploymentOptions
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Deployment, deployment_of, outcomes_at
 from roofline.serving.load import Load, served_scenario
-from roofline.serving.money import MONTH, Money, hourly, money
+from roofline.serving.money import MONTH, Money, money
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.outcome import Outcome
 from roofline.techniques.unsupported import unsupported
@@ -339,7 +339,7 @@ class _Search:
 
     def _judged(self, row: Row, deployment: Deployment, outcome: Outcome) -> Row:
         """The row with an outcome, judged by the objective and the limits."""
-        hour, rate = hourly(deployment), outcome.requests_per_second
+        hour, rate = rent(deployment.pools, deployment.scenario.price), outcome.requests_per_second
         value = {
             Objective.THROUGHPUT: 1 / outcome.output_per_device if outcome.output_per_device else math.inf,
             Objective.LATENCY: outcome.e2e.mean.mid,

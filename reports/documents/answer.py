@@ -29,7 +29,7 @@ SHOWN_FITS = 3
 """Changes that are shown of those that make a model fit."""
 
 
-def verdict_document(verdict: Verdict) -> dict[str, Any]:
+def answer_document(verdict: Verdict) -> dict[str, Any]:
     """The JSON document of a verdict: times in seconds, rates in tokens/s, `lines` as they are printed."""
     plan, scenario = verdict.plan, verdict.scenario
     document = {
@@ -55,7 +55,7 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
             "better": better and {"option": better.option, "gain": better.gain, "gives_up": better.gives_up},
             "usd_per_hour": verdict.hourly,
             "usd_per_million_tokens": verdict.usd_per_million_tokens,
-            "run": _run(verdict),
+            "run": verdict.command,
         }
     else:
         document["fits_with"] = [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in plan.fits_with]
@@ -97,11 +97,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
         found = gained if verdict.met else "meets the target" if better.meets else f"{gained}, and still too slow"
         yield f"Better: {better.option}, {found}; {better.gives_up}"
     yield f"Cost: {_cost(verdict)}"
-    yield f"Run it: {_run(verdict)}"
-
-
-def _run(verdict: Verdict) -> str:
-    return run_command(verdict.scenario, verdict.context, None if verdict.curve is None else verdict.curve.load)
+    yield f"Run it: {verdict.command}"
 
 
 def _where(verdict: Verdict) -> str:
@@ -276,5 +272,5 @@ def verdict_rows(document: Document) -> list[Mapping[str, Any]]:
     return [{key: value for key, value in document.items() if key != "lines"}]
 
 
-VERDICT = Face(verdict_document, verdict_blocks, verdict_rows, lambda document: document["lines"], LINES)
+VERDICT = Face(answer_document, verdict_blocks, verdict_rows, lambda document: document["lines"], LINES)
 """How a verdict is shown."""

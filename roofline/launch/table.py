@@ -12,7 +12,7 @@ from msgspec import Struct, convert
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote
-from roofline.specs.version import Version
+from roofline.specs.version import Version, between
 
 SERVERS = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "mlx", "ollama")
 """The engines that can be launched."""
@@ -38,9 +38,7 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
 
     def holds(self, version: str) -> bool:
         """Whether a version has the words."""
-        return not (self.since and Version(version) < Version(self.since)) and not (
-            self.before and not Version(version) < Version(self.before)
-        )
+        return between(version, self.since, self.before)
 
 
 class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):

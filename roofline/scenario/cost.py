@@ -8,6 +8,7 @@ hardware's spec. A purchase price is not converted to an hourly rate, which woul
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from roofline.core.errors import UnsupportedError
@@ -30,6 +31,12 @@ def billed_pools(analysis: Analysis) -> tuple[Hardware, ...]:
     """The hardware of every billed pool: that of prefill, and of decode where phases are disaggregated."""
     settings = analysis.scenario.settings
     return tuple(pool for pool in (analysis.scenario.hardware, settings.decode_hardware) if pool is not None)
+
+
+def rent(pools: Iterable[tuple[Hardware, int]], given: float | None) -> float | None:
+    """USD per hour of all devices of some pools; None where one has no price."""
+    rents = [(price(hardware, given), devices) for hardware, devices in pools]
+    return None if any(each is None for each, _ in rents) else sum(each * count for each, count in rents if each)
 
 
 def price(hardware: Hardware, given: float | None) -> float | None:

@@ -15,7 +15,7 @@ from roofline.core.checked import object_of
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.scenario.argument import beside
-from roofline.scenario.cost import HOUR, MILLION, price
+from roofline.scenario.cost import HOUR, MILLION, rent
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
@@ -57,15 +57,12 @@ class Curve(Result, Struct, frozen=True):
     @property
     def pools(self) -> tuple[tuple[Hardware, int], ...]:
         """Hardware and devices: of prefill and decode where they are apart."""
-        if self.tandem is not None:
-            return self.tandem.pools
-        return ((self.scenario.hardware, self.replica.devices),)
+        return (self.tandem or self.replica).pools
 
     def cost(self, outcome: Outcome) -> float | None:
         """USD per million output tokens; None without a price."""
-        rents = [(price(hardware, self.scenario.price), devices) for hardware, devices in self.pools]
-        hourly = sum(rent * devices for rent, devices in rents if rent is not None)
-        if any(rent is None for rent, _ in rents) or not outcome.output_tokens_per_second:
+        hourly = rent(self.pools, self.scenario.price)
+        if hourly is None or not outcome.output_tokens_per_second:
             return None
         return hourly / HOUR / outcome.output_tokens_per_second * MILLION
 

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.scenario.analysis import analyze
-from roofline.scenario.cost import HOUR, MILLION, price
+from roofline.scenario.cost import HOUR, MILLION, price, rent
 from roofline.serving.curve import Deployment
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome
@@ -34,28 +34,20 @@ class Money(Struct, frozen=True):
     month: float
 
 
-def hourly(deployment: Deployment) -> float | None:
-    """USD per hour of a deployment; None where a device has no price."""
-    scenario = deployment.scenario
-    pools = deployment.pools if isinstance(deployment, Tandem) else ((scenario.hardware, deployment.devices),)
-    rents = [(price(hardware, scenario.price), devices) for hardware, devices in pools]
-    return None if any(rent is None for rent, _ in rents) else sum(rent * count for rent, count in rents if rent)
-
-
 def money(deployment: Deployment, load: Load, outcome: Outcome, hours: float = MONTH, copies: int = 1) -> Money | None:
     """The cost of a load's tokens on one of `copies` equal deployments that are rented for some hours a month.
 
     None where a device has no price, or where the load is more than the deployment serves.
     """
-    rent, rate = hourly(deployment), outcome.requests_per_second
-    if rent is None or not rate or not outcome.stable:
+    hourly, rate = rent(deployment.pools, deployment.scenario.price), outcome.requests_per_second
+    if hourly is None or not rate or not outcome.stable:
         return None
     seconds = _seconds(deployment, load, outcome)
     prompt, output = load.means
     counts = np.array([prompt * (1 - load.hits), prompt * load.hits, output])
-    usd = rent / HOUR / rate
+    usd = hourly / HOUR / rate
     first, cached, last = (float(each) for each in usd * seconds / float(counts @ seconds) * MILLION)
-    return Money(first, cached, last, rent * copies * hours)
+    return Money(first, cached, last, hourly * copies * hours)
 
 
 def _seconds(deployment: Deployment, load: Load, outcome: Outcome) -> Any:

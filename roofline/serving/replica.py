@@ -13,6 +13,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
 from roofline.serving.load import Load
 from roofline.serving.steps import StepTimes
+from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
 
 UNLIMITED = 1 << 40
@@ -52,6 +53,11 @@ class Replica(Struct, frozen=True, dict=True):
     def data(self) -> int:
         """The data-parallel ranks that share experts, and run in lockstep."""
         return self.steps.data
+
+    @property
+    def pools(self) -> tuple[tuple[Hardware, int], ...]:
+        """Hardware and devices, as of prefill and decode where they are apart (`Tandem`)."""
+        return ((self.scenario.hardware, self.devices),)
 
     @property
     def devices(self) -> int:

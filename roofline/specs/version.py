@@ -92,9 +92,17 @@ class Releases(NamedTuple):
         """Whether an engine's version is among them; an unstated version ("") is not."""
         if engine != self.engine or not version:
             return False
-        asked = Version(version)
-        older = not self.before or asked < Version(self.before)
-        return older and (not self.since or asked >= Version(self.since))
+        return between(version, self.since, self.before)
+
+
+def between(version: str, since: str, before: str) -> bool:
+    """Whether a version is `since` or newer, and older than `before`; "" is no limit.
+
+    >>> between("0.11", "0.11", "0.15"), between("0.15", "0.11", "0.15"), between("0.9", "", "")
+    (True, False, True)
+    """
+    older = not before or Version(version) < Version(before)
+    return older and (not since or Version(version) >= Version(since))
 
 
 def nearest(version: Version, known: Iterable[Version]) -> Version:

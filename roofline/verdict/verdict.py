@@ -27,6 +27,7 @@ from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets
 from roofline.verdict.limit import Limit, limit_of
 from roofline.verdict.plan import Plan, analysis_of, choose
+from roofline.verdict.run import run_command
 from roofline.whatif.metrics import find_metric
 
 if TYPE_CHECKING:
@@ -129,6 +130,11 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     @cached_property
     def limit(self) -> Limit:
         return limit_of(self.analysis, self.outcome)
+
+    @cached_property
+    def command(self) -> str:
+        """The command that starts it under the load."""
+        return run_command(self.scenario, self.context, None if self.curve is None else self.curve.load)
 
     @property
     def missed(self) -> Mapping[str, float]:

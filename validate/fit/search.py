@@ -243,11 +243,9 @@ class Problem(NamedTuple):
             near = point - np.clip(point, -INSIDE, INSIDE)
             return np.concatenate([*data, off * ERROR_SCALE, near * EDGE_WEIGHT * ERROR_SCALE])
 
-        def coordinates(logarithms: Array) -> Array:
-            share = np.clip((logarithms - low) / (high - low), EDGE, 1.0 - EDGE)
-            return np.asarray(np.log(share / (1.0 - share)))
-
-        first = coordinates(np.log([initial[one.name] for one in free]))
+        begun = np.log([initial[one.name] for one in free])
+        share = np.clip((begun - low) / (high - low), EDGE, 1.0 - EDGE)
+        first = np.log(share / (1.0 - share))
         if not np.isfinite(residuals(first)).all():
             raise RooflineError(f"rows of {self.op} have shapes or times beyond what its kernel model computes")
         solution: Any = least_squares(

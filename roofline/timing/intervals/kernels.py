@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from roofline.timing.kernels import Array
 
 TO_P90 = 1.2816
 """Standard deviations from the median of a normal distribution to its 90th percentile."""
