@@ -7,9 +7,11 @@ thousands of shapes take seconds. Operands lie in a buffer larger than the L2 ca
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,9 @@ FORMATS = ("bf16", "fp8_tensor", "fp8", "fp16")
 
 POOL = 3 << 30
 """Bytes of operands to rotate through."""
+
+OUTPUTS = 1 << 28
+"""Elements of the outputs to rotate through: more than an L2 cache holds."""
 
 Shape = tuple[int, int, int]
 
@@ -65,7 +70,7 @@ def library_kernels(
         if left() <= 0:
             return
         chosen = [shape for shape in shapes[start : start + BATCH] if _fits(shape, operands, dtype)]
-        calls = [_call(torch, dtype, shape, operands) for shape in chosen]
+        calls = _calls(torch, dtype, chosen, operands)
         for call in calls:
             call()  # the library chooses and loads its kernels
         torch.cuda.synchronize()
@@ -92,22 +97,25 @@ def _fits(shape: Shape, operands: Operands, dtype: str) -> bool:
     return max(m, n) * k <= operands.buffer.numel() // 2 and (not dtype.startswith("fp8") or not (n % 16 or k % 16))
 
 
-def _call(torch: Any, dtype: str, shape: Shape, operands: Operands) -> Callable[[], object]:
-    m, n, k = shape
+def _calls(torch: Any, dtype: str, shapes: Sequence[Shape], operands: Operands) -> list[Callable[[], object]]:
+    """A GEMM of each shape. All write parts of one buffer: outputs of their own are more than a GPU of 80 GB holds."""
     quantized = dtype.startswith("fp8")
-    output = torch.empty(m, n, dtype=torch.bfloat16 if quantized else torch_dtype(dtype), device="cuda")
-    apart = [(), ()] if dtype == "fp8_tensor" else [(m, 1), (1, n)]
-    rows, columns = (torch.ones(shape, device="cuda") for shape in apart)
+    largest = max([OUTPUTS, *(m * n for m, n, _ in shapes)])
+    kind = torch.bfloat16 if quantized else torch_dtype(dtype)
+    outputs = Operands(torch.empty(largest, dtype=kind, device="cuda"))
 
-    def call() -> None:
-        source, weight = operands.next(m, k), operands.next(n, k).T
+    def call(m: int, n: int, k: int) -> None:
+        source, weight, output = operands.next(m, k), operands.next(n, k).T, outputs.next(m, n)
         if quantized:
+            apart = ((), ()) if dtype == "fp8_tensor" else ((m, 1), (1, n))
+            rows, columns = (ones[: math.prod(scale)].view(scale) for scale in apart)
             scales = {"scale_a": rows, "scale_b": columns, "out_dtype": torch.bfloat16}
             torch._scaled_mm(source, weight, **scales, use_fast_accum=True, out=output)
         else:
             torch.matmul(source, weight, out=output)
 
-    return call
+    ones = torch.ones(max([1, *(max(m, n) for m, n, _ in shapes)]), device="cuda")
+    return [partial(call, *shape) for shape in shapes]
 
 
 def profiled(torch: Any, calls: Sequence[Callable[[], object]]) -> list[list[Mapping[str, Any]]]:
