@@ -17,12 +17,14 @@ import csv
 import gzip
 import io
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
 from lab.command import run_command
+from roofline.core.documents import parse_mapping
 from roofline.core.errors import RooflineError, quote
 from roofline.core.files import save_text, write_bytes
 from roofline.core.inputs import read_text
@@ -38,10 +40,11 @@ from roofline.validate.gpu.visit import (
     machine_from,
     read_results,
 )
+from roofline.validate.loop.whole_model import overlay
 from roofline.validate.tables.rowfile import COLUMNS
 from roofline.validate.tables.text import MAX_BYTES
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
 
 ORIGIN = ("hardware", "software")
 """Columns of the library's kernels that are one value for a visit, and stand in its log."""
@@ -116,12 +119,40 @@ def pages(root: Path = FOLDER) -> str:
         parts += [f"## {escaped(about.title)}\n", f"{escaped(origin)}\n"]
         sections = body(visit, machine_from(machine.facts).hardware, machine, results, published.rows)
         parts.append("\n".join(sections).replace("## ", "### "))
-        parts.append("\n".join(_predicted(published)))
+        parts.append("\n".join([*_predicted(published), "", *_carried(published, root)]))
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _predicted(published: MeasurementFile) -> list[str]:
     """The shipped predictions of the rows, by kernel: their errors, and how many lie in the interval."""
+    note = (
+        "PyTorch's kernels by the shipped constants, which were fitted to engines': 16-bit GEMMs are cuBLAS's in both,"
+        " attention and FP8 GEMMs are others. Kernels that stream rows have no shipped constants: what is predicted is"
+        " the bound, and engines' profiles hold the time between kernels."
+    )
+    return ["### Beside the shipped predictions", "", note, "", *_errors(published)]
+
+
+def _carried(published: MeasurementFile, root: Path) -> list[str]:
+    """The errors of the constants that a visit to another GPU of the same family fitted, by kernel."""
+    lines = []
+    calibrations = root / "specs" / "calibration"
+    others = {visit.hardware.name: visit.hardware for visit in load_row_files(root)}
+    for path in sorted(calibrations.glob("*.yaml")):
+        other, name = path.stem, published.hardware.name
+        if other == name or other not in others or others[other].family != published.hardware.family:
+            continue
+        content = {**parse_mapping(read_text(path, MAX_BYTES), path), "name": name}
+        with tempfile.TemporaryDirectory() as folder, overlay(Path(folder)):
+            save_text(Path(folder) / "calibration" / f"{name}.yaml", yaml.safe_dump(content))
+            errors = _errors(published)
+        note = f"PyTorch's kernels by the constants that the visit to `{other}` fitted, which had none of these rows."
+        lines += [f"### With the constants of {other}", "", note, "", *errors, ""]
+    return lines
+
+
+def _errors(published: MeasurementFile) -> list[str]:
+    """A table of the errors of predictions by kernel, and of how many rows lie in the interval."""
     lines = [
         (
             f"{group.op} {group.format}",
@@ -132,13 +163,7 @@ def _predicted(published: MeasurementFile) -> list[str]:
         )
         for group in predict_rows(published)
     ]
-    header = ("kernel", "rows", "median error", "bias", "inside the interval")
-    note = (
-        "PyTorch's kernels by the shipped constants, which were fitted to engines': 16-bit GEMMs are cuBLAS's in both,"
-        " attention and FP8 GEMMs are others. Kernels that stream rows have no shipped constants: what is predicted is"
-        " the bound, and engines' profiles hold the time between kernels."
-    )
-    return ["### Beside the shipped predictions", "", note, "", *table(header, sorted(lines))]
+    return list(table(("kernel", "rows", "median error", "bias", "inside the interval"), sorted(lines)))
 
 
 def _csv(rows: Sequence[Mapping[str, str]], columns: Sequence[str]) -> str:
