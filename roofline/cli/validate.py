@@ -103,7 +103,8 @@ def serving(
     by: Annotated[
         str,
         typer.Option(
-            metavar="KEYS", help="Columns to group by: engine, version, model, hardware, format, lengths, metric."
+            metavar="KEYS",
+            help="Columns to group by: engine, version, model, hardware, format, lengths, deployment, metric.",
         ),
     ] = "engine,metric",
     format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
@@ -111,7 +112,8 @@ def serving(
 ) -> None:
     """Score predictions under load against serving benchmarks.
 
-    Mean TTFT and TPOT at a number of requests in flight, or at a rate.
+    TTFT and TPOT at a number of requests in flight, or at a rate; also of
+    InferenceX's runs, and of prefill and decode on pools of their own.
     """
     from roofline.reports.documents import accuracy as pages
     from roofline.validate.score import serving as under_load

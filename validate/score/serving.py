@@ -7,7 +7,7 @@ simulation runs as the benchmark did.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,19 +18,22 @@ from msgspec.structs import asdict, replace
 
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.scenario.scenario import Scenario
+from roofline.serving.disaggregated import simulated_outcome
 from roofline.serving.load import Load
-from roofline.serving.outcome import Latency, Outcome, outcome_of
+from roofline.serving.outcome import NO_TARGETS, Latency, Outcome, outcome_of
+from roofline.serving.pools import Pools, tandem_of
 from roofline.serving.replica import UNLIMITED, DoesNotFitError, Replica, budget_of, replica_of
 from roofline.serving.simulation import simulate
 from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import Scheduler
 from roofline.timing.intervals import Estimate
 from roofline.validate.score.kernels import error_statistics
+from roofline.validate.tables import disaggregated, inferencex
 from roofline.validate.tables.loads import REQUESTS
 from roofline.validate.tables.serving import COLUMNS, LOAD_COLUMNS, ServingCase, loaded_cases, to_case
 from roofline.validate.tables.text import Line, read_lines
 
-KEYS = ("engine", "version", "model", "hardware", "format", "lengths", "metric")
+KEYS = ("engine", "version", "model", "hardware", "format", "lengths", "deployment", "metric")
 """The keys to group by."""
 
 METRICS = ("ttft", "tpot", "e2e", "throughput")
@@ -52,6 +55,7 @@ class ServingGroup(Struct, frozen=True):
     hardware: str
     format: str
     lengths: str
+    deployment: str
     metric: str
     rows: int
     mape: float
@@ -72,12 +76,21 @@ def read_cases(path: Path) -> tuple[list[ServingCase], list[SkippedLine]]:
             else:
                 skipped.append(SkippedLine(*found))
         return cases, skipped
-    for line in read_lines(path, COLUMNS):
+    lines, convert = _table(path)
+    for line in lines:
         try:
-            cases.append(to_case(line))
+            cases.append(convert(line))
         except RooflineError as reason:
             skipped.append(SkippedLine(line, str(reason)))
     return cases, skipped
+
+
+def _table(path: Path) -> tuple[list[Line], Callable[[Line], ServingCase]]:
+    """The rows of a file, and what makes a case of one; raises SpecError for a table of no known kind."""
+    for columns, convert in ((inferencex.COLUMNS, inferencex.to_case), (disaggregated.COLUMNS, disaggregated.to_case)):
+        with suppress(RooflineError):
+            return read_lines(path, columns), convert
+    return read_lines(path, COLUMNS), to_case
 
 
 def has_loads(path: Path) -> bool:
@@ -116,10 +129,22 @@ class Predictor:
 
     def __call__(self, case: ServingCase) -> Outcome:
         """The outcome of a case, with TPOT of decode alone where that has devices of its own; raises RooflineError."""
+        if case.pools is not None:
+            return self._apart(case, case.pools)
         found = self.outcome(case.scenario, case.load, case.scheduler)
         if case.decode is None:
             return found
         return replace(found, tpot=self.outcome(*case.decode, case.scheduler).tpot)
+
+    def _apart(self, case: ServingCase, pools: Pools) -> Outcome:
+        """The outcome of prefill and decode on pools of their own."""
+        tokens = case.scheduler.tokens or budget_of(case.scenario, case.scheduler)
+        scheduler = replace(case.scheduler, tokens=tokens)
+        try:
+            tandem = tandem_of(case.scenario, case.load, pools, scheduler)
+        except DoesNotFitError:
+            tandem = tandem_of(_all_memory(case.scenario), case.load, pools, scheduler)
+        return simulated_outcome(tandem, case.load, REQUESTS, 0, NO_TARGETS)
 
 
 ALL = 0.97
@@ -168,11 +193,11 @@ def predict(
     return found, skipped
 
 
-def estimate_of(outcome: Outcome, metric: str) -> Estimate:
-    """The predicted mean of a metric in seconds; that of throughput has the relative interval of E2E latency."""
+def estimate_of(outcome: Outcome, metric: str, median: bool = False) -> Estimate:
+    """The predicted mean, or median, of a metric in seconds; throughput has the relative interval of E2E latency."""
     if metric != "throughput":
         latency: Latency = getattr(outcome, metric)
-        return latency.mean
+        return latency.p50 if median else latency.mean
     return outcome.e2e.mean.times(1 / (outcome.output_tokens_per_second * outcome.e2e.mean.mid))
 
 
@@ -183,7 +208,7 @@ def rows_of(predicted: Iterable[tuple[ServingCase, Outcome]]) -> list[dict[str, 
         for metric in METRICS:
             measured = getattr(case, metric)
             if measured is not None:
-                estimate = estimate_of(outcome, metric)
+                estimate = estimate_of(outcome, metric, case.median)
                 rows.append(
                     {
                         **case.labels,

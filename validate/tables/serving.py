@@ -19,7 +19,7 @@ moe_quant_mode. What they leave open is read from how the benchmarks run:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -30,6 +30,7 @@ from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
 from roofline.serving.load import Load
+from roofline.serving.pools import Pools
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.formats import find_cache_format
@@ -84,11 +85,16 @@ SQUARED = 4
 """Least n of rows that state n devices as n squared."""
 
 
+NAMED_BY = (("backend", "backend_version"), ("framework", "image"), ("engine",))
+"""Columns that name the engine and its version in tables of each kind."""
+
+
 class ServingCase(Struct, frozen=True):
     """A row as a scenario under a load, and its measured mean times in seconds (None: not measured).
 
     `throughput` is a time, too: the reciprocal of the output tokens/s of all requests. `decode` is the deployment and
-    the load of decode alone, where it has devices of its own: TPOT is that of it.
+    the load of decode alone, where it has devices of its own: TPOT is that of it. `pools` are the replicas of prefill
+    and decode where a row states both. `median`: the times are medians, not means.
     """
 
     line: Line
@@ -101,6 +107,8 @@ class ServingCase(Struct, frozen=True):
     decode: tuple[Scenario, Load] | None = None
     e2e: float | None = None
     throughput: float | None = None
+    pools: Pools | None = None
+    median: bool = False
 
     def run_by(self, engine: Engine) -> ServingCase:
         """The case with another engine profile and its scheduler."""
@@ -110,7 +118,7 @@ class ServingCase(Struct, frozen=True):
     def labels(self) -> dict[str, str]:
         """The row's value of each grouping key."""
         cells = self.line.cells
-        stated = ("backend", "backend_version") if "backend" in cells else ("engine",)
+        stated = next(names for names in NAMED_BY if names[0] in cells)
         prompt, output = self.load.means
         return {
             "engine": self.scenario.profile.profile,
@@ -119,7 +127,18 @@ class ServingCase(Struct, frozen=True):
             "hardware": self.scenario.hardware.name,
             "format": (cells.get("precision") or cells.get("weights") or "").strip() or "as released",
             "lengths": f"{cells['isl']}/{cells['osl']}" if "isl" in cells else f"{prompt:.0f}/{output:.0f}",
+            "deployment": self.deployment,
         }
+
+    @property
+    def deployment(self) -> str:
+        """Devices apart or together, on a node (or NVLink domain) or several, and drafts."""
+        scenario = self.scenario
+        apart = self.pools is not None or self.decode is not None
+        nodes = scenario.settings.parallel.on(scenario.hardware).nodes or 1
+        together = "several nodes" if nodes > 1 else "one node"
+        drafts = " with drafts" if scenario.settings.speculation is not None else ""
+        return f"{'disaggregated' if apart else together}{drafts}"
 
 
 LOAD_COLUMNS = ("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len", "metric")
@@ -245,9 +264,16 @@ def decode_workers(scenario: Scenario, load: Load, devices: int) -> tuple[Scenar
 def formats(line: Line, model: Model, hardware: Hardware, engine: str) -> Precision:
     """The formats of a row; raises Unmapped."""
     cells = line.cells
+    path = cells["model_path"].lower()
     modes = {cells[name].strip().lower() for name in ("gemm_quant_mode", "moe_quant_mode", "precision")} - {""}
-    if not modes:
-        modes = set(NAMED.findall(cells["model_path"].lower()))
+    return precision_in(modes or set(NAMED.findall(path)), model, hardware, engine, path)
+
+
+def precision_in(modes: Set[str], model: Model, hardware: Hardware, engine: str, repository: str = "") -> Precision:
+    """The formats of a deployment that states these formats of weights; those of the checkpoint where it states none.
+
+    Raises Unmapped for a format that is none of weights.
+    """
     if not modes:
         return precision_of(model, hardware, engine)
     few = any("mxfp4" in mode or "int4" in mode or "w4a" in mode for mode in modes)
@@ -265,9 +291,7 @@ def formats(line: Line, model: Model, hardware: Hardware, engine: str) -> Precis
     elif any("int8" in mode for mode in modes):
         chosen = parse_precision("bf16", "int8")
     elif any(mode.startswith("fp8") for mode in modes):
-        own = model.quantization == "fp8_block" or (
-            "qwen3" in model.name and cells["model_path"].lower().endswith("-fp8")
-        )
+        own = model.quantization == "fp8_block" or ("qwen3" in model.name and repository.endswith("-fp8"))
         chosen = parse_precision("bf16", "fp8_block" if own or "fp8_block" in modes else "fp8")
     elif modes <= {"bf16", "bfloat16", "fp16", "float16"}:
         chosen = parse_precision("bf16")

@@ -1,0 +1,184 @@
+"""Rows of InferenceX runs, and of disaggregated deployments: layouts of workers, versions, drafts, and scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from roofline.graph.parallel import Parallelism
+from roofline.serving.pools import Pools
+from roofline.validate.score.serving import read_cases, score_serving
+from roofline.validate.tables import disaggregated, inferencex
+from roofline.validate.tables.names import Unmapped
+from roofline.validate.tables.serving import ServingCase
+from roofline.validate.tables.text import Line
+
+ONE = {
+    **dict.fromkeys(inferencex.COLUMNS, ""),
+    "framework": "sglang",
+    "hardware": "b200-sxm",
+    "model": "dsr1",
+    "precision": "fp8",
+    "speculation": "none",
+    "disaggregated": "False",
+    "isl": "1024",
+    "osl": "1024",
+    "concurrency": "8",
+    "tp": "8.0",
+    "ep": "1.0",
+    "dp_attention": "False",
+    "median_ttft": "0.2",
+    "median_tpot": "0.009",
+    "mean_ttft": "3.0",
+    "mean_tpot": "0.01",
+    "output_tokens_per_s_per_gpu": "100",
+    "image": "lmsysorg/sglang:v0.5.6-cu129-amd64",
+    "date": "",
+}
+APART = ONE | {
+    "framework": "dynamo-trt",
+    "hardware": "gb200",
+    "disaggregated": "True",
+    "tp": "",
+    "ep": "",
+    "precision": "fp4",
+    "prefill_tp": "4.0",
+    "prefill_ep": "4.0",
+    "prefill_dp_attention": "True",
+    "prefill_num_workers": "5.0",
+    "prefill_gpus": "20.0",
+    "decode_tp": "8.0",
+    "decode_ep": "8.0",
+    "decode_dp_attention": "False",
+    "decode_num_workers": "4.0",
+    "decode_gpus": "32.0",
+    "concurrency": "256",
+}
+
+
+def case(row: dict[str, str], **cells: str) -> ServingCase:
+    return inferencex.to_case(Line(1, "file", {**row, **cells}))
+
+
+def test_a_deployment_of_one_node() -> None:
+    """Medians are measured; output tokens/s of a GPU are of all eight."""
+    found = case(ONE)
+    assert found.scenario.settings.parallel == Parallelism(tensor=8)
+    assert (found.ttft, found.tpot, found.median, found.deployment) == (0.2, 0.009, True, "one node")
+    assert found.throughput == pytest.approx(1 / 800)
+    assert found.load.concurrency == 8
+
+
+@pytest.mark.parametrize(
+    ("cells", "layout"),
+    [
+        ({"ep": "8.0"}, Parallelism(tensor=8, expert=8)),
+        ({"ep": "8.0", "dp_attention": "True"}, Parallelism(data=8, expert=8)),
+        ({"ep": "1.0", "dp_attention": "True", "tp": "4.0"}, Parallelism(data=4, expert=4)),
+    ],
+)
+def test_data_parallel_attention_divides_the_experts_among_all(cells: dict[str, str], layout: Parallelism) -> None:
+    assert case(ONE, **cells).scenario.settings.parallel == layout
+
+
+def test_pools_have_layouts_of_their_own() -> None:
+    """Five workers of prefill of four devices each, and four of decode of eight, whose tokens are counted."""
+    found = case(APART)
+    assert found.scenario.settings.parallel == Parallelism(data=4, expert=4)
+    assert found.pools == Pools(5, 4, parallel=Parallelism(tensor=8, expert=8))
+    assert found.throughput == pytest.approx(1 / 3200)
+    assert found.deployment == "disaggregated"
+
+
+def test_a_worker_is_its_pools_devices_over_its_workers() -> None:
+    """Also where its tensor parallelism is written as 1."""
+    found = case(APART, decode_tp="1.0", decode_ep="1.0", decode_dp_attention="True", decode_num_workers="1.0")
+    assert found.pools is not None
+    assert found.pools.parallel == Parallelism(data=32, expert=32)
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"prefill_num_workers": "0.0"}, "prefill_num_workers is not stated"),
+        ({"decode_gpus": "30.0"}, "equal workers"),
+        ({"speculation": "eagle3"}, "drafts other than MTP"),
+        ({"framework": "atom"}, "no engine profile"),
+        ({"model": "unheard-of-1b", "checkpoint": ""}, "no bundled model"),
+    ],
+)
+def test_what_is_not_stated_is_not_guessed(cells: dict[str, str], reason: str) -> None:
+    with pytest.raises(Unmapped, match=reason):
+        case(APART, **cells)
+
+
+@pytest.mark.parametrize(
+    ("cells", "profile"),
+    [
+        ({"framework": "trt", "image": "", "date": "2025-12-15"}, "tensorrt-llm@1.1"),
+        ({"framework": "trt", "image": "", "date": "2026-05-18"}, "tensorrt-llm"),
+        ({"framework": "trt", "image": "nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc14"}, "tensorrt-llm"),
+        ({"framework": "dynamo-trt", "image": "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.5.1-rc0.pre3"},
+         "tensorrt-llm@1.1"),
+        ({"framework": "vllm", "image": "vllm/vllm-openai:v0.11.2"}, "vllm-sync"),
+    ],
+)  # fmt: skip
+def test_the_version_is_of_the_image_or_of_the_date(cells: dict[str, str], profile: str) -> None:
+    from roofline.specs.engine import load_engine
+
+    assert case(ONE, **cells).scenario.profile.profile == load_engine(profile).profile
+
+
+def test_drafts_are_those_of_the_scripts() -> None:
+    """Two with SGLang; three with TensorRT-LLM, and one with data-parallel attention."""
+    for cells, length in (
+        ({}, 2),
+        ({"framework": "trt"}, 3),
+        ({"framework": "trt", "dp_attention": "True", "ep": "8.0"}, 1),
+    ):
+        found = case(ONE, speculation="mtp", **cells)
+        drafts = found.scenario.settings.speculation
+        assert drafts is not None
+        assert drafts.length == length
+        assert found.deployment == "one node with drafts"
+
+
+def test_stated_disaggregated_deployments() -> None:
+    cells = {
+        **dict.fromkeys(disaggregated.COLUMNS, "1.0"),
+        "backend": "trtllm",
+        "backend_version": "1.2.0",
+        "model_path": "deepseek-ai/DeepSeek-V3",
+        "precision": "fp8",
+        "hardware": "gb200",
+        "isl": "1024",
+        "osl": "8192",
+        "concurrency": "2048",
+        "decode_attention_dp_size": "32.0",
+        "decode_moe_ep_size": "32.0",
+        "silicon_ttft_ms": "1877",
+        "silicon_tpot_ms": "24.5",
+        "prefill_tp_size": "8.0",
+        "prefill_moe_ep_size": "8.0",
+        "prefill_num_workers": "3.0",
+    }
+    found = disaggregated.to_case(Line(1, "file", cells))
+    assert found.scenario.settings.parallel == Parallelism(tensor=8, expert=8)
+    assert found.pools == Pools(3, 1, parallel=Parallelism(data=32, expert=32))
+    assert (found.ttft, found.tpot) == pytest.approx((1.877, 0.0245))
+
+
+def test_a_file_is_scored_by_deployment(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    rows = [ONE, APART | {"concurrency": "8", "prefill_num_workers": "1", "prefill_gpus": "4"}, ONE | {"tp": ""}]
+    path.write_text("\n".join([",".join(ONE), *(",".join(row.values()) for row in rows)]) + "\n")
+    cases, skipped = read_cases(path)
+    assert (len(cases), [each.reason for each in skipped]) == (2, ["tp is not stated"])
+    document = score_serving(path, ("deployment", "metric"))
+    groups = {(group["deployment"], group["metric"]): group["rows"] for group in document["groups"]}
+    assert groups == {
+        (deployment, metric): 1
+        for deployment in ("one node", "disaggregated")
+        for metric in ("ttft", "tpot", "throughput")
+    }
