@@ -1,6 +1,6 @@
 """Fit the schedulers of engine profiles to serving benchmarks.
 
-    python -m lab.fit.serving FILE [--rounds N] [--rows N] [--output FOLDER]
+    python -m lab.fit.serving FILE... [--rounds N] [--rows N] [--output FOLDER]
 
 A few parameters of each engine are fitted: the front end's latency and its times per request and prompt token, the host
 time of kernels in steps with prompts, of a step, and of a sequence in it. The loss is the error of predicted over
@@ -13,7 +13,8 @@ inside the interval whose spread is of the rows that are left. `--rounds 0` scor
 The spread of a profile leaves TAIL of the rows beyond either end, models held out. Each model of FEW rows counts alike,
 and all other engines together as much as OTHERS models of this one: an engine of few models keeps more of the common
 spread. Benchmarks (version, model, device, format) that are a factor of UNEXPLAINED off have a cause that no column
-states, such as kernels that compile under load; the spread is of the others.
+states, such as kernels that compile under load; the spread is of the others. Where files have medians of TTFT, means of
+TTFT with drawn lengths are left out: they are of the same benchmark, and contain what compiles for its first requests.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from roofline.serving.outcome import LEAST
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.engine_files import render
 from roofline.specs.scheduler import Scheduler
-from roofline.validate.score.serving import Predictor, predict, read_cases
+from roofline.validate.score.serving import Predictor, estimate_of, predict, read_cases
 from roofline.validate.tables.serving import ServingCase
 
 Array = NDArray[np.float64]
@@ -113,6 +114,7 @@ class Residuals(NamedTuple):
     version: NDArray[np.str_]
     metric: NDArray[np.str_]
     benchmark: NDArray[np.str_]
+    hardware: NDArray[np.str_]
     below: Array
     above: Array
 
@@ -162,17 +164,22 @@ def logarithms(
     """
     changed = [applied(case, values[case.scenario.profile.profile]) for case in cases]
     found, _ = predict(changed, predictor)
-    outcomes = {case.line.number: outcome for case, outcome in found}
+    outcomes = {_row(case): outcome for case, outcome in found}
     logs, labels, ends = [], [], []
     for case in cases:
         for metric in METRICS:
-            measured, outcome = getattr(case, metric), outcomes.get(case.line.number)
+            measured, outcome = getattr(case, metric), outcomes.get(_row(case))
             if measured is not None:
-                low, mid, high = (np.nan,) * 3 if outcome is None else getattr(outcome, metric).mean
+                low, mid, high = (np.nan,) * 3 if outcome is None else estimate_of(outcome, metric, case.median)
                 logs.append(np.log(mid / measured))
                 labels.append((case, metric))
                 ends.append((1 - low / mid, high / mid - 1))
     return np.array(logs), labels, np.array(ends)
+
+
+def _row(case: ServingCase) -> tuple[str, int]:
+    """Where a case stands: its file and row."""
+    return case.line.file, case.line.number
 
 
 def residuals_of(cases: Sequence[ServingCase], values: Values, predictor: Predictor) -> Residuals:
@@ -190,7 +197,8 @@ def residuals_of(cases: Sequence[ServingCase], values: Values, predictor: Predic
     slope = np.nan_to_num(np.stack(slopes, axis=1))
     metrics = np.array([metric for _, metric in rows])
     benchmarks = np.array(["|".join(label[key] for key in BENCHMARK) for label, _ in rows])
-    labelled = (engine, model, version, metrics, benchmarks)
+    hardware = np.array([label["hardware"] for label, _ in rows])
+    labelled = (engine, model, version, metrics, benchmarks, hardware)
     return Residuals(value, slope, np.array(places), *labelled, ends[:, 0], ends[:, 1]).chosen(known)
 
 
@@ -252,17 +260,18 @@ def errors(logs: Array) -> str:
 
 
 def report(found: Residuals) -> Iterable[str]:
-    """Lines with errors: as fitted, with models held out, with versions held out."""
-    groups = (found.model, found.version)
-    models, versions = (held_out(found, by) for by in groups)
-    inside = [covered(found, logs, by) for logs, by in zip((models, versions), groups, strict=True)]
-    yield f"{'engine':14s} {'metric':6s} {'rows':>5s}  fitted       models out            versions out"
+    """Lines with errors: as fitted, and with models, versions and devices held out."""
+    groups = (found.model, found.version, found.hardware)
+    left = [held_out(found, by) for by in groups]
+    inside = [covered(found, logs, by) for logs, by in zip(left, groups, strict=True)]
+    titles = "".join(f"{title:22s}" for title in ("models out", "versions out", "devices out"))
+    yield f"{'engine':14s} {'metric':6s} {'rows':>5s}  {'fitted':13s}{titles}".rstrip()
     for engine in (*sorted(set(found.engine.tolist())), "all"):
         for metric in METRICS:
             rows = (found.metric == metric) & ((found.engine == engine) | (engine == "all"))
             parts = [
                 f"{errors(logs[rows])} {100 * within[rows].mean():3.0f}%"
-                for logs, within in zip((models, versions), inside, strict=True)
+                for logs, within in zip(left, inside, strict=True)
             ]
             yield f"{engine:14s} {metric:6s} {rows.sum():5d}  {errors(found.value[rows])}  {'   '.join(parts)}"
     yield "MAPE / median in percent, and the rows inside the interval."
@@ -339,24 +348,35 @@ def profile(engine: Engine, values: Mapping[str, float], found: Residuals, file:
     return replace(engine, scheduler=scheduler, sources=(*kept, source))
 
 
+def chosen(cases: Sequence[ServingCase]) -> list[ServingCase]:
+    """The cases of one deployment without stated drafts; means of TTFT with drawn lengths where no case has medians."""
+    medians = any(case.median for case in cases)
+    plain = [case for case in cases if case.pools is None and not (case.median and case.scenario.settings.speculation)]
+    return [
+        replace(case, ttft=None) if medians and not case.median and case.load.prompts.varies else case for case in plain
+    ]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print the scores, and write the profiles to `--output`; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m lab.fit.serving", description="Schedulers of engine profiles and their errors."
     )
-    parser.add_argument("file", type=Path, help="CSV file of serving benchmarks")
+    parser.add_argument("files", type=Path, nargs="+", help="CSV files of serving benchmarks")
     parser.add_argument("--output", type=Path, help="write one YAML file for each engine to this folder")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="linearisations; 0 scores the shipped profiles")
     parser.add_argument("--rows", type=int, default=MOST_ROWS, help="rows that are simulated")
 
     def work(options: argparse.Namespace) -> str:
-        cases, _ = read_cases(options.file)
+        cases = [case for file in options.files for case in read_cases(file)[0]]
         # Rows of the same benchmark are stated up to four times.
-        distinct = list({(case.load.concurrency, case.ttft, case.tpot): case for case in cases}.values())
+        distinct = list({(case.load.concurrency, case.ttft, case.tpot): case for case in chosen(cases)}.values())
         every = max(1, len(distinct) // options.rows)
         values, found = fitted(distinct[::every], options.rounds)
         for engine in values if options.output is not None else ():
-            text = render(profile(load_engine(engine), values[engine], found, options.file.name))
+            text = render(
+                profile(load_engine(engine), values[engine], found, ", ".join(file.name for file in options.files))
+            )
             save_text(options.output / f"{engine}.yaml", text)
         named = (
             f"{engine}: " + ", ".join(f"{name} {value * 1e6:.4g} us" for name, value in own.items())

@@ -43,6 +43,8 @@ class EngineFlags(TyperCommand):
         own = {text for parameter in self.params for text in (*parameter.opts, *parameter.secondary_opts)}
         deployed = any(parameter.name == "hw" for parameter in self.params)
         words = list(_own_names(args, own))
+        if deployed:
+            words = self._after_model(ctx, words)
         try:
             return super().parse_args(ctx, list(_relevant(words, own)) if deployed else words)
         except Exception as error:
@@ -50,6 +52,27 @@ class EngineFlags(TyperCommand):
             if deployed and name is not None and hasattr(error, "possibilities"):
                 raise RooflineError(_unknown(name, own, ctx.info_name.removeprefix("roofline "))) from None
             raise
+
+    def _after_model(self, ctx: Any, words: list[str]) -> list[str]:
+        """The words with hardware that follows the model, as in `roofline MODEL HW`, as the option --hw."""
+        if not all(each.required and each.nargs == 1 for each in self.params if each.param_type_name == "argument"):
+            return words
+        given, free = self._parsed(ctx, words)
+        if given.get("hw") or len(free) != 1:
+            return words
+        for place in range(len(words) - 1, -1, -1):
+            without = words[:place] + words[place + 1 :]
+            if words[place] == free[0] and self._parsed(ctx, without) == (given, []):
+                return [*without[:place], "--hw", free[0], *without[place:]]
+        return words
+
+    def _parsed(self, ctx: Any, words: list[str]) -> tuple[dict[str, Any], list[str]]:
+        """Options and arguments by name, and the words that are neither; none where the words cannot be read."""
+        try:
+            given, free, _ = self.make_parser(ctx).parse_args(list(words))
+        except Exception:
+            return {}, []
+        return given, free
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The command's own options, then those of the table: the ones that are used most, or all in their groups."""

@@ -201,6 +201,23 @@ def test_operators_of_a_pipeline_add_up(analysis: Analyze, more: tuple[object, .
         assert all(entry["busy"] == 1 for entry in whole["phases"][name]["ops"])
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "analyze llama-2-7b a6000 --prompt 64 --format json",
+        "analyze --format json --prompt 64 llama-2-7b a6000",
+        "analyze llama-2-7b --prompt 64 a6000 --format json",
+    ],
+)
+def test_hardware_may_follow_the_model(ok: Callable[..., str], words: str) -> None:
+    assert ok(*words.split()) == ok(*ANALYZE, "--prompt", "64", "--format", "json")
+
+
+def test_a_second_word_beside_hw_is_none_of_a_command(run: Run) -> None:
+    status, _, message = run(*ANALYZE, "h100-sxm")
+    assert (status, "h100-sxm" in message) == (2, True)
+
+
 def test_a_pipeline_says_what_adds_up(ok: Callable[..., str]) -> None:
     said = "work is that of one device, which runs 0.25 of the instances; times are those of all stages"
     plain = ("analyze", "llama-3.1-8b", "--hw", "h100-sxm")
