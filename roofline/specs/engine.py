@@ -153,9 +153,9 @@ class Engine(Checked, frozen=True, dict=True):
     upcast is added to the 16-bit GEMM. `kernels_of`: the
     measured engine (and version) that the profile was fitted with, where that is another one. `also`: by family of
     hardware and kind of kernel the engine that a further kernel of this one was measured with; the faster is used.
-    `vendors`: parameters that differ on the hardware of a vendor or kind, where the engine has another backend
-    (llama.cpp's Metal kernels). `spread`: p10 and p90 of measured over predicted whole-model time, on top of the
-    kernels' own intervals. `sources`: the data that the profile was fitted to.
+    `vendors`: parameters that differ on the hardware of a family, kind or vendor, where the engine has another backend
+    (llama.cpp's Metal kernels, AITER's on AMD). `spread`: p10 and p90 of measured over predicted whole-model time, on
+    top of the kernels' own intervals. `sources`: the data that the profile was fitted to.
     """
 
     name: Annotated[str, Meta(min_length=1)]
@@ -247,19 +247,21 @@ class Engine(Checked, frozen=True, dict=True):
         return f"{self.heading}: the profile is that of {starts[place]} to before {starts[place + 1]}"
 
     def backend(self, hardware: Hardware) -> str:
-        """The key of `vendors` that holds on such hardware: its kind or vendor; "" for none."""
-        return next((name for name in (hardware.kind, hardware.vendor) if name in self.vendors), "")
+        """The key of `vendors` that holds on such hardware: its family, kind or vendor; "" for none."""
+        keys = (hardware.family, hardware.kind, hardware.vendor)
+        return next((name for name in keys if name in self.vendors), "")
 
     def on(self, hardware: Hardware) -> Engine:
-        """The profile with the parameters of such hardware's vendor or kind, which leave its `vendors`: changes last.
+        """The profile with the parameters of such hardware's family, kind or vendor, which leave its `vendors`.
 
-        Those of other hardware stay, for experts in CPU memory, with the profile's own for what they leave out.
+        Changes come last. Those of other hardware stay, for experts in CPU memory, with the profile's own for what they
+        leave out.
         """
         if not (backend := self.backend(hardware)):
             return self
         used = self.vendors[backend]
         own = {name: self[name] for name in used}
-        here = (hardware.kind, hardware.vendor)
+        here = (hardware.family, hardware.kind, hardware.vendor)
         others = {name: {**own, **given} for name, given in self.vendors.items() if name not in here}
         parameters = MappingProxyType({**self.parameters, **used})
         return replace(self, parameters=parameters, vendors=MappingProxyType(others))

@@ -223,8 +223,11 @@ class Calibration(Struct, frozen=True, eq=False):
         """The constants on `hardware`: for prefill those of a 16-bit cache where it lacks arithmetic in the cache's.
 
         GPUs that have it multiply in FP8, so that their constants are fractions of another peak; the others convert.
+        Kernels of a related format on hardware of the vendor come before those of all devices, which are NVIDIA's.
         """
         match, (computed, _, stored) = self.find(op, format), format.partition("/")
+        if match is not None and "pooled" in match.crossed and hardware.vendor != POOLED_VENDOR:
+            match = _of_family(self).find(op, format) or match
         if not stored or match is None or "pooled" not in match.crossed or not op.endswith("_prefill"):
             return match
         convert = not hardware.supports(FORMATS[stored].arithmetic)
@@ -246,6 +249,19 @@ class Calibration(Struct, frozen=True, eq=False):
 def unknown(bound: Array) -> Expected:
     """What is expected of kernels without constants: their bound."""
     return Expected(bound, bound, bound, np.zeros(bound.shape, dtype=bool), "bound", "no measurements")
+
+
+POOLED_VENDOR = "NVIDIA"
+"""The vendor of the devices of which pooled constants are."""
+
+
+@cached(maxsize=256)
+def _of_family(calibration: Calibration) -> Calibration:
+    """The constants of the device and its families alone."""
+    links = [link for link in calibration.chain if "pooled" not in link.crossed]
+    if not links:
+        return Calibration(calibration.name, "bound")
+    return replace(links[0], parents=tuple(links[1:]))
 
 
 @cached(maxsize=256)

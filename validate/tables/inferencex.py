@@ -123,6 +123,10 @@ class Deployment(Struct, frozen=True):
     def case(self, line: Line, prompt: int, output: int, concurrency: int) -> ServingCase:
         """The deployment under a number of requests in flight with lengths up to these, without times."""
         engine = find_profile(self.backend, self.version)
+        if (
+            engine == "sglang" and self.hardware.vendor == "AMD" and self.version
+        ):  # elsewhere its profile is of no version
+            engine = f"sglang@{self.version}"
         precision = precision_in(self.modes, self.model, self.hardware, engine)
         profile, parallel = profile_of(engine, precision, drawn=True), Settings(parallel=self.layout)
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)

@@ -298,7 +298,7 @@ def precision_in(modes: Set[str], model: Model, hardware: Hardware, engine: str,
     else:
         raise Unmapped(f"no weight format is {quote(', '.join(sorted(modes)))}")
     blackwell = hardware.family == "blackwell"
-    if chosen.weights.linear is not None and (engine != "sglang" or blackwell):
+    if chosen.weights.linear is not None and (not engine.startswith("sglang") or blackwell):
         return replace(chosen, kv=find_cache_format("fp8"))
     return chosen
 
