@@ -15,6 +15,7 @@ from roofline.advisor.case import Case
 from roofline.advisor.options import GoalOptions, read_goal
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rules
 from roofline.advisor.search.breakeven import HELPS, Condition
+from roofline.advisor.search.combine import within_budget
 from roofline.advisor.search.goal import Goal, Objective, Price
 from roofline.advisor.search.moves import (
     FACT_SLOTS,
@@ -179,10 +180,14 @@ def advise(
         grid = Trials(scenario.with_(batch=batch_grid(scenario)), goal)
     offered = tuple(moves) if moves is not None else (*all_moves(scenario, goal, research), *batch_moves(grid))
     case = Case(trials, {move.name: move for move in offered})
-    progress("single changes")
+    affordable = [move for move in offered if within_budget(trials, move, goal.quality)]
     if goal.timed:
-        trials.prefetch(frozenset({move}) for move in offered)
-    tried = [trial for move in offered if (trial := trials.attempt([move])) is not None]
+        trials.prefetch(frozenset({move}) for move in affordable)
+    tried = []
+    for index, move in enumerate(affordable):
+        progress(f"change {index + 1} of {len(affordable)}")
+        if (trial := trials.attempt([move])) is not None:
+            tried.append(trial)
     findings = [(rule.name, finding) for rule in rules().values() for finding in rule.look(case)]
     helping = _ranked(_grouped(_helping(case, tried)))
     progress("break-even points")

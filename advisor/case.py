@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from roofline.advisor.formats import Formats, WeightGemm, formats_of, largest_gemm
 from roofline.advisor.search.breakeven import BreakEven
+from roofline.advisor.search.combine import within_budget
 from roofline.advisor.search.goal import Goal, Objective
 from roofline.advisor.search.moves import BATCHES, FACT_SLOTS, Kind, Move, technique_move
 from roofline.advisor.search.trials import Trial, Trials
@@ -224,8 +225,11 @@ class Case(Struct, frozen=True, dict=True):
         return sum(self.kind_shares.get(kind, 0.0) for kind in kinds)
 
     def offered(self, *kinds: Kind) -> list[tuple[Move, Trial]]:
-        """The applicable moves of some kinds, each simulated alone."""
-        moves = [move for move in self.moves.values() if move.kind in kinds]
+        """The applicable moves of some kinds within the quality budget, each simulated alone."""
+        quality = self.goal.quality
+        moves = [
+            move for move in self.moves.values() if move.kind in kinds and within_budget(self.trials, move, quality)
+        ]
         return [(move, trial) for move in moves if (trial := self.trials.attempt([move])) is not None]
 
     @cached_property
@@ -236,7 +240,7 @@ class Case(Struct, frozen=True, dict=True):
         """
         found: dict[str, tuple[float, Move]] = {}
         for move, trial in sorted(self.offered(Kind.TECHNIQUE, Kind.PARALLELISM), key=lambda entry: entry[0].name):
-            allowed = len(trial.missed) <= len(self.base.missed) and self.goal.quality.allows(trial.price)
+            allowed = len(trial.missed) <= len(self.base.missed)
             entry = (self.gain(move.name), move)
             most = found.get(move.slot, (0.0, move))[0]
             if allowed and move.slot not in FACT_SLOTS and entry[0] > most * (1 + 1e-9):

@@ -342,13 +342,15 @@ def options_page() -> str:
     """Every option of a scenario and of a load, by group, from the tables of options."""
     from roofline.scenario.options import OPTIONS
     from roofline.serving.options import LOAD_OPTIONS
+    from roofline.serving.sessions.options import SESSION_OPTIONS
 
+    options = (*OPTIONS.values(), *LOAD_OPTIONS.values(), *SESSION_OPTIONS.values())
     lines = ["# Options", "", "What can be varied, from the tables that everything else is made from.", ""]
     lines += [literal(paragraph) + "\n" for paragraph in _OPTIONS_TEXT.split("\n\n")]
-    groups = dict.fromkeys(option.group for option in (*OPTIONS.values(), *LOAD_OPTIONS.values()))
+    groups = dict.fromkeys(option.group for option in options)
     for group in groups:
         lines += [f"## {group}", "", "| option | engines' names | takes | default | what |", "|---|---|---|---|---|"]
-        for option in (*OPTIONS.values(), *LOAD_OPTIONS.values()):
+        for option in options:
             if option.group == group:
                 lines.append(f"| {' | '.join(_option_cells(option))} |")
         lines.append("")
@@ -358,7 +360,8 @@ def options_page() -> str:
 _OPTIONS_TEXT = """\
 An option is `--tp` on the command line, `tp` as a keyword of `Scenario` and as a key or an axis of a study, and a field
 of the live page. The names that engines have for it are read in its place, on the command line and in studies. Options
-of a load are keywords of `serve`. `roofline schema` prints the same as a JSON Schema.
+of a load are keywords of `serve`, those of sessions of `serve_sessions`. `roofline schema` prints the same as a JSON
+Schema.
 
 Counts may be written like 32k (32,000) or 128K (131,072); `none` stands for an option that is not set."""
 

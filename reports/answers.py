@@ -22,6 +22,8 @@ FACES: Mapping[str, str] = {
     "Analysis": "analysis.ANALYSIS",
     "Grid": "grid.GRID",
     "Curve": "serving.CURVE",
+    "SessionCurve": "sessions.SESSIONS",
+    "SessionsAnswer": "sessions.MOST",
     "Waterfall": "compare.WATERFALL",
     "Sweep": "grid.SWEEP",
     "Answer": "solve.ANSWER",

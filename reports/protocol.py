@@ -22,6 +22,8 @@ from roofline import Scenario
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, quote
 from roofline.core.inputs import restricted
+from roofline.launch.bundle import launch as bundle
+from roofline.launch.table import SERVERS
 from roofline.scenario.options import OPTIONS
 from roofline.specs.library import folders
 from roofline.specs.modelspec import list_models
@@ -34,6 +36,7 @@ Options = Annotated[
 ModelName = Annotated[str, Field(description="A model: a bundled name or a Hugging Face repository.")]
 HardwareName = Annotated[str, Field(description="Hardware, also with a count: h100-sxm, 8xH200, 2x4090.")]
 Users = Annotated[int | None, Field(description="Requests in flight; none is one request at a time.")]
+Rate = Annotated[float | None, Field(description="Requests/s that arrive, in place of users.")]
 Target = Annotated[str | None, Field(description="A limit at p95 with its unit, such as 500ms.")]
 
 INSTRUCTIONS = (
@@ -70,6 +73,24 @@ def _document(answer: Result) -> dict[str, Any]:
     return found
 
 
+def answer(
+    model: ModelName,
+    hw: HardwareName,
+    users: Users = None,
+    rate: Rate = None,
+    ttft: Target = None,
+    tpot: Target = None,
+    options: Options = None,
+) -> dict[str, Any]:
+    """Whether a model runs on hardware, how fast, what limits it, what would help, and the command that starts it.
+
+    Engine, formats and layout are chosen where `options` do not say them.
+    """
+    with _guarded():
+        load: dict[str, Any] = {"users": users, "rate": rate, "ttft": ttft, "tpot": tpot}
+        return _document(roofline.answer(model, hw, **load, **(options or {})))
+
+
 def analyze(model: ModelName, hw: HardwareName, users: Users = None, options: Options = None) -> dict[str, Any]:
     """Whether a model fits, how fast it runs, what bounds it and what it costs; with `users` also under that load."""
     with _guarded():
@@ -100,11 +121,26 @@ def choose(
         return _document(roofline.choose(what, model, hw, users, **own, **given))
 
 
+def launch(
+    model: ModelName,
+    hw: HardwareName,
+    users: Users = None,
+    engine: Annotated[str | None, Field(description=f"An engine: {', '.join(SERVERS)}.")] = None,
+    target: Annotated[
+        str, Field(description="shell, compose or kubernetes; with prefill and decode apart llm-d or dynamo.")
+    ] = "shell",
+    options: Options = None,
+) -> dict[str, Any]:
+    """The files that start a server and measure it, the memory that it takes, and what it is predicted to do."""
+    with _guarded():
+        return bundle(_scenario(model, hw, options), engine, target, concurrency=users).to_dict()
+
+
 def size(
     model: ModelName,
     hw: Annotated[str, Field(description="Names of hardware to choose from, by commas.")],
     users: Users = None,
-    rate: Annotated[float | None, Field(description="Requests/s that arrive, in place of users.")] = None,
+    rate: Rate = None,
     ttft: Target = None,
     tpot: Target = None,
     options: Options = None,
@@ -133,7 +169,7 @@ def names() -> dict[str, list[str]]:
         return {"models": list_models(), "hardware": roofline.list_hardware(), "options": list(OPTIONS)}
 
 
-TOOLS: tuple[Callable[..., dict[str, Any]], ...] = (analyze, choose, size, explain, names)
+TOOLS: tuple[Callable[..., dict[str, Any]], ...] = (answer, choose, launch, size, analyze, explain, names)
 """The tools, in the order in which they are listed."""
 
 

@@ -2,4 +2,5 @@
 
 from roofline.cli import main
 
-main()
+if __name__ == "__main__":  # processes that answer for the shared page import it
+    main()

@@ -7,6 +7,8 @@ import os
 # One thread a process for the linear algebra of small fits: more of them wait for each other, and for other workers.
 # It is read when NumPy and PyTorch are imported, and by the processes that tests start.
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+# Refusals are the same with and without Transformers; tests of its classes switch them on.
+os.environ["ROOFLINE_TRANSFORMERS"] = "0"
 # Each process that a test starts would compile all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -67,9 +69,13 @@ SLOW = {
     "test_verbs": "test_a_full_cache_under_load",
     "test_server": "test_the_command_compares_scores_and_fits test_a_disturbed_answer",
     "test_sweep_commands": "test_killed_and_resumed test_workers_end_with_their_parent",
+    "test_sessions": "theory_agrees_with more_sessions_than hits_by_tier",
+    "test_sessions_command": "the_most_sessions",
     "test_sizing": "test_more_requests_never test_pruning test_setups_of test_what_would_change test_attention_of_moe",
     "test_report": "test_the_same_input test_nothing_of_a_hostile test_the_largest_page",
     "test_goodput": "test_commands_reproduce",
+    "test_reader": "test_a_file_without test_what_a_class test_a_class_that_takes",
+    "test_model_types": "",
     "test_fuzz": "",
     "test_fuzz_files": "",
 }

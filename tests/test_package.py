@@ -72,6 +72,7 @@ def test_the_sdist_builds_the_same_wheel(wheels: dict[str, list[str]]) -> None:
         "roofline/validate/anchors/*.yaml",
         "roofline/validate/measurements/*.csv",
         "roofline/reports/pages/templates/*",
+        "roofline/reports/view/page/*",
         "roofline/py.typed",
         *(f"{'roofline' if name == 'roofline' else f'roofline/{name}'}/**/*.py" for name in FOLDERS[:4]),
     ],

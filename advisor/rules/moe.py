@@ -43,7 +43,7 @@ def moe_routing(case: Case) -> Iterator[Finding]:
     if not case.model.experts:
         return
     settings, ranks = case.scenario.settings, case.analysis.parallel.expert
-    busiest = max(imbalance(block, ranks, settings.expert_skew) for block in case.model.experts)
+    busiest = max(imbalance(block.experts, block.top_k, ranks, settings.expert_skew) for block in case.model.experts)
     busiest *= settings.expert_capacity
     share = case.kind_share("moe")
     if busiest > IMBALANCE:

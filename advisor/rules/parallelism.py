@@ -119,7 +119,7 @@ def offloading(case: Case) -> Iterator[Finding]:
     best: dict[str, tuple[float, str, str]] = {}
     fitting: list[str] = []
     for move, trial in case.offered(Kind.TECHNIQUE, Kind.PARALLELISM):
-        if trial.fits and case.goal.quality.allows(trial.price):
+        if trial.fits:
             fitting.append(move.name)
             entry = (case.gain(move.name), move.name, amount(float(trial.value), case.goal.metric.unit))
             best[move.slot] = max(best.get(move.slot, entry), entry)

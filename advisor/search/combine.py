@@ -105,7 +105,7 @@ def within_budget(trials: Trials, move: Move, quality: Quality) -> bool:
     """Whether the quality budget allows a move alone, or it applies only together with others."""
     if not quality.allows(move.price):  # in a scenario its price may rise, never fall
         return False
-    trial = trials.fitting(frozenset({move}))
+    trial = trials.placed(frozenset({move}))
     return trial is None or quality.allows(price_of(move, trial.analysis.scenario))
 
 

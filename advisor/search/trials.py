@@ -191,10 +191,17 @@ class Trials:
         except RooflineError:
             return None
 
-    def refusal(self, move: Move) -> str:
-        """Why a move cannot be applied, in a sentence; empty if it can."""
+    def placed(self, moves: Moves) -> Trial | None:
+        """The trial of a combination before its times; None if there is none."""
         try:
-            self._of(frozenset({move}))
+            return self._placed(moves)
+        except RooflineError:
+            return None
+
+    def refusal(self, move: Move) -> str:
+        """Why a move cannot be applied, or, where it was tried, simulated, in a sentence; empty if it can."""
+        try:
+            self._placed(frozenset({move}))
         except RooflineError as error:
             return str(error)
         return ""

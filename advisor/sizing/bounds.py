@@ -176,14 +176,13 @@ class Candidate(Struct, frozen=True, dict=True):
         capacity = self.counted.capacity(self.hardware, reserve)
         if capacity.cache <= 0:
             return 0
-        prompts, answers, tokens = self.service.prompts, self.service.answers, capacity.tokens
+        prompts, answers = self.service.prompts, self.service.answers
         running = settings.sequences or self.configuration.engine.scheduler.sequences
         limit = min(running * self.ranks or MOST, MOST)
-        if tokens is None:
-            return limit
         longest = prompts.mean + answers.mean
         longest += NORMAL.inv_cdf(FITTING) * float(np.hypot(prompts.deviation, answers.deviation))
-        return 0 if longest > tokens else min(limit, math.ceil(tokens * self.ranks / self.service.context))
+        at_once = capacity.sequences_of(self.service.context) * self.ranks
+        return 0 if capacity.sequences_of(longest) < 1 else math.ceil(min(limit, at_once))
 
     @cached_property
     def counts(self) -> Array:

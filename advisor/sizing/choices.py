@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -28,17 +29,22 @@ NOTABLE_ENERGY_RATIO = 1.01
 """Ratio of modelled energies from which the runner-up's lower one is reported."""
 
 
-class Choice(Struct, frozen=True):
-    """The best deployment by an objective, the runner-up (on other hardware if any), and what would change the choice.
-
-    `tied` is whether the uncertainty of the times could swap the two.
-    """
+class Choice(Struct, frozen=True, dict=True):
+    """The best deployment by an objective, the runner-up (on other hardware if any), and what would change it."""
 
     objective: RankingObjective
     best: Deployment
     runner_up: Deployment | None
-    tied: bool
-    changes: tuple[Change, ...]
+
+    @cached_property
+    def tied(self) -> bool:
+        """Whether the uncertainty of the times could swap the two."""
+        return self.runner_up is not None and _tied(self.objective, self.best, self.runner_up)
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """What would change the choice."""
+        return tuple(_changes(self.objective, self.best, self.runner_up))
 
     @property
     def differs(self) -> tuple[str, ...]:
@@ -78,7 +84,7 @@ def _rated(objective: RankingObjective, deployment: Deployment) -> bool:
     return objective.rated and not service.alone and (service.rate is not None or objective.name != "efficient")
 
 
-def tied(objective: RankingObjective, best: Deployment, runner_up: Deployment) -> bool:
+def _tied(objective: RankingObjective, best: Deployment, runner_up: Deployment) -> bool:
     """Whether the interval of the gain of one over the other includes 1."""
     if objective.timed is None:
         return False
@@ -94,7 +100,7 @@ def tied(objective: RankingObjective, best: Deployment, runner_up: Deployment) -
     return _weight(objective, runner_up) * replicas_for(amount, runner_up.max_load * width) <= worst
 
 
-def changes(objective: RankingObjective, best: Deployment, runner_up: Deployment | None) -> Iterator[Change]:
+def _changes(objective: RankingObjective, best: Deployment, runner_up: Deployment | None) -> Iterator[Change]:
     """Thresholds that would change the choice of `best`: loads and prices of a runner-up, and targets."""
     if runner_up is not None and _rated(objective, best):
         above, below = _crossings(objective, best, runner_up, best.service.amount)

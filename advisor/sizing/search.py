@@ -13,7 +13,7 @@ from typing import Any
 
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.bounds import Bounds, Candidate, Candidates
-from roofline.advisor.sizing.choices import Choice, changes, tied
+from roofline.advisor.sizing.choices import Choice
 from roofline.advisor.sizing.configurations import NOTHING_GIVEN, Configuration, Given, configurations
 from roofline.advisor.sizing.deployments import (
     At,
@@ -102,8 +102,7 @@ class Search:
             if best is not None and objective.name == "fewest":
                 most = max(NODE, FASTEST_WITHIN * best.devices)
             if best is not None:
-                swapped = runner_up is not None and tied(objective, best, runner_up)
-                yield Choice(objective, best, runner_up, swapped, tuple(changes(objective, best, runner_up)))
+                yield Choice(objective, best, runner_up)
 
     def _best_two(self, objective: RankingObjective, most: float) -> tuple[Deployment | None, Deployment | None]:
         """The best deployment, and the best on other hardware if there is any; `most` as of `_deployment`."""

@@ -10,6 +10,7 @@ import math
 import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, get_args
 
@@ -88,6 +89,7 @@ def size(
     at: At = "mid",
     progress: Progress = lambda _done, _all: None,
     given: Given | None = None,
+    most: int | None = None,
     **options: Unpack[SizeOptions],
 ) -> Sizing:
     """The deployments that meet a service: cheapest, fewest devices, fastest, most efficient.
@@ -101,7 +103,8 @@ def size(
     The service is given by `options`: rate= or concurrency=, lengths and targets; or as a `Service`. `hw` are names;
     None is all hardware, for a single user all consumer hardware. `price` is USD per hour and device (to buy, for a
     single user) by name and overrides those of the specs. Targets must hold `at` expected mid or high. Further options
-    of a scenario, such as tp=, quant= and techniques=, are fixed, or as a `Given`. Raises RooflineError.
+    of a scenario, such as tp=, quant= and techniques=, are fixed, or as a `Given`. With `most` it stops after so many
+    choices, of which the cheapest is the first. Raises RooflineError.
     """
     object_of(model, (str, os.PathLike, Model), "a model is needed, such as 'llama-3.1-8b'")
     check_reading(at, get_args(At))
@@ -112,11 +115,11 @@ def size(
     quality = named(Quality, quality)
     _check(model, hardware, prices)
     longest = given.options.get("max_model_len")
-    if longest is not None and (most := service.load(1).longest) > longest:
-        raise RooflineError(f"the longest request, {most:.0f} tokens, is longer than the limit of {longest}")
+    if longest is not None and (needed := service.load(1).longest) > longest:
+        raise RooflineError(f"the longest request, {needed:.0f} tokens, is longer than the limit of {longest}")
     beyond = _beyond(model, service)
     search = Search(model, service, hardware, quality, prices, engine, at, progress, given)
-    choices = tuple(search.choices())
+    choices = tuple(islice(search.choices(), most))
     binding, nearest = ((), {}) if choices else search.nearest()
     counts, unpriced = (search.considered, len(search.capable), search.simulated), search.names(priced=False)
     found = Sizing(model, service, quality, at, choices, binding, nearest, *counts, tuple(sorted(unpriced)), beyond)

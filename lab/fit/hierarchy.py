@@ -117,9 +117,14 @@ class Data(NamedTuple):
 
 def load(folders: Iterable[Path]) -> Data:
     """The believable rows of folders of measurement files, by op, format, device and origin."""
+    return arranged(part for folder in folders for part in read(folder))
+
+
+def arranged(measured: Iterable[Measurements]) -> Data:
+    """The believable rows of measurements, by op, format, device and origin."""
     gathered: dict[Key, dict[Place, list[Measurements]]] = {}
     left_out: list[str] = []
-    for kernels in (part for folder in folders for part in read(folder)):
+    for kernels in measured:
         if (fallback := np.asarray(kernels.columns.get("ungrouped", 0.0)) > 0).any():
             kernels = kernels.rows(~fallback)
             left_out.append(

@@ -68,6 +68,9 @@ HOST: Mapping[str, tuple[Parameter, ...]] = {
 }
 """Host time of tables without CUDA graphs, which hides the time of short kernels; of GEMMs that quantize."""
 
+ONE_LAYER = ("launch", "few_tokens")
+"""Constants of experts that tables of one number of experts do not tell from the time to sort pairs by expert."""
+
 HIDDEN = ("launch", "odd_rows", "l2_share")
 """Constants that the host time of a table without CUDA graphs hides: they stay as they start."""
 
@@ -108,6 +111,9 @@ class Collector(Harness):
     def fixed(self, parts: Sequence[tuple[Measurements, Hardware]]) -> tuple[str, ...]:
         """The constants that stay as they start: what these rows do not tell, and what hardly any fit needs."""
         whole = ("wave_quantization",) if any(part.op.endswith("_prefill") for part, _ in parts) else ()
+        layers = {count for part, _ in parts if part.op == "moe" for count in part.numbers("experts", 0.0).tolist()}
+        if len(layers) == 1:
+            return (*ONE_LAYER, GRAPH.name)
         if self.hosted:
             return (*HIDDEN, GRAPH.name, *whole)
         return (*(DIFFERENCED if all(are_differences(*part) for part in parts) else ()), GRAPH.name, *whole)

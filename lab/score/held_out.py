@@ -237,10 +237,18 @@ def known_engine(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
     """
     for one in held:
         if one.split.kind == "version":
-            (name, (engine, _)), table = one.place, data.tables[one.scored.op, one.scored.format]
+            (name, (engine, _)), table = one.place, _tables_of(data, one.scored)
             if not any((at, other.engine) == (name, engine) for at, other in table if (at, other) != one.place):
                 continue
         yield one
+
+
+def _tables_of(data: Data, scored: Scored) -> Iterable[Place]:
+    """The places of a kernel's format, or of all its formats where these are no data types."""
+    own = data.tables.get((scored.op, scored.format))
+    if own is not None:
+        return own
+    return [place for (op, _), table in data.tables.items() if op == scored.op for place in table]
 
 
 def _versions(data: Data) -> dict[str, set[str]]:
@@ -272,7 +280,7 @@ TITLES = {
 }
 
 
-def markdown(held: Sequence[HeldOut]) -> str:
+def markdown(held: Sequence[HeldOut], kinds: Mapping[str, Callable[[Scored], bool]] = KINDS) -> str:
     """The report: for each split MAPE, median error and coverage by kind of kernel; every place counts the same."""
     lines = [
         "| held out | kernel | places | MAPE, % | median, % | in the 80% interval, % |",
@@ -280,7 +288,7 @@ def markdown(held: Sequence[HeldOut]) -> str:
     ]
     for kind, title in TITLES.items():
         own = [one for one in held if one.split.kind == kind]
-        for name, test in (*KINDS.items(), ("all kinds", lambda _: True)):
+        for name, test in (*kinds.items(), ("all kinds", lambda _: True)):
             chosen = [one.scored for one in own if test(one.scored)]
             if chosen:
                 lines.append(f"| {title} | {name} | {len(chosen)} | {_figures(chosen)} |")

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from lab.observation.routing import OPTIONS
 from lab.tables.kernel_benchmarks import BLACKWELL, ran
 from roofline.specs.version import Releases
-from roofline.timing.kernels.formats import EXPERT_PARALLEL, MIN_LATENCY, TRITON, UNTUNED
+from roofline.timing.kernels.formats import (
+    EXPERT_PARALLEL,
+    MIN_LATENCY,
+    MXFP4_TRITON,
+    MXFP4_TRITON_RANKS,
+    MXFP4_TRTLLM,
+    TRITON,
+    UNTUNED,
+)
 from roofline.timing.kernels.moe import BEFORE_0_17, SINCE_0_17
 
 if TYPE_CHECKING:
@@ -36,6 +44,9 @@ BY_NAME = {
 }
 """Kernels of public tables that call Triton's by name, and the GPUs where vLLM runs others (its tables of 0.24 name
 them); none for all. INT4 experts are those of Triton, too, whatever their name: on L40S Marlin takes half as long."""
+
+MXFP4 = {"_oaitriton": MXFP4_TRITON, "_trtllm": MXFP4_TRTLLM}
+"""Kernels of MXFP4 experts by a part of their name; others are Marlin's."""
 
 OLD_TILES = Releases("vllm", before="0.17")
 """Versions of vLLM with smaller default tiles of Triton's experts (before pull request 34846)."""
@@ -81,6 +92,13 @@ def named(frame: pd.DataFrame) -> dict[str, Any]:
     for name, (called, gpus) in BY_NAME.items():
         others = frame["hardware"].isin(gpus) if gpus else True
         columns["dtype"] = columns["dtype"].mask((dtypes == name) & (kernels == called) & others, TRITON[name])
+    for part, own in MXFP4.items():
+        of_kernel = (dtypes == "w4a16_mxfp4") & kernels.str.contains(part, regex=False)
+        columns["dtype"] = columns["dtype"].mask(of_kernel, own)
+    on_hopper = (dtypes == "mxfp4") & frame["hardware"].isin(HOPPER)  # TensorRT-LLM's, which are OpenAI's kernels there
+    columns["dtype"] = columns["dtype"].mask(on_hopper, MXFP4_TRITON)
+    divided = (columns["dtype"] == MXFP4_TRITON) & (frame["ep"] > 1)
+    columns["dtype"] = columns["dtype"].mask(divided, MXFP4_TRITON_RANKS)
     if "software" in frame and not set(OPTIONS) & set(frame):
         names, devices = frame["software"], frame["hardware"]
         late = ran(names, Releases("tensorrt-llm")) & devices.isin(LATE_TENSORRT_LLM)

@@ -184,6 +184,7 @@ def scenario_document(analysis: Analysis) -> dict[str, Any]:
         "convention": str(scenario.convention),
         "engine": scenario.profile.label,
         **({} if scenario.host is None else {"host": scenario.host}),
+        **({} if scenario.network is None else {"network": scenario.network}),
         "beyond_max_context": analysis.beyond_max_context,
     }
 

@@ -10,15 +10,17 @@ from roofline.advisor.fitting import Fit
 from roofline.core.units import count_text, seconds, si
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.output.blocks import Block, Document, Face, finite
+from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import price
 from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.specs.engine import GGUF_ENGINE
+from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
-from roofline.verdict.plan import WEIGHT_OPTIONS, longest_context
+from roofline.verdict.plan import WEIGHT_OPTIONS
 from roofline.verdict.run import run_command
-from roofline.verdict.verdict import Verdict
+from roofline.verdict.verdict import Change, Verdict
 
 SCHEMA = "roofline.answer/1"
 WIDTH = 80
@@ -29,8 +31,11 @@ SHOWN_FITS = 3
 """Changes that are shown of those that make a model fit."""
 
 
-def answer_document(verdict: Verdict) -> dict[str, Any]:
-    """The JSON document of a verdict: times in seconds, rates in tokens/s, `lines` as they are printed."""
+def answer_document(verdict: Verdict, better: bool = True) -> dict[str, Any]:
+    """The JSON document of a verdict: times in seconds, rates in tokens/s, `lines` as they are printed.
+
+    `better`: with the next best change, which takes longest to find.
+    """
     plan, scenario = verdict.plan, verdict.scenario
     document = {
         "schema": SCHEMA,
@@ -46,20 +51,20 @@ def answer_document(verdict: Verdict) -> dict[str, Any]:
         "memory": {key: value for key, value in memory_document(verdict.analysis).items() if key != "fits_with"},
     }
     if verdict.fits:
-        better = verdict.better
+        change = verdict.better if better else None
         document |= {
             "context": verdict.context,
             **_speed(verdict),
             "missed": dict(verdict.missed),
             "limit": {"part": str(verdict.limit.part), "roof": verdict.limit.roof, "share": verdict.limit.share},
-            "better": better and {"option": better.option, "gain": better.gain, "gives_up": better.gives_up},
+            "better": change and {"option": change.option, "gain": change.gain, "gives_up": change.gives_up},
             "usd_per_hour": verdict.hourly,
             "usd_per_million_tokens": verdict.usd_per_million_tokens,
             "run": verdict.command,
         }
     else:
         document["fits_with"] = [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in plan.fits_with]
-    return {**finite(document), "lines": list(_lines(verdict))}
+    return {**finite(document), "lines": list(_lines(verdict, better))}
 
 
 def _speed(verdict: Verdict) -> dict[str, Any]:
@@ -84,7 +89,7 @@ def inverse(time: Estimate) -> Estimate:
     return Estimate(1 / time.high, 1 / time.mid, 1 / time.low)
 
 
-def _lines(verdict: Verdict) -> Iterator[str]:
+def _lines(verdict: Verdict, better: bool = True) -> Iterator[str]:
     if not verdict.fits:
         yield from _failure(verdict)
         return
@@ -92,12 +97,17 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     yield f"Chosen: {_chosen(verdict)}"
     yield f"Speed: {_speed_text(verdict)}"
     yield f"Limited by: {_limit(verdict)}"
-    if (better := verdict.better) is not None:
-        gained = f"{better.gain:.2g} times {'the tokens/s' if verdict.rate is None else 'faster'}"
-        found = gained if verdict.met else "meets the target" if better.meets else f"{gained}, and still too slow"
-        yield f"Better: {better.option}, {found}; {better.gives_up}"
+    if better and (change := verdict.better) is not None:
+        yield f"Better: {change_text(verdict, change)}"
     yield f"Cost: {_cost(verdict)}"
     yield f"Run it: {verdict.command}"
+
+
+def change_text(verdict: Verdict, change: Change) -> str:
+    """A change, what is gained, and what is given up."""
+    gained = f"{change.gain:.2g} times {'the tokens/s' if verdict.rate is None else 'faster'}"
+    found = gained if verdict.met else "meets the target" if change.meets else f"{gained}, and still too slow"
+    return f"{change.option}, {found}; {change.gives_up}"
 
 
 def _where(verdict: Verdict) -> str:
@@ -162,7 +172,9 @@ def _chosen(verdict: Verdict) -> str:
         why = "as asked" if any(map(scenario.given, WEIGHT_OPTIONS)) else "as released"
     parts = [f"{plan.candidate.formats} {why}"]
     if plan.elsewhere:
-        parts.append(f"no format fits on {first.scenario.profile.name}")
+        missing = next(iter(unsupported(first.scenario)), "") if memory.fits else ""
+        name = first.scenario.profile.name
+        parts.append(f"{name} is not known to run {missing} here" if missing else f"no format fits on {name}")
     elif scenario.profile.name == GGUF_ENGINE and "engine" not in scenario.options:
         what = "GGUF files" if scenario.hardware.kind == "gpu" else "CPUs and Apple silicon"
         parts.append(f"{GGUF_ENGINE} for {what}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roofline.advisor.choosing.decision import Decision, Flip, Row
+from roofline.advisor.choosing.decision import Decision
+from roofline.advisor.choosing.rows import Flip, Row
 from roofline.core.units import seconds
+from roofline.reports.documents.odds import limit, odds_document, sentence, sure
 from roofline.reports.documents.serving import latencies
-from roofline.reports.documents.verdict import limit, sentence, sure, verdict_document
 from roofline.reports.output.blocks import WIDTH, Block, Document, Face, finite, picked
 from roofline.whatif.command_line import serve_command
 
@@ -45,7 +46,7 @@ def decision_document(found: Decision) -> dict[str, Any]:
         "limits": {"ttft_s": found.limits[0], "tpot_s": found.limits[1], "quantile": "p95"},
         "hours_per_month": found.hours,
         "rows": [_row(row, found) for row in found.rows],
-        "verdict": None if found.verdict is None else verdict_document(found.verdict),
+        "verdict": None if found.verdict is None else odds_document(found.verdict),
         "flips": [finite(picked(flip, "load", "above", "label")) for flip in found.flips],
         "sentence": told(found),
         "api_usd_per_million": None if found.api is None else finite(picked(found.api, *TOKENS)),
@@ -141,7 +142,7 @@ def _reason(found: Decision) -> str:
         return f"{best.label}: {second.label} is not known to run {', '.join(second.unknown)}"
     if verdict is None:
         return f"{best.label}: what {second.label} costs is unknown"
-    document = verdict_document(verdict)
+    document = odds_document(verdict)
     if second.missed and not best.missed:
         return f"{best.label}: {second.label} misses {' and '.join(second.missed).upper()}, {sure(document)}"
     return sentence(document, found.objective, best.label, second.label)
@@ -204,7 +205,12 @@ def _break_even(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _notes(document: Mapping[str, Any]) -> Iterator[str]:
-    yield from (f"{row['choice']}: {row['reason']}" for row in document["rows"] if row["reason"])
+    refused: dict[str, list[str]] = {}
+    for row in document["rows"]:
+        refused.setdefault(row["reason"], []).append(row["choice"])
+    for reason, (first, *others) in refused.items():
+        if reason:
+            yield f"{first}{f', and {len(others)} more' if others else ''}: {reason}"
     for row in document["rows"]:
         if row["not_known_to_run"]:
             yield f"{row['choice']}: not known to run {', '.join(row['not_known_to_run'])}; times as if it did"

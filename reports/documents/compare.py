@@ -15,7 +15,7 @@ from roofline.reports.documents.analysis import (
     rates_document,
     scenario_header,
 )
-from roofline.reports.documents.verdict import sentence, verdict_document
+from roofline.reports.documents.odds import odds_document, sentence
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.export import (
     cost_key,
@@ -31,7 +31,7 @@ from roofline.scenario.notes import generates
 from roofline.techniques.unsupported import unsupported
 from roofline.whatif.comparison import METRICS, Metric, Waterfall, readings, waterfall
 from roofline.whatif.notes import notes
-from roofline.whatif.verdict import flip_batch, verdict
+from roofline.whatif.odds import flip_batch, odds
 
 SCHEMA = "roofline.compare/1"
 
@@ -68,7 +68,7 @@ def _verdicts(first: Analysis, other: Analysis, index: int) -> Iterator[dict[str
             "better": 0 if ahead else index,
             "other": index if ahead else 0,
             "metric": metric,
-            **verdict_document(verdict(better, worse, metric)),
+            **odds_document(odds(better, worse, metric)),
             "flips_from_batch": flip_batch(better.scenario, worse.scenario, metric),
         }
 

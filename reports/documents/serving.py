@@ -53,6 +53,7 @@ def serving_document(curve: Curve) -> dict[str, Any]:
             **picked(policy, "order", "tokens"),
             "sequences": policy.sequences or None,
             "kv_tokens": curve.replica.kv_tokens * curve.replica.copies,
+            "logged_kv_tokens": None if curve.replica.logged is None else curve.replica.logged * curve.replica.copies,
         },
         **_apart(curve),
         "targets": {"ttft_s": finite(curve.targets[0]), "tpot_s": finite(curve.targets[1])},
@@ -201,6 +202,7 @@ def serving_lines(document: Mapping[str, Any]) -> list[str]:
         *block.lines[:2],
         *map(_point_line, chosen),
         *_limits(document),
+        *(f"note: {note}" for note in document["notes"]),
     ]
 
 
@@ -221,7 +223,10 @@ def _policy(document: Mapping[str, Any]) -> str:
     policy = document["scheduler"]
     budget = "no token budget" if policy["tokens"] is None else f"{policy['tokens']:,} tokens a step"
     how = "simulated request by request" if document["simulated"] else "steady state"
-    return f"Scheduler: {policy['order']}, {budget}, KV cache of {policy['kv_tokens']:,} tokens; {how}"
+    room, logged = policy["kv_tokens"], policy["logged_kv_tokens"]
+    same = logged is None or abs(logged - room) <= 0.02 * room
+    stated = "" if same else f" at this length ({document['engine']} prints {logged:,})"
+    return f"Scheduler: {policy['order']}, {budget}, KV cache of {room:,} tokens{stated}; {how}"
 
 
 def _pools(document: Mapping[str, Any]) -> Iterator[str]:

@@ -1,5 +1,5 @@
 """Reports on one or several scenarios as a self-contained HTML file or as Markdown.
 
-`subjects.py` reads the scenarios, `content.py` has the sections of both formats, `controls.py` the interactive controls
-and `grid.py` their precomputed figures, `web.py` renders HTML, `write.py` Markdown and files.
+`subjects.py` reads the scenarios, `content.py` has the sections of both formats, `web.py` puts those of HTML below the
+live page with its answers recorded, `write.py` writes Markdown and files.
 """

@@ -27,7 +27,7 @@ from roofline.reports.output.export import (
     summary_lines,
     time_interval,
 )
-from roofline.reports.pages.controls import has_flash, quantized, schemes
+from roofline.reports.pages.schemes import has_flash, quantized, schemes
 from roofline.reports.pages.subjects import Subject
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario

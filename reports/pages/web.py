@@ -1,32 +1,49 @@
-"""The report as one self-contained HTML file, with a content security policy that forbids requests."""
+"""The report as one self-contained HTML file: the live page with its answers recorded, and the sections below it.
+
+A content security policy forbids requests.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
-from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from roofline.reports.output.export import printable
 from roofline.reports.pages.content import Content
 from roofline.reports.pages.figures import ReportFigure
-from roofline.reports.pages.grid import embedded
-from roofline.reports.pages.subjects import Subject
+from roofline.reports.view.page import SCRIPTS, STYLES, source
+from roofline.reports.view.recorded import recorded
+from roofline.reports.view.setups import Setup, Specs
 
-STYLES = ("drawing.css", "report.css")
-SCRIPTS = ("drawing.js", "network.js", "report.js")
+_LOADED = re.compile(r'<(?:link rel="stylesheet"|script src=)[^\n]*\n|<title>.*</title>\n')
 
 
-def web_page(subjects: Sequence[Subject], content: Content, figures: Sequence[ReportFigure], date: str | None) -> str:
+def web_page(
+    setups: Sequence[Setup],
+    specs: Specs,
+    content: Content,
+    figures: Sequence[ReportFigure],
+    date: str | None,
+    advice: bool = True,
+) -> str:
     """The HTML page. All text is escaped, and the output is deterministic."""
-    style, script = ("".join(map(_source, names)) for names in (STYLES, SCRIPTS))
+    script = "".join(source(f"{name}.js") for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = _environment()
+    style = "".join(source(f"{name}.css") for name in STYLES) + _source(environment, "report.css")
     policy = (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:;"
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data: blob:;"
         " base-uri 'none'; form-action 'none'"
+    )
+    head = (
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
+        f"<title>{escape(printable(content.title))}</title>\n<style>\n{style}</style>\n"
     )
     pictures = [
         {
@@ -36,20 +53,25 @@ def web_page(subjects: Sequence[Subject], content: Content, figures: Sequence[Re
         }
         for figure in figures
     ]
-    template = _environment().get_template("report.html")
-    return template.render(
-        content=content,
-        date=date,
-        pictures=pictures,
-        policy=policy,
-        style=Markup(style),  # noqa: S704 - both are files of this package
-        script=Markup(script),  # noqa: S704
-        data=Markup(embedded(subjects)),  # noqa: S704 - JSON without <, > and &
-    )
+    parts: Any = environment.get_template("report.html").module  # its macros
+    data = recorded(setups, specs, advice)
+    page = _LOADED.sub("", source("view.html"))
+    for before, after in {
+        "</head>": f"{head}</head>",
+        '<body class="empty">': '<body class="empty recorded">',
+        '<main tabindex="-1">\n': f'<main tabindex="-1">\n{parts.beginning(content, date)}',
+        '<h1 id="title">&nbsp;</h1>': '<h2 id="title">&nbsp;</h2>',
+        "This page needs JavaScript.": "The drawings need JavaScript; all tables are below.",
+        "</main>": f"{parts.sections(content, pictures)}</main>",
+        "</body>": f'<script type="application/json" id="recorded">{data}</script>\n<script>{script}</script>\n</body>',
+    }.items():
+        page = page.replace(before, after, 1)
+    return page
 
 
-def _source(name: str) -> str:
-    return (files("roofline.reports.pages") / "templates" / name).read_text(encoding="utf-8")
+def _source(environment: Environment, name: str) -> str:
+    assert environment.loader is not None
+    return environment.loader.get_source(environment, name)[0]
 
 
 def _environment() -> Environment:

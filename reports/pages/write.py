@@ -19,6 +19,7 @@ from roofline.reports.pages.content import Content, Section, content
 from roofline.reports.pages.figures import KINDS, ReportFigure, of_accuracy, of_scenarios
 from roofline.reports.pages.subjects import subjects
 from roofline.reports.pages.web import web_page
+from roofline.reports.view.setups import Specs, setup_of
 
 ENDINGS = (".html", ".htm", ".md", ".markdown")
 
@@ -47,7 +48,12 @@ def write_report(
     sections = content(found, title, advice, progress)
     progress("figures")
     if kind.startswith(".htm"):
-        write_output(output, web_page(found, sections, list(of_accuracy(found)), day))
+        specs = Specs()
+        try:
+            setups = [setup_of(subject.scenario) for subject in found]
+            write_output(output, web_page(setups, specs, sections, list(of_accuracy(found)), day, advice))
+        finally:
+            specs.close()
         return [output]
     check_output(output)
     folder = output.with_name(f"{output.stem}-figures")

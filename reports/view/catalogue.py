@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from roofline import list_hardware, list_models, load_hardware, load_model, parameters
 from roofline.core.options import NOTHING, Kind, Option
 from roofline.core.registry import cached
 from roofline.core.units import si
 from roofline.graph.fusion import FUSIONS
-from roofline.reports.documents.listing import hardware, models
 from roofline.scenario.options import OPTIONS
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.engine import load_engine
@@ -52,15 +52,15 @@ def _plain(option: Option) -> Iterable[Choice]:
 
 
 def _models(_: Option) -> Iterable[Choice]:
-    for entry in models():
-        released = f", {entry['quantization']}" if entry["quantization"] else ""
-        yield entry["name"], f"{entry['title']}, {si(entry['parameters'])} parameters{released}"
+    for model in map(load_model, list_models()):
+        released = f", {model.quantization}" if model.quantization else ""
+        yield model.name, f"{model.title}, {si(model.parameters or parameters(model))} parameters{released}"
 
 
 def _hardware(_: Option) -> Iterable[Choice]:
-    for entry in hardware():
-        memory = f"{si(entry['memory_capacity'], 'B')}, {si(entry['memory_bandwidth'], 'B/s')}"
-        yield entry["name"], f"{entry['title']}, {memory}"
+    for device in map(load_hardware, list_hardware()):
+        memory = f"{si(device.memory_capacity, 'B')}, {si(device.memory_bandwidth, 'B/s')}"
+        yield device.name, f"{device.title}, {memory}"
 
 
 def _engines(option: Option) -> Iterable[Choice]:

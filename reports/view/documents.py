@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline import Analysis, analyze
@@ -18,13 +17,23 @@ from roofline.reports.documents.advice import advice_blocks
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.documents.compare import compare_document
 from roofline.reports.output.blocks import finite
-from roofline.reports.pages.graph import kept, roofs, rows_of
-from roofline.reports.view.setups import Read, Setup, Specs, changes, quantities
-from roofline.scenario.scenario import Scenario
+from roofline.reports.view.graph import kept, roofs, rows_of
+from roofline.reports.view.questions import (
+    ADVICE,
+    OF_A_BATCH,
+    Answer,
+    Question,
+    first,
+    given,
+    goals,
+    python,
+    words,
+)
+from roofline.reports.view.setups import Read, Specs, changes, quantities
+from roofline.reports.view.verdicts import better, run, verdict
 from roofline.serving.curve import serve
-from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.options import LOAD_OPTIONS, load_values
 from roofline.specs.names import taken
-from roofline.whatif.axes import load_values
 from roofline.whatif.explanation import Explanation
 from roofline.whatif.explanation.operators import operator_at
 from roofline.whatif.metrics import find_metric
@@ -36,36 +45,8 @@ PROMPTS = tuple(2**power for power in range(7, 18))
 TOP = 8
 """Changes that the advice shows."""
 
-ADVICE = {"objective": "total", "quality": "calibrated"}
-"""What the advice is for, where the set-up does not say."""
-
-OF_A_BATCH = ("batch", "context")
-"""Options of a set-up that a load replaces; serving refuses other options of a static batch."""
-
-GOALS = ("ttft", "tpot")
-
-KEYS = {
-    *(f"goal.{name}" for name in GOALS),
-    *(f"load.{name}" for name in ("by", "concurrency", "rate", "hits")),
-    *(f"advice.{name}" for name in ADVICE),
-}
-"""The keys of a set-up that set a goal, a load and the advice."""
-
 PARTS = 14
 """Operators of a waterfall; the others are summed."""
-
-
-class Question(Struct, forbid_unknown_fields=True):
-    """What the page asks: set-ups, an operator of the first by `phase` and `place`, or a dropped file."""
-
-    setups: list[dict[str, str]] = []
-    phase: str = "prefill"
-    place: int = 0
-    name: str = ""
-    text: str = ""
-
-
-Answer = Callable[[Question, Specs], Any]
 
 
 def answer(question: Question, specs: Specs) -> dict[str, Any]:
@@ -83,7 +64,7 @@ def answer(question: Question, specs: Specs) -> dict[str, Any]:
         "files": files,
         "taken": list(taken()),
         "command": read.command(),
-        "python": _python(read.values, "analyze(Scenario(**@))", "from roofline import Scenario, analyze"),
+        "python": python(read.values, "analyze(Scenario(**@))", "from roofline import Scenario, analyze"),
     }
 
 
@@ -99,11 +80,6 @@ def curves(question: Question, specs: Specs) -> dict[str, Any]:
         "prompt": sorted({prompt, *(value for value in PROMPTS if value <= room)}),
     }
     return {name: _curve(read, name, points) for name, points in values.items()}
-
-
-def given(scenario: Scenario, name: str) -> int:
-    """A count of the scenario before techniques, which may shorten a prompt or split a batch."""
-    return int(getattr(scenario.plain, name))
 
 
 def _curve(read: Read, name: str, values: list[int]) -> dict[str, Any]:
@@ -169,7 +145,7 @@ def compare(question: Question, specs: Specs) -> dict[str, Any]:
     return {
         "comparison": compare_document(analyses, labels, PARTS),
         "command": shlex.join(["roofline", "compare", *labels]),
-        "python": _python(
+        "python": python(
             [read.values for read in found],
             f"compare_document([analyze(Scenario(**one)) for one in @], {labels})",
             "from roofline import Scenario, analyze\nfrom roofline.reports.documents.compare import compare_document",
@@ -182,10 +158,10 @@ def advice(question: Question, specs: Specs) -> dict[str, Any]:
     read = first(question, specs)
     setup = question.setups[0]
     chosen = {name: setup.get(f"advice.{name}", usual) for name, usual in ADVICE.items()}
-    asked: dict[str, Any] = {**chosen, **_goals(setup)}
+    asked: dict[str, Any] = {**chosen, **goals(setup)}
     found = advise(read.scenario, top=TOP, **asked)
     trials = {entry.move.name: entry.trial for entry in (*found.recommendations, *found.engines, *found.hardware)}
-    words = [*_words(chosen), *_words(_goals(setup)), "--top", str(TOP)]
+    told = [*words(chosen), *words(goals(setup)), "--top", str(TOP)]
     document = found.to_dict()
     summary, *_ = advice_blocks(document)
     return {
@@ -193,8 +169,8 @@ def advice(question: Question, specs: Specs) -> dict[str, Any]:
         "summary": [summary.title, *summary.lines],
         "changes": {name: changes(read.scenario, trial.scenario) for name, trial in trials.items()},
         "plan": [changes(read.scenario, step.trial.scenario) for step in found.plan.steps],
-        "command": read.command("advise", *words),
-        "python": _python(
+        "command": read.command("advise", *told),
+        "python": python(
             read.values, f"advise(Scenario(**@), top={TOP}, **{asked!r})", "from roofline import Scenario, advise"
         ),
     }
@@ -204,12 +180,12 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
     """The documents of `roofline serve` for all set-ups, under the load of the first."""
     setups = question.setups or [{}]
     setup = setups[0]
-    kind = setup.get("load.by", "concurrency")
+    kind = setup.get("load.by", "rate" if "asked.rate" in setup else "concurrency")
     if kind not in ("concurrency", "rate"):
         raise UnknownNameError("load", kind, ("concurrency", "rate"))
     options: dict[str, Any] = {
         "prefix_hits": LOAD_OPTIONS["prefix_hits"].number(setup.get("load.hits") or 0),
-        **_goals(setup),
+        **goals(setup),
     }
     reads = [replace(read, scenario=read.scenario.without(*OF_A_BATCH)) for read in map(specs.read, setups)]
     text = setup.get(f"load.{kind}") or (
@@ -218,13 +194,13 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
     values = load_values(kind, text)
     options = {kind: values, **{name: value for name, value in options.items() if value}}
     read = reads[0]
-    words = [f"--{kind}", text, *_words(_goals(setup))]
-    words += ["--prefix-hits", f"{options['prefix_hits']!r}"] if "prefix_hits" in options else []
+    asked = [f"--{kind}", text, *words(goals(setup))]
+    asked += ["--prefix-hits", f"{options['prefix_hits']!r}"] if "prefix_hits" in options else []
     arguments = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return {
         "serving": [serve(one.scenario, **options).to_dict() for one in reads],
-        "command": read.command("serve", *words),
-        "python": _python(read.values, f"serve(Scenario(**@), {arguments})", "from roofline import Scenario, serve"),
+        "command": read.command("serve", *asked),
+        "python": python(read.values, f"serve(Scenario(**@), {arguments})", "from roofline import Scenario, serve"),
     }
 
 
@@ -241,30 +217,6 @@ def dropped(question: Question, specs: Specs) -> dict[str, str | None]:
 
 
 ANSWERS: Mapping[str, Answer] = {
-    found.__name__: found for found in (answer, curves, explain, compare, advice, load, dropped)
+    found.__name__: found for found in (answer, verdict, better, curves, explain, compare, advice, load, run, dropped)
 }
 """The questions by the name in their address."""
-
-
-def first(question: Question, specs: Specs) -> Read:
-    """The first set-up of a question. Raises RooflineError, also if there is none."""
-    setup: Setup = question.setups[0] if question.setups else {}
-    return specs.read(setup)
-
-
-def _goals(setup: Setup) -> dict[str, str]:
-    """The targets that are set, as texts such as 30ms."""
-    for name in setup:
-        if name.partition(".")[0] in ("goal", "load", "advice") and name not in KEYS:
-            raise UnknownNameError("key", name, KEYS)
-    return {name: text for name in GOALS if (text := setup.get(f"goal.{name}", "").strip())}
-
-
-def _words(options: Mapping[str, str]) -> list[str]:
-    """Options of a command."""
-    return [word for name, text in options.items() for word in (f"--{name}", text)]
-
-
-def _python(values: Any, call: str, imports: str) -> str:
-    """Python that computes the same: `call` with the option values in the place of @."""
-    return f"{imports}\n\nanswer = {call.replace('@', repr(values))}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from roofline import analyze
 from roofline.core.errors import needs_extra
 from roofline.reports.documents.analysis import analysis_document, as_csv
-from roofline.reports.view.documents import Question, first
+from roofline.reports.view.questions import Question, first
 from roofline.reports.view.setups import Specs
 
 
@@ -18,12 +18,13 @@ def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:
         from roofline.reports.pages.subjects import Subject
         from roofline.reports.pages.web import web_page
         from roofline.reports.pages.write import markdown_page
-    requests = [specs.read(setup).scenario for setup in question.setups or [{}]]
+    setups = question.setups or [{}]
+    requests = [specs.read(setup).scenario for setup in setups]
     labels = [chr(ord("A") + place) for place in range(len(requests))] if len(requests) > 1 else [""]
     found = list(map(Subject, requests, labels))
     sections = content(found, None, True, lambda _: None)
     if ending == ".html":
-        return {"name": "report.html", "text": web_page(found, sections, list(of_accuracy(found)), None)}
+        return {"name": "report.html", "text": web_page(setups, specs, sections, list(of_accuracy(found)), None)}
     return {"name": "report.md", "text": markdown_page(sections, (), "", None)}
 
 

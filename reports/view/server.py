@@ -7,18 +7,15 @@ browser can ask, also not by DNS rebinding; the page itself may load nothing fro
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import socket
 import sys
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote as in_address
 from urllib.parse import urlencode
 
-import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -29,11 +26,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from roofline.core.documents import MAX_BYTES
-from roofline.core.errors import RooflineError, system_error
-from roofline.reports.output.export import as_json
+from roofline.core.errors import RooflineError
 from roofline.reports.view.catalogue import catalogue
-from roofline.reports.view.documents import ANSWERS, Question
-from roofline.reports.view.exports import EXPORTS
+from roofline.reports.view.page import SCRIPTS, STYLES
+from roofline.reports.view.replies import CHECKPOINT, QUESTIONS, Reply, refusal, reply
 from roofline.reports.view.setups import Specs
 
 LOOPBACK = "127.0.0.1"
@@ -44,17 +40,13 @@ MAX_HEAD = 64 << 20
 PATIENCE = 30
 """Seconds for the head of a request, and for its body."""
 
-SCRIPTS = ("fields", "charts", "answer", "panels", "view")
 
 ASSETS: Mapping[str, tuple[str, str]] = {
     "": ("view/page/view.html", "text/html"),
-    "view.css": ("view/page/view.css", "text/css"),
+    **{f"{name}.css": (f"view/page/{name}.css", "text/css") for name in STYLES},
     **{f"{name}.js": (f"view/page/{name}.js", "text/javascript") for name in SCRIPTS},
-    "drawing.css": ("pages/templates/drawing.css", "text/css"),
-    "drawing.js": ("pages/templates/drawing.js", "text/javascript"),
-    "network.js": ("pages/templates/network.js", "text/javascript"),
 }
-"""The files of the page; the last three are also those of reports."""
+"""The files of the page."""
 
 HEADERS = {
     "content-security-policy": (
@@ -69,6 +61,17 @@ HEADERS = {
 }
 
 
+def with_headers(send: Send) -> Send:
+    """`send` with HEADERS on the response."""
+
+    async def guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] += [(name.encode(), text.encode()) for name, text in HEADERS.items()]
+        await send(message)
+
+    return guarded
+
+
 class Guard:
     """Answers only requests from this machine's own page: by token, Host and Origin."""
 
@@ -78,17 +81,11 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with HEADERS on its response, or refuse it."""
-
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] += [(name.encode(), text.encode()) for name, text in HEADERS.items()]
-            await send(message)
-
         if scope["type"] != "http":
             return
         refused = self._refused(Request(scope))
         inner = self.inner if refused is None else PlainTextResponse(refused, status_code=403)
-        await inner(scope, receive, guarded)
+        await inner(scope, receive, with_headers(send))
 
     def _refused(self, request: Request) -> str | None:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
@@ -101,8 +98,12 @@ class Guard:
         return None
 
 
-def application(token: str, port: int, specs: Specs) -> ASGIApp:
-    """The application."""
+Answering = Callable[[Request, str], Awaitable[Response]]
+"""What answers a request for the question of a name."""
+
+
+def page_routes(prefix: str, answering: Answering, options: Mapping[str, Any]) -> list[Route]:
+    """The routes of the page, its catalogue with further `options` of the server, and its questions."""
 
     async def asset(request: Request) -> Response:
         name = request.path_params.get("name", "")
@@ -111,67 +112,50 @@ def application(token: str, port: int, specs: Specs) -> ASGIApp:
         path, kind = ASSETS[name]
         return Response((files("roofline.reports") / path).read_bytes(), media_type=kind)
 
-    async def options(_: Request) -> Response:
-        return JSONResponse(await run_in_threadpool(catalogue))
+    async def offered(_: Request) -> Response:
+        return JSONResponse({**await run_in_threadpool(catalogue), **options})
 
-    async def document(request: Request) -> Response:
-        found = {**ANSWERS, **EXPORTS}.get(request.path_params["name"])
-        if found is None:
-            return JSONResponse({"error": "there is no such question"}, status_code=404)
-        return await _answered(request, lambda body: found(msgspec.json.decode(body, type=Question), specs), specs)
+    async def asked(request: Request) -> Response:
+        name = request.path_params.get("name", CHECKPOINT)
+        if name not in QUESTIONS:
+            return response_of(refusal("there is no such question", 404))
+        try:
+            return await answering(request, name)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except RooflineError as error:
+            return response_of(refusal(str(error)))
 
-    async def checkpoint(request: Request) -> Response:
-        name, size = (request.query_params.get(key, "") for key in ("name", "size"))
-
-        def held(head: bytes) -> dict[str, str]:
-            return specs.checkpoint(name, int(size) if size.isdecimal() and len(size) < 20 else 0, head)
-
-        return await _answered(request, held, specs, MAX_HEAD)
-
-    routes = [
-        Route("/{token}/", asset),
-        Route("/{token}/catalogue", options),
-        Route("/{token}/checkpoint", checkpoint, methods=["POST"]),
-        Route("/{token}/{name}", asset),
-        Route("/{token}/ask/{name}", document, methods=["POST"]),
+    return [
+        Route(f"{prefix}/", asset),
+        Route(f"{prefix}/catalogue", offered),
+        Route(f"{prefix}/{CHECKPOINT}", asked, methods=["POST"]),
+        Route(f"{prefix}/{{name}}", asset),
+        Route(f"{prefix}/ask/{{name}}", asked, methods=["POST"]),
     ]
+
+
+def application(token: str, port: int, specs: Specs) -> ASGIApp:
+    """The application for this machine alone."""
+
+    async def answering(request: Request, name: str) -> Response:
+        most = MAX_HEAD if name == CHECKPOINT else 2 * MAX_BYTES
+        query = dict(request.query_params)
+        return response_of(await run_in_threadpool(reply, specs, name, await body_of(request, most), query))
+
+    routes = page_routes("/{token}", answering, {"shared": False, "head": MAX_HEAD})
     return Guard(Starlette(routes=routes), token, port)
 
 
-async def _answered(
-    request: Request, answer: Callable[[bytes], Any], specs: Specs, most: int = 2 * MAX_BYTES
-) -> Response:
-    """The answer to a body of at most `most` bytes as JSON; a user error is a sentence with status 422."""
-
-    def guarded(body: bytes) -> Any:
-        with specs.guarded():
-            return answer(body)
-
-    try:
-        found = await run_in_threadpool(guarded, await _body(request, most))
-        return Response(_json(found), media_type="application/json")
-    except RooflineError as error:
-        message = " ".join(specs.plain(str(error)).split())
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        message = f"this is not a question: {error}"
-    except OSError as error:
-        message = specs.plain(system_error(error))
-    except ClientDisconnect:
-        return Response(status_code=400)
-    except Exception:
-        traceback.print_exc(file=sys.stderr)
-        return JSONResponse({"error": "an error of the program; the terminal shows it"}, status_code=500)
-    return JSONResponse({"error": message}, status_code=422)
+def response_of(found: Reply) -> Response:
+    """The response of a reply; what is for the operator goes to the terminal."""
+    if found.trouble:
+        sys.stderr.write(found.trouble)
+    return Response(found.text, status_code=found.status, media_type="application/json")
 
 
-def _json(answer: dict[str, Any]) -> str:
-    try:
-        return json.dumps(answer, allow_nan=False, ensure_ascii=False)
-    except ValueError:
-        return as_json(answer)  # raises the error that names the figure
-
-
-async def _body(request: Request, most: int) -> bytes:
+async def body_of(request: Request, most: int) -> bytes:
+    """The body of a request, of at most `most` bytes and in PATIENCE seconds; raises RooflineError."""
     parts, length = [], 0
     try:
         async with asyncio.timeout(PATIENCE):
@@ -214,22 +198,29 @@ class Patient(H11Protocol):
             self.transport.close()
 
 
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises RooflineError if the port is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Connections inherit it; with Nagle's algorithm a body waits 40 ms for the ACK of its headers.
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        found.bind((host, port))
+        found.listen()  # a browser that opens now waits for the server
+    except (OSError, OverflowError) as error:
+        found.close()
+        reason = error.strerror if isinstance(error, OSError) else "no port"
+        raise RooflineError(f"cannot listen on port {port}: {reason}") from None
+    return found
+
+
 class Server:
     """The server on a port of this machine, bound and not yet serving."""
 
     def __init__(self, setup: Mapping[str, str], port: int = 0) -> None:
         """`setup`: the options that the page opens with. Raises RooflineError if the port is taken."""
-        self._socket = socket.socket()
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Connections inherit it; with Nagle's algorithm a body waits 40 ms for the ACK of its headers.
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.bind((LOOPBACK, port))
-            self._socket.listen()  # a browser that opens now waits for the server
-        except (OSError, OverflowError) as error:
-            self._socket.close()
-            reason = error.strerror if isinstance(error, OSError) else "no port"
-            raise RooflineError(f"cannot listen on port {port}: {reason}") from None
+        self._socket = bound_socket(LOOPBACK, port)
         self.token = secrets.token_urlsafe(24)
         self.port = int(self._socket.getsockname()[1])
         self.specs = Specs()

@@ -8,6 +8,7 @@ with a dot belong to the page.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ from shutil import rmtree
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
+import numpy as np
 import yaml
 from msgspec import Struct
 
@@ -25,12 +27,14 @@ from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.files import lock_folder, write_text
 from roofline.core.inputs import opened, read_text, restricted
-from roofline.scenario.options import OPTIONS, read_options
+from roofline.scenario.options import OPTIONS, STATIC, read_options
 from roofline.scenario.scenario import Scenario
+from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.hardware import Hardware, load_devices
 from roofline.specs.library import folders, spec_path
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_any, load_model, to_spec
+from roofline.verdict.plan import choose
 from roofline.whatif.command_line import command_words, option_texts
 
 Setup = Mapping[str, str]
@@ -100,20 +104,31 @@ class Read(Struct, frozen=True):
 class Specs:
     """Files of the specs in set-ups, in a temporary folder that `close` deletes."""
 
-    def __init__(self) -> None:
-        """Made after the page's command has read its options: the page may read the files that they name."""
-        _left()
-        self._folder = TemporaryDirectory(prefix=_PREFIX)
-        self._owned = ExitStack()
-        with suppress(OSError):  # no system of locks: its folder stays where it is killed
-            self._owned.callback(os.close, lock_folder(Path(self._folder.name)))
-        self._named = frozenset(os.path.realpath(path) for file in opened() for path in (file, file.parent))
-        self._folders = tuple(path.resolve() for path in (Path(self._folder.name), *folders()))
+    def __init__(self, folder: str | None = None, most: float = math.inf) -> None:
+        """Made after the page's command has read its options: the page may read the files that they name.
+
+        With a `folder`, which is another's, it may read none of them, and holds at most `most` bytes: the oldest go.
+        """
+        self._owned, self._most = ExitStack(), most
+        if folder is None:
+            _left()
+            folder = self._owned.enter_context(TemporaryDirectory(prefix=_PREFIX))
+            with suppress(OSError):  # no system of locks: its folder stays where it is killed
+                self._owned.callback(os.close, lock_folder(Path(folder)))
+        self.folder = folder
+        named = opened() if most == math.inf else ()
+        self._named = frozenset(os.path.realpath(path) for file in named for path in (file, file.parent))
+        self._folders = tuple(path.resolve() for path in (Path(folder), *folders()))
 
     def close(self) -> None:
         """Delete the files."""
-        self._folder.cleanup()
         self._owned.close()
+
+    def _made(self, path: Path) -> None:
+        """Make the folder of a new file, and room for it."""
+        if self._most < math.inf:
+            _trim(Path(self.folder), self._most)
+        path.parent.mkdir(parents=True, exist_ok=True)
 
     def read(self, setup: Setup) -> Read:
         """The scenario of a set-up. Raises RooflineError."""
@@ -137,9 +152,9 @@ class Specs:
         """The file of a text, in a folder of its own."""
         if len(text) > MAX_BYTES:
             raise RooflineError(f"{quote(name)} is larger than {MAX_BYTES >> 20} MiB, too large for a spec")
-        path = Path(self._folder.name, hashlib.sha256(text.encode()).hexdigest()[:16], _FOLDER, _safe(name))
+        path = Path(self.folder, hashlib.sha256(text.encode()).hexdigest()[:16], _FOLDER, _safe(name))
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._made(path)
             write_text(path, text)  # whole at once: another question may read it
         return path
 
@@ -151,8 +166,8 @@ class Specs:
         if Path(name).suffix.lower() != ".gguf" or not len(head) <= size <= MAX_CHECKPOINT:
             raise RooflineError(f"{quote(name)} is no GGUF file")
         digest = hashlib.sha256(head + str(size).encode()).hexdigest()[:16]
-        path = Path(self._folder.name, digest, _FOLDER, _safe(name))
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = Path(self.folder, digest, _FOLDER, _safe(name))
+        self._made(path)
         with _kept_if_read(path):
             path.write_bytes(head)
             os.truncate(path, size)
@@ -161,7 +176,7 @@ class Specs:
     def _held(self, text: str) -> Path:
         """The checkpoint that `model.file` names."""
         found = re.fullmatch(r"([0-9a-f]{16})/([\w.+-]+)", text)
-        path = None if found is None else Path(self._folder.name, found[1], _FOLDER, found[2])
+        path = None if found is None else Path(self.folder, found[1], _FOLDER, found[2])
         if path is None or not path.is_file():
             raise RooflineError(f"the server that held {quote(text.rpartition('/')[2])} has ended: drop the file again")
         return path
@@ -180,7 +195,7 @@ class Specs:
 
     def plain(self, message: str) -> str:
         """A message with the bare names of the files."""
-        return re.sub(rf"{re.escape(self._folder.name)}/\w+/{_FOLDER}/", "", message)
+        return re.sub(rf"{re.escape(self.folder)}/\w+/{_FOLDER}/", "", message)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -195,12 +210,27 @@ class Specs:
             raise RooflineError(f"the page reads no files of this machine: drop {quote(path.name)} on it")
 
 
-def first_setup(options: Mapping[str, Any]) -> dict[str, str]:
-    """The set-up of the options of a command, with the text of their spec files. Raises RooflineError.
+def opening(options: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, str]:
+    """The set-up that answers `roofline MODEL HW` with these options and this load. Raises RooflineError.
 
-    A checkpoint stays a path, which the page may read.
+    Users are its batch, and what is not said is chosen, as there; what does not fit stays as it was asked.
     """
-    scenario = Scenario(**options)
+    given = dict(options)
+    users = load.get("concurrency")
+    if users is not None and (given.get("batch") is not None or load.get("rate") is not None):
+        raise RooflineError("users, a batch and a rate are three loads: give one of them")
+    static = {name: given.pop(name) for name in STATIC if name in given}
+    static |= {} if users is None else {"batch": LOAD_OPTIONS["concurrency"].number(users)}
+    asked = Scenario(**given)
+    plan = choose(asked, int(np.max(static.get("batch", 1))))
+    scenario = plan.scenario if plan.fits else asked
+    keys = {"rate": "asked.rate", "ttft": "goal.ttft", "tpot": "goal.tpot", "prefix_hits": "load.hits"}
+    told = {key: str(load[name]) for name, key in keys.items() if load.get(name) is not None}
+    return setup_of(scenario.with_(**static)) | told
+
+
+def setup_of(scenario: Scenario) -> dict[str, str]:
+    """The set-up of a scenario, with the text of its spec files; a checkpoint stays a path. Raises RooflineError."""
     found = option_texts(scenario)
     for option, package in (("model", "modelspecs"), ("hw", "hwspecs")):
         path = spec_path(found[option], package)
@@ -208,6 +238,27 @@ def first_setup(options: Mapping[str, Any]) -> dict[str, str]:
             spec = scenario.model if option == "model" else scenario.hardware
             found |= {option: spec.name, f"{option}.spec": _text(path, spec)}
     return found
+
+
+MOST_HELD = 2000
+"""Files that a folder with a limit holds at most."""
+
+
+def _trim(folder: Path, most: float) -> None:
+    """Delete the oldest files of a folder until it has room for another: half of `most` bytes, and of their number."""
+    found = []
+    for own in folder.iterdir():
+        with suppress(OSError):  # another process deletes too
+            sizes = [file.stat().st_blocks * 512 for file in own.glob(f"{_FOLDER}/*")]  # those of a sparse file's data
+            found.append((own.stat().st_mtime, own, sum(sizes)))
+    total, count = sum(size for _, _, size in found), len(found)
+    if total < most and count < MOST_HELD:
+        return
+    for _, own, size in sorted(found):
+        if total < most / 2 and count < MOST_HELD / 2:
+            return
+        rmtree(own, ignore_errors=True)
+        total, count = total - size, count - 1
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def _stored_bytes(sections: Iterable[Section], role: Role) -> Size:
     return total(tensor.stored_elements * (count * tensor.format.bytes) for tensor, count in stored)
 
 
-def _stage_sections(graph: Network, layers: Stages) -> list[list[Section]]:
+def stage_sections(graph: Network, layers: Stages) -> list[list[Section]]:
     """The sections of each pipeline stage: its layers, and the ends on the first and last stage."""
     if not layers:
         return [list(graph.sections)]
@@ -105,7 +105,7 @@ def pipeline_stages(model: Model, parallel: Parallelism) -> Stages:
 @lru_cache(maxsize=512)
 def weight_bytes(graph: Network, layers: Stages = ()) -> float:
     """Bytes of all stored weights, on the fullest device of a pipeline with stages `layers`."""
-    return max(float(_stored_bytes(part, Role.WEIGHT).evaluate({})) for part in _stage_sections(graph, layers))
+    return max(float(_stored_bytes(part, Role.WEIGHT).evaluate({})) for part in stage_sections(graph, layers))
 
 
 def _reference(model: Model) -> Network:
@@ -160,7 +160,7 @@ def _active_share(model: Model, tensor: Tensor) -> float:
 @lru_cache(maxsize=512)
 def _resident_rows(graph: Network, role: Role, layers: Stages) -> Any:
     """Stored bytes of a role: monomials, and one row of coefficients for each distinct stage."""
-    sizes = list(dict.fromkeys(_stored_bytes(part, role) for part in _stage_sections(graph, layers)))
+    sizes = list(dict.fromkeys(_stored_bytes(part, role) for part in stage_sections(graph, layers)))
     monomials = monomials_of(sizes)
     return monomials, coefficient_rows(sizes, monomials)
 
@@ -171,6 +171,14 @@ def resident_bytes(graph: Network, role: Role, step: Step, layers: Stages = ()) 
     if not monomials:
         return np.zeros(max(1, math.prod(step.shape)))
     return (rows @ monomial_values(monomials, step, graph)).max(axis=0)
+
+
+def section_bytes(graph: Network, section: Section, role: Role, step: Step) -> float:
+    """Bytes of a role in the layers of a section after a forward pass of one workload."""
+    size = _stored_bytes([section], role)
+    monomials = monomials_of([size])
+    values = coefficient_rows([size], monomials) @ monomial_values(monomials, step, graph) if monomials else [0.0]
+    return float(np.ravel(values)[0])
 
 
 def kv_bytes_per_token(model: Model, precision: Precision, parallel: Parallelism = SINGLE) -> float:

@@ -233,7 +233,10 @@ def place(network: Network, hardware: Hardware, nodes: Nodes = ONE_NODE, offload
     works = [_work(part.ops, chosen) for part, chosen in zip(network.sections, arithmetic, strict=True)]
     ops = network.ops
     chosen = tuple(format for part in arithmetic for format in part)
-    peaks, vector = [hardware.matrix_peak(format) if format else None for format in chosen], hardware.vector_peak
+    peaks, vector = (
+        [_roof(op, format, hardware) for (op, _, _), format in zip(ops, chosen, strict=True)],
+        hardware.vector_peak,
+    )
     monomials, coefficients = _counted(concatenate(works), [op for op, _, _ in ops], peaks, hardware, nodes, offload)
     return Placement(
         network=network,
@@ -246,6 +249,14 @@ def place(network: Network, hardware: Hardware, nodes: Nodes = ONE_NODE, offload
         counts=np.array([count for _, count, _ in ops], dtype=np.float64),
         nodes=nodes,
     )
+
+
+def _roof(op: Op, arithmetic: str | None, hardware: Hardware) -> float | None:
+    """The peak of the matrix units for an operator; None without matrix FLOPs."""
+    if arithmetic is None:
+        return None
+    weights = (tensor for tensor in op.operands if tensor.role is Role.WEIGHT)
+    return hardware.matrix_roof(arithmetic, any(tensor.format.arithmetic != arithmetic for tensor in weights))
 
 
 @lru_cache(maxsize=4096)

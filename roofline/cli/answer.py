@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roofline.cli.options import AnswerFormat, FormatOption, ModelArgument, OutputOption, print_answer
+from roofline.cli.options import AnswerFormat, FormatOption, ModelArgument, OutputOption, print_answer, say
 from roofline.cli.scenario_options import LOAD_PARAMETERS, SCENARIO_OPTIONS, with_scenario_options
 from roofline.core.errors import RooflineError
 from roofline.scenario.options import STATIC
@@ -64,4 +64,5 @@ def answer(
     load = {"concurrency": concurrency, "rate": rate, "ttft": ttft, "tpot": tpot, "prefix_hits": prefix_hits}
     given: dict[str, Any] = read_options({"model": model, **options})
     print_answer(find(**given, **load), format, output)
-    taken()  # the answer says what was read of the names
+    for sentence in taken(ambiguous=True):  # of others the answer says what was read
+        say(f"roofline: {sentence}", err=True)

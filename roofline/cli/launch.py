@@ -10,7 +10,7 @@ import typer
 
 from roofline.cli.options import emit, say
 from roofline.cli.scenario_options import scenario_command
-from roofline.launch.table import BORROWED, SERVERS
+from roofline.launch.table import SERVERS
 from roofline.scenario.options import STATIC
 
 
@@ -46,11 +46,11 @@ def launch(
     """
     from roofline.core.files import write_together
     from roofline.launch.bundle import launch as bundle
-    from roofline.whatif.axes import load_values
+    from roofline.serving.options import load_values
 
     name, at, version = (engine or "").partition("@")
     if name:
-        scenario = scenario.with_(engine=f"{BORROWED.get(name, name)}{at}{version}")
+        scenario = scenario.with_(engine=f"{name}{at}{version}")
     for option in ("concurrency", "rate"):
         if load[option] is not None:
             load[option] = load_values(option, load[option])

@@ -108,6 +108,15 @@ class LazyCommands(Mapping[str, Any]):
         return len(COMMANDS)
 
 
+def _with_hub(args: list[str]) -> list[str]:
+    """The arguments without `--hub`, which every command takes at any place."""
+    end = args.index("--") if "--" in args else len(args)
+    if "--hub" not in args[:end]:
+        return args
+    os.environ["ROOFLINE_HUB"] = "1"
+    return [arg for index, arg in enumerate(args) if index >= end or arg != "--hub"]
+
+
 class Program(TyperGroup):
     """The group of all commands. Typer alone would import all of them for each call: a tenth of a short call's time."""
 
@@ -117,6 +126,7 @@ class Program(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """`MODEL HW [OPTIONS]` without the name of a command is `answer MODEL HW [OPTIONS]`."""
+        args = _with_hub(args)
         if args and args[0] == "--help-all":  # of all commands there is no more
             args = ["--help"]
         if args and args[0] not in COMMANDS and args[0] not in OWN_OPTIONS and not get_close_matches(*_near(args[0])):
@@ -158,6 +168,10 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
+    hub: Annotated[
+        bool,
+        typer.Option("--hub", help="Read repositories without a bundled spec from the Hugging Face hub (any command)."),
+    ] = False,
 ) -> None:
     pass
 
@@ -171,6 +185,8 @@ def main() -> None:
     """Run the command line: a user error prints one sentence on stderr and exits with status 2, without a traceback."""
     gc.set_threshold(GC_THRESHOLD)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # skips a search of all installed packages
+    # Matrices are of hundreds of rows: threads cost more than they save, on a busy machine several times as much.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     atexit.register(_skip_final_collection)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ from roofline.cli.options import (
     rendered,
 )
 from roofline.cli.scenario_options import (
+    SESSION_PARAMETERS,
     DisaggregationOption,
     TpotOption,
     TtftOption,
@@ -33,6 +35,7 @@ from roofline.cli.scenario_options import (
     scenario_command,
 )
 from roofline.core.errors import RooflineError
+from roofline.serving.sessions.options import SESSION_OPTIONS
 
 if TYPE_CHECKING:
     from roofline.scenario.scenario import Scenario
@@ -77,6 +80,7 @@ class Question(StrEnum):
     MAX_CONTEXT = "max-context"
     MAX_RATE = "max-rate"
     MAX_CONCURRENCY = "max-concurrency"
+    MAX_SESSIONS = "max-sessions"
     MIN_GPUS = "min-gpus"
     MIN_MEMORY = "min-memory"
     MIN_BANDWIDTH = "min-bandwidth"
@@ -97,11 +101,16 @@ FLAGS = {
     "other": "--against",
     "chips": "--no-chips",
     **{name: f"--{name.replace('_', '-')}" for name in ("at", "metric", "ttft", "tpot", "total", "tokens_per_s")},
+    **{name: option.flag for name, option in SESSION_OPTIONS.items()},
 }
 """The flags by the argument of a question."""
 
 
-@scenario_command
+SHAPE = {name: entry for name, entry in SESSION_PARAMETERS.items() if name not in ("sessions", "session_rate")}
+"""What sessions are like, and their cache: for max-sessions."""
+
+
+@partial(scenario_command, keywords=SHAPE)
 def solve(
     question: Annotated[Question, typer.Argument(metavar="QUESTION", help=f"{', '.join(Question)}.")],
     scenario: Scenario,
@@ -126,6 +135,7 @@ def solve(
     disaggregation: DisaggregationOption = None,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
+    **session: Any,
 ) -> None:
     """Find the setting that just meets latency targets.
 
@@ -138,10 +148,11 @@ def solve(
     taken = signature(ask).parameters
     limits = {"ttft": ttft, "tpot": tpot, "total": total, "tokens_per_s": tokens_per_s}
     further = {"fits": not ignore_memory, "at": at.value, "metric": str(metric), "pools": disaggregation}
-    options: dict[str, Any] = {**limits, **further, "other": against, "chips": None if chips else ()}
+    options: dict[str, Any] = {**limits, **further, **session, "other": against, "chips": None if chips else ()}
     given = {name: value for name, value in options.items() if value != USUAL.get(name)}
     for name in given:
-        if name not in taken and ("limits" not in taken or name not in solver.TargetOptions.__annotations__):
+        many = solver.TargetOptions.__annotations__ if "limits" in taken else SHAPE if "options" in taken else ()
+        if name not in taken and name not in many:
             raise RooflineError(f"{question} does not take {FLAGS[name]}")
     if question is Question.BREAK_EVEN:
         if against is None:

@@ -15,6 +15,7 @@ from roofline.core.errors import RooflineError, quote
 from roofline.core.options import Kind, Option
 from roofline.scenario.options import FORMATS, KERNELS, NEEDED, OPTIONS, of_group, read_options
 from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.sessions.options import SESSION_OPTIONS
 
 if TYPE_CHECKING:
     from roofline.scenario.scenario import Scenario
@@ -52,6 +53,11 @@ LOAD_PARAMETERS: Mapping[str, inspect.Parameter] = {
 }
 """The options of a load likewise."""
 
+SESSION_PARAMETERS: Mapping[str, inspect.Parameter] = {
+    entry.name: entry for entry in map(_parameter, SESSION_OPTIONS.values())
+}
+"""The options of sessions likewise."""
+
 PromptOption: Any = SCENARIO_OPTIONS["prompt"].annotation
 GenerateOption: Any = SCENARIO_OPTIONS["generate"].annotation
 TtftOption: Any = LOAD_PARAMETERS["ttft"].annotation
@@ -60,12 +66,16 @@ PrefixHitsOption: Any = LOAD_PARAMETERS["prefix_hits"].annotation
 DisaggregationOption: Any = LOAD_PARAMETERS["disaggregation"].annotation
 
 
-def scenario_command(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+def scenario_command(
+    command: Callable[..., None],
+    without: Collection[str] = (),
+    keywords: Mapping[str, inspect.Parameter] = LOAD_PARAMETERS,
+) -> Callable[..., None]:
     """`command(..., scenario, ...)` as a command with the options of a scenario in the place of `scenario`.
 
-    Those of a load follow where it has further keywords. Options `without` are not offered and have their defaults; the
-    command may have its own of these names. A command with axes (`over`) takes the mapping of option values as
-    `scenario`, of which none is required.
+    Those of a load, or other `keywords`, follow where it has further keywords. Options `without` are not offered and
+    have their defaults; the command may have its own of these names. A command with axes (`over`) takes the mapping of
+    option values as `scenario`, of which none is required.
     """
     own = inspect.signature(command, eval_str=True, locals={"Scenario": Any}).parameters.values()
     varied = any(entry.name == "over" for entry in own)
@@ -82,7 +92,7 @@ def scenario_command(command: Callable[..., None], without: Collection[str] = ()
         read = read_options({entry.name: given.pop(entry.name) for entry in kept})
         command(scenario=read if varied else Scenario(**read), **given)
 
-    load = LOAD_PARAMETERS.values() if any(entry.kind is inspect.Parameter.VAR_KEYWORD for entry in own) else ()
+    load = keywords.values() if any(entry.kind is inspect.Parameter.VAR_KEYWORD for entry in own) else ()
     plain = (entry for entry in own if entry.kind is not inspect.Parameter.VAR_KEYWORD)
     spread = [inner for entry in plain for inner in ((*kept, *load) if entry.name == "scenario" else (entry,))]
     command_line: Callable[..., None] = with_parameters(run, spread)

@@ -13,6 +13,7 @@ from roofline.cli.scenario_options import scenario_command, with_parameters
 from roofline.core.errors import RooflineError, needs_extra
 from roofline.core.options import names_in
 from roofline.scenario.options import OPTIONS, STATIC
+from roofline.specs.engine_versions import split_name
 
 if TYPE_CHECKING:
     from roofline.scenario.scenario import Scenario
@@ -68,6 +69,7 @@ def _server(
     output = int(OPTIONS["generate"].number(generate))
     most = measuring.DEFAULT_CONCURRENCY if concurrency is None else concurrency
     limits = Limits(requests, 60 * minutes, answer=max(10 * timeout, 60.0))
+    _check_apart(scenario.given("engine"), fit)
     document = measuring.measure_server(
         measuring.Target(url, api, served_model, key_env, proxy),
         scenario,
@@ -76,6 +78,15 @@ def _server(
         fit,
     )
     print_document(document, server_blocks(document), format, None)
+
+
+def _check_apart(engine: object, fit: Path | None) -> None:
+    """Raise RooflineError where the fitted profile would replace the one that the scenario has."""
+    path = Path(split_name(engine)[0]) if isinstance(engine, str) else None
+    if fit is not None and path is not None and path.exists() and fit.exists() and path.samefile(fit):
+        raise RooflineError(
+            f"{fit} is the profile that the scenario has: write the fitted one to another file", options=["fit"]
+        )
 
 
 def _with_model_option(command: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from roofline.cli.options import FORMAT, AnswerFormat, OutputFormat, OutputOption, emit, print_document
-from roofline.cli.scenario_options import scenario_command
+from roofline.cli.scenario_options import LOAD_PARAMETERS, SESSION_PARAMETERS, scenario_command
 from roofline.scenario.options import OPTIONS, STATIC
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from roofline.serving.curve import Curve
 
 
-@partial(scenario_command, without=STATIC)
+@partial(scenario_command, without=STATIC, keywords={**LOAD_PARAMETERS, **SESSION_PARAMETERS})
 def serve(
     scenario: Any,
     over: Annotated[
@@ -34,16 +34,17 @@ def serve(
     """Predict a deployment under load: latency, throughput and cost.
 
     TTFT, TPOT and E2E latency at mean, p50, p95 and p99, throughput per device and per user, goodput within targets,
-    cost: at each number of requests in flight or rate of arrivals, in steady state or request by request.
+    cost: at each number of requests in flight or rate of arrivals, in steady state or request by request. With
+    --sessions: of sessions of many turns, with a simulated prefix cache and its tiers.
     """
+    session = {name: load.pop(name) for name in SESSION_PARAMETERS}
+    if any(value is not None for value in session.values()):
+        _serve_sessions(scenario, session, load, over, format, output)
+        return
     from roofline import Scenario
     from roofline.reports.documents import serving as page
     from roofline.serving.curve import serve as run
-    from roofline.whatif.axes import combinations, load_values
-
-    for name in ("concurrency", "rate"):
-        if load[name] is not None:
-            load[name] = load_values(name, load[name])
+    from roofline.whatif.axes import combinations
 
     def served(varied: Mapping[str, Any]) -> Curve:
         return run(Scenario.varied(scenario, varied), **load)
@@ -57,3 +58,44 @@ def serve(
         emit(page.as_csv(document), output)
         return
     print_document(document, page.serving_blocks(document), AnswerFormat(format), output)
+
+
+def _serve_sessions(
+    scenario: Any,
+    session: dict[str, Any],
+    load: Mapping[str, Any],
+    over: list[str] | None,
+    format: OutputFormat,
+    output: Any,
+) -> None:
+    """The command for sessions of many turns."""
+    from roofline import Scenario
+    from roofline.core.errors import RooflineError
+    from roofline.reports.documents import sessions as page
+    from roofline.serving.curve import targets_of
+    from roofline.serving.options import LOAD_OPTIONS
+    from roofline.serving.sessions.options import SESSION_OPTIONS
+    from roofline.serving.sessions.served import serve_sessions
+    from roofline.whatif.axes import axis_of
+
+    kept = ("ttft", "tpot", "simulate", "seed")
+    if others := [LOAD_OPTIONS[name].flag for name, value in load.items() if value is not None and name not in kept]:
+        raise RooflineError(f"{' and '.join(others)} and sessions are two kinds of load: give one of them")
+    if over:
+        raise RooflineError("--over has no sessions yet: ask for one deployment at a time")
+    for name in ("sessions", "session_rate"):
+        if session[name] is not None:
+            session[name] = list(axis_of(SESSION_OPTIONS[name], session[name]).values)
+    read = {name: LOAD_OPTIONS[name].read(load[name]) for name in kept}
+    curve = serve_sessions(
+        Scenario(**scenario),
+        targets=targets_of(read["ttft"], read["tpot"]),
+        simulate=read["simulate"],
+        seed=read["seed"] or 0,
+        **session,
+    )
+    document = page.sessions_document(curve)
+    if format is OutputFormat.CSV:
+        emit(page.as_csv(document), output)
+        return
+    print_document(document, page.sessions_blocks(document), AnswerFormat(format), output)

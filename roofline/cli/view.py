@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.cli.scenario_options import with_scenario_options
-from roofline.core.errors import needs_extra
+from roofline.cli.answer import RateOption, UsersOption
+from roofline.cli.scenario_options import PrefixHitsOption, TpotOption, TtftOption, with_scenario_options
+from roofline.core.errors import RooflineError, needs_extra
 from roofline.scenario.options import read_options
 
 DEFAULTS = {"model": "llama-3.1-8b", "hw": "h100-sxm"}
@@ -17,25 +18,61 @@ DEFAULTS = {"model": "llama-3.1-8b", "hw": "h100-sxm"}
 @with_scenario_options
 def view(
     model: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="The model that the page opens with, as for analyze.")
+        str | None, typer.Argument(metavar="MODEL", help="The model that the page opens with, as for analyze.")
     ] = None,
-    port: Annotated[int, typer.Option(help="The port on this machine. [default: any free one]")] = 0,
+    hardware: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="HW", help="Hardware, also with a count: 2x4090, 8xH200.", show_default=False),
+    ] = None,
+    concurrency: UsersOption = None,
+    rate: RateOption = None,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    prefix_hits: PrefixHitsOption = None,
+    port: Annotated[
+        int | None, typer.Option(help="The port. [default: any free one; 8000 with --shared]", show_default=False)
+    ] = None,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Serve a team: any address, bounded work for each client, no files.")
+    ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="With --shared: where it listens. [default: 0.0.0.0]", show_default=False),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --shared: processes that answer. [default: one a core]", show_default=False),
+    ] = None,
     **options: Any,
 ) -> None:
     """Explore scenarios on a live page in the browser.
 
-    Every option of analyze is a field of the page; the figures, the rooflines, the network, comparisons, advice and
-    serving under load follow at once. The server answers only this machine, and ends on Ctrl-C.
+    It opens on the answer of `roofline MODEL HW`, also under a load. Every option of analyze is a field of the page;
+    the verdict, the figures, the rooflines, comparisons, advice and launch files follow at once. The server answers
+    only this machine, or with --shared everyone who reaches it, and ends on Ctrl-C.
     """
-    from roofline.reports.view.setups import first_setup
+    from roofline.reports.view.setups import opening
 
     with needs_extra("view"):
+        from roofline.reports.view.hosted import EVERYWHERE, PORT, SharedServer
         from roofline.reports.view.server import Server
+    if not shared and (listen is not None or workers is not None):
+        name = "workers" if listen is None else "listen"
+        raise RooflineError(f"{name} is for --shared: without it the page answers this machine alone", options=[name])
+    if hardware and options.get("hw") is not None:
+        raise RooflineError("the hardware is given twice", options=["hw"])
+    options["hw"] = " ".join(hardware or ()) or options.get("hw")
     given = {name: value for name, value in {"model": model, **options}.items() if value not in (None, [])}
-    server = Server(first_setup(read_options({**DEFAULTS, **given})), port)
+    load = {"concurrency": concurrency, "rate": rate, "ttft": ttft, "tpot": tpot, "prefix_hits": prefix_hits}
+    setup = opening(read_options({**DEFAULTS, **given}), load)
+    server = (
+        SharedServer(setup, listen or EVERYWHERE, PORT if port is None else port, workers)
+        if shared
+        else Server(setup, port or 0)
+    )
     typer.echo(f"{server.address}\nCtrl-C ends it.")
-    if open_:
+    if open_ and not shared:
         typer.launch(server.address)
     try:
         server.run()

@@ -50,6 +50,10 @@ class SpecError(RooflineError):
         super().__init__(f"{where if where.isprintable() else quote(where, 200)}: {problem}", options=options)
 
 
+class InexpressibleError(SpecError):
+    """A valid file of an architecture that the records of a spec cannot express."""
+
+
 class UnsupportedError(RooflineError):
     """A well-formed request that the simulator does not support."""
 

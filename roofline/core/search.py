@@ -41,26 +41,49 @@ def bracket_root(
     relative: float = 0.0,
     absolute: float = 0.0,
 ) -> tuple[float, float]:
-    """A bracket of the root of `excess`, no wider than `absolute` + `relative` * its upper end.
+    """A bracket of the root of `excess`, as of `bracket_roots`, of plain numbers."""
+
+    def one(place: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.array([excess(float(place[0]))])
+
+    left, right, under, over = (np.array([float(each)]) for each in (low, high, below, above))
+    start, stop = bracket_roots(one, left, right, under, over, relative, absolute)
+    return float(start[0]), float(stop[0])
+
+
+def bracket_roots(
+    excess: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+    below: NDArray[np.float64],
+    above: NDArray[np.float64],
+    relative: float = 0.0,
+    absolute: float = 0.0,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Brackets of roots of `excess` side by side, each no wider than `absolute` + `relative` * its upper end.
 
     `below` = excess(low) <= 0 and `above` = excess(high) > 0; the returned ends keep these signs. Regula falsi with the
     Illinois rule (the value of an end that stays is halved) needs about half of the evaluations of bisection, which
     is the fallback where a value is not finite.
     """
-    kept = 0
+    kept = np.zeros(low.size)
     for step in count(1):
         width = absolute + relative * high
-        if high - low <= width:
+        wide = high - low > width
+        if not wide.any():
             return low, high
-        bisect = step % BISECTION_PERIOD == 0 or not math.isfinite(above - below) or above <= below
-        middle = low + (high - low) * (0.5 if bisect else below / (below - above))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            bisect = (step % BISECTION_PERIOD == 0) | ~np.isfinite(above - below) | (above <= below)
+            middle = low + (high - low) * np.where(bisect, 0.5, below / (below - above))
         # At least half the tolerance from either end, so that the other end converges too.
-        middle = min(max(middle, low + width / 2), high - width / 2)
+        middle = np.where(wide, np.minimum(np.maximum(middle, low + width / 2), high - width / 2), low)
         found = excess(middle)
-        if found > 0:
-            high, above, below, kept = middle, found, below / (2 if kept > 0 else 1), 1
-        else:
-            low, below, above, kept = middle, found, above / (2 if kept < 0 else 1), -1
+        over, under = wide & (found > 0), wide & ~(found > 0)
+        below, above = (
+            np.where(over, below / np.where(kept > 0, 2, 1), np.where(under, found, below)),
+            np.where(under, above / np.where(kept < 0, 2, 1), np.where(over, found, above)),
+        )
+        low, high, kept = np.where(under, middle, low), np.where(over, middle, high), np.where(over, 1, -1)
     raise AssertionError("unreachable")
 
 

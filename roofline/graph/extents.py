@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.graph.size import Size, symbol
-from roofline.specs.sublayers import Attention, LatentAttention
+from roofline.specs.sublayers import Attention, CompressedAttention, LatentAttention
 
 BATCH = symbol("batch")
 QUERIES = symbol("queries")
@@ -67,6 +67,9 @@ class Rule(Protocol):
 class AttentionMask(Struct, frozen=True):
     """The keys that the queries of a layer see, as `roofline.specs.model.Attention` describes them.
 
+    With a `ratio` they also see one entry for every `ratio` tokens of the sequence, all that are complete or the
+    `selected` best of them; without a window, entries alone.
+
     Sequence parallelism divides the queries in a `ring` of ranks through which all keys pass (ring attention), or the
     keys into `shards`. Either way the KV cache is divided among the ranks.
     """
@@ -80,11 +83,13 @@ class AttentionMask(Struct, frozen=True):
     ring: int = 1
     shards: int = 1
     chunk: int | None = None
+    ratio: int | None = None
 
     @property
     def suffix(self) -> str:
         """The suffix that distinguishes the extents of different masks."""
-        numbers = ((name, getattr(self, name)) for name in ("window", "extra", "chunk", "selected", "kept"))
+        names = ("window", "extra", "chunk", "selected", "kept", "ratio")
+        numbers = ((name, getattr(self, name)) for name in names)
         parts = [
             *(f"{name} {number}" for name, number in numbers if number),
             *([] if self.causal else ["bidirectional"]),
@@ -138,7 +143,7 @@ class AttentionMask(Struct, frozen=True):
             return (range(self.chunk, FARTHEST, self.chunk),)
         limits: list[int | range] = [self.kept] if self.kept is not None else []
         limits += [self.window + self.extra - 1] if self.window is not None else []
-        limits += [self.selected - 1] if self.selected is not None else []
+        limits += [self.selected * (self.ratio or 1) - 1] if self.selected is not None else []
         return tuple(limits)
 
     def values(self, step: Step) -> dict[str, Any]:
@@ -151,6 +156,8 @@ class AttentionMask(Struct, frozen=True):
         queries = queries * self.ring
         if self.chunk is not None:
             return self._chunked(self.chunk, queries, cached)
+        if self.ratio is not None:
+            return self._compressed(self.ratio, step)
         least, most = (np.minimum, np.maximum) if _is_array(queries, cached) else (min, max)
         if self.cross:
             return self._named(source, queries * source, source)
@@ -192,6 +199,21 @@ class AttentionMask(Struct, frozen=True):
             f"piece_keys{suffix}": seen / ranks if self.shards > 1 else seen,
         }
 
+    def _compressed(self, ratio: int, step: Step) -> dict[str, Any]:
+        """The extents over a window and over entries of `ratio` tokens: the t-th token sees t // ratio of them."""
+        queries, before = step.queries, step.cached
+        after, most = before + queries, math.inf if self.selected is None else self.selected
+        entries = np.floor(after / ratio)
+        pairs = _entries_seen(ratio, most, after) - _entries_seen(ratio, most, before)
+        keys, held = np.minimum(entries, queries * most), entries
+        if self.window is not None:
+            window = AttentionMask(window=self.window)
+            near = window.values(step)
+            keys, pairs, held = (
+                own + near[f"{name}{window.suffix}"] for own, name in ((keys, "keys"), (pairs, "pairs"), (held, "held"))
+            )
+        return self._named(keys, pairs, held)
+
     def _named(self, keys: Any, pairs: Any, held: Any) -> dict[str, Any]:
         ranks, suffix = self.ring * self.shards, self.suffix
         return {
@@ -209,6 +231,8 @@ def mask_of(
         return AttentionMask(cross=True, causal=False)
     window, chunk = attention.window, attention.chunk
     selected = attention.selected if attention.page is None or decode else None
+    if attention.indexer is not None:
+        selected = min(attention.indexer.selected, selected or attention.indexer.selected)
     if chunk is not None and (window, selected, attention.kept) != (None, None, None):
         # A technique limits the keys further: a window of the chunk's size is the upper bound.
         window, chunk = min(window or chunk, chunk), None
@@ -219,6 +243,23 @@ def mask_of(
 def mla_mask(attention: LatentAttention) -> AttentionMask:
     """The mask of MLA: with a DSA indexer, only the selected keys."""
     return AttentionMask(selected=attention.indexer.selected if attention.indexer else None)
+
+
+def compressed_masks(attention: CompressedAttention) -> tuple[AttentionMask, AttentionMask | None]:
+    """What DeepSeek-V4's attention reads, and what its indexer scores: all compressed entries, None without any."""
+    if attention.ratio is None:
+        return AttentionMask(window=attention.window), None
+    selected = None if attention.indexer is None else attention.indexer.selected
+    mask = AttentionMask(window=attention.window, selected=selected, ratio=attention.ratio)
+    return mask, AttentionMask(ratio=attention.ratio)
+
+
+def _entries_seen(ratio: int, most: float, tokens: Any) -> Any:
+    """Entries that the first `tokens` of a sequence see in all: sum over t of min(most, floor(t / ratio))."""
+    growing = np.minimum(tokens, ratio * most - 1)
+    whole = np.floor(growing / ratio)
+    seen = ratio * whole * (whole - 1) / 2 + whole * (growing - ratio * whole + 1)
+    return seen if math.isinf(most) else seen + most * (tokens - growing)
 
 
 def _within(chunk: int, tokens: Any) -> Any:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from roofline.core.checked import expect
 from roofline.graph.convention import Convention, viewer_inputs, viewer_ops
-from roofline.graph.extents import AttentionMask, Convolution, Rule, Scan, mask_of, mla_mask
+from roofline.graph.extents import AttentionMask, Convolution, Rule, Scan, compressed_masks, mask_of, mla_mask
 from roofline.graph.fusion import FUSIONS, apply_fusion, check_fusions
 from roofline.graph.layers.basic import Formats, activation, collective
 from roofline.graph.layers.embedding import embedding, head
@@ -18,14 +18,23 @@ from roofline.graph.layers.layer import layer_ops
 from roofline.graph.layers.mlp import neurons_of, pool_of
 from roofline.graph.layers.unet import unet_blocks
 from roofline.graph.op import Op, shared
-from roofline.graph.parallel import SINGLE, Collective, Parallelism, check_stages, rank_model
+from roofline.graph.parallel import SINGLE, Collective, Parallelism, check_stages, rank_model, with_copies
 from roofline.graph.rewrite import Rewrite
 from roofline.graph.size import ZERO, Size
 from roofline.graph.tensor import Tensor
 from roofline.specs.formats import Format
 from roofline.specs.model import Layer, Model
 from roofline.specs.precision import Precision
-from roofline.specs.sublayers import Attention, Hyena, LatentAttention, Mamba2, MixtureOfExperts, Mlp
+from roofline.specs.sublayers import (
+    Attention,
+    CompressedAttention,
+    Hyena,
+    LatentAttention,
+    Mamba2,
+    MixtureOfExperts,
+    Mlp,
+    Modules,
+)
 
 OVERLAP_BATCHES = 2
 """Micro-batches of two-batch overlap: one computes during the all-to-all of the other."""
@@ -118,8 +127,9 @@ def network(model: Model, precision: Precision, build: Build = PLAIN) -> Network
     if build.convention is Convention.LLM_VIEWER:
         model, precision = viewer_inputs(model, precision)
     check_stages(model, build.parallel)
-    graph = _stage(model, precision, replace(build, parallel=build.parallel.of_stage, bridge=None))
-    transfers = tuple(_send_receives(model.hidden, precision, build))
+    parallel = with_copies(build.parallel.of_stage, model)
+    graph = _stage(model, precision, replace(build, parallel=parallel, bridge=None))
+    transfers = tuple(_send_receives(model.hidden * model.streams, precision, build))
     return replace(graph, sections=graph.sections + transfers) if transfers else graph
 
 
@@ -152,8 +162,14 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
             rules.append(mask_of(layer.mixer, ring=ring, shards=shards, decode=build.decode))
             if layer.mixer.page is not None and build.decode:
                 rules.append(mask_of(layer.mixer, shards=shards))
+            if layer.mixer.indexer is not None:
+                rules.append(AttentionMask())
+        if isinstance(layer.mixer, Modules) and layer.mixer.attention is not None:
+            rules.append(mask_of(layer.mixer.attention, decode=build.decode))
         if isinstance(layer.mixer, LatentAttention):
             rules += [mla_mask(layer.mixer), *([AttentionMask()] if layer.mixer.own_indexer else [])]
+        if isinstance(layer.mixer, CompressedAttention):
+            rules += [mask for mask in compressed_masks(layer.mixer) if mask is not None]
         if isinstance(layer.mixer, Mamba2):
             rules.append(Scan(layer.mixer.chunk))
         if isinstance(layer.mixer, Hyena):
@@ -200,7 +216,8 @@ def _layer(layer: Layer, hidden: int, rotary: bool, formats: Formats, build: Bui
 
 @lru_cache(maxsize=512)
 def _head(model: Model, formats: Formats, every: bool, build: Build) -> tuple[Op, ...]:
-    return _transformed(head(model, _residual(model.hidden, formats.base), formats, every), model.hidden, build)
+    stream = _residual(model.hidden * model.streams, formats.base)
+    return _transformed(head(model, stream, formats, every), model.hidden, build)
 
 
 def _residual(hidden: int, base: Format) -> Tensor:

@@ -30,14 +30,38 @@ class Kind(StrEnum):
     SCAN = "scan"
     GATED_DELTA_RULE = "gated_delta_rule"
     TOP_K = "top_k"
+    INDEX = "index"
+    HYPER_CONNECTION = "hyper_connection"
+    KIMI_DELTA = "kimi_delta"
+    MAMBA2 = "mamba2"
+    CONVOLUTION = "convolution"
     COLLECTIVE = "collective"
+
+
+class Routed(Struct, frozen=True):
+    """The tokens that an all-to-all routes to experts: `tokens` of a rank, each with a row in `row_bytes`.
+
+    `plain_bytes` are those of a row before any quantization. A token has `top_k` of `experts`, on `reached` ranks in
+    `reached_nodes` nodes. `exchange` names the library's kernel ("" for the engine's own choice), `returns`: sums come
+    back to the ranks of the tokens.
+    """
+
+    tokens: Size
+    row_bytes: float
+    plain_bytes: float
+    top_k: int
+    experts: int
+    reached: float
+    reached_nodes: float
+    exchange: str = ""
+    returns: bool = False
 
 
 class Link(Struct, frozen=True):
     """The bytes that an operator sends to other devices, in `steps` sequential latencies, among `ranks` devices.
 
     The ranks lie within `reach` neighbouring devices, in one node or several. `collective` is None for several fused
-    collectives.
+    collectives. `routed` is what an all-to-all of expert parallelism sends.
     """
 
     bytes: Size
@@ -45,6 +69,7 @@ class Link(Struct, frozen=True):
     ranks: int
     reach: int
     collective: Collective | None = None
+    routed: Routed | None = None
 
     def __add__(self, other: Link) -> Link:
         reach, ranks = max(self.reach, other.reach), max(self.ranks, other.ranks)

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.core.limits import MAX_DEVICES
 from roofline.graph.extents import popularity
 from roofline.graph.size import Size
@@ -27,13 +27,17 @@ from roofline.specs.hardware import Hardware, Span
 from roofline.specs.model import Layer, Model
 from roofline.specs.sublayers import (
     Attention,
+    CompressedAttention,
     DeltaNet,
     Hyena,
+    KimiDelta,
     LatentAttention,
+    LinearModule,
     Mamba,
     Mamba2,
     MixtureOfExperts,
     Mlp,
+    Modules,
     Retention,
     Rwkv,
     UNet,
@@ -44,6 +48,28 @@ NAMES: Mapping[str, str] = {
     "nodes": "the number of nodes",
     "micro_batches": "the number of micro-batches",
 }
+
+
+EXCHANGES = (
+    "deepep",
+    "deepep_low_latency",
+    "deepep_normal",
+    "nvlink_one_sided",
+    "nvlink_two_sided",
+    "allgather_reducescatter",
+    "nccl",
+)
+"""How expert ranks exchange tokens: DeepEP (by the number of tokens, or one of its kernels), TensorRT-LLM's all-to-all
+on NVLink, all-gather and reduce-scatter of all tokens, NCCL's all-to-all."""
+
+
+def check_exchange(name: str) -> str:
+    """The exchange of that name, or of an engine's name for it; raises UnknownNameError."""
+    known = name.lower().replace("-", "_")
+    known = {"deepep_high_throughput": "deepep_normal", "naive": "allgather_reducescatter"}.get(known, known)
+    if known and known not in EXCHANGES:
+        raise UnknownNameError("exchange of experts", name, EXCHANGES)
+    return known
 
 
 class Nodes(Struct, frozen=True):
@@ -69,7 +95,9 @@ class Parallelism(Struct, frozen=True):
     There are tensor * pipeline * data * sequence devices on `nodes` nodes; None is the fewest that the hardware allows
     (`on`). `expert` ranks, which are the tensor and data ranks of a stage, share the experts of a layer; a larger
     `expert` sets `data`, so that attention runs data-parallel. `micro_batches` fill the pipeline, as far as there are
-    sequences. `grid`: tensor ranks divide matrices along rows and columns (2-D tensor parallelism).
+    sequences. `grid`: tensor ranks divide matrices along rows and columns (2-D tensor parallelism). `exchange`: how
+    expert ranks exchange tokens (EXCHANGES; "" as the engine does). `redundant`: slots for copies of experts, in all
+    ranks together; ranks have equally many slots, so that any degree divides the experts with some copies.
     """
 
     tensor: int = 1
@@ -80,6 +108,8 @@ class Parallelism(Struct, frozen=True):
     nodes: int | None = None
     micro_batches: int = 1
     grid: bool = False
+    exchange: str = ""
+    redundant: int = 0
 
     def __post_init__(self) -> None:
         for name, what in NAMES.items():
@@ -88,6 +118,9 @@ class Parallelism(Struct, frozen=True):
                 continue
             if type(value) is not int or not 1 <= value <= MAX_DEVICES:
                 raise RooflineError(f"{what} must be an integer between 1 and {MAX_DEVICES}, got {value}")
+        force_setattr(self, "exchange", check_exchange(self.exchange))
+        if type(self.redundant) is not int or not 0 <= self.redundant <= MAX_DEVICES:
+            raise RooflineError(f"the redundant experts must be an integer between 0 and {MAX_DEVICES}")
         if self.grid and math.isqrt(self.tensor) ** 2 != self.tensor:
             raise RooflineError(f"2-D tensor parallelism needs a square number of devices, got {self.tensor}")
         if self.expert > self.tensor * self.data:
@@ -305,7 +338,8 @@ def rank_model(model: Model, parallelism: Parallelism) -> Model:
         raise RooflineError(
             f"expert parallelism over {parallelism.expert}: {model.name} has no experts", options=["ep"]
         )
-    if parallelism.sequence > 1 and any(not isinstance(group.layer.mixer, Attention) for group in model.groups):
+    mixers = [group.layer.mixer for group in model.groups]
+    if parallelism.sequence > 1 and any(not isinstance(mixer, Attention) or mixer.indexer for mixer in mixers):
         raise UnsupportedError(
             f"sequence parallelism is simulated for softmax attention only; {model.name} has other layers",
             options=["sp"],
@@ -348,13 +382,19 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
 
     def attention(spec: Attention) -> Attention:
         heads = _divide(spec.heads, ranks, "attention heads", model)
-        return replace(spec, heads=heads, kv_heads=_kv_heads(spec.kv_heads, ranks, model))
+        index = spec.indexer
+        if index is not None:  # each KV head selects keys of its own
+            index = replace(index, heads=_kv_heads(index.heads, ranks, model))
+        return replace(spec, heads=heads, kv_heads=_kv_heads(spec.kv_heads, ranks, model), indexer=index)
 
     mixer = layer.mixer
     match mixer:
         case Attention():
             mixer = attention(mixer)
-        case LatentAttention() | Rwkv() | Retention():
+        case CompressedAttention():
+            heads = _divide(mixer.heads, ranks, "attention heads", model)
+            mixer = replace(mixer, heads=heads, output_groups=max(1, mixer.output_groups // ranks))
+        case LatentAttention() | KimiDelta() | Rwkv() | Retention():
             mixer = replace(mixer, heads=_divide(mixer.heads, ranks, "heads", model))
         case Mamba():
             mixer = replace(mixer, inner=_divide(mixer.inner, ranks, "channels", model))
@@ -365,6 +405,8 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
             keys = _kv_heads(mixer.key_heads, ranks, model)
             values = _divide(mixer.value_heads, ranks, "value heads", model)
             mixer = replace(mixer, key_heads=keys, value_heads=values)
+        case Modules():
+            mixer = _rank_modules(mixer, ranks, None if mixer.attention is None else attention(mixer.attention))
         case Hyena() | UNet() if ranks > 1:
             raise UnsupportedError(
                 f"tensor parallelism is not simulated for the convolutions of {model}", options=["tp"]
@@ -375,7 +417,7 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
     elif isinstance(block, MixtureOfExperts):
         block = replace(
             block,
-            experts=_divide(block.experts, parallelism.expert, "experts", model, "expert"),
+            experts=slots(block, parallelism) // parallelism.expert,
             width=_divide(block.width, parallelism.expert_width_ranks, "channels of an expert", model),
             shared_width=_divide(block.shared_width, ranks, "channels of the shared experts", model),
         )
@@ -383,13 +425,65 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
     return replace(layer, mixer=mixer, feed_forward=block, cross=cross)
 
 
-def imbalance(spec: MixtureOfExperts, ranks: int, skew: float) -> float:
-    """Load of the busiest expert rank over the mean, with experts assigned round-robin in order of popularity."""
+def slots(spec: MixtureOfExperts, parallelism: Parallelism) -> int:
+    """The experts that all ranks hold together: with copies, the fewest that divide among them."""
+    ranks = parallelism.expert
+    return -(-(spec.experts + (parallelism.redundant if ranks > 1 else 0)) // ranks) * ranks
+
+
+def with_copies(parallelism: Parallelism, model: Model) -> Parallelism:
+    """The same with all copies of experts counted in `redundant`, those that fill up the slots of ranks, too."""
+    if parallelism.expert == 1 or not model.experts:
+        return parallelism
+    first = model.experts[0]
+    return replace(parallelism, redundant=slots(first, parallelism) - first.experts)
+
+
+def _rank_modules(spec: Modules, ranks: int, attention: Attention | None) -> Modules:
+    """The modules of one rank: of each linear layer a part of its outputs, or of its inputs after the attention.
+
+    A linear layer that neither divides is whole on every rank, as norms are.
+    """
+
+    def linear(index: int, part: LinearModule) -> LinearModule:
+        sides = ("inputs", "outputs") if index >= spec.before and part.inputs >= part.outputs else ("outputs", "inputs")
+        side = next((side for side in sides if getattr(part, side) % ranks == 0), None)
+        return part if side is None else replace(part, **{side: getattr(part, side) // ranks})
+
+    return replace(
+        spec,
+        linears=tuple(linear(index, part) for index, part in enumerate(spec.linears)),
+        tables=tuple(replace(table, rows=-(-table.rows // ranks)) for table in spec.tables),
+        attention=attention,
+        weights=-(-spec.weights // ranks),
+        state=-(-spec.state // ranks),
+        scan=spec.scan / ranks,
+    )
+
+
+def imbalance(experts: int, top_k: int, ranks: int, skew: float, copies: int = 0) -> float:
+    """Load of the busiest of `ranks` expert ranks over the mean.
+
+    Experts are assigned round-robin in order of popularity. With `copies` of experts beside them, the most loaded
+    expert gets the next copy, and the loads are placed on the least loaded rank with a free slot, largest first (EPLB,
+    deepseek-ai/EPLB).
+    """
     if ranks == 1 or not skew:
         return 1.0
-    shares = popularity(spec.experts, spec.top_k, skew)
-    loads = [float(shares[rank::ranks].sum()) for rank in range(ranks)]
-    return max(loads) * ranks / sum(loads)
+    shares = popularity(experts, top_k, skew)
+    if not copies:
+        loads = [float(shares[rank::ranks].sum()) for rank in range(ranks)]
+        return max(loads) * ranks / sum(loads)
+    count = np.ones(shares.size)
+    for _ in range(copies):
+        count[int(np.argmax(shares / count))] += 1
+    pieces = sorted(np.repeat(shares / count, count.astype(int)).tolist(), reverse=True)
+    filled, held = np.zeros(ranks), np.zeros(ranks, dtype=int)
+    for piece in pieces:
+        rank = int(np.argmin(np.where(held < (experts + copies) // ranks, filled, np.inf)))
+        filled[rank] += piece
+        held[rank] += 1
+    return float(filled.max() * ranks / filled.sum())
 
 
 def stages(model: Model, pipeline: int) -> tuple[tuple[str, ...], ...]:

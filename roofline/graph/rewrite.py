@@ -62,9 +62,13 @@ class LowRank(Struct, frozen=True):
 
 
 class Adapter(Struct, frozen=True):
-    """LoRA: a low-rank path of rank `rank`, added to every linear layer's output, with weights in the base format."""
+    """LoRA: a low-rank path of rank `rank`, added to every linear layer's output, with weights in the base format.
+
+    So many `adapters` are in memory; a pass reads one.
+    """
 
     rank: int
+    adapters: int = 1
 
     def apply(self, op: Op) -> list[Op]:
         """The layer, the two factors, and the addition."""
@@ -78,12 +82,23 @@ class Adapter(Struct, frozen=True):
             replace(target, name=f"{target.name}_update", role=Role.ACTIVATION),
         )
         named = replace(op, name=f"{op.name}_lora")
-        factors = _factors(named, source, replace(weight, format=target.format), self.rank)
+        factors = [
+            self._stored(factor) for factor in _factors(named, source, replace(weight, format=target.format), self.rank)
+        ]
         last = replace(
             factors[1], reads=factors[1].operands, writes=(update,), vector_flops=factors[1].vector_flops * 0
         )
         summed = Op(f"{op.name}_lora_add", Kind.ELEMENTWISE, (main, update), op.writes, vector_flops=target.elements)
         return [replace(op, writes=(main, *op.writes[1:])), factors[0], last, summed]
+
+    def _stored(self, factor: Op) -> Op:
+        """The factor with the weights of all adapters in memory."""
+        if self.adapters == 1:
+            return factor
+        source, weight = factor.operands
+        several = replace(weight, stored=(self.adapters, *weight.shape))
+        reads = tuple(several if tensor is weight else tensor for tensor in factor.reads)
+        return replace(factor, reads=reads, operands=(source, several))
 
 
 class Rotation(Struct, frozen=True):

@@ -113,7 +113,7 @@ def launch(
     >>> sorted(bundle.files)
     ['benchmark.sh', 'prediction.json', 'serve.sh']
 
-    `server` is another engine of `SERVERS` than the scenario's; the prediction for MLX and Ollama is llama.cpp's.
+    `server` is another engine of `SERVERS` than the scenario's.
     Raises RooflineError where the model does not fit, and for what the engine or the target cannot be told.
     """
     found = scenario_of(scenario)

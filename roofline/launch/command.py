@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from msgspec import Struct, convert
+from msgspec import Struct
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError
 from roofline.launch.settings import Wanted
 from roofline.launch.table import Server
 from roofline.scenario.scenario import Scenario
+from roofline.specs.model_names import listed_repository
+from roofline.specs.records import record
 
 WIDTH = 80
 """Columns at which a command is continued on the next line."""
@@ -148,11 +150,12 @@ def drafted_of(scenario: Scenario, server: Server) -> Drafted:
 
 
 def repository_of(scenario: Scenario) -> str:
-    """The repository of the model: as the user named it, else of the spec's source; "" where neither names one."""
+    """The repository of the model: as the user named it, as the spec lists it, or of the spec's source; "" for none."""
     if found := _REPOSITORY.fullmatch(scenario.model_name.strip()):
         return "" if Path(scenario.model_name).exists() else found[1]
-    own = scenario.model_name == scenario.model.name
-    found = _HUB.fullmatch(scenario.model.source or "") if own else None
+    if scenario.model_name != scenario.model.name:
+        return listed_repository(scenario.model_name)
+    found = _HUB.fullmatch(scenario.model.source or "")
     return found[1] if found else ""
 
 
@@ -187,7 +190,7 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def _needs() -> Sequence[Needs]:
     content = read_mapping(Path(str(files("roofline.launch") / "models.yaml")))
-    return [convert({**entry, "recipe": recipe}, Needs) for recipe, entry in content.items()]
+    return [record(Needs, {**entry, "recipe": recipe}, "models.yaml", recipe) for recipe, entry in content.items()]
 
 
 def needs_of(repository: str) -> Needs | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import NamedTuple
 
-from roofline.bound.memory import Memory
 from roofline.core.errors import RooflineError
 from roofline.core.units import si
-from roofline.scenario.analysis import analyze
+from roofline.scenario.analysis import filled, longest_context
 from roofline.scenario.scenario import Scenario
 
 STEP = 1024
@@ -32,24 +30,16 @@ def room_of(scenario: Scenario, slots: int, needed: int, allots: bool) -> Room:
     """
     given, most = scenario.plain.settings.longest, scenario.model.max_context
     longest = given or (-(-needed // 256) * 256 if allots else most or needed)
-    ranks = scenario.settings.parallel.data
-
-    def filled(tokens: int) -> Memory:
-        """The memory with sequences at their longest, which the scenario's limits do not check."""
-        counts = {"batch": slots if allots else ranks, "prompt": max(tokens - 1, 1), "generate": 1, "prefix": 0}
-        return analyze(scenario.changed(**counts, context=None)).memory
-
-    if not filled(longest).fits:
-        if given or allots or not filled(needed).fits:
+    sequences = slots if allots else scenario.settings.parallel.data
+    if not filled(scenario, sequences, longest).fits:
+        if given or allots or not filled(scenario, sequences, needed).fits:
             each, tokens = f" in each of {slots} slots" if allots else "", longest if given or allots else needed
             raise RooflineError(
                 f"the server does not start: {tokens:,} tokens{each} do not fit in memory",
                 options=["max_model_len", "max_num_seqs"] if allots else ["max_model_len", "kv", "tp"],
             )
-        steps = range(needed // STEP + 1, longest // STEP)
-        beyond = bisect_right(steps, False, key=lambda step: not filled(step * STEP).fits)
-        longest = STEP * steps[beyond - 1] if beyond else needed
-    memory = filled(longest)
+        longest = max(longest_context(scenario, sequences) // STEP * STEP, needed)
+    memory = filled(scenario, sequences, longest)
     held = memory.weights + memory.activation_peak + memory.runtime
     room = memory.budget - held
     cache = memory.kv_cache + memory.state

@@ -24,7 +24,8 @@ from roofline.launch.command import (
 )
 from roofline.launch.memory import Room, room_of
 from roofline.launch.settings import Wanted, devices_of, scheme_of, server_settings
-from roofline.launch.table import BORROWED, Server, server_of
+from roofline.launch.table import Server, server_of
+from roofline.scenario.kv_capacity import startable_sequences
 from roofline.scenario.scenario import Scenario
 
 MASTER_PORT = 5000
@@ -91,8 +92,6 @@ class Plan(Struct, frozen=True, dict=True):
         server, needs = self.server, needs_of(repository_of(self.scenario))
         if self.checkpoint[1]:
             yield self.checkpoint[1]
-        if server.name in BORROWED:
-            yield f"predicted as {BORROWED[server.name]}: {server.title} has no profile of its own"
         if self.drafted.technique and "$draft" in server.drafts[self.drafted.technique].values():
             yield f"{self.drafted.path}: the path of the draft of {self.drafted.technique}"
         if needs is not None and needs.remote_code and not self.trusted:
@@ -152,19 +151,20 @@ def plan_of(
 
     Raises RooflineError where the engine cannot run it, or does not start.
     """
-    profile, hardware = scenario.profile, scenario.hardware
+    profile = scenario.profile
     server = server_of(profile.name if name is None else name)
     if server.profile != profile.name:
         raise RooflineError(
             f"{server.title} is predicted as {server.profile}, not as {profile.name}", options=["engine"]
         )
-    if server.vendors and hardware.vendor not in server.vendors:
-        raise RooflineError(f"{server.title} does not run on {hardware.vendor}'s devices", options=["engine"])
-    version = server.version_of(profile.version if server.name not in BORROWED else "")
+    server.check_vendor(scenario.hardware.vendor)
+    version = server.version_of(profile.version)
     given, total = scenario.plain.settings.sequences, scenario.given("ctx_size")
     slots = given or slots
     if server.allots and total is not None and needed * slots > total:
         raise RooflineError(f"{total} tokens have no room for {slots} requests of {needed}", options=["ctx_size"])
     if total is not None:
         scenario = scenario.with_(max_num_seqs=slots)  # which share the tokens
+    elif given is None and (most := startable_sequences(scenario)) is not None:
+        scenario = scenario.with_(max_num_seqs=most)
     return Plan(scenario, server, version, slots, room_of(scenario, slots, needed, server.allots), hits, trusted)

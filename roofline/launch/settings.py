@@ -19,6 +19,7 @@ from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
 from roofline.specs.precision import SCHEMES
 from roofline.specs.schemes import GGUF_SCHEMES
+from roofline.timing.exchanges import exchange_choice
 
 GIB = 2.0**30
 
@@ -36,6 +37,7 @@ BESIDE = frozenset(
         "price",
         "engine",
         "host",
+        "network",
     }
     | {"memory_reading", "convention", "expert_skew", "with"}
 )
@@ -50,7 +52,10 @@ SAID = frozenset(
 )
 """Techniques that change settings which are read from the scenario."""
 
-DEGREES = ("tp", "pp", "ep", "dp", "enable_expert_parallel", "dp_attention", "nodes")
+DEGREES = (
+    *("tp", "pp", "ep", "dp", "enable_expert_parallel", "dp_attention", "nodes"),
+    *("all_to_all", "redundant_experts"),
+)
 FORMATS = ("quant", "quantization", "weights", "activations", "kv", "dtype")
 COUNTS = ("max_model_len", "ctx_size", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
 OTHERS = ("enforce_eager", "n_gpu_layers", "offload", "flash")
@@ -178,6 +183,13 @@ def _parallel(scenario: Scenario, server: Server, version: str) -> Iterator[Want
         case _:
             if expert > 1 or (tensor > 1 and spread.pipeline > 1):
                 raise RooflineError(f"{server.title} divides layers (pp) or tensors (tp), not both, and no experts")
+    several = spread.expert * spread.sequence > spread.devices_per_node
+    if spread.all_to_all:
+        own = exchange_choice(scenario.profile, scenario.hardware, several)
+        if spread.exchange or own == "deepep":  # which is no engine's default
+            yield Wanted("all_to_all", spread.exchange or own)
+    if spread.redundant:
+        yield Wanted("redundant_experts", spread.redundant)
     for setting, degree in (("tp", tensor), ("pp", spread.pipeline), ("dp", data)):
         if degree > 1:
             yield Wanted(setting, degree)

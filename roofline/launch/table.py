@@ -8,20 +8,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, convert
+from msgspec import Struct
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.specs.records import record
 from roofline.specs.version import Version, between
 
 SERVERS = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "mlx", "ollama")
 """The engines that can be launched."""
 
-BORROWED: Mapping[str, str] = {"mlx": "llama.cpp", "ollama": "llama.cpp"}
-"""Engines without a profile of their own, and the one whose predictions stand for theirs.
-
-Ollama runs llama.cpp's kernels; MLX has others, so that its prediction is a neighbour's.
-"""
+TABLE = "engines.yaml"
+"""The file of the table."""
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +73,9 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
             for setting, given in settings.items():
                 entries = given if isinstance(given, list) else [given]
                 rows = ({"words": entry} if isinstance(entry, str) else entry for entry in entries)
-                found[setting] = tuple(convert({**row, "source": source}, Row) for row in rows)
+                found[setting] = tuple(
+                    record(Row, {**row, "source": source}, TABLE, f"{self.name}.settings") for row in rows
+                )
         return found
 
     def row(self, setting: str, version: str) -> Row:
@@ -92,6 +92,11 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     def has(self, setting: str, version: str) -> bool:
         """Whether a version has an option for a setting."""
         return any(row.holds(version) for row in self.rows.get(setting, ()))
+
+    def check_vendor(self, vendor: str | None) -> None:
+        """Raise RooflineError where it does not run on a vendor's devices."""
+        if self.vendors and vendor not in self.vendors:
+            raise RooflineError(f"{self.title} does not run on {vendor}'s devices", options=["engine"])
 
     def version_of(self, requested: str) -> str:
         """The version that is launched; raises RooflineError for one that is older than all whose options are known."""
@@ -127,5 +132,5 @@ def server_of(name: str) -> Server:
 
 @cache
 def _table() -> Mapping[str, Server]:
-    content = read_mapping(Path(str(files("roofline.launch") / "engines.yaml")))
-    return {name: convert({**entry, "name": name}, Server) for name, entry in content.items()}
+    content = read_mapping(Path(str(files("roofline.launch") / TABLE)))
+    return {name: record(Server, {**entry, "name": name}, TABLE, name) for name, entry in content.items()}

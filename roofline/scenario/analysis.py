@@ -12,6 +12,7 @@ from msgspec import Struct
 from roofline.bound.memory import Memory
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
+from roofline.core.search import last_before_failure
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step, spread
 from roofline.graph.network import Build, Network
@@ -23,6 +24,7 @@ from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass, Schedule
 from roofline.scenario.speculation import iterations
+from roofline.specs.releases import with_young_support
 from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, prefetch, resolve
 from roofline.timing.intervals import Estimate
@@ -71,7 +73,9 @@ class Analysis(Result):
         self.schedule = Schedule(scenario.model, scenario.hardware, precision, build, scenario.settings)
         passes = self.schedule.prefill(scenario.prefill_step, scenario.tower_step)
         self._calibrate = calibrate
-        self.prefill = Phase("prefill", passes, scenario.shape, scenario.profile, calibrate)
+        self.prefill = Phase(
+            "prefill", passes, scenario.shape, with_young_support(scenario.profile, scenario.model), calibrate
+        )
         self.decode: Phase | None = None
         if scenario.model.task == "generate":
             self.decode = self.decode_phase(scenario.decode_step, scenario.shape)
@@ -90,7 +94,8 @@ class Analysis(Result):
 
     def decode_phase(self, step: Step, shape: tuple[int, ...] = ()) -> Phase:
         """A decode iteration at `step`, whose grid has `shape`."""
-        return Phase("decode", self.schedule.decode(step), shape, self.scenario.profile, self._calibrate)
+        engine = with_young_support(self.scenario.profile, self.scenario.model)
+        return Phase("decode", self.schedule.decode(step), shape, engine, self._calibrate)
 
     @property
     def network(self) -> Network:
@@ -284,12 +289,36 @@ def analyze(scenario: Scenario, calibrate: Calibrate = engine_calibration) -> An
     return answer
 
 
+def static_batch(scenario: Scenario, sequences: float) -> Analysis:
+    """The analysis of a static batch of so many sequences, rounded; of one where their number is not finite."""
+    count = round(sequences) if np.isfinite(sequences) else 1
+    return analyze(scenario.at(batch=max(1, min(count, scenario.max_batch))))
+
+
+def filled(scenario: Scenario, sequences: int, tokens: Any) -> Memory:
+    """The memory with sequences of so many tokens each, at their longest, which the scenario's limits do not check."""
+    counts = {"batch": sequences, "prompt": np.maximum(tokens - 1, 1), "generate": 1, "prefix": 0, "images": 0}
+    return Analysis(scenario.changed(**counts, context=None)).memory
+
+
+UNLIMITED = 10**6
+"""Tokens up to which a model without a maximum context is tried."""
+
+
+def longest_context(scenario: Scenario, sequences: int) -> int:
+    """The most tokens of a sequence, prompt and output, while so many are in memory at once.
+
+    At most the model's maximum context; 0 where not even one token fits.
+    """
+    limit = scenario.model.max_context or UNLIMITED
+    return last_before_failure(lambda tokens: filled(scenario, sequences, tokens).fits, 1, limit)
+
+
 def _check_start(answer: Analysis) -> None:
     """Raise RooflineError where the engine would not start: the longest sequence that it is set to run does not fit."""
     scenario, longest = answer.scenario, answer.scenario.settings.longest
-    counts = {"batch": answer.parallel.data, "prompt": longest, "generate": 1, "prefix": 0, "images": 0}
-    whole = Analysis(scenario.changed(**counts, context=None))
-    if np.all(answer.memory.fits) and not np.all(whole.memory.fits):
+    whole = filled(scenario, answer.parallel.data, longest)
+    if np.all(answer.memory.fits) and not np.all(whole.fits):
         raise RooflineError(
             f"{scenario.profile.name} does not start: a sequence of max_model_len {longest} does not fit in memory"
         )

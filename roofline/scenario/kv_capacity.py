@@ -3,20 +3,25 @@
     KV cache = budget - weights - activations - runtime
 
 and tokens = KV cache / bytes per token, in whole blocks, all on one rank. All parts are those of `Analysis.memory`.
+Layers with a window keep its tokens alone, and a sequence has its recurrent states: there the tokens that fit depend on
+the length of sequences (`Capacity.tokens_of`).
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.bound.memory import kv_bytes_per_token
+from roofline.bound.held import Held, held_bytes
+from roofline.bound.memory import kv_bytes_per_token, pipeline_stages
 from roofline.core.errors import RooflineError
 from roofline.graph.offload import RESIDENT, Offload
 from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.scenario.analysis import analyze
+from roofline.scenario.memory import attention_buffer, memory_reserve
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Host, Settings
 from roofline.specs.checkpoint import precision_of
@@ -41,6 +46,7 @@ class Capacity(Struct, frozen=True):
     context: float
     bytes_per_token: float
     block: int
+    held: Held = Held(0.0)
 
     @property
     def cache(self) -> float:
@@ -53,6 +59,30 @@ class Capacity(Struct, frozen=True):
         if self.bytes_per_token == 0:
             return None
         return max(0, int(self.cache / (self.bytes_per_token * self.block))) * self.block
+
+    def sequences_of(self, length: float, ahead: int = 0) -> float:
+        """The sequences of `length` tokens that fit at once, of which a pass may add `ahead` to each."""
+        size = self.held.at(length, ahead)
+        return max(self.cache, 0.0) / size if size else math.inf
+
+    def tokens_of(self, length: float) -> int | None:
+        """Tokens that fit in sequences of `length` tokens; None for a model without KV cache and states."""
+        if self.held.even or not length:
+            return self.tokens
+        return int(self.sequences_of(length) * length)
+
+    @property
+    def states(self) -> int | None:
+        """The most recurrent states for which the engine has pages; None where it has no pool of pages for them."""
+        return int(max(self.cache, 0.0) / self.held.page) if self.held.page and self.held.state else None
+
+    def logged(self, longest: int, ahead: int, reserve: Reserve) -> int | None:
+        """The tokens that the engine prints as the size of its KV cache, for sequences of up to `longest` tokens."""
+        if self.held.even or not reserve.pages:
+            return self.tokens
+        if reserve.logs == "sequences":
+            return int(self.sequences_of(longest, ahead) * longest)
+        return self.tokens
 
 
 @lru_cache(maxsize=256)
@@ -83,16 +113,40 @@ def kv_capacity(
     scenario = Scenario(
         model, hardware, batch=data, prompt=whole, generate=1, precision=formats, settings=settings, engine=engine
     )
-    memory = analyze(scenario).memory
+    memory, held = analyze(scenario).memory, _held(model, formats, parallel, rules, settings.resident_kv)
+    beside = attention_buffer(held, rules, formats.kv.bits)
     return Capacity(
         visible=visible_memory(hardware),
         budget=memory.budget,
         weights=memory.weights,
-        activations=memory.activation_peak,
+        activations=memory.activation_peak - beside * whole * data,
         context=memory.runtime,
-        bytes_per_token=kv_bytes_per_token(model, formats, parallel) * settings.resident_kv,
+        bytes_per_token=kv_bytes_per_token(model, formats, parallel) * settings.resident_kv + beside,
         block=rules.block,
+        held=replace(held, tokens=held.tokens + beside),
     )
+
+
+def _held(model: Model, formats: Precision, parallel: Parallelism, rules: Reserve, resident: float) -> Held:
+    """What a sequence holds of the caches on the devices."""
+    found = held_bytes(model, formats, parallel, pipeline_stages(model, parallel), rules.pages)
+    windows = tuple((rules.window_kept(most), size * resident) for most, size in found.windows)
+    if rules.keeps_all:
+        return Held((found.tokens + sum(size for _, size in found.windows)) * resident, (), found.state)
+    return replace(found, tokens=found.tokens * resident, windows=windows)
+
+
+def startable_sequences(scenario: Scenario) -> int | None:
+    """The most sequences with which the engine starts, each of which has recurrent states; None where it does not ask.
+
+    Fewer sequences than the engine's own leave more room: it starts with as many as this.
+    """
+    reserve = memory_reserve(scenario)
+    if not reserve.states:
+        return None
+    parallel = replace(scenario.settings.parallel, data=1, nodes=None)
+    found = kv_capacity(scenario.model, scenario.hardware, scenario.run_precision, parallel, reserve)
+    return None if found.states is None or found.states >= reserve.sequences else max(found.states, 1)
 
 
 def waves(batch: int, length: int, capacity: Capacity) -> tuple[int, ...]:
@@ -107,6 +161,8 @@ def waves(batch: int, length: int, capacity: Capacity) -> tuple[int, ...]:
         return (batch,)
     blocks = -(-length // capacity.block)
     at_once = capacity.tokens // (blocks * capacity.block)
+    if not capacity.held.even:
+        at_once = int(capacity.sequences_of(length))
     if at_once < 1:
         raise RooflineError(
             f"no sequence of {length} tokens fits beside the model: the KV cache has room for {capacity.tokens} tokens"

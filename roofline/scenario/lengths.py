@@ -6,6 +6,7 @@ A length is a number or a distribution, written as
     uniform:128:1024                uniform between two lengths
     lognormal:mean=512,p95=1500     lognormal, from two of mean, median and a percentile
     exponential:mean=300            memoryless
+    quantiles:p50=400,p90=2k        published percentiles: geometric between them, and as far beyond the ends
     lengths.csv                     a histogram: lines of length,count
 """
 
@@ -34,7 +35,7 @@ from roofline.core.limits import MAX_LENGTH
 from roofline.core.units import parse_count
 
 Array = NDArray[np.float64]
-KINDS = ("uniform", "lognormal", "exponential")
+KINDS = ("uniform", "lognormal", "exponential", "quantiles")
 NORMAL = NormalDist()
 
 
@@ -147,15 +148,16 @@ def _parsed(written: float | str, what: str) -> Lengths:
     text = str(written).strip()
     kind, _, rest = text.partition(":")
     if kind in KINDS and rest:
-        make = {"uniform": _uniform, "lognormal": _lognormal, "exponential": _exponential}[kind]
+        makers = {"uniform": _uniform, "lognormal": _lognormal, "exponential": _exponential, "quantiles": _quantiles}
+        make = makers[kind]
         return _checked(make(text, rest, what), what)
     if text.endswith(".csv"):
         return _checked(_histogram(text, what), what)
     if kind.isidentifier() and rest:
         raise UnknownNameError("distribution", kind, KINDS)
     raise RooflineError(
-        f"{what} is a number of tokens, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300"
-        f" or a .csv file of length,count, got {quote(written)}"
+        f"{what} is a number of tokens, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300,"
+        f" quantiles:p50=400,p90=2k or a .csv file of length,count, got {quote(written)}"
     )
 
 
@@ -226,6 +228,30 @@ def _lognormal(text: str, rest: str, what: str) -> Lengths:
     return Lengths(
         text, mean, mean**2 * math.exp(sigma**2), lambda share: np.exp(mu + sigma * np.asarray(normal(share), float))
     )
+
+
+def _quantiles(text: str, rest: str, what: str) -> Lengths:
+    """From at least two percentiles; the logarithm of the length is linear between them, and flat beyond the last."""
+    shares, lengths = [0.0], [1.0]
+    for part in rest.split(","):
+        name, _, value = part.partition("=")
+        share, number = as_number(name.strip().removeprefix("p")), as_number(value.strip())
+        if share is None or number is None or not (shares[-1] < share / 100 <= 1 and lengths[-1] <= number < math.inf):
+            raise RooflineError(f"{what}: percentiles and lengths that grow, such as p50=400,p90=2k, got {quote(text)}")
+        shares.append(share / 100)
+        lengths.append(number)
+    if len(shares) < 3:
+        raise RooflineError(f"{what}: a distribution by quantiles has at least two, got {quote(text)}")
+    # Below the first as steep as between the first two.
+    steep = math.log(lengths[2] / lengths[1]) / (shares[2] - shares[1])
+    lengths[0] = max(lengths[1] / math.exp(steep * shares[1]), 1.0)
+    logs = np.log(lengths)
+
+    def inverse(share: Any) -> Any:
+        return np.exp(np.interp(share, shares, logs))
+
+    sample = inverse((np.arange(100_000) + 0.5) / 100_000)
+    return Lengths(text, float(sample.mean()), float((sample**2).mean()), inverse)
 
 
 def _given(text: str, rest: str, what: str) -> Mapping[str, float]:

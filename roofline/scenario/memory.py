@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from roofline.bound.held import Held, held_bytes
 from roofline.bound.memory import (
     Memory,
     Stages,
@@ -37,13 +38,6 @@ from roofline.scenario.schedule import Pass, Schedule
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.reserve import NO_RESERVE, STATIC, Reserve, visible_memory
-
-SAMPLER_BYTES = 41.0
-"""Bytes per logit while vLLM profiles sampling: logits, sorted logits, probabilities, their cumulative sums,
-log-probabilities, noise and the scattered result (fp32), indices and their copy (int64), a mask.
-
-vLLM pull request 10511: a peak of 1.26 GiB for 256 sequences of 128,256 logits.
-"""
 
 LOGIT_BYTES = 4
 """Bytes of a logit in llama.cpp's compute buffer: 512 x 248,320 are 485 of Qwen3.5 35B-A3B's 489 MiB (its logs)."""
@@ -71,10 +65,11 @@ def _padding(schedule: Schedule, reserve: Reserve) -> float:
     return float(size) * next(iter(factors.values())) * max(map(len, stages), default=model.layers) / model.layers
 
 
-def _weights(schedule: Schedule, convention: Convention, reserve: Reserve) -> float:
+def _weights(schedule: Schedule, convention: Convention, reserve: Reserve, sees: bool) -> float:
     """Bytes of the weights of the fullest pipeline stage, of the encoder, and of draft and cascade models.
 
-    Offloading and a host leave a part of the model's own weights on the device.
+    A vision encoder counts where the scenario `sees` images, or the engine loads it with the model. Offloading and a
+    host leave a part of the model's own weights on the device.
     """
     model, settings, base, graph = schedule.model, schedule.settings, schedule.precision.base, schedule.networks[0]
     layers = pipeline_stages(model, settings.parallel.on(schedule.hardware))
@@ -85,7 +80,7 @@ def _weights(schedule: Schedule, convention: Convention, reserve: Reserve) -> fl
         weights = viewer_weight_bytes(graph)
     if convention is Convention.PHYSICAL:
         weights += _padding(schedule, reserve)
-    if model.tower is not None:
+    if model.tower is not None and (sees or model.tower_kind != "vision" or not reserve.vision_apart):
         weights += weight_bytes(schedule.tower) + model.tower.extra_parameters * base.bytes
     weights *= 1 - settings.offload.weights
     if settings.host is not None:
@@ -100,7 +95,43 @@ class _Held(NamedTuple):
     state: Any
 
 
-def _held(schedule: Schedule, prompt: Step, last: Step, shape: tuple[int, ...]) -> _Held:
+def _beside(schedule: Schedule, layers: Stages, reserve: Reserve, last: Step) -> tuple[Any, Any]:
+    """Bytes of cache and of states that the engine's layout takes beside what the sequences hold."""
+    parallel = schedule.settings.parallel.on(schedule.hardware)
+    plain, paged = (
+        held_bytes(schedule.model, schedule.precision, parallel, layers, pages) for pages in (False, reserve.pages)
+    )
+    tokens = np.asarray(last.cached) + last.queries
+    whole = np.ceil(tokens / paged.block) * paged.block
+    cache = paged.tokens * whole - plain.tokens * tokens
+    for (most, size), (_, held) in zip(paged.windows, plain.windows, strict=True):
+        kept = whole if reserve.keeps_all else np.minimum(whole, reserve.window_kept(most))
+        cache = cache + size * kept - held * np.minimum(tokens, most)
+
+    def flat(size: Any) -> Any:
+        return np.ravel(np.broadcast_to(last.batch * size, last.shape or (1,)))
+
+    return flat(cache), flat(paged.state - plain.state)
+
+
+def attention_buffer(held: Held, reserve: Reserve, bits: float) -> float:
+    """Bytes of a token of the cache, of `bits`, in the mask of a pass, and in 16 bits where one layer is widened."""
+    wide = held.layer * 16 / bits if reserve.widened and bits < 16 else 0.0
+    return wide + (reserve.mask * (reserve.tokens or 1) if held.layer else 0.0)
+
+
+def _attention_buffers(schedule: Schedule, reserve: Reserve, last: Step, shape: tuple[int, ...]) -> Any:
+    """Bytes of `attention_buffer` for the tokens of all sequences."""
+    if not (reserve.mask or reserve.widened):
+        return 0.0
+    parallel, precision = schedule.settings.parallel.on(schedule.hardware), schedule.precision
+    held = held_bytes(schedule.model, precision, parallel, pipeline_stages(schedule.model, parallel))
+    keys = last.batch * (np.asarray(last.cached) + last.queries)
+    size = keys * attention_buffer(held, reserve, precision.kv.bits)
+    return on_grid(np.ravel(np.broadcast_to(size, last.shape or (1,))), last, shape)
+
+
+def _held(schedule: Schedule, prompt: Step, last: Step, shape: tuple[int, ...], reserve: Reserve) -> _Held:
     """The KV cache and states after the step `last`, of a generation from `prompt`."""
     settings, graph = schedule.settings, schedule.networks[1]
     layers = pipeline_stages(schedule.model, settings.parallel.on(schedule.hardware))
@@ -111,6 +142,9 @@ def _held(schedule: Schedule, prompt: Step, last: Step, shape: tuple[int, ...]) 
     cache, state = (resident(graph, role, last, layers) for role in (Role.KV, Role.STATE))
     for shared in schedule.shared_steps(prompt, last):
         cache = cache - resident(graph, Role.KV, shared, layers)
+    if reserve.window_cells or reserve.pages or reserve.keeps_all:
+        beside = _beside(schedule, layers, reserve, last)
+        cache, state = (held + on_grid(size, last, shape) for held, size in zip((cache, state), beside, strict=True))
     cache = cache * settings.resident_kv
     for auxiliary in schedule.auxiliary_networks:
         cache = cache + resident(auxiliary, Role.KV, last)
@@ -121,7 +155,7 @@ def _held(schedule: Schedule, prompt: Step, last: Step, shape: tuple[int, ...]) 
 def sampler_bytes(model: Model, reserve: Reserve) -> float:
     """The peak of the sampler while the engine profiles it, over the whole vocabulary."""
     sampled = reserve.profiles and model.task == "generate"
-    return reserve.sequences * model.vocabulary * SAMPLER_BYTES if sampled else 0.0
+    return reserve.sequences * model.vocabulary * reserve.sampled if sampled else 0.0
 
 
 def _pass_peak(run: Pass, convention: Convention = Convention.PHYSICAL) -> Any:
@@ -217,10 +251,11 @@ def _smallest_device(scenario: Scenario) -> Hardware:
 def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pass], decode: Iterable[Pass]) -> Memory:
     """Memory of the fullest device at the end of the generation, with the passes of both phases."""
     device, reserve = _smallest_device(scenario), memory_reserve(scenario)
-    weights = _weights(schedule, scenario.convention, reserve)
+    weights = _weights(schedule, scenario.convention, reserve, bool(np.any(scenario.images)))
     last = schedule.allocated_step(scenario.last_step, reserve.block)
-    held = _held(schedule, scenario.prefill_step, last, scenario.shape)
+    held = _held(schedule, scenario.prefill_step, last, scenario.shape, reserve)
     peak = _activations(scenario, schedule, reserve, prefill, decode)
+    peak = peak + _attention_buffers(schedule, reserve, last, scenario.shape)
     runtime = reserve.runtime(schedule.settings.parallel.devices)
     visible = device.memory_capacity if memory_is_static(scenario) else visible_memory(device)
     budget = reserve.budget(visible, weights, peak, runtime)

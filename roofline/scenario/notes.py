@@ -15,7 +15,8 @@ from roofline.graph.extents import AttentionMask, Convolution
 from roofline.graph.fusion import FUSIONS
 from roofline.graph.network import Network
 from roofline.graph.tensor import Role
-from roofline.scenario.analysis import Analysis
+from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.kv_capacity import startable_sequences
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.stored import stored_notes
@@ -30,14 +31,27 @@ SPLIT = "llama.cpp splits layers over devices, which run one after another (--sp
 
 def notes(analysis: Analysis) -> tuple[str, ...]:
     """The notes on a single scenario."""
-    found = [*stored_notes(analysis.scenario.model, analysis.scenario.profile)]
+    model = analysis.scenario.model
+    found = [*stored_notes(model, analysis.scenario.profile)]
+    found += [f"{model.name}: {'; '.join(model.rests_on)}"] if model.rests_on else []
     found += [f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis)]
     if analysis.beyond_max_context:
         found.append("the sequences grow beyond the model's maximum context")
     if analysis.times_are_expected:
         found += [SPLIT] if analysis.scenario.profile.split_layers and analysis.parallel.pipeline > 1 else []
-        found += filter(None, (analysis.scenario.profile.version_note, _kernel_note(analysis), _host_note(analysis)))
+        links = _host_note(analysis), _network_note(analysis)
+        found += filter(None, (analysis.scenario.profile.version_note, _kernel_note(analysis), *links))
+        found += filter(None, [_states_note(analysis.scenario)])
     return tuple(found)
+
+
+def _states_note(scenario: Scenario) -> str:
+    """With how many sequences the engine starts, where the memory has no room for the states of its own number."""
+    most = None if scenario.settings.sequences else startable_sequences(scenario)
+    if most is None or not analyze(scenario.at(batch=1, prompt=1, generate=1)).memory.fits:
+        return ""
+    option = f"{OPTIONS['max_num_seqs'].flag} {most}"
+    return f"{scenario.profile.name} starts with {option} at most, where each sequence has room for its states"
 
 
 def _kernel_note(analysis: Analysis) -> str:
@@ -158,6 +172,18 @@ def _host_note(analysis: Analysis) -> str:
         f"collectives over PCIe are those of the host {DEFAULT_HOST}, with an interval that covers {others} as well;"
         " name one with --host"
     )
+
+
+def _network_note(analysis: Analysis) -> str:
+    """The assumed network, where exchanges cross nodes and none is named."""
+    hardware, parallel = analysis.scenario.hardware, analysis.scenario.settings.parallel
+    if hardware.network is not None or parallel.on(hardware).nodes in (None, 1):
+        return ""
+    found = next((link for link in hardware.interconnects if link.scope == "network"), None)
+    if found is None:
+        return ""
+    speed = f"{si(found.bandwidth, 'B/s')} a device"
+    return f"exchanges between nodes are those of {found.kind} at {speed}; name another network with --network"
 
 
 def _graphs(analysis: Analysis) -> tuple[Network, ...]:

@@ -367,6 +367,41 @@ class Deployment(TypedDict, total=False):
             beside=_EXPERTS,
         ),
     ]
+    all_to_all: Annotated[
+        str | None,
+        Option(
+            "How expert ranks exchange tokens: deepep, deepep_low_latency, deepep_normal, nvlink_one_sided,"
+            " nvlink_two_sided, allgather_reducescatter or nccl.",
+            Kind.TEXT,
+            PARALLELISM,
+            ("degrees", "exchange"),
+            short="All-to-all",
+            metavar="NAME",
+            otherwise="the engine's own",
+            check=later("roofline.graph.parallel", "check_exchange"),
+            known=constant("roofline.graph.parallel", "EXCHANGES"),
+            flags=("--all2all-backend", "--moe-a2a-backend"),
+            example="deepep",
+            beside={"model": "deepseek-v3", "hw": "h100-sxm", "ep": "8", "engine": "vllm"},
+        ),
+    ]
+    redundant_experts: Annotated[
+        int | None,
+        Option(
+            "Copies of popular experts, in all ranks together (EPLB); a degree that does not divide them has some.",
+            Kind.INTEGER,
+            PARALLELISM,
+            ("degrees", "redundant"),
+            short="Redundant experts",
+            metavar="N",
+            low=0,
+            high=MAX_DEVICES,
+            default="0",
+            flags=("--ep-num-redundant-experts", "--num-redundant-experts"),
+            example="32",
+            beside={"model": "deepseek-v3", "hw": "h100-sxm", "ep": "32", "expert_skew": "0.5"},
+        ),
+    ]
     enable_expert_parallel: Annotated[
         bool | None,
         Option(
@@ -448,6 +483,22 @@ class Deployment(TypedDict, total=False):
             known=later("roofline.specs.host", "list_hosts"),
             example="pcie-switch",
             beside={"hw": "l40s", "tp": "2"},
+        ),
+    ]
+    network: Annotated[
+        "str | os.PathLike[str] | None",
+        Option(
+            "Network between nodes: 400G (a device), 8x400G-ib (ports of a node), roce, efa, ethernet, or a file; nvl72"
+            " is the number of devices that NVLink joins (nvl8,400G for both).",
+            Kind.TEXT,
+            PARALLELISM,
+            short="Network",
+            metavar="NAME",
+            otherwise="that of the hardware",
+            check=later("roofline.specs.network", "load_fabric"),
+            known=later("roofline.specs.network", "list_networks"),
+            example="4x400G-roce",
+            beside={"hw": "h100-sxm", "tp": "16", "model": "llama-3.1-405b"},
         ),
     ]
     memory_reading: Annotated[
@@ -591,7 +642,7 @@ class Options(Workload, Deployment, total=False):
             ENGINE,
             short="Engine",
             metavar="NAME[@VERSION]",
-            otherwise="vllm; llama.cpp on CPUs, Apple silicon and of GGUF",
+            otherwise="vllm; llama.cpp on CPUs, Apple silicon, AMD's APUs and of GGUF",
             check=later("roofline.specs.engine", "load_engine"),
             known=later("roofline.specs.engine", "list_engines"),
             often=True,

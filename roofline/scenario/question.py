@@ -23,10 +23,11 @@ from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, by_name, missing
 from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import GGUF_ENGINE, Engine, resolve_engine
-from roofline.specs.hardware import Hardware, load_devices, load_hardware
+from roofline.specs.hardware import Hardware, load_devices, load_hardware, networked
 from roofline.specs.library import spec_path, written
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
+from roofline.specs.network import load_fabric
 from roofline.specs.precision import PLAIN, Precision
 from roofline.specs.schemes import GGUF_SCHEMES
 
@@ -237,7 +238,9 @@ def resolve(question: Question) -> dict[str, Any]:
     for needed in NEEDED:
         if needed not in values:
             raise RooflineError(missing(needed), options=["hw"] if needed == "hw" else [])
-    model, hardware = values["model"], values["hw"]
+    model, hardware, network = values["model"], values["hw"], values.get("network")
+    if network is not None:
+        hardware = networked(hardware, load_fabric(network))
     settings = _settings(question)
     if settings.longest is not None:
         model = replace(model, max_context=limited_context(model, settings.longest, question.longest))
@@ -256,7 +259,7 @@ def resolve(question: Question) -> dict[str, Any]:
         "settings": settings,
         "techniques": (),
         "engine": question.engine,
-        **{name: values.get(name) for name in ("context", "price", "image_size", "host")},
+        **{name: values.get(name) for name in ("context", "price", "image_size", "host", "network")},
         "drawn": values.get("drawn", drawn),
     }
 

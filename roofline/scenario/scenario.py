@@ -81,6 +81,7 @@ class Scenario:
     price: float | None
     image_size: str | None
     host: str | None
+    network: str | None
     drawn: tuple[Lengths | None, Lengths | None]
     _question: Question | None
     _plain: Scenario | None

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from roofline.bound.memory import stored_tensors
 from roofline.bound.roof import Placement, place
+from roofline.core.errors import RooflineError
 from roofline.graph.extents import Step
 from roofline.graph.network import EMBEDDING, HEAD, OVERLAP_BATCHES, Build, Network, Section, network
 from roofline.graph.op import Kind, Link, Op
@@ -151,14 +152,23 @@ class Schedule:
 
     @cached_property
     def tower(self) -> Network:
-        """The graph of the model's encoder, tensor-parallel as the model is."""
+        """The graph of the model's encoder, tensor-parallel as the model is.
+
+        A vision encoder that the ranks do not divide runs whole on each, as in engines (Kimi K3: 12 heads on 8 GPUs).
+        """
         tower = self.model.tower
         assert tower is not None
         # Formats and rewrites apply to the encoder of an encoder-decoder, not to a vision encoder.
         whole = self.model.tower_kind == "encoder"
         precision = self.precision if whole else tower_precision(tower, self.precision)
         ranks, rewrites = Parallelism(tensor=self.settings.parallel.tensor), self.settings.rewrites if whole else ()
-        return network(tower, precision, Build(self._build.fusions, parallel=ranks, rewrites=rewrites))
+        build = Build(self._build.fusions, parallel=ranks, rewrites=rewrites)
+        try:
+            return network(tower, precision, build)
+        except RooflineError:
+            if whole:
+                raise
+            return network(tower, precision, replace(build, parallel=Parallelism()))
 
     @cached_property
     def _prefill_placement(self) -> Placement:

@@ -12,10 +12,30 @@ if TYPE_CHECKING:
     from roofline.serving.curve import Curve, serve
     from roofline.serving.load import Load, Trace
     from roofline.serving.outcome import Outcome
+    from roofline.serving.sessions.served import SessionCurve, serve_sessions
+    from roofline.serving.sessions.workload import Workload
     from roofline.serving.traces import read_trace
 
-__all__ = ["Curve", "Load", "Outcome", "Trace", "read_trace", "serve"]
+__all__ = [
+    "Curve",
+    "Load",
+    "Outcome",
+    "SessionCurve",
+    "Trace",
+    "Workload",
+    "read_trace",
+    "serve",
+    "serve_sessions",
+]
 
 __getattr__ = lazy(
-    __name__, {"curve": "Curve serve", "load": "Load Trace", "outcome": "Outcome", "traces": "read_trace"}
+    __name__,
+    {
+        "curve": "Curve serve",
+        "load": "Load Trace",
+        "outcome": "Outcome",
+        "sessions.served": "SessionCurve serve_sessions",
+        "sessions.workload": "Workload",
+        "traces": "read_trace",
+    },
 )

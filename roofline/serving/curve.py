@@ -20,7 +20,7 @@ from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
 from roofline.serving.load import Arrivals, Load, Trace, finite_number, served_scenario
-from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions
+from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
@@ -182,9 +182,10 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
         if name in found:
             raise RooflineError(f"{given} and another name of {name} are given: give one of them")
         option = LOAD_OPTIONS[name]
-        if name == "rate" and isinstance(value, str):
-            value = value.strip().removesuffix("/s")
-        if name in ("concurrency", "rate") and isinstance(value, Iterable) and not isinstance(value, str):
+        if name in ("concurrency", "rate") and isinstance(value, str):
+            values = load_values(name, value)
+            found[name] = option.number(values[0]) if len(values) == 1 else values
+        elif name in ("concurrency", "rate") and isinstance(value, Iterable):
             found[name] = [option.number(entry) for entry in value]
         elif isinstance(value, (Trace, Pools)):
             found[name] = value

@@ -23,6 +23,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from roofline.core.search import bracket_roots
 from roofline.serving.load import Arrivals, Load, Requests, draw
 from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spreads, steady_outcomes
 from roofline.serving.pools import Tandem
@@ -36,8 +37,8 @@ from roofline.timing.intervals import Estimate
 
 Array = NDArray[np.float64]
 
-HALVINGS = 16
-"""Rounds that find the rate of a closed loop."""
+CLOSE, SLOWEST = 1e-6, 1e-6
+"""The relative width to which the rate of a closed loop is found, and the least one over the largest."""
 
 LEAST = 1e-4
 """The rate of others that a request alone sees, over its own: not none, of which nothing is known."""
@@ -135,16 +136,22 @@ def steady_tandem(tandem: Tandem, load: Load, values: Any) -> Steady:
 
 
 def _closed_rate(stages: _Stages, points: Array, most: float) -> Array:
-    """The rate of a closed loop by bisection: requests in flight rise with it. Each sees those of the others."""
+    """The rate of a closed loop, at which requests in flight are those asked. Each sees the rate of the others."""
     others = _others(points)
-    high = np.full(points.size, BELOW * most)
-    low = high * 1e-6
-    for _ in range(HALVINGS):
-        rate = np.sqrt(low * high)
+
+    def excess(place: Array) -> Array:
+        """The logarithm of requests in flight at a rate, over those asked: it rises."""
+        rate = np.exp(place)
         _, second, samples = stages.at(others * rate)
-        more = rate * (samples.mean(axis=0) + stages.decode.tokens * second.tpot[0]) < points
-        low, high = np.where(more, rate, low), np.where(more, high, rate)
-    return low
+        return np.asarray(place + np.log((samples.mean(axis=0) + stages.decode.tokens * second.tpot[0]) / points))
+
+    top = np.full(points.size, math.log(BELOW * most))
+    low = top + math.log(SLOWEST)
+    below = excess(low)
+    high = np.minimum(top, low - below)  # requests take no less time than alone
+    above = excess(high)
+    found, _ = bracket_roots(excess, low, np.where(above > 0, high, low), below, above, absolute=CLOSE)
+    return np.asarray(np.exp(np.where(above > 0, found, high)))
 
 
 def _others(points: Array) -> Array:

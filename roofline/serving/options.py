@@ -9,8 +9,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
+from roofline.core.errors import RooflineError, quote
 from roofline.core.limits import MAX_CONCURRENCY, MAX_RATE
 from roofline.core.options import Kind, Option, table
+from roofline.core.ranges import numbers
 
 if TYPE_CHECKING:
     from roofline.serving.load import Trace
@@ -147,3 +149,12 @@ SPELLINGS: Mapping[str, str] = {
     flag.lstrip("-").replace("-", "_"): option.name for option in LOAD_OPTIONS.values() for flag in option.flags
 }
 """The options by the names that engines have for them."""
+
+
+def load_values(name: str, text: str) -> list[int] | list[float]:
+    """The values of `concurrency` or `rate`: 1,8,64 or 1:256:log9, or 4/s of a rate. Raises RooflineError."""
+    option = LOAD_OPTIONS[name]
+    found = [value for part in text.replace("/s", "").split(",") for value in numbers(option, part.strip())]
+    if len(found) != len(set(found)):
+        raise RooflineError(f"{name} has a value twice in {quote(text)}", options=[name])
+    return found

@@ -15,6 +15,7 @@ from roofline.serving.replica import Replica
 from roofline.serving.served import Served
 from roofline.serving.steady import Steady
 from roofline.serving.waits import P95
+from roofline.specs.releases import later
 from roofline.timing.intervals import Estimate
 
 Array = NDArray[np.float64]
@@ -81,7 +82,8 @@ class Outcome(Struct, frozen=True):
 def spreads(replica: Replica, batch: float, context: float, chunk: float) -> tuple[tuple[float, float], ...]:
     """p10 and p90 over the expected TTFT, and over the expected TPOT.
 
-    The distances of both from p50 are those of a prefill and of a decode step, times the scheduler's `spread`.
+    The distances of both from p50 are those of a prefill and of a decode step, times the scheduler's `spread`, with the
+    error of a version whose support of the model was young.
     """
     low_decode, high_decode, low_prefill, high_prefill = replica.steps.spread
     each = max(batch / replica.data, 1.0)
@@ -92,7 +94,7 @@ def spreads(replica: Replica, batch: float, context: float, chunk: float) -> tup
         (low_decode, high_decode, (each, context), scheduler.spread_tpot),
     ):
         below, above = 1 - float(low.nearest(*at)), float(high.nearest(*at)) - 1
-        found.append((max(1 - own[0] * below, LEAST), 1 + own[1] * above))
+        found.append((max(1 - own[0] * below, LEAST), later(1 + own[1] * above, replica.steps.young)))
     return tuple(found)
 
 

@@ -64,7 +64,8 @@ class Prompts(NamedTuple):
 
         Without prompts of others it takes time only while some sequence decodes, `decoding` of the time.
         """
-        others = (self.length[0] - self.none * self.still) / np.maximum(1 - self.none, NOTHING)
+        # Of few requests the idle time between them is most of both means, whose difference then says nothing.
+        others = np.maximum(self.length[0] - self.none * self.still, 0.0) / np.maximum(1 - self.none, NOTHING)
         alone = self.none * (self.still / self.length[0] if biased else 1.0)
         return np.where(at < alone - 1e-9, decoding * self.still, others)
 
@@ -110,7 +111,7 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     place = np.maximum(lengths / unit[:, np.newaxis], 1.0)  # a prompt, however short, takes a step
     whole = (times.mean / unit - 1) / np.maximum(place.mean(axis=1) - 1, NOTHING)
     place = 1 + (place - 1) * np.minimum(whole, 1.0)[:, np.newaxis]
-    one = _split(place) @ _turns()  # (points, frequencies)
+    one = np.fft.rfft(_split(place))  # (points, frequencies)
     left = (tokens - taken) / unit[:, np.newaxis]
     # What is left, however little, takes a step; of a state that takes several, what is left on average.
     left = np.where((left > 1e-9) & (left < 1) & (unit < room * (1 + 1e-9))[:, np.newaxis], 1.0, left)

@@ -28,7 +28,8 @@ class Replica(Struct, frozen=True, dict=True):
     """A deployment of a scenario's model, formats, parallelism and engine.
 
     `scheduler` is the engine's policy; its `tokens` and `sequences` are of one data-parallel rank. `kv_tokens` are the
-    tokens that the KV caches of all ranks hold. `copies` is the number of data-parallel ranks that share no experts, of
+    tokens that the KV caches of all ranks hold in sequences of the load's mean length, `logged` those that the engine
+    prints at its start. `copies` is the number of data-parallel ranks that share no experts, of
     which all else describes one: they do not wait for each other, and requests are divided among them. `received`: the
     KV cache of prompts comes from other devices, and requests begin to decode when they are admitted.
     """
@@ -36,6 +37,7 @@ class Replica(Struct, frozen=True, dict=True):
     steps: StepTimes
     scheduler: Scheduler
     kv_tokens: int
+    logged: int | None = None
     copies: int = 1
     received: bool = False
 
@@ -66,8 +68,8 @@ class Replica(Struct, frozen=True, dict=True):
 
     @cached_property
     def budget(self) -> int:
-        """The most tokens of a step on one rank."""
-        return self.scheduler.tokens or UNLIMITED
+        """The most tokens of a step on one rank; of a pipeline those of all batches in flight."""
+        return (self.scheduler.tokens or UNLIMITED) * self.steps.flight
 
     @cached_property
     def crowded(self) -> bool:
@@ -119,20 +121,35 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
             f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"
             f" {-capacity.cache / 1e9:.1f} GB of each device are missing"
         )
-    kv_tokens = UNLIMITED if capacity.tokens is None else capacity.tokens * parallel.data
+
+    def room(length: float) -> int:
+        """The tokens that fit on a rank in sequences of that length."""
+        return UNLIMITED if (found := capacity.tokens_of(length)) is None else found
+
+    kv_tokens = min(room(load.held) * parallel.data, UNLIMITED)
     longest, limit = load.longest, settings.longest
     if limit is not None and longest > limit:
         raise RooflineError(f"the longest request, {longest:.0f} tokens, is longer than max_model_len {limit}")
-    if limit is not None and limit > kv_tokens // parallel.data:
+    if limit is not None and limit > room(limit):
         raise DoesNotFitError(
             f"{engine.name} does not start: a sequence of max_model_len {limit} does not fit in memory"
         )
     least = load.shortest
-    if least > kv_tokens // parallel.data:
+    if least > room(least):
         raise DoesNotFitError(
             f"no request fits: {least:.0f} tokens of prompt and output, and the KV cache of a device has room for"
-            f" {kv_tokens // parallel.data}"
+            f" {room(least)}"
         )
+    states = capacity.states if reserve.states else None
+    if states is not None and states < policy.sequences:
+        if settings.sequences:
+            raise DoesNotFitError(
+                f"{engine.name} does not start with max_num_seqs {settings.sequences}: {max(states, 0)} sequences have"
+                " room for their recurrent states"
+            )
+        policy = replace(policy, sequences=states)
     chunk = min(budget or longest, max(longest, budget or 0))
     steps = StepTimes(scenario, context=longest, chunk=max(chunk, 64))
-    return Replica(steps, policy, int(min(kv_tokens, UNLIMITED)))
+    policy = replace(policy, latency=policy.latency + steps.waiting(min(load.means[0], chunk)))
+    logged = capacity.logged(int(model.max_context or longest), reserve.pass_tokens(model.max_context) or 0, reserve)
+    return Replica(steps, policy, int(kv_tokens), None if logged is None else logged * parallel.data)

@@ -29,7 +29,7 @@ GATHERED = 0.9
 """Fraction of a step's budget with which prompts stop waiting for others (`gather` of the scheduler)."""
 
 
-class _Sequence:
+class Sequence:
     """A request inside the engine: `left` tokens of its prompt are not computed, and it `ends` at an iteration."""
 
     __slots__ = (
@@ -52,7 +52,7 @@ class _Sequence:
         self.first = math.nan
 
 
-Piece = tuple[_Sequence, int]
+Piece = tuple[Sequence, int]
 """A chunk of a prompt: its request and tokens."""
 
 
@@ -75,17 +75,15 @@ class Simulation:
         self.tokens, self.accepted, self.data = replica.steps.decode_tokens, replica.steps.accepted, replica.data
         self.now, self.iteration, self.step = 0.0, 0, 0
         self.context, self.promised = 0.0, 0.0  # tokens in the KV cache, and reserved ones beyond them
-        self.ends: dict[int, list[_Sequence]] = {}  # the sequences that end at an iteration
+        self.ends: dict[int, list[Sequence]] = {}  # the sequences that end at an iteration
         self.next_ends: list[int] = []  # a heap of these iterations
-        self.order: list[_Sequence] = []  # as they were admitted
-        self.prefilling: list[_Sequence] = []
+        self.order: list[Sequence] = []  # as they were admitted
+        self.prefilling: list[Sequence] = []
         # By data-parallel rank: (step from which it may be admitted, request), the requests, and those that decode.
-        self.queues: list[deque[tuple[int, _Sequence]]] = [deque() for _ in range(replica.data)]
+        self.queues: list[deque[tuple[int, Sequence]]] = [deque() for _ in range(replica.data)]
         self.blocked = False  # nothing is admitted after a preemption, until a sequence ends
         self.waiting, self.held, self.decoding = 0, [0] * replica.data, [0] * replica.data
-        self.coming: deque[tuple[float, _Sequence]] = (
-            deque()
-        )  # (time in the queue, request), as they pass the front end
+        self.coming: deque[tuple[float, Sequence]] = deque()  # (time in the queue, request), as they pass the front end
         self.running, self.sent = 0, 0
         self.received = replica.received
         self.horizon = math.inf  # of a run of decode steps: others may send a request at that time
@@ -119,13 +117,17 @@ class Simulation:
         elif self.waiting:
             self._let_pass(*self._next())
         else:
-            self._pass_time(max(self.coming[0][0] - self.now, 0.0))
+            self._pass_time(max(self._awaited() - self.now, 0.0))
 
-    def _next(self) -> tuple[int, _Sequence]:
+    def _awaited(self) -> float:
+        """The time until which there is nothing to do."""
+        return self.coming[0][0]
+
+    def _next(self) -> tuple[int, Sequence]:
         """The waiting request that may be admitted first, and the step."""
         return min((queue[0] for queue in self.queues if queue), key=itemgetter(0))
 
-    def _let_pass(self, ready: int, sequence: _Sequence) -> None:
+    def _let_pass(self, ready: int, sequence: Sequence) -> None:
         """Nothing runs and the first waiting request may not be admitted yet, or never."""
         if ready > self.step:
             self.step = ready
@@ -142,18 +144,18 @@ class Simulation:
 
     def enter(self, index: int, at: float) -> None:
         """A request arrives."""
-        sequence = _Sequence(index, at, *self.lengths[index])
+        sequence = Sequence(index, at, *self.lengths[index])
         self.front_free = max(self.front_free, at) + self.each + self.per_token * (sequence.prompt + sequence.base)
         self.coming.append((self.front_free + self.latency, sequence))
 
     def resume(self) -> None:
         """The next request has its prompt in the KV cache, and decodes."""
-        sequence = _Sequence(self.sent, self.now, *self.lengths[self.sent])
+        sequence = Sequence(self.sent, self.now, *self.lengths[self.sent])
         self.sent += 1
         self._assign(sequence)
         self._receive(sequence)
 
-    def _assign(self, sequence: _Sequence) -> None:
+    def _assign(self, sequence: Sequence) -> None:
         """The data-parallel rank with the fewest requests takes another one."""
         if self.data > 1:
             sequence.rank = self.held.index(min(self.held))
@@ -195,18 +197,19 @@ class Simulation:
             return max(first, self.admitted) + self.gather
         return self.admitted - 1 + self.gather * max(-(-(first - self.admitted + 1) // self.gather), 1)
 
-    def _admit(self, queue: deque[tuple[int, _Sequence]], left: int, found: list[Piece]) -> None:
+    def _admit(self, queue: deque[tuple[int, Sequence]], left: int, found: list[Piece]) -> None:
         """Requests of a data-parallel rank that fit in its budget of the step, a sequence slot and the KV cache."""
         some = False
         while queue and left > 0 and self.running + len(self.prefilling) < self.most:
             ready, sequence = queue[0]
             need = sequence.base + sequence.prompt + self.reserved * sequence.output
-            if ready > self.step or self.context + self.promised + need > self.room:
+            if ready > self.step or not self._fits(sequence, need):
                 return
             if self.whole and some and sequence.left > left:
                 return
             queue.popleft()
             self.waiting -= 1
+            self._admitted(sequence)
             if self.received and not sequence.generated:
                 self._receive(sequence)
                 continue
@@ -215,7 +218,14 @@ class Simulation:
             self.promised += need - sequence.base
             left, some = left - self._take(sequence, left, found), True
 
-    def _receive(self, sequence: _Sequence) -> None:
+    def _fits(self, sequence: Sequence, need: float) -> bool:  # noqa: ARG002
+        """Whether the KV cache has room for the tokens of a request."""
+        return self.context + self.promised + need <= self.room
+
+    def _admitted(self, sequence: Sequence) -> None:
+        """A request leaves the queue."""
+
+    def _receive(self, sequence: Sequence) -> None:
         """The KV cache of a prompt is there."""
         self.context += sequence.base + sequence.prompt
         self.promised += self.reserved * sequence.output
@@ -234,7 +244,7 @@ class Simulation:
             tokens += sequence.left
         return tokens < self.gathered
 
-    def _take(self, sequence: _Sequence, left: int, found: list[Piece]) -> int:
+    def _take(self, sequence: Sequence, left: int, found: list[Piece]) -> int:
         """Put tokens of a prompt into the step; a prompt runs on one rank, within its budget."""
         tokens = min(sequence.left, self.budget if self.whole else left)
         if tokens > 0:
@@ -276,7 +286,7 @@ class Simulation:
         self.prefilling = [sequence for sequence in self.prefilling if sequence.left]
         self._finish()
 
-    def _begin(self, sequence: _Sequence) -> None:
+    def _begin(self, sequence: Sequence) -> None:
         """The prompt is computed: its first token, or the next one of a preempted sequence."""
         if not sequence.generated:
             sequence.first = self.now
@@ -352,7 +362,7 @@ class Simulation:
             if not self.prefilling:
                 self.context = self.promised = 0.0
 
-    def _free(self, sequence: _Sequence, steps: int) -> None:
+    def _free(self, sequence: Sequence, steps: int) -> None:
         """A sequence does not decode any more, and its tokens leave the KV cache."""
         self.context = max(self.context - (sequence.base + sequence.prompt + steps * self.accepted), 0.0)
         self.running -= 1

@@ -377,17 +377,27 @@ def _weights(times: Times, points: _Points, load: Load, grid: Array, step: Array
     spread = 2 * both * (prompts.dispersion - 1) / load.burstiness
     g = np.clip(spread / (2 + spread), 0.0, 0.99)
     upward = rate * (1 - g) * steps / grid[:, np.newaxis]
-    weight = np.zeros((grid.size + 1, rate.size))
-    weight[0], carried, peak = 1.0, np.zeros(rate.size), np.ones(rate.size)
-    for level in range(grid.size):
-        carried = g * carried + weight[level] * begun[max(level - 1, 0)]
-        weight[level + 1] = upward[level] * carried
+    columns = [
+        _column(*each)
+        for each in zip(g.tolist(), upward.T.tolist(), np.concatenate([begun[:1], begun]).T.tolist(), strict=True)
+    ]
+    weight = np.zeros((max(map(len, columns)), rate.size))
+    for place, column in enumerate(columns):
+        weight[: len(column), place] = column
+    return weight
+
+
+def _column(g: float, upward: list[float], begun: list[float]) -> list[float]:
+    """The probabilities of 0, 1, ... sequences at one point: plain numbers, of which few make an array slow."""
+    weight, carried, peak = [1.0], 0.0, 1.0
+    for level, up in enumerate(upward):
+        carried = g * carried + weight[level] * begun[level]
+        weight.append(up * carried)
         if level % CHECKED == 0:
-            peak = np.maximum(peak, weight[level + 1])
-            if (scale := np.where(peak > 1e100, 1e-100, 1.0)).min() < 1:
-                weight[: level + 2] *= scale
-                carried, peak = carried * scale, peak * scale
+            peak = max(peak, weight[-1])
+            if peak > 1e100:
+                weight, carried, peak = [each * 1e-100 for each in weight], carried * 1e-100, peak * 1e-100
             # They fall beyond their largest: none of those that follow counts.
-            if (weight[level + 1] < NEGLIGIBLE * peak).all():
-                return weight[: level + 2]
+            if weight[-1] < NEGLIGIBLE * peak:
+                break
     return weight

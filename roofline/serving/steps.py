@@ -13,6 +13,10 @@ with p tokens cached before a chunk; an engine that computes the logits of all p
 and k are those of one data-parallel rank, the one with the most; the kernels of experts, whose tokens come from all
 ranks, take the mean over ranks. Where n ranks divide the experts, the one with the most rows decides: with t tokens to
 e experts each at random, it has 1 + z ((n - 1) / (e t))^(1/2) times the mean, z the expected largest of n deviates.
+
+A pipeline of p stages under load has m batches in flight, p unless a number of micro-batches is set: while one is in a
+stage, the others are in other stages, so that no stage waits. A step is then a round in which each of the batches, with
+1 / m of the sequences and of the chunks, passes all stages: max(1, m / p) T, and not less than the host times of all m.
 Each term is tabulated once for a deployment from the kernels of the two graphs, on geometric grids, and interpolated
 linearly: attention is bilinear in sequences and context.
 """
@@ -39,6 +43,7 @@ from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass
 from roofline.specs.engine import Engine
+from roofline.specs.releases import young_error
 from roofline.timing.evaluation import resolve
 from roofline.timing.intervals import Estimate
 from roofline.timing.passes import Timing
@@ -172,15 +177,19 @@ class StepTimes:
                 "prefill and decode on devices of their own are taken by serve, by solve max-rate and max-concurrency,"
                 " and by advise for goodput; here one device does both"
             )
-        settings = replace(scenario.settings, chunk=None, step_tokens=None)
+        asked = scenario.settings.parallel
+        settings = replace(scenario.settings, chunk=None, step_tokens=None, parallel=replace(asked, micro_batches=1))
         single = scenario.changed(batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
         self.scenario = scenario
         self._covered = (context, chunk, batch)
         self._answer = analyze(single)
         self.engine = self._answer.prefill.engine
+        self.young = young_error(scenario.profile, scenario.model)
         parallel = self._answer.parallel
         self.data, self.ring = parallel.data, parallel.sequence
-        self._micro_batches = parallel.micro_batches if parallel.pipeline > 1 else 1
+        in_stages = parallel.pipeline if asked.micro_batches == 1 else asked.micro_batches
+        self.flight = 1 if parallel.pipeline == 1 or self.engine.split_layers else in_stages
+        self.rounds = max(1.0, self.flight / parallel.pipeline)
         speculation = scenario.settings.speculation
         self.decode_tokens = 1 if speculation is None else speculation.verified + 1
         self.accepted = self._answer.tokens_per_iteration
@@ -234,7 +243,7 @@ class StepTimes:
     def _shared_times(self, timing: Timing, run: Pass, shared: Any, head: Any) -> None:
         """Tabulate the kernels of tokens: on one rank, of experts, and of the head."""
         tokens = geometric(1, MAX_TOKENS, TOKENS)
-        parts = run.placement.network.overlap_batches * self._micro_batches
+        parts = run.placement.network.overlap_batches
         step = Step(tokens / parts, np.ones_like(tokens), np.full_like(tokens, 100.0))
         detail = timing.detail(step)
         spent = timing.spent(detail) * float(np.max(run.repeat))
@@ -277,7 +286,20 @@ class StepTimes:
     def seconds(
         self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
     ) -> Array:
-        """Seconds of a step; arguments as of `kernel_seconds`."""
+        """Seconds of a step, of a pipeline those of a round; arguments as of `kernel_seconds`."""
+        if self.flight == 1:
+            return self.pass_seconds(batch, context, chunk, cached, prompts, mean)
+        each, batch = 1.0 / self.flight, np.asarray(batch, float)
+        one = np.where(batch > 0, np.maximum(batch * each, 1.0), 0.0)
+        shared = None if mean is None else np.asarray(mean, float) * each
+        found = self.pass_seconds(one, context, np.asarray(chunk, float) * each, cached, prompts * each, shared)
+        step, sequence = self.host
+        return np.asarray(np.maximum(self.rounds * found, self.flight * step + sequence * (batch + prompts)))
+
+    def pass_seconds(
+        self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
+    ) -> Array:
+        """Seconds in which one batch passes all stages; arguments as of `kernel_seconds`."""
         engine, chunk = self.engine, np.asarray(chunk, float)
         kernels = self.kernel_seconds(batch, context, chunk, cached, prompts, mean)
         some = chunk > 0
@@ -291,6 +313,12 @@ class StepTimes:
         drafting = np.where(np.asarray(batch) > 0, self.drafts * engine["draft_step"], 0.0)
         work = sequence * (batch + np.where(some, prompts, 0.0))
         return np.asarray(busy + step + drafting + (np.maximum(work - busy, 0.0) if engine.overlap else work))
+
+    def waiting(self, chunk: float) -> float:
+        """Seconds that a prompt's last chunk is on its way beyond its share of a round."""
+        if self.flight == 1:
+            return 0.0
+        return (1 - self.rounds / self.flight) * float(self.pass_seconds(0.0, 0.0, chunk))
 
     @property
     def host(self) -> tuple[float, float]:
@@ -319,14 +347,18 @@ class StepTimes:
 
     @cached_property
     def spread(self) -> tuple[Table, Table, Table, Table]:
-        """p10 and p90 over the expected time of a decode step (rows: sequences), and of a chunk (rows: tokens)."""
+        """p10 and p90 over the expected time of a decode step (rows: sequences), and of a chunk (rows: tokens).
+
+        The error of a young support is apart (`young`): a scheduler's spread does not multiply it.
+        """
         found = []
         columns = np.array([256.0, 2048.0, 16384.0])
         for name, rows in (("decode", geometric(1, 1024, 4)), ("prefill", geometric(64, 16384, 4))):
             decode, total = name == "decode", Estimate(0.0, 0.0, 0.0)
             phase = self._phase(decode)
             for run in self._runs(rows, columns, decode):
-                total = total.plus(resolve(phase.timed(run).deferred(run.step, name)).times(run.repeat))
+                timing = phase.timed(run, replace(phase.engine, spread=self.scenario.profile.spread))
+                total = total.plus(resolve(timing.deferred(run.step, name)).times(run.repeat))
             found += [Table(rows, columns, (end / total.mid).reshape(rows.size, -1)) for end in (total.low, total.high)]
         return found[0], found[1], found[2], found[3]
 
@@ -353,11 +385,22 @@ class SingleStep:
         self._captured = engine.scheduler.captured
         (self._step, self._sequence), self._overlap = times.host, engine.overlap
         self._drafting = times.drafts * engine["draft_step"]
+        self._flight, self._rounds = times.flight, times.rounds
 
     def __call__(
         self, batch: float, context: float, chunk: float, cached: float, prompts: float, mean: float | None
     ) -> float:
-        """Seconds of a step; arguments as of `StepTimes.kernel_seconds`."""
+        """Seconds of a step, of a pipeline those of a round; arguments as of `StepTimes.kernel_seconds`."""
+        if self._flight == 1:
+            return self._pass(batch, context, chunk, cached, prompts, mean)
+        flight, shared = self._flight, None if mean is None else mean / self._flight
+        one = max(batch / flight, 1.0) if batch > 0 else 0.0
+        found = self._rounds * self._pass(one, context, chunk / flight, cached, prompts / flight, shared)
+        return max(found, flight * self._step + self._sequence * (batch + prompts))
+
+    def _pass(
+        self, batch: float, context: float, chunk: float, cached: float, prompts: float, mean: float | None
+    ) -> float:
         decoded = batch * self._per_sequence
         tokens = decoded + chunk / self._ring
         kernels = self._local(tokens) + self._head(decoded + self._logits(prompts, chunk / self._ring))

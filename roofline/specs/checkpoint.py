@@ -62,6 +62,8 @@ def released(model: Model, hardware: Hardware, engine: Engine) -> Mapping[str, s
     """The quantized formats in which a released checkpoint runs, as arguments of `parse_precision`."""
     scheme = released_scheme(model, engine)
     weights, activations, kv = scheme_formats(scheme)
+    if scheme in engine.fp8_inputs and hardware.has_tensor_memory:
+        activations = "fp8"
     found = {
         "weights": weights,
         "activations": None if unsupported_arithmetic(scheme, hardware) else activations,

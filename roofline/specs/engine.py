@@ -52,12 +52,17 @@ GATED_DELTA_RULE_KERNELS = CHUNKED, _ = ("chunked", "fused")
 
 FUSIONS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
     {
-        "qkv": (("q_proj", "q_gate_proj", "k_proj", "v_proj"),),
-        "latent_down": (("q_a_proj", "kv_a_proj"),),
+        "qkv": (("q_proj", "q_gate_proj", "k_proj", "v_proj", "block_q_proj", "block_k_proj"),),
+        "latent_down": (
+            ("q_a_proj", "kv_a_proj", "kv_proj"),
+            ("compress_kv_proj", "compress_gate_proj"),
+            ("index_compress_kv_proj", "index_compress_gate_proj"),
+            ("in_proj", "decay_in_proj", "rate_proj", "output_gate_in_proj"),
+        ),
         "gate_up": (("gate_proj", "up_proj"), ("shared_gate_proj", "shared_up_proj")),
         "residual_norm": (("attn_add", "mlp_norm"), ("mlp_add", "attn_norm")),
         "reduced_norm": (("attn_all_reduce", "attn_add", "mlp_norm"), ("mlp_all_reduce", "mlp_add", "attn_norm")),
-        "head_norms": (("q_norm", "k_norm", "v_norm"),),
+        "head_norms": (("q_norm", "k_norm", "v_norm", "kv_norm", "block_q_norm", "block_k_norm"),),
         "quantization": (),
         "experts": (("expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"),),
     }
@@ -148,11 +153,14 @@ class Engine(Checked, frozen=True, dict=True):
     `memory`: what it reserves of a device's memory (`roofline.specs.reserve`).
     `scheduler`: how it fills its steps under load (`roofline.specs.scheduler`). `checkpoints`: quantization schemes of
     released checkpoints that it runs, and the scheme it runs each in; others are dequantized to 16 bits (None: all run
-    as released). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers
-    convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the
-    upcast is added to the 16-bit GEMM. `kernels_of`: the
-    measured engine (and version) that the profile was fitted with, where that is another one. `also`: by family of
-    hardware and kind of kernel the engine that a further kernel of this one was measured with; the faster is used.
+    as released). `fp8_inputs`: schemes of checkpoints whose experts it gives FP8 inputs on Blackwell with HBM.
+    `vector_experts`: its experts multiply matrices by the vectors of few tokens.
+    `expert_kernels`: the kernel of experts in a format that it was told to run, in the place of the release's own
+    (`roofline.timing.variants`). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that
+    linear layers convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry
+    at all the upcast is added to the 16-bit GEMM. `kernels_of`: the measured engine (and version) that the profile was
+    fitted with, where that is another one. `also`: by family of hardware and kind of kernel the engine that a further
+    kernel of this one was measured with; the faster is used.
     `vendors`: parameters that differ on the hardware of a family, kind or vendor, where the engine has another backend
     (llama.cpp's Metal kernels, AITER's on AMD). `spread`: p10 and p90 of measured over predicted whole-model time, on
     top of the kernels' own intervals. `sources`: the data that the profile was fitted to.
@@ -167,6 +175,9 @@ class Engine(Checked, frozen=True, dict=True):
     sources: tuple[str, ...] = ()
     int8_activations: tuple[str, ...] = ()
     checkpoints: Mapping[str, str] | None = None
+    fp8_inputs: tuple[str, ...] = ()
+    vector_experts: bool = False
+    expert_kernels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     overlap: bool = False
     shared_stream: Annotated[int, Meta(ge=0, le=10**9)] = 0
     all_reduce: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -328,11 +339,13 @@ GGUF_ENGINE = "llama.cpp"
 
 
 def default_engine(hardware: Hardware, model: Model | None = None) -> str:
-    """The default engine: llama.cpp on CPUs and Apple silicon, and of a model in GGUF, the format of its files.
+    """The default engine: llama.cpp on CPUs, Apple silicon and AMD's APUs, and of a model in GGUF, its files' format.
 
-    Otherwise vLLM, which also stands in for a vendor's fork.
+    Otherwise vLLM, which also stands in for a vendor's fork. On Strix Halo vLLM is not what people run: 7.5 tokens/s of
+    gpt-oss-120b where llama.cpp has 52 (vllm-project/vllm, issue 34578).
     """
-    if hardware.kind == "cpu" or hardware.family == "apple" or (model is not None and model.in_gguf):
+    apu = hardware.kind == "soc" and hardware.vendor == "AMD"
+    if hardware.kind == "cpu" or hardware.family == "apple" or apu or (model is not None and model.in_gguf):
         return GGUF_ENGINE
     return "vllm"
 

@@ -31,13 +31,13 @@ _KEYS = tuple(key for key in (*Engine.__struct_fields__, *KEYS) if key not in ("
 def parse_engine(content: Mapping[str, Any], where: str, version: str = "") -> Engine:
     """The engine that a profile's mapping describes, at a version; `where` names the file in errors."""
     content = _inherited(content, where)
-    changes, newest = versions_of(content, where), _parse(content, where)
+    asked = Version(version) if version else None
+    changes, newest = versions_of(content, where), _parse(content, where, asked)
     aliases_of(content, where)
-    profiles = {start: _parse(merged(content, keys), where) for start, keys in changes.items()}
+    profiles = {start: _parse(merged(content, keys), where, asked) for start, keys in changes.items()}
     starts = tuple(start.text for start in changes)
-    if not version:
+    if asked is None:
         return replace(newest, starts=starts)
-    asked = Version(version)
     found = profiles[nearest(asked, changes)] if changes else newest
     return replace(found, version=asked.text, starts=starts)
 
@@ -53,12 +53,12 @@ def _inherited(content: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     return merged({**base, "own_kernels_of": name}, {key: value for key, value in content.items() if key != BASE})
 
 
-def _parse(content: Mapping[str, Any], where: str) -> Engine:
+def _parse(content: Mapping[str, Any], where: str, version: Version | None) -> Engine:
     check_keys(content, _KEYS, where)
     parts = {
         "parameters": _parameters(content.get("parameters", {}), "parameters", where),
         "vendors": _vendors(content.get("vendors", {}), where),
-        "memory": parse_reserve(content.get("memory", {}), where),
+        "memory": parse_reserve(content.get("memory", {}), where, version),
         "scheduler": parse_scheduler(content.get("scheduler", {}), where),
     }
     plain = {key: value for key, value in content.items() if key not in (*parts, *KEYS)}
@@ -101,7 +101,9 @@ PLAIN = Engine("plain")
 _ALWAYS = ("fusions", "graphs")
 _FLOWING = (
     *(*_ALWAYS, "overlap", "shared_stream", "all_reduce", "gated_delta_rule", "own_kernels", "own_kernels_of"),
-    *("split_layers", "prompt_logits", "int8_activations", "checkpoints", "kernels_of", "also", "weight_only"),
+    *("split_layers", "prompt_logits", "int8_activations", "checkpoints", "fp8_inputs"),
+    *("vector_experts", "expert_kernels"),
+    *("kernels_of", "also", "weight_only"),
 )
 """Keys of a profile that are written on one line each, where they are not at their defaults."""
 

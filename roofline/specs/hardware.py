@@ -17,6 +17,7 @@ from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedErr
 from roofline.core.units import si
 from roofline.specs.host import Host
 from roofline.specs.library import bundled_folder, modified, spec_files, spec_path, written
+from roofline.specs.network import Fabric, Network, network_of_kind
 from roofline.specs.prices import Price, bundled_price
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
@@ -105,8 +106,9 @@ class Hardware(Checked, frozen=True):
 
     `tensor` has the peaks of the matrix units (tensor cores), `vector` those of the vector units (CUDA cores);
     unsupported formats are absent. `units` are SMs, CUs or cores, `exponentials` those that each computes a clock where
-    that is not the usual 16. `sources` has the source of each number, by dotted key. `host` is the server that holds
-    PCIe devices, None if unknown.
+    that is not the usual 16. `half_accumulation`: how many times as fast the matrix units multiply FP16 and FP8 with
+    sums in 16 bits, which few kernels use. `sources` has the source of each number, by dotted key. `host` is the server
+    that holds PCIe devices, None if unknown; `network` is the one that is named, None for that of the link's kind.
     """
 
     name: str
@@ -123,6 +125,7 @@ class Hardware(Checked, frozen=True):
     units: Count | None = None
     clock: Positive | None = None
     exponentials: Count | None = None
+    half_accumulation: Count | None = None
     l2: Positive | None = None
     interconnects: tuple[Interconnect, ...] = ()
     tdp: Positive | None = None
@@ -131,6 +134,7 @@ class Hardware(Checked, frozen=True):
     released: Annotated[int, Meta(ge=1900, le=2100)] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     host: Host | None = None
+    network: Network | None = None
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -163,6 +167,16 @@ class Hardware(Checked, frozen=True):
             raise UnsupportedError(f"{self.name} has no peak for {arithmetic}{suggest(arithmetic, self.formats)}")
         return peak
 
+    def matrix_roof(self, arithmetic: str, converted: bool = False) -> float:
+        """The peak that no kernel exceeds: `matrix_peak`, or that with sums in 16 bits (FLOP/s).
+
+        Kernels that convert their weights to 16 bits (`converted`) may convert BF16 activations to FP16, too.
+        """
+        if arithmetic == "bf16" and converted and "fp16" in self.tensor:
+            arithmetic = "fp16"
+        half = arithmetic in ("fp16", "fp8") and arithmetic in self.tensor
+        return self.matrix_peak(arithmetic) * ((self.half_accumulation or 1) if half else 1)
+
     @property
     def vector_peak(self) -> float | None:
         """The vector peak (FLOP/s): fp32, or 16-bit if only that is documented, or None."""
@@ -173,6 +187,14 @@ class Hardware(Checked, frozen=True):
         """What tells the chips of one family apart: `hbm`, `gddr` or `lpddr`; "" for other kinds of memory."""
         kind = (self.memory_kind or "").lower()
         return next((name for name in ("hbm", "gddr", "lpddr") if kind.startswith(name)), "")
+
+    @property
+    def has_tensor_memory(self) -> bool:
+        """Whether the matrix units have the instructions of tensor memory (tcgen05): those of Blackwell with HBM.
+
+        GeForce, RTX PRO and GB10 have the `mma` of Ada, and such kernels (CUTLASS, functionality.md: SM100 and SM120).
+        """
+        return self.family == "blackwell" and self.memory_class == "hbm"
 
     @property
     def node_devices(self) -> int:
@@ -196,8 +218,17 @@ class Hardware(Checked, frozen=True):
         if not found:
             across = f"across nodes, of {self.node_devices} devices each (scope: network)"
             where = across if span.across_nodes else "within a node (scope: node or host)"
-            raise UnsupportedError(f"the spec of {self.name} has no interconnect {where}")
+            name = ": name a network" if span.across_nodes else ""
+            options = ["network"] if span.across_nodes else []
+            raise UnsupportedError(f"the spec of {self.name} has no interconnect {where}{name}", options=options)
         return next((link for link in found if link.bridged is None or span.reach <= link.bridged), found[0])
+
+    @property
+    def crossing(self) -> Network:
+        """The network between nodes: the one that is named, or what is known of its link's kind."""
+        if self.network is not None:
+            return self.network
+        return network_of_kind(next((link.kind for link in self.interconnects if link.scope == "network"), ""))
 
     def over_host(self, reach: int) -> bool:
         """Whether `reach` neighbouring devices of a node communicate over PCIe links of their host."""
@@ -248,6 +279,28 @@ def hosted(hardware: Hardware, host: Host) -> Hardware:
     return replace(hardware, host=host)
 
 
+@lru_cache(maxsize=256)
+def networked(hardware: Hardware, fabric: Fabric) -> Hardware:
+    """The hardware with nodes and on a network as a person names them.
+
+    Raises RooflineError for the devices of a node that has no link between them.
+    """
+    links = hardware.interconnects
+    if fabric.domain is not None:
+        if not any(link.scope == "node" for link in links):
+            raise RooflineError(f"{hardware.name} has no link within a node that would join {fabric.domain} devices")
+        links = tuple(replace(link, devices=fabric.domain) if link.scope == "node" else link for link in links)
+    found, network = replace(hardware, interconnects=links), fabric.network
+    if network is None:
+        return found
+    bandwidth = network.bandwidth if fabric.speed is None else fabric.speed
+    if fabric.ports is not None:
+        bandwidth *= fabric.ports / found.node_devices
+    inside = tuple(link for link in links if link.scope != "network")
+    across = Interconnect(network.title or network.name, "network", bandwidth)
+    return replace(found, interconnects=(*inside, across), network=replace(network, bandwidth=bandwidth))
+
+
 def load_hardware(name: str | os.PathLike[str] | Hardware) -> Hardware:
     """The hardware `name`, or that of the YAML file at that path.
 
@@ -279,7 +332,28 @@ def load_devices(name: str | os.PathLike[str] | Hardware) -> tuple[Hardware, int
     if (size := named.changes.get("memory")) is not None:
         named_size = f"{found.name}-{size}gb"
         found = replace(found, name=named_size, title=f"{found.title}, {size} GB", memory_capacity=1e9 * size)
+    if (macos := named.changes.get("macos")) is not None:
+        visible = unified_share(found.memory_capacity, macos) * found.memory_capacity / 1e9 * 2**30
+        title = f"{found.title}, macOS {macos}"
+        found = replace(found, name=f"{found.name}-macos{macos}", title=title, memory_visible=visible)
     return found, named.devices
+
+
+APPLE_SHARES = (
+    (26, ((128e9, 0.84), (64e9, 0.81), (32e9, 0.78), (0.0, 0.74))),
+    (0, ((36e9, 3 / 4), (0.0, 2 / 3))),
+)
+"""Fraction of unified memory that Metal lets a GPU use (recommendedMaxWorkingSetSize), by macOS and from a capacity on.
+
+llama.cpp's logs under macOS 26: 19,069.67 MB of 24 GB, 26,800.60 of 32, 40,200.90 of 48, 55,662.79 of 64 and 115,448.73
+of 128 (antirez/ds4, pull request 893: 107.52 GiB of 128). Before, 2/3 below 36 GB and 3/4 from there on.
+"""
+
+
+def unified_share(capacity: float, macos: int = 26) -> float:
+    """The fraction of Apple's unified memory, of `capacity` bytes, that a GPU may use under a version of macOS."""
+    shares = next(shares for since, shares in APPLE_SHARES if macos >= since)
+    return next(share for least, share in shares if capacity >= least)
 
 
 def hardware_name(name: str) -> str:

@@ -17,7 +17,10 @@ from roofline.specs.records import record
 
 SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
     "memory": {"capacity": Dimension.BYTES, "bandwidth": Dimension.BANDWIDTH, "visible": Dimension.BYTES},
-    "compute": {"units": Dimension.COUNT, "clock": Dimension.FREQUENCY, "exponentials": Dimension.COUNT},
+    "compute": {
+        **dict.fromkeys(("units", "exponentials", "half_accumulation"), Dimension.COUNT),
+        "clock": Dimension.FREQUENCY,
+    },
     "tensor": dict.fromkeys(ARITHMETIC, Dimension.RATE),
     "vector": dict.fromkeys(ARITHMETIC, Dimension.RATE),
     "cache": {"l2": Dimension.BYTES},
@@ -71,7 +74,7 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
         "title": top.get("title", top.get("name", "")),
         **{f"memory_{key}": memory.get(key) for key in ("capacity", "bandwidth", "visible", "kind")},
         **peaks,
-        **{key: compute.get(key) for key in ("units", "clock", "exponentials")},
+        **{key: compute.get(key) for key in ("units", "clock", "exponentials", "half_accumulation")},
         "l2": cache.get("l2"),
         "interconnects": [
             reader.section({} if entry is None else entry, "interconnects", place=f"interconnects.{index}")

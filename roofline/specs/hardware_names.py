@@ -2,7 +2,7 @@
 
 Every word must be in the spec's name or title, or be its memory (80GB, HBM3) or a line of its vendor (GeForce). Words
 of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4060 is no rtx-4060-ti. The
-size of a memory that Apple sells with a chip may follow its name: m4-max-64gb.
+size of a memory that Apple sells with a chip may follow its name: m4-max-64gb. An H100 is the SXM module.
 """
 
 from __future__ import annotations
@@ -109,6 +109,9 @@ def _read(text: str, files: Files) -> Named:
         if len(named) == len(among) == 1 or len(chosen) == 1:
             entry = (chosen or named)[0]
             return Named(entry.name, entry.path, devices=count)
+        if len(named) == len(among) and (usual := _usual(named)) is not None:
+            others = tuple(entry.name for entry in named if entry is not usual)
+            return Named(usual.name, usual.path, devices=count, others=others)
         names = [entry.name for entry in entries if _may_mean(given, entry)]
         misspelt = get_close_matches(device.lower(), names, n=1, cutoff=MISSPELT)
         found = among or [entry for entry in entries if _is_near(entry, given) and not misspelt]
@@ -116,6 +119,13 @@ def _read(text: str, files: Files) -> Named:
         near = [f"{count}x{entry.name}" if count > 1 else entry.name for entry in found] or near
     hint = "" if near or misspelt else "; 'roofline specs list hardware' lists all, and a spec file describes any other"
     raise UnknownNameError("hardware", text, names, near, hint)
+
+
+def _usual(named: list[_Entry]) -> _Entry | None:
+    """Of entries that differ in their form factor alone the module (SXM), which clouds rent; None of others."""
+    if len({tuple(word for word in entry.own if word not in FORM_FACTORS) for entry in named}) > 1:
+        return None
+    return next((entry for entry in named if "sxm" in entry.own), None)
 
 
 def _counted(text: str) -> Iterator[tuple[str, int]]:
@@ -141,13 +151,22 @@ APPLE_SIZES = (8, 16, 18, 24, 32, 36, 48, 64, 96, 128, 192, 256, 512)
 """Sizes of unified memory in GB with which Apple has sold its chips; a spec has the largest of its own."""
 
 
+MACOS = re.compile(r"macos(1[1-5]|2[6-9])")
+"""A version of macOS, from the first that runs on Apple's chips on."""
+
+
 def _sized(given: tuple[str, ...], entries: tuple[_Entry, ...], count: int) -> Named | None:
-    """A chip of Apple with a memory of its own size, which its name ends in; None for any other name."""
+    """A chip of Apple with a memory of its own size, or a macOS, which its name ends in; None for any other name."""
+    changes = {}
+    if given and (macos := MACOS.fullmatch(given[-1])):
+        changes["macos"], given = int(macos[1]), given[:-1]
     size = int(given[-1].removesuffix("gb")) if given and re.fullmatch(r"\d{1,3}gb", given[-1]) else 0
-    entry = next((entry for entry in entries if entry.vendor == "Apple" and entry.own == given[:-1]), None)
-    if entry is None or size not in APPLE_SIZES or size > max(_gigabytes(entry), default=0):
+    if size:
+        changes["memory"], given = size, given[:-1]
+    entry = next((entry for entry in entries if entry.vendor == "Apple" and entry.own == given), None)
+    if entry is None or not changes or (size and (size not in APPLE_SIZES or size > max(_gigabytes(entry), default=0))):
         return None
-    return Named(entry.name, entry.path, {"memory": size}, count)
+    return Named(entry.name, entry.path, changes, count)
 
 
 def _gigabytes(entry: _Entry) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roofline.core.errors import SpecError
 from roofline.specs.model import Layer
-from roofline.specs.sublayers import Attention, MixtureOfExperts
+from roofline.specs.sublayers import Attention, CompressedAttention, MixtureOfExperts
 
 
 def check_layer(layer: Layer, prefix: str, where: str) -> None:
@@ -24,10 +24,23 @@ def check_layer(layer: Layer, prefix: str, where: str) -> None:
     for key in ("shared_norm", "one_all_reduce"):
         if getattr(layer, key) and layer.residual != "parallel":
             raise SpecError(where, f"'{prefix}{key}' needs residual: parallel")
+    if (layer.streams or layer.residual_blocks) and (layer.norm.placement, layer.residual) != ("pre", "sequential"):
+        key = "streams" if layer.streams else "residual_blocks"
+        raise SpecError(where, f"'{prefix}{key}' needs residual: sequential and pre norms")
+    if isinstance(layer.mixer, CompressedAttention):
+        _check_compressed(layer.mixer, f"{prefix}compressed_attention", where)
     if layer.residual == "parallel" and layer.norm.placement != "pre":
         raise SpecError(where, f"'{prefix}norm.placement': a parallel residual takes pre norms only")
     if layer.residual == "parallel" and (layer.mixer is None or layer.feed_forward is None or layer.cross):
         raise SpecError(where, f"'{prefix}residual': parallel needs a mixer and a feed-forward block, and no cross")
+
+
+def _check_compressed(spec: CompressedAttention, key: str, where: str) -> None:
+    """Raises SpecError for an indexer without entries to select, and for groups that do not divide the heads."""
+    if spec.indexer is not None and spec.ratio is None:
+        raise SpecError(where, f"'{key}.indexer' selects compressed entries: give a ratio")
+    if spec.heads % spec.output_groups:
+        raise SpecError(where, f"'{key}.output_groups': {spec.heads} heads are not divisible by {spec.output_groups}")
 
 
 def _check_groups(spec: MixtureOfExperts, key: str, where: str) -> None:

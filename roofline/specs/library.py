@@ -160,8 +160,8 @@ def is_hardware(path: Path) -> bool:
     return "memory" in read_mapping(path)
 
 
-_REPOSITORY = re.compile(r"(?:https?://)?(?:[\w-]+\.\w+/)?\w[\w.-]*/\w[\w.:-]*", re.ASCII)
-"""The id of a repository, owner/name, after the address of its hub, if any, and with a tag, if any."""
+_REPOSITORY = re.compile(r"(?:https?://)?(?:[\w-]+\.\w+/)?\w[\w.-]*/\w[\w.:-]*(?:(?:@|/tree/)[\w.-]+)?", re.ASCII)
+"""The id of a repository, owner/name, after the address of its hub, if any, and with a tag or revision, if any."""
 
 
 def _is_path(name: str) -> bool:

@@ -23,6 +23,7 @@ from roofline.specs.sublayers import (
     LatentAttention,
     Mixer,
     MixtureOfExperts,
+    Modules,
     Natural,
     Tokens,
     UNet,
@@ -103,7 +104,10 @@ class Layer(Struct, frozen=True):
     """One layer: a token mixer and a feed-forward block (either may be absent), sequential or in parallel.
 
     `cross` attends to the encoder's output between the two. `one_all_reduce`: with tensor parallelism, engines add the
-    outputs of parallel attention and MLP before they reduce them.
+    outputs of parallel attention and MLP before they reduce them. `streams`: the residual stream is so many vectors,
+    which hyper-connections mix before and after each sub-layer (DeepSeek-V4's mHC; 0: a plain residual).
+    `residual_blocks`: a sub-layer's input is a learned mean over the outputs of earlier blocks of layers, of which the
+    model has so many (attention residuals, Kimi K3).
     """
 
     norm: Norm
@@ -113,6 +117,8 @@ class Layer(Struct, frozen=True):
     residual: Literal["sequential", "parallel"] = "sequential"
     shared_norm: bool = False
     one_all_reduce: bool = False
+    streams: int = 0
+    residual_blocks: int = 0
 
 
 class LayerGroup(Checked, frozen=True):
@@ -131,14 +137,16 @@ class Model(Checked, frozen=True, dict=True):
     prompt; `image` is the rule for images of other sizes. An encoder's `tower_tokens`, if any, are its default input
     length (Whisper's windows of 30 s). `deepstack`: earlier layers of a vision encoder whose outputs pass through
     projectors of their own, of the same widths (Qwen3-VL). `pool`: outputs of a vision encoder that are averaged to one
-    token. `projector_bias`: that of all its projections, or of each. `dtype`: format of the unquantized weights.
-    `quantization`: scheme of the others, in the notation of `--quant`. `unquantized`: parts left unquantized beside the
-    usual ones. `formats`: the quantized components, if their formats differ, each with its format or the number of
-    layers in each. `mtp`: number of multi-token-prediction modules in the checkpoint, not part of the main model.
+    token. `projector_bias`: that of all its projections, or of each. `merger`: a second projector, which merges outputs
+    of the first (MiniMax-M3). `dtype`: format of the unquantized weights. `quantization`: scheme of the others, in the
+    notation of `--quant`. `unquantized`: parts left unquantized beside the usual ones. `formats`: the quantized
+    components, if their formats differ, each with its format or the number of layers in each. `mtp`: number of
+    multi-token-prediction modules in the checkpoint, not part of the main model.
     `extra_parameters`:
     stored weights that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the
-    derived size is `roofline.bound.memory.parameters(model)`. `stored`: the weights of the checkpoint on disk that the
-    model was read from. `gguf`: it is named as a GGUF file or a repository of them (`in_gguf`).
+    derived size is `roofline.bound.memory.parameters(model)`. `rests_on`: what was seen, and what not, of a model that
+    was read off its class. `stored`: the weights of the checkpoint on disk that the model was read from. `gguf`: it is
+    named as a GGUF file or a repository of them (`in_gguf`).
     """
 
     name: str
@@ -168,6 +176,7 @@ class Model(Checked, frozen=True, dict=True):
     image: ImageRule | None = None
     projector: tuple[int, ...] = ()
     projector_bias: bool | tuple[bool, ...] = True
+    merger: tuple[int, ...] = ()
     pool: Count = 1
     deepstack: Natural = 0
     patch: Natural = 0
@@ -179,6 +188,7 @@ class Model(Checked, frozen=True, dict=True):
     source: str | None = None
     parameters: int | None = None
     active_parameters: int | None = None
+    rests_on: tuple[str, ...] = ()
     stored: Stored | None = None
     gguf: bool = False
 
@@ -208,7 +218,9 @@ class Model(Checked, frozen=True, dict=True):
     @property
     def attentions(self) -> tuple[Attention, ...]:
         """The distinct softmax attentions of the layers, cross-attention included."""
-        found = (part for group in self.groups for part in (group.layer.mixer, group.layer.cross))
+        mixers = (group.layer.mixer for group in self.groups)
+        own = (mixer.attention if isinstance(mixer, Modules) else mixer for mixer in mixers)
+        found = (*own, *(group.layer.cross for group in self.groups))
         return tuple(dict.fromkeys(part for part in found if isinstance(part, Attention)))
 
     @property
@@ -216,6 +228,16 @@ class Model(Checked, frozen=True, dict=True):
         """The distinct MoE blocks of the layers."""
         found = (group.layer.feed_forward for group in self.groups)
         return tuple(dict.fromkeys(part for part in found if isinstance(part, MixtureOfExperts)))
+
+    @property
+    def streams(self) -> int:
+        """Vectors of the residual stream."""
+        return max(1, *(group.layer.streams for group in self.groups))
+
+    @property
+    def residual_blocks(self) -> int:
+        """Blocks of layers whose outputs are attended to."""
+        return max(group.layer.residual_blocks for group in self.groups)
 
     @property
     def uses_mla(self) -> bool:
@@ -238,7 +260,7 @@ class Model(Checked, frozen=True, dict=True):
         if self.tower is None or self.tower_kind != "vision":
             return 0
         merged = self.tower.projector[0] // self.tower.hidden if self.tower.projector else 1
-        merged *= self.tower.pool
+        merged *= self.tower.pool * (self.tower.merger[0] // self.tower.projector[-1] if self.tower.merger else 1)
         return positions // max(merged, 1)
 
     @cached_property

@@ -156,6 +156,17 @@ def _listed(repository: str, entries: tuple[_Entry, ...]) -> Named | None:
     return None
 
 
+def listed_repository(name: str) -> str:
+    """The repository that a spec lists and `name` is without its owner; "" for none."""
+    plain = name.strip().lower()
+    entries, _ = _index(tuple(spec_files("modelspecs").items()))
+    for entry in entries if PLAIN.fullmatch(plain) else ():
+        if re.search(rf"^ +[^/\s]+/{re.escape(plain)}:", entry.repositories, re.M):
+            listed = map(str, read_mapping(entry.path)["repositories"])
+            return next(each for each in listed if each.lower().endswith(f"/{plain}"))
+    return ""
+
+
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
@@ -258,7 +269,9 @@ def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...])
     near = [ranked[0][1].name] if ranked[0][0] >= MISSPELT else family[:NEAREST]
     candidates = begun or [max(inside, key=len)] if begun or inside else near
     hint = "" if candidates else "; 'roofline specs list models' lists all, and any other is read from its config.json"
-    return UnknownNameError("model", text, [entry.name for entry in entries], candidates, hint)
+    # The nearest of all names is another model's, unless the text is no name as it stands.
+    known = () if PLAIN.fullmatch(text) else [entry.name for entry in entries]
+    return UnknownNameError("model", text, known, candidates, hint)
 
 
 def _likeness(spellings: Sequence[Words], entry: _Entry) -> float:

@@ -19,6 +19,7 @@ from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.layer_checks import check_layer
 from roofline.specs.library import (
+    CONFIG,
     as_mapping,
     check_keys,
     is_hardware,
@@ -32,7 +33,7 @@ from roofline.specs.model import AudioConvolution, Conditioning, ImageRule, Laye
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record
 from roofline.specs.schemes import COMPONENTS
-from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Natural, Text, UNet
+from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Few, Natural, Text, UNet
 from roofline.specs.weight_files.stored import is_checkpoint
 
 
@@ -54,8 +55,25 @@ def load_model(name: str | os.PathLike[str] | Model) -> Model:
         return _load(path, _modified(path))
     from roofline.specs.model_names import read_model
 
-    named = read_model(name)
+    try:
+        named = read_model(name.removesuffix("@main"))
+    except UnknownNameError as error:
+        return _from_hub(name, error)
     return replace(_load(named.path, _modified(named.path)), **named.changes)
+
+
+def _from_hub(name: str, unknown: UnknownNameError) -> Model:
+    """The model of a repository that no spec names, from the hub where the person allows it."""
+    from roofline.specs.hub import folder_of, is_on, repository
+
+    wanted = repository(name)
+    if wanted is None:
+        raise unknown
+    if not is_on():
+        said = str(unknown).partition("; 'roofline specs list models'")[0]
+        raise RooflineError(f"{said}; --hub reads it from the Hugging Face hub, or give its config.json") from None
+    path = folder_of(wanted)
+    return _load(path, _modified(path / CONFIG))
 
 
 def _modified(path: Path) -> tuple[int, ...]:
@@ -69,7 +87,7 @@ def _load(path: Path, _changed: tuple[int, ...]) -> Model:
         from roofline.specs.weight_files.load import load_checkpoint
 
         content, stored = load_checkpoint(path)
-        return replace(parse_model(content, str(path)), stored=stored, gguf=stored.loaded)
+        return replace(parse_model(content, str(path)), stored=stored, gguf=stored is not None and stored.loaded)
     if path.suffix.lower() == ".json":
         from roofline.specs.huggingface import translate_file
 
@@ -133,6 +151,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     vocabulary: Annotated[int, Meta(ge=0, le=10**7)] = 0
     title: Text | None = None
     source: Text | None = None
+    rests_on: Annotated[list[Text], Meta(max_length=20)] = []
     repositories: dict[str, Any] | None = None
     parameters: Annotated[int, Meta(ge=1, le=10**18)] | None = None
     active_parameters: Annotated[int, Meta(ge=1, le=10**18)] | None = None
@@ -157,12 +176,13 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     image: ImageRule | None = None
     projector: list[Count] | None = None
     projector_bias: bool | list[bool] = True
+    merger: list[Count] | None = None
     pool: Count = 1
     deepstack: Annotated[int, Meta(ge=0, le=100)] = 0
     patch: Natural = 0
     patch_bias: bool = False
     convolutions: Annotated[list[AudioConvolution], Meta(min_length=1, max_length=16)] | None = None
-    extra_parameters: Natural = 0
+    extra_parameters: Annotated[int, Meta(ge=0, le=10**15)] = 0
     mtp: Natural = 0
     blocks: dict[str, Any] | None = None
     norm: dict[str, Any] | None = None
@@ -170,15 +190,20 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     residual: Literal["sequential", "parallel"] = "sequential"
     shared_norm: bool = False
     one_all_reduce: bool = False
+    streams: Few = 0
+    residual_blocks: Few = 0
     attention: dict[str, Any] | None = None
     latent_attention: dict[str, Any] | None = None
+    compressed_attention: dict[str, Any] | None = None
     mamba: dict[str, Any] | None = None
     mamba2: dict[str, Any] | None = None
     delta_net: dict[str, Any] | None = None
+    kimi_delta: dict[str, Any] | None = None
     retention: dict[str, Any] | None = None
     rwkv: dict[str, Any] | None = None
     hyena: dict[str, Any] | None = None
     unet: dict[str, Any] | None = None
+    modules: dict[str, Any] | None = None
     mlp: dict[str, Any] | None = None
     moe: dict[str, Any] | None = None
 
@@ -186,9 +211,19 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
 SECTIONS: Mapping[str, type[Any]] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm}
 """The parts of a layer, by section key."""
 
-_SWITCHES = ("residual", "shared_norm", "one_all_reduce")
+_SWITCHES = ("residual", "shared_norm", "one_all_reduce", "streams", "residual_blocks")
 LAYER_KEYS = (*SECTIONS, *_SWITCHES)
-_CONVERTED = {"convolutions", "name", "norm", "projector", "projector_bias", "tower", "unquantized"}
+_CONVERTED = {
+    "convolutions",
+    "merger",
+    "name",
+    "rests_on",
+    "norm",
+    "projector",
+    "projector_bias",
+    "tower",
+    "unquantized",
+}
 _SHARED = tuple(key for key in ModelSpec.__struct_fields__ if key in Model.__struct_fields__ and key not in _CONVERTED)
 """Keys that are the same in the file and in `Model`."""
 
@@ -242,8 +277,10 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         pattern=tuple(pattern),
         norm=next(iter(layers.values())).norm,
         projector=tuple(spec.projector or ()),
+        merger=tuple(spec.merger or ()),
         projector_bias=tuple(spec.projector_bias) if isinstance(spec.projector_bias, list) else spec.projector_bias,
         convolutions=tuple(spec.convolutions or ()),
+        rests_on=tuple(spec.rests_on),
         unquantized=tuple(spec.unquantized or ()),
         tower=_tower(spec, where),
     )
@@ -352,6 +389,8 @@ class _Switches(Struct, frozen=True, forbid_unknown_fields=True):
     residual: Literal["sequential", "parallel"]
     shared_norm: bool
     one_all_reduce: bool
+    streams: Few
+    residual_blocks: Few
 
 
 def _record(spec: ModelSpec, key: str, section: dict[str, Any], prefix: str, where: str) -> Any:
@@ -379,9 +418,11 @@ def to_spec(model: Model) -> dict[str, Any]:
         "image": None if model.image is None else _section_spec(model.image),
         "positions": positions.kind if positions.count is None else {"kind": positions.kind, "count": positions.count},
         "projector": list(model.projector) or None,
+        "merger": list(model.merger) or None,
         "projector_bias": list(biased) if isinstance(biased := model.projector_bias, tuple) else biased,
         "convolutions": [asdict(part) for part in model.convolutions] or None,
         "unquantized": list(model.unquantized) or None,
+        "rests_on": list(model.rests_on) or None,
         "layers": model.layers if plain else {"count": model.layers, "pattern": _runs(model.pattern)},
     }
     defaults = {field.name: field.default for field in fields(ModelSpec)}
@@ -418,14 +459,16 @@ def _layer_spec(layer: Layer) -> dict[str, Any]:
 
 def _section_spec(record: Any) -> dict[str, Any]:
     return {
-        field.name: _section_spec(value)
-        if isinstance(value, Struct)
-        else list(value)
-        if isinstance(value, tuple)
-        else value
+        field.name: _plain(value)
         for field in fields(record)
         if (value := getattr(record, field.name)) is not None and value != field.default
     }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(map(_plain, value))
+    return _section_spec(value) if isinstance(value, Struct) else value
 
 
 def _runs(pattern: tuple[str, ...]) -> list[str]:

@@ -29,12 +29,16 @@ PLAIN = re.compile(r"[\w .:/+(),;*×-]{1,300}")
 
 
 class Named(Struct, frozen=True):
-    """What a name stands for: a spec, other values of the model's fields (a quantization), and a number of devices."""
+    """What a name stands for: a spec, other values of the model's fields (a quantization), and a number of devices.
+
+    `others` are further specs that it may mean, less usual.
+    """
 
     name: str
     path: Path
     changes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     devices: int = 1
+    others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         count = f"{self.devices} x " if self.devices > 1 else ""
@@ -42,17 +46,24 @@ class Named(Struct, frozen=True):
         return f"{count}{self.name}{f' ({changed})' if changed else ''}"
 
 
-_TAKEN: dict[str, str] = {}
+_TAKEN: dict[str, Named] = {}
 
 
 def record(text: str, named: Named) -> Named:
     """Remember, for `taken`, what was read from `text`."""
-    _TAKEN[text] = f"{quote(text)} is taken as {named}"
+    _TAKEN[text] = named
     return named
 
 
-def taken() -> tuple[str, ...]:
-    """What was read from names other than those of specs since the last call, a sentence each."""
-    sentences = tuple(_TAKEN.values())
+def taken(ambiguous: bool = False) -> tuple[str, ...]:
+    """What was read from names other than those of specs since the last call, a sentence each.
+
+    With `ambiguous` only what may have meant others.
+    """
+    found = {text: named for text, named in _TAKEN.items() if named.others or not ambiguous}
     _TAKEN.clear()
-    return sentences
+    return tuple(f"{quote(text)} is taken as {named}{_instead(named)}" for text, named in found.items())
+
+
+def _instead(named: Named) -> str:
+    return f", as most are (not {' or '.join(named.others)})" if named.others else ""

@@ -39,11 +39,14 @@ class Precision(Struct, frozen=True):
     def attention(self) -> Format:
         """The format of queries and probabilities in the GEMMs of attention.
 
-        The activation format if the KV cache has the same arithmetic, so that both operands match; otherwise the base
-        format.
+        The activation format if the KV cache has the same arithmetic, so that both operands match. Engines whose linear
+        layers have narrower inputs (NVFP4) quantize queries to those of an FP8 cache (FlashInfer's TRT-LLM kernels);
+        otherwise the base format.
         """
         if self.queries is not None:
             return self.queries
+        if self.activations.arithmetic == "fp4" and self.kv.arithmetic == "fp8":
+            return self.kv
         return self.activations if self.activations.arithmetic == self.kv.arithmetic else self.base
 
     def __repr__(self) -> str:

@@ -17,8 +17,10 @@ from msgspec.structs import replace
 
 from roofline.core.checked import Checked
 from roofline.core.errors import RooflineError, SpecError, quote
-from roofline.specs.hardware import Hardware
+from roofline.specs.hardware import Hardware, unified_share
+from roofline.specs.library import as_mapping
 from roofline.specs.records import record
+from roofline.specs.version import Version
 
 GIB = 2.0**30
 
@@ -35,13 +37,12 @@ ECC_SHARE = 15 / 16
 ECC_CARDS = frozenset({"a10", "a40", "l4", "l40", "l40s", "t4"})
 """GDDR6 cards with ECC on by default."""
 
-APPLE_SHARES = ((128e9, 0.84), (64e9, 0.81), (32e9, 0.78), (0.0, 0.74))
-"""Fraction of unified memory that Metal lets a GPU use (recommendedMaxWorkingSetSize, macOS 26), from a capacity on.
+SAMPLER_BYTES = 41.0
+"""Bytes per logit while vLLM profiles sampling: logits, sorted logits, probabilities, their cumulative sums,
+log-probabilities, noise and the scattered result (fp32), indices and their copy (int64), a mask.
 
-llama.cpp's logs: 19,069.67 MB of 24 GB, 26,800.60 of 32, 40,200.90 of 48, 55,662.79 of 64 and 115,448.73 of 128
-(antirez/ds4, pull request 893: 107.52 GiB of 128). Before macOS 26 it was 2/3 below 36 GB and 3/4 from there on.
+vLLM pull request 10511: a peak of 1.26 GiB for 256 sequences of 128,256 logits; 0.15: 1.40 GiB for 256 of 151,936.
 """
-
 
 MEMORY_READINGS = _, STATIC = ("engine", "static")
 """What `Analysis.memory` counts: what the engine reserves, or all prompts in one pass on the whole device."""
@@ -76,13 +77,20 @@ class Reserve(Checked, frozen=True):
     `utilization`: usable fraction `of` device memory, or of what is free beside weights, activations and context.
     `block`: tokens per KV cache block. `tokens`: the most tokens of one pass (None: all prompts of a batch at once);
     models whose maximum context is at most `whole` run it as one pass. `sequences`: the most that run, and are sampled,
-    at once (0: no limit, and sampling takes no more than a pass). `profiles`: a pass of that many tokens and sequences
-    is reserved at the start, within `utilization`; else activations take what the workload needs, beyond `utilization`
-    where that is below 1. `context`: bytes of the runtime (CUDA context, library workspaces, CUDA graphs where the
-    engine counts them) on a single device, but for CPUs and Apple's chips; `group_context`: the same with communication
-    buffers, `pcie_context` where the devices are joined by PCIe alone (0: `group_context`). `graphs`: the part of all
-    of them that CUDA graphs take. `logits`: the buffer of a pass has fp32 logits for each of its tokens. `padding`: the
-    multiples to which the hidden size and the width of experts in MXFP4 are padded as they are loaded.
+    at once (0: no limit, and sampling takes no more than a pass), each with `sampled` bytes per logit. `profiles`: a
+    pass of that many tokens and sequences is reserved at the start, within `utilization`; else activations take what
+    the workload needs, beyond `utilization` where that is below 1. `context`: bytes of the runtime (CUDA context,
+    library workspaces, CUDA graphs where the engine counts them) on a single device, but for CPUs and Apple's chips;
+    `group_context`: the same with communication buffers, `pcie_context` where the devices are joined by PCIe alone (0:
+    `group_context`). `graphs`: the part of all of them that CUDA graphs take. `logits`: the buffer of a pass has fp32
+    logits for each of its tokens. `mask`: bytes in it for each token of a pass and each key. `widened`: keys and values
+    in fewer bits are converted to 16, a layer at a time. `padding`: the multiples to which the hidden size and the
+    width of experts in MXFP4 are padded as they are loaded. `window_cells`: layers with a window hold the tokens of a
+    pass beside it, in multiples of so many (0: the window alone). `vision_apart`: a vision encoder is a file of its
+    own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`: all
+    layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a recurrent
+    state takes a page. `states`: the engine starts only where each of its `sequences` has a state. `logs`: the size of
+    the KV cache that the engine prints, the tokens of `blocks` in all layers or of `sequences` of the maximum length.
     """
 
     utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -96,15 +104,26 @@ class Reserve(Checked, frozen=True):
     group_context: Size = 0.0
     pcie_context: Size = 0.0
     graphs: Size = 0.0
+    sampled: Annotated[float, Meta(ge=0, le=1000)] = SAMPLER_BYTES
     logits: bool = False
+    mask: Natural = 0
+    widened: bool = False
     padding: tuple[Count, Count] = (1, 1)
     profiles: bool = False
+    window_cells: Natural = 0
+    vision_apart: bool = False
+    keeps_all: bool = False
+    pages: bool = False
+    states: bool = False
+    logs: Literal["blocks", "sequences"] = "blocks"
 
     def on(self, hardware: Hardware) -> Reserve:
         """The settings on a device: those of a large one, of one on PCIe, of one without a context, where it is."""
         links = hardware.interconnects
         if (self.context or self.group_context) and (hardware.kind == "cpu" or hardware.family == "apple"):
-            return replace(self, context=0.0, group_context=0.0, pcie_context=0.0, graphs=0.0).on(hardware)
+            return replace(self, context=0.0, group_context=0.0, pcie_context=0.0, graphs=0.0, widened=False).on(
+                hardware
+            )
         if self.pcie_context and links and links[0].kind.startswith("PCIe"):
             return replace(self, group_context=self.pcie_context, pcie_context=0.0).on(hardware)
         large = self.large_device
@@ -119,10 +138,12 @@ class Reserve(Checked, frozen=True):
     def limited(self, utilization: float | None, tokens: int | None, sequences: int | None) -> Reserve:
         """The settings of this device with those that are given in their place.
 
-        An engine without a limit of tokens, or of sequences, reserves nothing by one.
+        An engine without a limit of tokens, or of sequences, reserves nothing by one. CUDA graphs take memory by their
+        number.
         """
+        fewer = 1 - captured(sequences) / captured(self.sequences) if sequences and self.sequences else 0.0
         return replace(
-            self,
+            self._with_graphs(1 - max(fewer, 0.0)),
             utilization=self.utilization if utilization is None else utilization,
             tokens=tokens if tokens and self.tokens else self.tokens,
             whole=0 if tokens else self.whole,
@@ -131,14 +152,24 @@ class Reserve(Checked, frozen=True):
 
     def without_graphs(self) -> Reserve:
         """The settings of an engine that captures no CUDA graphs."""
-        sizes = (self.context, self.group_context, self.pcie_context)
-        context, group, pcie = (max(size - self.graphs, 0.0) for size in sizes)
-        return replace(self, context=context, group_context=group, pcie_context=pcie, graphs=0.0)
+        return self._with_graphs(0.0)
+
+    def _with_graphs(self, share: float) -> Reserve:
+        """The settings with a fraction of the CUDA graphs."""
+        sizes, left = (self.context, self.group_context, self.pcie_context), self.graphs * (1 - share)
+        context, group, pcie = (max(size - left, 0.0) for size in sizes)
+        return replace(self, context=context, group_context=group, pcie_context=pcie, graphs=self.graphs * share)
 
     def padded(self, hidden: int, width: int) -> float:
         """Elements of an expert in MXFP4 as loaded over those that it has."""
         sides = zip((hidden, width), self.padding, strict=True)
         return math.prod(-(-size // multiple) * multiple / size for size, multiple in sides)
+
+    def window_kept(self, window: int) -> int:
+        """Tokens that a layer with this window has room for."""
+        if not self.window_cells:
+            return window
+        return -(-(window + (self.tokens or 0)) // self.window_cells) * self.window_cells
 
     def pass_tokens(self, longest: int | None) -> int | None:
         """Tokens of the largest pass of a model with the maximum context `longest`; None for all prompts at once."""
@@ -161,6 +192,15 @@ class Reserve(Checked, frozen=True):
         return np.minimum(visible, self.utilization * visible + activations)
 
 
+def captured(sequences: int) -> int:
+    """The batch sizes of which vLLM captures CUDA graphs: 1, 2, 4, each 8th up to 256, each 16th up to 512.
+
+    The largest is twice the sequences (VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py).
+    """
+    largest = min(2 * sequences, 512)
+    return sum(size <= largest for size in (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)))
+
+
 NO_RESERVE = Reserve()
 """Everything in one pass, in all visible memory."""
 
@@ -171,16 +211,30 @@ def visible_memory(hardware: Hardware) -> float:
         return hardware.memory_visible
     nominal = hardware.memory_capacity / 1e9 * GIB
     if hardware.family == "apple":
-        return next(share for least, share in APPLE_SHARES if hardware.memory_capacity >= least) * nominal
+        return unified_share(hardware.memory_capacity) * nominal
     share = NOMINAL_SHARES.get(hardware.vendor)
     if share is None or hardware.kind != "gpu":
         return hardware.memory_capacity
     return share * (ECC_SHARE if hardware.name in ECC_CARDS else 1.0) * nominal
 
 
-def parse_reserve(content: object, where: str) -> Reserve:
-    """The settings under a profile's key 'memory', where sizes are in GiB; `where` names the file in errors."""
-    found = record(Reserve, content, where, "memory")
+EARLIER = "earlier"
+"""The key with the settings of versions before each of some: memory changes with other versions than kernels do."""
+
+
+def parse_reserve(content: object, where: str, version: Version | None = None) -> Reserve:
+    """The settings under a profile's key 'memory', where sizes are in GiB; `where` names the file in errors.
+
+    With a `version` they are after the changes of all `earlier` settings that hold for it, those of the oldest last.
+    """
+    given = as_mapping(content, where, "memory")
+    earlier = as_mapping(given.get(EARLIER, {}), where, f"memory.{EARLIER}")
+    merged = {key: value for key, value in given.items() if key != EARLIER}
+    for text in sorted(earlier, key=lambda text: _version(text, where), reverse=True):
+        changes = as_mapping(earlier[text], where, f"memory.{EARLIER}.{text}")
+        parse_reserve({**merged, **changes}, where)
+        merged |= changes if version is not None and version < _version(text, where) else {}
+    found = record(Reserve, merged, where, "memory")
     large = found.large_device
     try:
         return replace(
@@ -195,12 +249,21 @@ def parse_reserve(content: object, where: str) -> Reserve:
         raise SpecError(where, f"'memory', in GiB: {error}") from None
 
 
+def _version(text: object, where: str) -> Version:
+    try:
+        return Version(str(text))
+    except RooflineError as error:
+        raise SpecError(where, f"'memory.{EARLIER}': {error}") from None
+
+
 def render_reserve(reserve: Reserve) -> list[str]:
     """The lines of a profile's key 'memory'; `parse_reserve` reads them back."""
     if reserve == NO_RESERVE:
         return []
     lines = [f"  utilization: {reserve.utilization:.4g}", *(["  of: free"] if reserve.of == "free" else [])]
-    counts = ((name, getattr(reserve, name)) for name in ("block", "tokens", "whole", "sequences"))
+    counts = (
+        (name, getattr(reserve, name)) for name in ("block", "tokens", "whole", "sequences", "mask", "window_cells")
+    )
     lines += [f"  {name}: {value}" for name, value in counts if value]
     sizes = ((name, getattr(reserve, name) / GIB) for name in ("context", "group_context", "pcie_context", "graphs"))
     lines += [f"  {name}: {value:.4g}  # GiB" for name, value in sizes if value]
@@ -209,6 +272,13 @@ def render_reserve(reserve: Reserve) -> list[str]:
         size = f"{large.memory / GIB:.4g}"
         inside = f"tokens: {large.tokens}, sequences: {large.sequences}, memory: {size}{names}"
         lines.append(f"  large_device: {{{inside}}}  # from that many GiB on")
+    lines += [f"  sampled: {reserve.sampled:.4g}"] if reserve.sampled != SAMPLER_BYTES else []
     lines += ["  logits: true"] if reserve.logits else []
     lines += [f"  padding: {list(reserve.padding)}"] if reserve.padding != (1, 1) else []
-    return ["memory:", *lines, *(["  profiles: true"] if reserve.profiles else [])]
+    lines += [
+        f"  {name}: true"
+        for name in ("profiles", "widened", "vision_apart", "keeps_all", "pages", "states")
+        if getattr(reserve, name)
+    ]
+    lines += [f"  logs: {reserve.logs}"] if reserve.logs != "blocks" else []
+    return ["memory:", *lines]

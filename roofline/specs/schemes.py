@@ -77,16 +77,18 @@ PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "attention": frozenset(
             {"q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj"}
-            | {"index_q_proj", "index_k_proj", "index_weights_proj"}
+            | {"index_q_proj", "index_k_proj", "index_weights_proj", "kv_proj", "o_a_proj", "o_b_proj"}
         ),
-        "linear_attention": frozenset({"in_proj", "gate_in_proj", "x_proj", "dt_proj", "out_proj"}),
+        "linear_attention": frozenset(
+            {"in_proj", "gate_in_proj", "x_proj", "dt_proj", "decay_proj", "output_gate_proj", "out_proj"}
+        ),
         "mlp": frozenset({"gate_proj", "up_proj", "down_proj"}),
     }
 )
 """Further parts that a checkpoint may leave unquantized; "mlp" is dense blocks and shared experts."""
 
-EXPERTS = frozenset(f"expert_{name}" for name in PARTS["mlp"])
-"""The components of routed experts."""
+EXPERTS = frozenset(f"expert_{name}" for name in PARTS["mlp"]) | {"latent_down_proj", "latent_up_proj"}
+"""The components of routed experts, and of the projections around those that compute on latents."""
 
 COMPONENTS = UNQUANTIZED.union(EXPERTS, *PARTS.values())
 """The components that a checkpoint may leave unquantized."""

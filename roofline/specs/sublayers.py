@@ -16,6 +16,20 @@ Text = Annotated[str, Meta(min_length=1, max_length=400)]
 Activation = Literal["silu", "gelu", "relu", "relu2"]
 
 
+class Indexer(Struct, frozen=True, forbid_unknown_fields=True):
+    """The indexer of sparse attention: `heads` small heads score the keys and select the top `selected` for a query.
+
+    `shared`: the layer reuses the selection of an earlier layer's indexer (IndexShare, GLM-5.2). `block`: keys are
+    selected in blocks of so many, by the greatest score in a block, for each KV head on its own (MiniMax-M3).
+    """
+
+    heads: Count
+    head_dim: Count
+    selected: Tokens
+    shared: bool = False
+    block: Count = 1
+
+
 class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     """Softmax attention with `heads` query heads and `kv_heads` KV heads of `head_dim` each (MHA, GQA or MQA).
 
@@ -30,7 +44,7 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     `kv_shared`: keys and values are those of an earlier layer. `source_width`: that of what cross-attention reads, if
     not the model's (the text of a U-Net). `values`: "projected"; "normalised": also normalised per head without learned
     weights; "keys": the projected keys, normalised, instead of a value projection. `value_dim`: elements of a value,
-    and of a head of the output, if not `head_dim` (MiMo-V2-Flash).
+    and of a head of the output, if not `head_dim` (MiMo-V2-Flash). `indexer`: selects the keys of every query.
     """
 
     heads: Count
@@ -53,6 +67,7 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     source_width: Count | None = None
     values: Literal["projected", "normalised", "keys"] = "projected"
     value_dim: Count | None = None
+    indexer: Indexer | None = None
 
     @property
     def value_width(self) -> int:
@@ -70,24 +85,13 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
         return bool(self.qkv_bias), self.qkv_bias is True, bool(self.qkv_bias)
 
 
-class Indexer(Struct, frozen=True, forbid_unknown_fields=True):
-    """The indexer of DeepSeek sparse attention: `heads` small heads score all keys and select the top `selected`.
-
-    `shared`: the layer reuses the selection of an earlier layer's indexer (IndexShare, GLM-5.2).
-    """
-
-    heads: Count
-    head_dim: Count
-    selected: Tokens
-    shared: bool = False
-
-
 class LatentAttention(Struct, frozen=True, forbid_unknown_fields=True):
     """Multi-head latent attention (MLA, DeepSeek-V2): the KV cache holds one latent vector per token.
 
     The cache holds `kv_rank` + `rope_dim` elements per token. The key of a head has `nope_dim` elements projected from
     the latent and a rotary part of `rope_dim` that all heads share; values are `value_dim` wide. `q_rank`: rank of the
-    query projection; None projects queries directly.
+    query projection; None projects queries directly. `gate`: a projection as wide as all values gates the output (Kimi
+    K3). `rotary`: whether the rotary parts are rotated.
     """
 
     heads: Count
@@ -97,11 +101,43 @@ class LatentAttention(Struct, frozen=True, forbid_unknown_fields=True):
     value_dim: Count
     q_rank: Count | None = None
     indexer: Indexer | None = None
+    gate: bool = False
+    rotary: bool = True
 
     @property
     def own_indexer(self) -> Indexer | None:
         """The indexer that this layer runs; None without one, or if it reuses an earlier layer's selection."""
         return None if self.indexer is None or self.indexer.shared else self.indexer
+
+
+StateFormat = Literal["fp32", "bf16", "fp16"]
+"""The format in which a recurrent state is kept: fp32 in the reference implementations."""
+
+
+class CompressedAttention(Struct, frozen=True, forbid_unknown_fields=True):
+    """Attention over the last `window` tokens and over compressed entries, each of `ratio` tokens (DeepSeek-V4).
+
+    Keys and values are one vector of `head_dim` elements that all heads share, `rope_dim` of them rotary. An entry is
+    the mean of its tokens' vectors with learned weights. Heavily compressed attention (HCA) attends to all entries;
+    compressed sparse attention (CSA) to those that an `indexer` selects, and its entries also pool the tokens of the
+    entry before. Without `ratio` the window is all. The output projection has two steps: each of `output_groups` groups
+    of heads to `output_rank`, and all of them to the model's width.
+    """
+
+    heads: Count
+    head_dim: Count
+    rope_dim: Count
+    q_rank: Count
+    output_groups: Count
+    output_rank: Count
+    window: Tokens
+    ratio: Count | None = None
+    indexer: Indexer | None = None
+
+    @property
+    def overlap(self) -> int:
+        """Entries that a token is pooled in: two in CSA."""
+        return 1 if self.indexer is None else 2
 
 
 class Mamba(Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,6 +154,7 @@ class Mamba(Struct, frozen=True, forbid_unknown_fields=True):
     conv_bias: bool = True
     bias: bool = False
     norms: bool = False
+    state_format: StateFormat = "fp32"
 
 
 class Mamba2(Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,6 +172,7 @@ class Mamba2(Struct, frozen=True, forbid_unknown_fields=True):
     conv_bias: bool = True
     bias: bool = False
     chunk: Count = 256
+    state_format: StateFormat = "fp32"
 
 
 class DeltaNet(Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,6 +183,20 @@ class DeltaNet(Struct, frozen=True, forbid_unknown_fields=True):
     key_dim: Count
     value_dim: Count
     conv: Count = 4
+    state_format: StateFormat = "fp32"
+
+
+class KimiDelta(Struct, frozen=True, forbid_unknown_fields=True):
+    """Kimi Delta Attention: the delta rule with a decay for each channel of a key (Kimi Linear, 2025, section 3).
+
+    `heads` heads with a head_dim x head_dim state matrix each. The decay is projected through a rank of `head_dim`, the
+    output gate through one of `gate_rank` (None: by one full matrix, Kimi K3).
+    """
+
+    heads: Count
+    head_dim: Count
+    conv: Count = 4
+    gate_rank: Count | None = None
 
 
 class Retention(Struct, frozen=True, forbid_unknown_fields=True):
@@ -220,19 +272,72 @@ class UNet(Struct, frozen=True, forbid_unknown_fields=True):
         return 4 * self.channels[0]
 
 
-Recurrent: TypeAlias = Mamba | Mamba2 | DeltaNet | Retention | Rwkv | Hyena
-Mixer: TypeAlias = Attention | LatentAttention | Recurrent | UNet
+class LinearModule(Struct, frozen=True, forbid_unknown_fields=True):
+    """A linear layer of `outputs` x `inputs` under its name in the class, which runs on `rows` rows a token.
+
+    `shared`: its weights are those of another layer, which stores them.
+    """
+
+    name: Text
+    inputs: Count
+    outputs: Count
+    bias: bool = False
+    rows: Annotated[float, Meta(gt=0, le=10**6)] = 1.0
+    shared: bool = False
+
+
+class NormModule(Struct, frozen=True, forbid_unknown_fields=True):
+    """A norm over `width` elements with so many learned `vectors`, which runs on `rows` rows a token."""
+
+    width: Count
+    vectors: Few = 1
+    rows: Annotated[float, Meta(gt=0, le=10**6)] = 1.0
+
+
+class TableModule(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of `rows` x `width`, of which each token takes a row."""
+
+    rows: Annotated[int, Meta(ge=1, le=10**9)]
+    width: Natural
+
+
+class Modules(Struct, frozen=True, forbid_unknown_fields=True):
+    """A layer as the modules of its class (`roofline.specs.classes`), where no reader knows its architecture.
+
+    All linear layers of the layer, routed experts apart, in the order they run; `before` counts those before the
+    softmax `attention`, whose projections are among them. `latent`: elements of a token in the cache of the attention,
+    where that is not one key and one value a KV head. `weights`: further learned elements, read once a pass;
+    `state`: elements of a sequence's state, read and written once a pass; `scan`: matrix FLOPs of a token beside those
+    of linear layers and of the attention.
+    """
+
+    linears: Annotated[tuple[LinearModule, ...], Meta(max_length=1000)] = ()
+    norms: Annotated[tuple[NormModule, ...], Meta(max_length=1000)] = ()
+    tables: Annotated[tuple[TableModule, ...], Meta(max_length=100)] = ()
+    attention: Attention | None = None
+    before: Annotated[int, Meta(ge=0, le=1000)] = 0
+    latent: Natural = 0
+    weights: Annotated[int, Meta(ge=0, le=10**12)] = 0
+    state: Natural = 0
+    scan: Annotated[float, Meta(ge=0, le=10**15)] = 0.0
+
+
+Recurrent: TypeAlias = Mamba | Mamba2 | DeltaNet | KimiDelta | Retention | Rwkv | Hyena
+Mixer: TypeAlias = Attention | LatentAttention | CompressedAttention | Recurrent | UNet | Modules
 
 MIXERS: dict[str, type] = {
     "attention": Attention,
     "latent_attention": LatentAttention,
+    "compressed_attention": CompressedAttention,
     "mamba": Mamba,
     "mamba2": Mamba2,
     "delta_net": DeltaNet,
+    "kimi_delta": KimiDelta,
     "retention": Retention,
     "rwkv": Rwkv,
     "hyena": Hyena,
     "unet": UNet,
+    "modules": Modules,
 }
 """Token mixers by their section key in a spec file."""
 
@@ -261,7 +366,8 @@ class MixtureOfExperts(Struct, frozen=True, forbid_unknown_fields=True):
     `shared_bias`: biases in their projections.
     `router_bias`: a learned bias per expert. `bias`: biases in the experts' projections. `groups`: groups of
     neighbouring experts, of which a token's experts are in at most `top_groups` (group-limited routing; DeepSeek-V2,
-    2024, section 2.2.2). `latent`: width of the projection of a token on which the routed experts compute (0: none).
+    2024, section 2.2.2). `latent`: width of the projection of a token on which the routed experts compute (0: none);
+    `latent_norm`: their sum is normalised before it is projected back.
     """
 
     experts: Count
@@ -277,6 +383,7 @@ class MixtureOfExperts(Struct, frozen=True, forbid_unknown_fields=True):
     groups: Count = 1
     top_groups: Count = 1
     latent: Natural = 0
+    latent_norm: bool = False
 
 
 FeedForward: TypeAlias = Mlp | MixtureOfExperts

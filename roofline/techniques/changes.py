@@ -26,7 +26,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import Format
 from roofline.specs.model import Layer, LayerGroup, Model
 from roofline.specs.schemes import UNQUANTIZED, WeightScheme
-from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts, Mlp
+from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts, Mlp, Modules
 
 B = TypeVar("B", Mlp, MixtureOfExperts)
 
@@ -51,13 +51,17 @@ def require_causal_prompt(scenario: Scenario, name: str) -> None:
 def require_kv_cache(scenario: Scenario, name: str) -> None:
     """Raise UnsupportedError for a model without a KV cache."""
     require_generation(scenario, name)
-    if not any(isinstance(group.layer.mixer, Attention | LatentAttention) for group in scenario.model.groups):
+    latent = any(isinstance(group.layer.mixer, LatentAttention) for group in scenario.model.groups)
+    if not latent and not scenario.model.attentions:
         raise UnsupportedError(f"{name} applies to the KV cache, and {scenario.model.name} has none")
 
 
 def require_softmax_attention(scenario: Scenario, name: str) -> None:
     """Raise UnsupportedError for a model without softmax attention (MHA, MQA, GQA)."""
-    if not any(isinstance(group.layer.mixer, Attention) for group in scenario.model.groups):
+    mixers = [group.layer.mixer for group in scenario.model.groups]
+    if not any(isinstance(mixer, Attention) for mixer in mixers):
+        if any(isinstance(mixer, Modules) for mixer in mixers):
+            raise UnsupportedError(f"{name} changes layers, and those of {scenario.model.name} are read off its class")
         raise UnsupportedError(f"{name} applies to softmax attention, and {scenario.model.name} has none")
 
 

@@ -72,8 +72,11 @@ def tensor_train_embedding(scenario: Scenario, name: str, *, ratio: float) -> Sc
     return with_precision(scenario, weights=replace(scheme, name=f"{scheme.name}+{name}", special=special))
 
 
-def adapter(scenario: Scenario, name: str, *, rank: int, weights: str = "") -> Scenario:
-    """A low-rank adapter beside every linear layer, whose weights have the format `weights` unless it is ""."""
+def adapter(scenario: Scenario, name: str, *, rank: int, adapters: int = 1, weights: str = "") -> Scenario:
+    """A low-rank adapter beside every linear layer, whose weights have the format `weights` unless it is "".
+
+    Several `adapters` take memory, each of all layers at that rank, as engines allot them (vLLM's --max-loras).
+    """
     if weights:
         scenario = with_formats(scenario, name, weights=find_format(weights))
-    return with_rewrite(scenario, name, Adapter(rank))
+    return with_rewrite(scenario, name, Adapter(rank, adapters))

@@ -10,7 +10,7 @@ from roofline.bound.memory import parameters
 from roofline.core.errors import UnsupportedError
 from roofline.specs.model import Layer, LayerGroup, Model, Norm, Positions
 from roofline.specs.modelspec import load_model
-from roofline.specs.sublayers import Attention, LatentAttention, MixtureOfExperts, Mlp
+from roofline.specs.sublayers import Attention, CompressedAttention, LatentAttention, MixtureOfExperts, Mlp
 
 _PLAIN = Norm("rmsnorm", weight=False)
 
@@ -92,13 +92,19 @@ def _dense(layer: Layer) -> Layer:
     return replace(layer, feed_forward=Mlp(block.width, block.gated, block.activation))
 
 
+DRAFTING = (Attention, LatentAttention, CompressedAttention)
+"""Mixers of the layers that drafts are like."""
+
+
 def _attention_layer(target: Model, technique: str) -> Layer:
     """The target's last layer with attention, with its own KV cache and indexer."""
     layers = {group.name: group.layer for group in target.groups}
     found = (layers[name] for name in reversed(target.pattern))
-    layer = next((layer for layer in found if isinstance(layer.mixer, Attention | LatentAttention)), None)
+    layer = next((layer for layer in found if isinstance(layer.mixer, DRAFTING)), None)
     if layer is None or layer.cross is not None:
         raise UnsupportedError(f"{technique} drafts with a decoder-only attention layer, and {target.name} has none")
+    if isinstance(layer.mixer, CompressedAttention):  # the module of DeepSeek-V4 sees its window alone
+        return replace(layer, mixer=replace(layer.mixer, ratio=None, indexer=None))
     if isinstance(layer.mixer, Attention):
         return replace(layer, mixer=replace(layer.mixer, kv_shared=False))
     if isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer is not None:

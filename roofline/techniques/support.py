@@ -32,9 +32,11 @@ FEATURES: Mapping[str, str] = MappingProxyType(
     {
         "attention": "softmax attention",
         "latent_attention": "MLA",
+        "compressed_attention": "DeepSeek-V4's compressed attention",
         "mamba": "Mamba",
         "mamba2": "Mamba-2",
         "delta_net": "Gated DeltaNet",
+        "kimi_delta": "Kimi Delta Attention",
         "rwkv": "RWKV",
         "retention": "RetNet",
         "hyena": "Hyena",

@@ -28,7 +28,7 @@ from roofline.timing.intervals.kernels import inside as fitted_range
 from roofline.timing.intervals.levels import Level, crossing_spread
 from roofline.timing.kernels import Array, Parameters, Row, at_clock, kernel, kernel_bound, shape_of, times
 from roofline.timing.kernels.collective import OWN_ALL_REDUCES, UNGRAPHED
-from roofline.timing.kernels.formats import FORMATS, TRITON
+from roofline.timing.kernels.formats import FORMATS, MXFP4_TRITON, MXFP4_TRITON_RANKS, MXFP4_TRTLLM, TRITON
 
 Basis = Literal["calibrated", "version", "family", "engine", "pooled", "unmeasured", "bound"]
 """What a time rests on: the engine's version on the device, or the farthest level that its constants crossed."""
@@ -51,6 +51,8 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "int4_wo": ("w4a16_mxfp4", "bf16"),
     "int8_wo": ("int4_wo", "bf16"),
     "w4a16_mxfp4": ("int4_wo", "bf16"),
+    **dict.fromkeys((MXFP4_TRITON, MXFP4_TRTLLM), ("w4a16_mxfp4",)),
+    MXFP4_TRITON_RANKS: (MXFP4_TRITON, "w4a16_mxfp4"),
     "w4a8_mxfp4_mxfp8": ("nvfp4", "fp8"),
     "w4afp8": ("fp8", "int4_wo"),
     "tf32": ("bf16",),
@@ -143,6 +145,11 @@ class Match(Struct, frozen=True):
         """Expected seconds of kernels of this kind and format; see `Calibration.expected`."""
         shape, constants = shape_of(self.fit.op, row), _constants(self.fit, hardware)
         return self.interval(shape, *times(kernel(self.fit.op), shape, hardware, constants))
+
+    def chosen(self, row: Row) -> Match:
+        """The constants of one kernel of a single row, where they depend on the shape."""
+        del row
+        return self
 
     def interval(self, shape: Any, bound: Array, mid: Array) -> Expected:
         """The expected seconds `mid` of kernels of a shape with their interval, none below the bound."""

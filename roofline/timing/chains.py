@@ -22,7 +22,6 @@ from roofline.specs.library import File, bundled_folder, extensions, files_below
 from roofline.timing.calibration import Basis, Calibration, Fit, Fits
 from roofline.timing.calibration_files import Document, of_version, parse_document
 from roofline.timing.intervals.levels import Level
-from roofline.timing.kernels.common import has_tensor_memory
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose kernels were measured, the most measured first: the order in which they stand in for others."""
@@ -104,7 +103,7 @@ def families(hardware: Hardware) -> tuple[str, ...]:
 
 def instructions(hardware: Hardware) -> str:
     """The matrix instructions of a device, by its family; Blackwell with HBM has others than the rest of Blackwell."""
-    return "tcgen05" if has_tensor_memory(hardware) else f"mma of {hardware.family}"
+    return "tcgen05" if hardware.has_tensor_memory else f"mma of {hardware.family}"
 
 
 def product_line(hardware: Hardware) -> str:

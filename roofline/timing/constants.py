@@ -16,22 +16,39 @@ from roofline.bound.roof import Placement
 from roofline.core.registry import cached
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective
-from roofline.specs.engine import Engine
+from roofline.specs.engine import GATED_DELTA_RULE_KERNELS, Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.timing.calibration import Calibration, Fit, Match
+from roofline.timing.exchanges import exchange_match, exchange_of, exchange_shape
 from roofline.timing.intervals.kernels import UNMEASURED, unmeasured
 from roofline.timing.intervals.levels import crossing_spread
 from roofline.timing.kernels import kernel
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
+from roofline.timing.kernels.moe import VECTORS
 from roofline.timing.kernels.shapes import KernelShape, kernel_shape, of_ggml, weight_format
 from roofline.timing.pcie_collectives import of_two_peers, on_host
 from roofline.timing.variants import Variant, variants_of
 
 ATTENTION = ("attention_prefill", "attention_decode")
 """The measurement schema's names of the two attention kernels."""
+
+KERNELS_OF: Mapping[str, tuple[str, ...]] = {
+    "attention": ATTENTION,
+    "sparse_attention": ("sparse_prefill", "sparse_decode"),
+    "gated_delta_rule": ("gated_delta_rule", "state_update"),
+    "kimi_delta": ("kimi_delta", "state_update"),
+    "convolution": ("convolution_prefill", "convolution_decode"),
+}
+"""The kernels of prompts and of decode, by the op of a shape that has both."""
+
+STATES: Mapping[str, str] = {"gated_delta_rule": "delta_net", "kimi_delta": "kimi_delta"}
+"""The variant of the kernel that updates states in decode, by the op of a shape."""
+
+ENCODER = "encoder_attention"
+"""The kernel of attention in both directions."""
 
 WEIGHT_ONLY_DTYPES = ("int4_wo", "w4a16_mxfp4")
 """The measurement schema's names of weight-only GEMMs, of integers and of codes."""
@@ -61,7 +78,8 @@ class Choices(Struct, frozen=True, cache_hash=True):
     `weight_only` are its kernels by weight format, `all_reduces` its own all-reduce kernels by reach, `also` the
     engines that further kernels of it were measured with, by op of the schema; `gated_delta_rule` is its choice where
     there are several kernels. `on_ggml`: GEMMs and attention are llama.cpp's on a CPU; `quantized`: the kernels before
-    GEMMs quantize their inputs.
+    GEMMs quantize their inputs. `experts` are the kernels that it was told to run, by format;
+    `vector_experts`: those of few tokens are matrices times vectors. `exchange`: how expert ranks exchange tokens.
     """
 
     hardware: Hardware
@@ -72,6 +90,9 @@ class Choices(Struct, frozen=True, cache_hash=True):
     gated_delta_rule: str
     on_ggml: bool
     quantized: bool
+    exchange: str
+    experts: tuple[tuple[str, str], ...] = ()
+    vector_experts: bool = False
 
 
 def choices_of(placement: Placement, engine: Engine, calibration: Calibration) -> Choices:
@@ -86,6 +107,9 @@ def choices_of(placement: Placement, engine: Engine, calibration: Calibration) -
         engine.gated_delta_rule,
         not engine.uses_calibrated_kernels(hardware),
         "quantization" in engine.fusions,
+        exchange_of(placement, engine),
+        tuple(engine.expert_kernels.items()),
+        engine.vector_experts,
     )
 
 
@@ -117,7 +141,13 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
     hardware, calibration = choices.hardware, choices.calibration
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
     upcasts = not choices.on_ggml and any(name.startswith("fp") and not hardware.supports(name) for name in caches)
-    shape = _shape_of(ops, arithmetic, choices)
+    exchanged = None if ops[0].link is None else exchange_shape(ops[0].link, choices.exchange)
+    if exchanged is not None and exchanged.op != "collective":
+        found = exchange_match(exchanged, choices.exchange, calibration)
+        return Constants(
+            None if found is None else exchanged, {} if found is None else {exchanged.op: found}, {}, False
+        )
+    shape = exchanged or _shape_of(ops, arithmetic, choices)
     if shape is None:
         return Constants(None, {}, {}, upcasts)
     shape, matches = _nearest(ops, shape, choices)
@@ -151,9 +181,14 @@ def _shape_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices) -> 
     shape = kernel_shape(ops, arithmetic)
     if choices.on_ggml and shape is not None and arithmetic is not None:
         shape = of_ggml(shape, ops, arithmetic)
-    if shape is None or ops[0].kind is not Kind.GATED_DELTA_RULE:
+    if shape is not None and shape.op == "moe" and choices.vector_experts:
+        return replace(shape, texts={**shape.texts, "tiles": VECTORS})
+    if shape is None or shape.op not in STATES:
         return shape
     match = choices.calibration.find(shape.op, choices.gated_delta_rule)
+    if match is None or "engine" in match.crossed:
+        found = (choices.calibration.find(shape.op, variant) for variant in GATED_DELTA_RULE_KERNELS)
+        match = next((other for other in found if other and "engine" not in other.crossed), match)
     variant = match.fit.format if match else choices.gated_delta_rule
     return replace(shape, texts={**shape.texts, "variant": variant})
 
@@ -271,9 +306,9 @@ def _of_ranks(match: Match, choices: Choices) -> Match:
 
 
 def _variants(op: str, format: str, choices: Choices) -> Iterator[Variant]:
-    """The variants that the engine whose kernels were measured runs."""
-    calibration = choices.calibration
-    return variants_of(op, format, calibration.engine, calibration.version, choices.hardware)
+    """The variants that the engine whose kernels were measured runs; kernels of all engines come before its own."""
+    measured = next((link for link in choices.calibration.chain if link.engine), choices.calibration)
+    return variants_of(op, format, measured.engine, measured.version, choices.hardware)
 
 
 def _matches(shape: KernelShape, choices: Choices) -> tuple[KernelShape, Mapping[str, Match]]:
@@ -282,7 +317,11 @@ def _matches(shape: KernelShape, choices: Choices) -> tuple[KernelShape, Mapping
     if shape.op in PASSES:
         return shape, {shape.op: calibration.find(shape.op, "any") or _default_pass(shape.op)}
     found = {}
-    for op in ATTENTION if shape.op == "attention" else (shape.op,):
+    if shape.op == "attention" and not shape.texts.get("causal", 1.0):
+        encoder = calibration.find_for(ENCODER, kernel(ENCODER).format(shape.texts), hardware)
+        if encoder is not None and "pooled" not in encoder.crossed and _computes(shape, hardware):
+            return shape, {ENCODER: encoder}
+    for op in KERNELS_OF.get(shape.op, (shape.op,)):
         format = _measured_format(op, shape, hardware)
         variant = _of_variant(op, format, choices)
         match = variant[0] if variant else calibration.find_for(op, format, hardware)
@@ -294,6 +333,10 @@ def _matches(shape: KernelShape, choices: Choices) -> tuple[KernelShape, Mapping
 
 def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[str, float]] | None:
     """The constants of the kernel of the engine's release, where it was measured, and its columns."""
+    told = dict(choices.experts).get(format) if op == "moe" else None
+    if told is not None:
+        match = choices.calibration.find(op, told)
+        return None if match is None else (match, {})
     for variant in _variants(op, format, choices):
         if not variant.kernel or variant.ranks:
             continue
@@ -308,6 +351,8 @@ def _measured_format(op: str, shape: KernelShape, hardware: Hardware) -> str:
 
     The measured kernels of such experts (Marlin) are slow in prefill by what limits them on NVIDIA's multiprocessors.
     """
+    if op == "state_update":
+        return STATES[shape.op]
     format = kernel(op).format(shape.texts)
     other = op == "moe" and hardware.vendor not in WEIGHT_ONLY_VENDORS
     return "bf16" if other and format in WEIGHT_ONLY_DTYPES else format

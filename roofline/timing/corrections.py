@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.bound.roof import Placement, Row
+from roofline.graph.op import Kind
 from roofline.specs.engine import Engine
-from roofline.timing.constants import ATTENTION, LAUNCH
+from roofline.timing.constants import ATTENTION, ENCODER, KERNELS_OF, LAUNCH
 from roofline.timing.intervals.kernels import UNMEASURED
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.common import units
@@ -120,7 +121,11 @@ class Corrections:
     def linked(self) -> Rows:
         """Kernels with operands that arrive over a link while they compute; fits of collectives include the link."""
         rows = self._kernels_with(Row.LINK_TIME)
-        return np.array([row for row in rows if self._kernels[row].kind != "collective"], dtype=np.intp)
+        return np.array([row for row in rows if not self._exchanges(self._kernels[row])], dtype=np.intp)
+
+    def _exchanges(self, kernel: Kernel) -> bool:
+        """Whether a kernel's constants are those of a collective, or of an exchange of experts."""
+        return bool(kernel.matches) and self._placement.ops[kernel.parts[0]][0].kind is Kind.COLLECTIVE
 
     def apply_link(self, times: Array, low: Array, mid: Array, high: Array) -> None:
         """Raise kernels with operands from a link to at least the link's time."""
@@ -132,10 +137,14 @@ class Corrections:
         high[rows] = np.maximum(high[rows], transfer * UNMEASURED.high)
 
 
+CONVERTING = (*ATTENTION, *KERNELS_OF["sparse_attention"], ENCODER)
+"""Kernels of attention, which convert what they read of a cache."""
+
+
 def _includes_upcast(kernel: Kernel) -> bool:
     """Whether the kernel's own times include its upcasts."""
     texts = {} if kernel.shape is None else kernel.shape.texts
-    return kernel.kind in ATTENTION or "weight_only" in texts or str(texts.get("dtype")).startswith(PREFIX)
+    return kernel.kind in CONVERTING or "weight_only" in texts or str(texts.get("dtype")).startswith(PREFIX)
 
 
 def _overlap(rows: Rows, work: Array, low: Array, mid: Array, high: Array) -> None:

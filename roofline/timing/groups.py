@@ -27,6 +27,7 @@ from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.shapes import KernelShape
 from roofline.timing.launches import Kernel
+from roofline.timing.network_collectives import over_network
 from roofline.timing.variants import columns_of
 
 
@@ -70,6 +71,8 @@ def _group(
     shapes = [entry.shape for _, entry in members if entry.shape is not None]
     match = next(match for name, match in members[0][1].matches.items() if name == op or op == "copy")
     other = members[0][1].others.get(op)
+    if across:
+        match, other = over_network(match, hardware), None
     texts = {**shapes[0].texts, **({"across_nodes": 1.0, "members": float(across)} if across else {})}
     fixed, varying = _columns(tuple(shapes), tuple(monomials))
     if op == "attention_decode" and engine["kv_reread"]:

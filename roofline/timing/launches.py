@@ -25,6 +25,13 @@ IS_DECODE_KERNEL: Mapping[str, bool] = {
     "attention_prefill": False,
     "attention_decode": True,
     "gated_delta_rule": False,
+    "kimi_delta": False,
+    "mamba2": False,
+    "state_update": True,
+    "convolution_prefill": False,
+    "convolution_decode": True,
+    "sparse_prefill": False,
+    "sparse_decode": True,
     "mla_decode": True,
 }
 """Ops with kernels for decode alone (a few query tokens), or for prefill alone; others have one kernel for both."""
@@ -64,7 +71,8 @@ class Kernel(Struct, frozen=True):
 
     def match(self, queries: Any) -> Match | None:
         """The constants for `queries` query tokens a sequence (the most of a grid); None without any."""
-        decode = self._by_token or bool(np.max(queries) <= DECODE_QUERIES)
+        both = {IS_DECODE_KERNEL.get(op) for op in self.matches} == {False, True}
+        decode = (self._by_token and not both) or bool(np.max(queries) <= DECODE_QUERIES)
         return next((match for op, match in self.matches.items() if IS_DECODE_KERNEL.get(op, decode) == decode), None)
 
     def basis(self, queries: Any) -> Basis:

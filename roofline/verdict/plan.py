@@ -1,12 +1,14 @@
 """Plans: the engine, the formats and the layout of a deployment, chosen where they are not said, until the model fits.
 
 As released, then fewer bits, each on every layout of the devices; on the default engine of the checkpoint and the
-hardware, then on that of GGUF files. Requests of all users fit at once, or else one does.
+hardware, then on that of GGUF files. Requests of all users fit at once, or else one does. Of the layouts of several
+users that fit, the one with the most tokens/s is chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,8 +20,7 @@ from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.configurations import formats_for
 from roofline.bound.memory import Memory
 from roofline.core.errors import RooflineError
-from roofline.core.search import last_before_failure
-from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.analysis import analyze, longest_context, static_batch
 from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.specs.engine import GGUF_ENGINE, load_engine
@@ -28,6 +29,9 @@ from roofline.techniques.unsupported import unsupported
 
 WEIGHT_OPTIONS = tuple(name for name in of_group(FORMATS) if name not in ("kv", "dtype"))
 """Options that say in which format the weights are."""
+
+LAYOUT = ("tp", "pp", "dp")
+"""Options that say how the model is spread over devices."""
 
 
 class Candidate(Struct, frozen=True, dict=True):
@@ -45,6 +49,11 @@ class Candidate(Struct, frozen=True, dict=True):
     def bits(self) -> float:
         """Effective bits of a weight."""
         return weight_bits(self.scenario.model, self.scenario.run_precision)
+
+    @property
+    def unlaid(self) -> dict[str, Any]:
+        """The options without those of the layout."""
+        return {name: value for name, value in self.options.items() if name not in LAYOUT}
 
     @property
     def formats(self) -> str:
@@ -86,7 +95,7 @@ class Plan(Struct, frozen=True, dict=True):
 
     def longest(self, users: int) -> int:
         """The most tokens of a sequence while so many are in memory at once, up to the model's maximum context."""
-        return longest_context(self.scenario, users)
+        return longest_context(self.scenario, min(users, self.scenario.max_batch))
 
     @cached_property
     def fits_with(self) -> tuple[Fit, ...]:
@@ -107,14 +116,16 @@ class Plan(Struct, frozen=True, dict=True):
         return tuple(sorted(found.values(), key=lambda fit: -fit.tokens_per_s))
 
 
-def choose(asked: Scenario, users: int = 1) -> Plan:
+def choose(asked: Scenario, users: int = 1, schemes: Sequence[str] = ()) -> Plan:
     """The first candidate of a scenario that fits with the sequences of all users, or else with one.
 
-    Candidates that the engine is documented to run come first. Raises RooflineError where none can be simulated.
+    `schemes` are those that a server reads besides the formats as released; () leaves that to the engine's documents.
+    Candidates that the engine is documented to run come first, and for several users the fastest layout. Raises
+    RooflineError where none can be simulated.
     """
     tried: list[Candidate] = []
     refused: RooflineError | None = None
-    for changes in _changes(asked):
+    for changes in _changes(asked, users > 1, schemes):
         try:
             candidate = Candidate(asked.with_(**changes), changes)
             candidate.memory(1)
@@ -125,29 +136,40 @@ def choose(asked: Scenario, users: int = 1) -> Plan:
     if not tried:
         raise refused or RooflineError("there is no way to run it")
     for sequences, documented in ((users, True), (1, True), (1, False)):
-        for candidate in tried:
-            if (candidate.supported or not documented) and candidate.memory(sequences).fits:
-                return Plan(candidate, True, tuple(tried))
+        running = [each for each in tried if each.supported or not documented]
+        fitting = next((each for each in running if each.memory(sequences).fits), None)
+        if fitting is not None:
+            return Plan(_fastest(fitting, running, sequences), True, tuple(tried))
     return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried))
 
 
-def _changes(asked: Scenario) -> Iterator[dict[str, Any]]:
+def _fastest(fitting: Candidate, others: list[Candidate], sequences: int) -> Candidate:
+    """Of the layouts in which a candidate fits with several sequences, that of the most tokens/s; the first of one."""
+    if sequences == 1:
+        return fitting
+    alike = [each for each in others if each.unlaid == fitting.unlaid and each.memory(sequences).fits]
+    return max(alike, key=lambda each: float(static_batch(each.scenario, sequences).expected.tokens_per_second.mid))
+
+
+def _changes(asked: Scenario, loaded: bool, schemes: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The options of the candidates, in the order in which they are tried; the first changes nothing."""
     said = any(asked.given(name) is not None for name in WEIGHT_OPTIONS) or any(
         check_request(name).slot == "weight format" for name in asked.techniques
     )
     engines: list[str | None] = [None]
     if asked.given("engine") is None and asked.profile.name != GGUF_ENGINE and not said and not asked.techniques:
-        engines += [GGUF_ENGINE] if asked.hardware.kind == "gpu" else []
+        engines += [GGUF_ENGINE] if asked.hardware.kind in ("gpu", "soc") else []
     for engine in engines:
         own = {"engine": engine} if engine else {}
-        for formats in _formats(asked, engine, said):
-            for layout in _layouts(asked, engine):
+        for formats in _formats(asked, engine, said, schemes):
+            for layout in _layouts(asked, engine, loaded):
                 yield {**own, **formats, **layout}
 
 
-def _formats(asked: Scenario, engine: str | None, said: bool) -> list[dict[str, Any]]:
-    """The formats, the widest first; those that were said alone."""
+def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[str]) -> list[dict[str, Any]]:
+    """As released, then narrower formats, the widest first; those that were said alone."""
+    if schemes:
+        return [{}, *([] if said else ({"quant": scheme} for scheme in sorted(schemes, reverse=True)))]
     profile = asked.profile if engine is None else load_engine(engine)
     offered = formats_for(asked.model, asked.hardware, profile, Quality.CALIBRATED, "" if said else None)
     kv_said = asked.given("kv") is not None
@@ -156,7 +178,10 @@ def _formats(asked: Scenario, engine: str | None, said: bool) -> list[dict[str, 
         for scheme, kv, _ in offered
         if not (kv and kv_said)
     ]
-    return sorted(found, key=lambda formats: -_bits(asked, engine, formats))
+    bits = {index: _bits(asked, engine, formats) for index, formats in enumerate(found)}
+    released = max((bits[index] for index, formats in enumerate(found) if "quant" not in formats), default=math.inf)
+    order = sorted(bits, key=lambda index: ("quant" in found[index], -bits[index]))
+    return [found[index] for index in order if "quant" not in found[index] or bits[index] < released]
 
 
 def _bits(asked: Scenario, engine: str | None, formats: dict[str, Any]) -> float:
@@ -168,10 +193,11 @@ def _bits(asked: Scenario, engine: str | None, formats: dict[str, Any]) -> float
     return weight_bits(changed.model, changed.run_precision)
 
 
-def _layouts(asked: Scenario, engine: str | None) -> Iterator[dict[str, Any]]:
+def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict[str, Any]]:
     """As said, or of devices that were named with their count: tensor parallelism within a node, and pipelines.
 
-    So vLLM's guide to parallelism has it: tensor-parallel over the devices of a node, pipeline stages over nodes.
+    So vLLM's guide to parallelism has it: tensor-parallel over the devices of a node, pipeline stages over nodes. Of
+    several users also replicas of fewer devices, among which engines divide the experts of a mixture.
     """
     devices, inside = asked.settings.parallel.devices, asked.hardware.node_devices
     if not asked.counted or (asked.profile if engine is None else load_engine(engine)).split_layers:
@@ -180,34 +206,10 @@ def _layouts(asked: Scenario, engine: str | None) -> Iterator[dict[str, Any]]:
     for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, 1)):
         if devices % tensor == 0:
             yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {}
+            if loaded and tensor < devices:
+                yield {"tp": tensor, "dp": devices // tensor, **({"ep": devices} if asked.model.experts else {})}
 
 
 def _by_engine(tried: tuple[Candidate, ...]) -> Iterator[list[Candidate]]:
     for name in dict.fromkeys(candidate.scenario.profile.name for candidate in tried):
         yield [candidate for candidate in tried if candidate.scenario.profile.name == name]
-
-
-def longest_context(scenario: Scenario, users: int) -> int:
-    """The most tokens of a sequence, prompt and output, while so many sequences are in memory at once.
-
-    At most the model's maximum context; 0 where not even a prompt of one token fits.
-    """
-    generated, batch = int(scenario.generate), min(users, scenario.max_batch)
-    limit = (scenario.model.max_context or UNLIMITED) - generated
-    if limit < 1:
-        return 0
-    found = last_before_failure(lambda prompts: _filled(scenario, prompts, batch), 1, limit)
-    return found + generated if found else 0
-
-
-UNLIMITED = 10**6
-"""Tokens up to which a model without a maximum context is tried."""
-
-
-def _filled(scenario: Scenario, prompts: Any, batch: int) -> Any:
-    return analyze(scenario.at(prompt=prompts, batch=batch)).memory.fits
-
-
-def analysis_of(scenario: Scenario, sequences: float) -> Analysis:
-    """The analysis of a static batch of so many sequences, rounded."""
-    return analyze(scenario.at(batch=max(1, min(round(sequences), scenario.max_batch))))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import launch_command
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.specs.engine import GGUF_ENGINE
 from roofline.whatif.command_line import command_line, serve_command
-
-ROOM = (1.0, 0.9, 0.75)
-"""Fractions of the longest context that are tried: a server's own buffers take what is left of the memory."""
 
 
 def run_command(scenario: Scenario, context: int, load: Load | None = None) -> str:
@@ -19,11 +18,9 @@ def run_command(scenario: Scenario, context: int, load: Load | None = None) -> s
     Engines that allot the whole cache at their start allot `context` tokens to a single user.
     """
     alone = load is None and scenario.profile.name == GGUF_ENGINE and scenario.given("max_model_len") is None
-    for asked in (scenario.with_(max_model_len=int(context * share)) for share in ROOM) if alone else (scenario,):
-        try:
+    for asked in ([scenario.with_(max_model_len=context)] if alone else []) + [scenario]:
+        with suppress(RooflineError):  # MLX has no option for the context
             return launch_command(asked, concurrency=None if load is None else load.concurrency)
-        except RooflineError:
-            continue
     try:
         return command_line(scenario) if load is None else serve_command(scenario, load)
     except RooflineError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,8 @@ from roofline.advisor.sizing.configurations import OFFERED
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.core.options import Option
-from roofline.scenario.analysis import Analysis, ExpectedGeneration
+from roofline.launch.table import SERVERS, Server, server_of
+from roofline.scenario.analysis import Analysis, ExpectedGeneration, static_batch
 from roofline.scenario.cost import hourly_rent
 from roofline.scenario.options import STATIC, missing
 from roofline.scenario.scenario import Scenario
@@ -26,7 +27,7 @@ from roofline.serving.curve import Curve, serve
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets
 from roofline.verdict.limit import Limit, limit_of
-from roofline.verdict.plan import Plan, analysis_of, choose
+from roofline.verdict.plan import Plan, choose
 from roofline.verdict.run import run_command
 from roofline.whatif.metrics import find_metric
 
@@ -115,7 +116,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     def analysis(self) -> Analysis:
         """The static batch of one user, or of the requests that run on average."""
         running = 1.0 if self.outcome is None else self.outcome.running if self.outcome.stable else BUSY
-        return analysis_of(self.scenario, running)
+        return static_batch(self.scenario, running)
 
     @cached_property
     def context(self) -> int:
@@ -182,8 +183,11 @@ class Verdict(Result, Struct, frozen=True, dict=True):
             advice = advise(scenario, moves=moves, objective="tpot", top=0)
         except RooflineError:
             return
+        server = own_server(self.scenario)
         for each in advice.recommendations[:TRIED]:
             name, scheme = each.move.name, each.move.name.removeprefix("gguf:type=")
+            if server is not None and technique_missing(server, name):
+                continue
             option = f"--quant {OFFERED.get(scheme, scheme)}" if name in SCHEMES else f"--with {name}"
             changed = each.trial.scenario.without("batch")
             gain, expected = float(each.better.mid), each.trial.analysis.expected
@@ -234,6 +238,18 @@ def _speed(outcome: Outcome, rate: float | None) -> float:
     return 1 / outcome.e2e.mean.mid if outcome.stable else math.nan
 
 
+def own_server(scenario: Scenario) -> Server | None:
+    """The server of an engine that runs on the devices of a vendor alone (MLX); None for others."""
+    name = scenario.profile.name
+    server = server_of(name) if name in SERVERS else None
+    return server if server is not None and server.vendors else None
+
+
+def technique_missing(server: Server, technique: str) -> bool:
+    """Whether a server neither reads what a technique makes, nor has it."""
+    return technique not in server.drafts and technique.partition(":")[0] not in server.loads
+
+
 SCHEMES = (*OFFERED, "gguf:type=q8_0", "gguf:type=q4_k_m")
 """Techniques that are also named as a scheme."""
 
@@ -272,7 +288,12 @@ def answer(
         raise RooflineError(f"{static[0]} is of a static batch, which 'roofline analyze' has; here it is users or rate")
     targets = tuple(NO_TARGETS[0] if load[name] is None else load[name] for name in ("ttft", "tpot"))
     users = load["concurrency"]
-    plan = choose(Scenario(**{name: value for name, value in given.items() if value is not None}), users or 1)
+    asked = Scenario(**{name: value for name, value in given.items() if value is not None})
+    schemes: Sequence[str] = ()
+    if (server := own_server(asked)) is not None:
+        server.check_vendor(asked.hardware.vendor)
+        schemes = server.loads
+    plan = choose(asked, users or 1, schemes)
     return Verdict(
         plan, users if users != 1 else None, load["rate"], (targets[0], targets[1]), load["prefix_hits"] or 0
     )

@@ -9,9 +9,7 @@ Workload counts are arrays that one analysis evaluates at once; every other axis
 
 from __future__ import annotations
 
-import math
 import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -21,25 +19,14 @@ from msgspec import Struct
 
 from roofline.core.errors import RooflineError, quote
 from roofline.core.options import NOTHING, Kind, Option
-from roofline.core.units import parse_count
+from roofline.core.ranges import FORMS, MAX_VALUES, numbers
 from roofline.scenario.options import NEEDED, find_option
-from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 
-MAX_VALUES = 10_000_000
-"""Maximum values of one axis."""
-
 EVERYTHING = "all"
 """The text for all names of models, hardware, engines, formats, techniques and the like."""
-
-_NUMBER = r"[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+|[kmgKMG])?"
-_RANGE = re.compile(
-    rf"(?P<first>{_NUMBER})\s*:\s*(?P<last>{_NUMBER})(?:\s*:\s*(?P<how>log|lin)?(?P<step>{_NUMBER}))?", re.ASCII
-)
-FORMS = "write it like 1,2,4 or 1:8 or 0:4096:512 or 1:256:log16 or 0:1:lin5"
-
 
 OBJECTS = (Model, Hardware, Engine)
 """Values that are no text: their label is their name."""
@@ -91,7 +78,7 @@ def axis_of(option: Option, given: object) -> Axis:
     if option.kind is Kind.GRID:
         return _grid_axis(option, entries)
     if option.kind.ranged:
-        values = tuple(value for entry in entries for value in _numbers(option, entry))
+        values = tuple(value for entry in entries for value in numbers(option, entry))
         _check_distinct(option, values)
         return Axis(option, values, values)
     entries = [os.fspath(entry) if isinstance(entry, os.PathLike) else entry for entry in entries]
@@ -101,11 +88,6 @@ def axis_of(option: Option, given: object) -> Axis:
     labels = values if option.kind is Kind.SWITCH else tuple(map(_label, entries))
     _check_distinct(option, labels)
     return Axis(option, values, labels)
-
-
-def load_values(name: str, text: str) -> list[float]:
-    """The values of an option of a load, such as 1,8,64 or 1:256:log9, or 4/s of a rate; raises as `parse_axis`."""
-    return [float(value) for value in axis_of(LOAD_OPTIONS[name], text.replace("/s", "")).values]
 
 
 def parse_axes(over: Mapping[str, object]) -> tuple[Axis, ...]:
@@ -187,7 +169,7 @@ def _label(entry: object) -> str:
 
 
 def _grid_axis(option: Option, entries: Sequence[Any]) -> Axis:
-    parts = [np.asarray(_numbers(option, entry), dtype=np.int64) for entry in entries]
+    parts = [np.asarray(numbers(option, entry), dtype=np.int64) for entry in entries]
     values = np.concatenate(parts)
     if values.size > MAX_VALUES:
         raise RooflineError(f"the axis {option.name} has {values.size} values; the maximum is {MAX_VALUES}")
@@ -205,47 +187,3 @@ def _check_distinct(option: Option, labels: Sequence[Any]) -> None:
         if label in seen:
             raise RooflineError(f"the axis {option.name} has the value {quote(label)} twice")
         seen.add(label)
-
-
-def _numbers(option: Option, entry: object) -> Sequence[Any]:
-    """The numbers of one part of an axis: a number or a range."""
-    if not isinstance(entry, str) or ":" not in entry:
-        return (option.number(entry),)
-    match = _RANGE.fullmatch(entry)
-    if match is None:
-        raise RooflineError(f"cannot read the range {quote(entry)} of the axis {option.name}; {FORMS}")
-    first, last = option.number(match["first"]), option.number(match["last"])
-    if first > last:
-        raise RooflineError(f"the range {quote(entry)} of the axis {option.name} runs backwards")
-    spaced = _spaced(entry, match, first, last, option)
-    if option.kind.counts:
-        return tuple(np.unique(np.round(spaced).astype(np.int64)).tolist())
-    return [float(value) for value in spaced]
-
-
-def _spaced(entry: str, match: re.Match[str], first: float, last: float, option: Option) -> Any:
-    """The values of a range; the last is included if a step reaches it."""
-    where = f"the range {quote(entry)} of the axis {option.name}"
-    try:
-        step = parse_count(match["step"] or "1")
-    except ValueError:
-        raise RooflineError(f"cannot read the step of {where}; {FORMS}") from None
-    if match["how"] is None:
-        if step <= 0 or (option.kind.counts and step != int(step)):
-            whole = "a whole number " if option.kind.counts else ""
-            raise RooflineError(f"the step of {where} must be {whole}above 0")
-        _check_size(math.floor((last - first) / step) + 1, where)
-        return first + step * np.arange(math.floor((last - first) / step + 1e-9) + 1)
-    if step < 1 or step != int(step):
-        raise RooflineError(f"{where} needs a number of values, like 1:256:{match['how']}16")
-    _check_size(step, where)
-    if match["how"] == "lin":
-        return np.linspace(first, last, int(step))
-    if first <= 0:
-        raise RooflineError(f"{where} starts at {first:g}; a log range must start above 0")
-    return np.geomspace(first, last, int(step))
-
-
-def _check_size(values: float, where: str) -> None:
-    if values > MAX_VALUES:
-        raise RooflineError(f"{where} has {values:.3g} values; the maximum is {MAX_VALUES}")

@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable, Mapping
 
 from roofline.core.options import NOTHING, SWITCHES, Kind, Option
+from roofline.core.ranges import FORMS
 from roofline.scenario.options import NEEDED, OPTIONS, SPELLINGS
 from roofline.specs.schema import DRAFT, NUMBER, Schema
-from roofline.whatif.axes import EVERYTHING, FORMS
+from roofline.whatif.axes import EVERYTHING
 from roofline.whatif.metrics import AT, NAMES
 from roofline.whatif.study import INVALID
 

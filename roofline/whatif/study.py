@@ -36,6 +36,7 @@ from roofline.specs.engine import default_engine, load_engine
 from roofline.specs.hardware import load_devices
 from roofline.specs.host import load_host
 from roofline.specs.modelspec import load_model
+from roofline.specs.network import load_fabric
 from roofline.timing.chains import FileFits, load_calibration
 from roofline.whatif.axes import Axis, assigned, parse_axes
 from roofline.whatif.metrics import AT, NAMES, check_needs, default_metrics, expand, find_metric
@@ -257,7 +258,7 @@ def _hardware(name: str) -> object:
     return hardware, load_calibration(hardware)
 
 
-_LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine, "host": load_host}
+_LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine, "host": load_host, "network": load_fabric}
 
 
 def source_digest(kind: str, name: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from roofline import Decision, RooflineError, choose, serve
 from roofline.advisor.choosing.alternatives import ALTERNATIVES, Decided
-from roofline.advisor.choosing.decision import parse_api_price
+from roofline.advisor.choosing.rows import parse_api_price
 from roofline.serving.money import MONTH
 
 SMALL: dict[str, Any] = {"prompt": 256, "generate": 64}

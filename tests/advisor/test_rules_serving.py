@@ -111,7 +111,7 @@ CASES = (
             RATE,
             found=("moe-routing",),
             hinted=("moe-routing",),
-            gains={"two-batch-overlap": (1.2, 2)},
+            gains={"two-batch-overlap": (1.1, 2)},
         ),
         Scene(
             f"{SPREAD} --batch 64 --prompt 128",

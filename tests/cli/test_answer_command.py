@@ -43,7 +43,7 @@ def test_the_document_has_what_is_printed(run: Run) -> None:
         (("analize", "llama-3.1-8b", "--hw", "l4"), "Did you mean 'analyze'"),
         (("llama-9", "l4"), "unknown model 'llama-9'"),
         (("llama-3.1-8b",), "hardware is missing"),
-        (("llama-3.1-8b", "8xH100"), "did you mean '8xh100-pcie' or '8xh100-sxm'"),
+        (("llama-3.1-8b", "8xA100"), "'8xa100-sxm-40gb' or '8xa100-sxm-80gb'"),
         (("llama-3.1-8b", "l4", "--hw", "l40s"), "the hardware is given twice"),
         (("llama-3.1-8b", "l4", "--tpot", "30"), "--tpot takes a time with its unit, got '30': write 30ms or 30s"),
         (("llama-3.1-8b", "l4", "--users", "3", "--rate", "2"), "two loads"),
@@ -55,6 +55,14 @@ def test_mistakes_are_explained_in_a_sentence(run: Run, words: tuple[str, ...], 
     status, out, err = run(*words)
     assert (status, out) == (2, "")
     assert told in err
+
+
+def test_the_usual_variant_is_said(run: Run) -> None:
+    status, out, err = run("llama-3.1-8b", "8xH100")
+    assert status == 0
+    assert "8 x h100-sxm" in out
+    assert err == "roofline: '8xH100' is taken as 8 x h100-sxm, as most are (not h100-pcie)\n"
+    assert run("llama-3.1-8b", "8xH200")[2] == ""
 
 
 def test_help_has_ten_options_first_and_all_on_request(run: Run) -> None:

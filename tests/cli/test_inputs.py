@@ -61,7 +61,7 @@ def test_files_are_opened_in_one_place_only() -> None:
     """Other modules of the package open what they write, their own data, or the system's."""
     opens = re.compile(r"\b(gzip\.|os\.)?open\(|\.read_(text|bytes)\(|\bread_(csv|parquet)\(")
     own = (
-        "reports/pages/web.py",
+        "reports/view/page/__init__.py",
         "reports/tables/resumable.py",
         "validate/measure/host.py",
         "reports/view/server.py",

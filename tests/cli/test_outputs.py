@@ -48,7 +48,7 @@ def test_an_input_is_not_overwritten(run: Run, command: str, tmp_path: Path, mon
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     status, out, err = run(*command.split())
     assert (status, out) == (2, "")
-    assert err.endswith("it is an input of this command\n")
+    assert err.endswith(("it is an input of this command\n", "write the fitted one to another file (--fit)\n"))
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

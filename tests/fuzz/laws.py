@@ -1,5 +1,8 @@
 """Metamorphic laws of random scenarios, for `make fuzz`: more of a resource is never slower, more work never faster.
 
+So it is under load, where what requests take agrees with how many run (Little's law) and, for one at a time, with
+`analyze`.
+
 Bounds and memory obey them exactly. Expected times may break them by a hundredth, and by more where the law says why.
 The ends of an interval are not held to it: their width is that of measured kernels of the same regime of sizes, which
 may change where the middle does not.
@@ -7,15 +10,18 @@ may change where the middle does not.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from roofline import RooflineError, Scenario, analyze, list_hardware
+from roofline import RooflineError, Scenario, analyze, list_hardware, serve
+from roofline.serving.outcome import Latency
 from roofline.specs.engine import list_engines
 from roofline.whatif.variation import (
     scaled_bandwidth,
@@ -82,7 +88,8 @@ LAWS: Mapping[str, Law] = {
     "more replicas": Law(_more_devices, np.inf, np.inf),
     # Fewer bits run other kernels, which may convert what they read.
     "fewer weight bits": Law(lambda scenario, factor: with_weight_bits(scenario, 1 / factor), np.inf),
-    "fewer KV bits": Law(lambda scenario, factor: with_kv_bits(scenario, 1 / factor), np.inf),
+    # llama.cpp widens a layer of a cache in fewer than 16 bits to 16.
+    "fewer KV bits": Law(lambda scenario, factor: with_kv_bits(scenario, 1 / factor), np.inf, 1.1),
 }
 
 
@@ -107,6 +114,67 @@ def laws(generator: random.Random, folder: Path) -> None:
                 figure.split()[-1], law.expected
             )
             assert value <= before[figure] * most, (name, factor, figure, value / before[figure], scenario)
+
+
+LOADED = ("bandwidth", "matrix peak", "links", "shorter generation")
+"""Laws that hold under load as well; devices of other capacity and other prompts have other steps."""
+
+USERS = (1, 2, 5, 12, 40, 150, 600)
+CROWDED = 1.3
+"""The most that requests which wait may lower the throughput: those that run fill the KV cache and displace another."""
+
+FULL = 1.1
+"""The most that more requests in flight may lower the throughput of steps: by the tiles of kernels."""
+
+ALONE = 1.35
+"""The most that TPOT of one request under load may differ from `analyze`, where host work is fitted to both apart."""
+
+
+def served(generator: random.Random, folder: Path) -> None:
+    """A random scenario under load: what holds for its curve, and what each law changes about a point of it."""
+    for _ in range(TRIES):
+        try:
+            scenario = _scenario(generator)
+            curve = serve(scenario.changed(batch=1), concurrency=USERS)
+            break
+        except RooflineError:  # a model that does not fit, or a format that the engine does not run
+            continue
+    else:
+        return
+    alone = analyze(scenario.changed(batch=1)).expected.tpot
+    for before, after in pairwise(curve.outcomes):
+        most = CROWDED if after.waiting or after.queued else FULL
+        assert after.output_tokens_per_second >= before.output_tokens_per_second / most, (before, after, scenario)
+    for users, outcome in zip(USERS, curve.outcomes, strict=True):
+        figures = [*_ends(outcome.ttft), *_ends(outcome.tpot), *_ends(outcome.e2e)]
+        assert all(math.isfinite(figure) and figure > 0 for figure in figures), (users, outcome, scenario)
+        assert outcome.kv_use <= 1, (users, outcome, scenario)
+        assert outcome.running <= users * ROUNDED, (users, outcome, scenario)
+        present = outcome.requests_per_second * outcome.e2e.mean.mid
+        assert abs(present / users - 1) < LITTLE, (users, present, scenario)
+    first = curve.outcomes[0]
+    between = curve.replica.scheduler.step  # of a server alone, where it is not in the engine's parameters
+    assert alone.mid / ALONE < first.tpot.mean.mid < alone.mid * ALONE + between, (first, alone, scenario)
+    name, users = generator.choice(LOADED), generator.choice(USERS)
+    try:
+        after = serve(
+            LAWS[name].vary(scenario.changed(batch=1), generator.choice(FACTORS)), concurrency=users
+        ).outcomes[0]
+    except RooflineError:
+        return
+    before, most = curve.outcomes[USERS.index(users)], LAWS[name].expected * ROUNDED
+    assert after.e2e.mean.mid <= before.e2e.mean.mid * most, (name, users, scenario)
+
+
+TRIES = 20
+"""Random scenarios until one is a server."""
+
+LITTLE = 0.02
+"""The most that the requests in a closed loop may differ from their number."""
+
+
+def _ends(latency: Latency) -> tuple[float, ...]:
+    return tuple(getattr(interval, end) for interval in (latency.mean, latency.p95) for end in ("low", "mid", "high"))
 
 
 def _scenario(generator: random.Random) -> Scenario:

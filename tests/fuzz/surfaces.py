@@ -10,7 +10,7 @@ from pathlib import Path
 from roofline.core.errors import RooflineError
 from tests.fuzz import files, tables
 from tests.fuzz.commands import command_line
-from tests.fuzz.laws import laws
+from tests.fuzz.laws import laws, served
 
 Surface = Callable[[random.Random, Path], None]
 
@@ -32,6 +32,7 @@ SURFACES: Mapping[Surface, int] = {
     files.aliases: 4,
     command_line: 12,
     laws: 3,
+    served: 1,
 }
 """The surfaces with their shares of the inputs in percent or so."""
 

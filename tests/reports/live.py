@@ -12,18 +12,19 @@ from urllib.parse import parse_qsl, urlsplit
 
 from roofline.core.options import Kind
 from roofline.reports.view.server import Server
-from roofline.reports.view.setups import first_setup
+from roofline.reports.view.setups import setup_of
 from roofline.scenario.options import OPTIONS, read_options
+from roofline.scenario.scenario import Scenario
 from tests.browser import Opened
 
 BASE = {"model": "llama-3.1-70b", "hw": "h100-sxm", "tp": "4", "batch": "8", "prompt": "2048"}
-VIEWS = ("overview", "network", "operators", "compare", "advice", "load")
+VIEWS = ("overview", "network", "operators", "compare", "advice", "load", "run")
 
 
 @contextmanager
 def serving(options: Mapping[str, Any] = BASE, port: int = 0) -> Iterator[Server]:
     """The server of a page that opens with these options."""
-    server = Server(first_setup(read_options(options)), port)
+    server = Server(setup_of(Scenario(**read_options(options))), port)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

@@ -65,6 +65,16 @@ def test_load_sizes_explanations_and_names() -> None:
     assert "llama-3.2-1b" in answer("names")["models"]
 
 
+def test_the_answer_ends_in_a_command_and_launch_has_its_files() -> None:
+    found = answer("answer", users=4, **LLAMA)
+    assert found["fits"]
+    assert found["run"].startswith("vllm serve")
+    bundle = answer("launch", users=4, **LLAMA)
+    assert bundle["command"].startswith("vllm serve")
+    assert {"serve.sh", "benchmark.sh", "prediction.json"} == set(bundle["files"])
+    assert "--max-concurrency 4" in bundle["benchmark"]
+
+
 @pytest.fixture
 def spec(tmp_path: Path) -> str:
     """A readable spec of the machine that the program was not given."""

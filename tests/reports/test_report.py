@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -16,17 +17,18 @@ import yaml
 
 pytest.importorskip("jinja2", reason="reports need Jinja2")
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
+pytest.importorskip("uvicorn", reason="figures of the live page")
 
-from roofline import analyze, load_hardware, load_model
+from roofline import load_hardware, load_model
 from roofline.core.errors import RooflineError
-from roofline.reports.pages.controls import Controls, Setting, controls, schemes
 from roofline.reports.pages.figures import of_accuracy, of_scenarios
-from roofline.reports.pages.grid import embedded
+from roofline.reports.pages.schemes import schemes
 from roofline.reports.pages.subjects import subjects
 from roofline.reports.pages.write import write_report
 from roofline.scenario.scenario import Scenario
 from tests.conftest import Run
 from tests.reports.hostile import hostile_specs
+from tests.reports.live import figures_of
 
 OPTIONS = {"hw": "h100-sxm", "batch": 8, "prompt": 2048}
 
@@ -39,76 +41,41 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def data_of(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    found = re.search(r'<script type="application/json" id="recorded">(.*?)</script>', page, re.DOTALL)
     assert found is not None
     data: dict[str, Any] = json.loads(found[1])
     return data
 
 
 def test_the_page_is_small_and_whole(page: str) -> None:
-    assert len(page.encode()) < 3e6
-    assert not re.search(r"(src|href)=\"(?!data:image/svg|#)", page)
+    assert len(page.encode()) < 1e6
+    assert not re.search(r"(src|href)=\"(?!data:|#)", page)
     assert "default-src &#39;none&#39;" in page
     assert re.search(r"Fits in memory \(24\.9 GB of 78\.2 GB\)\. TTFT 3[67]\d ms \(\d+ to \d+\)", page)
-    for anchor in ("answer", "explore", "network", "operators", "what-if", "accuracy", "definitions", "reproduce"):
+    for anchor in ("summary", "operators", "what-if", "accuracy", "definitions", "reproduce"):
         assert f'<section id="{anchor}"' in page
 
 
-def test_the_largest_page_is_below_three_megabytes() -> None:
-    found = subjects("deepseek-v3", ["hw=h200-sxm,b200-sxm", "batch=1"], {"tp": 8})
-    text = embedded(found)
+def test_the_largest_page_is_below_three_megabytes(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report("deepseek-v3", ["hw=h200-sxm,b200-sxm", "batch=1"], {"tp": 8}, path, advice=False)
+    text = path.read_text(encoding="utf-8")
     assert len(text) < 2.7e6
-    data = json.loads(text)
-    assert data["texts"][data["scenarios"][0]["label"]] == "hw h200-sxm, batch 1"
+    assert [setup["hw"] for setup in data_of(text)["setups"]] == ["h200-sxm", "b200-sxm"]
 
 
-def test_embedded_figures_equal_the_analysis() -> None:
-    (subject,) = subjects("qwen3-30b-a3b", [], {"hw": "l40s", "quant": "fp8", "tp": 2})
-    data, found = json.loads(embedded([subject])), controls(subject)
-    scenario = data["scenarios"][0]
-    assert scenario["values"][:2] == [list(found.batches), list(found.prompts)]
-    degrees = found.degrees
-    for setting in (found.requested, Setting(1, 1, 0), Setting(2, 0, len(degrees) - 1)):
-        at = scenario["settings"][(setting.quant * len(found.flashes) + setting.flash) * len(degrees) + setting.tp]
-        for batch, prompt in ((0, 0), (2, 3), (len(found.batches) - 1, 1)):
-            check_place(data, at, found, setting, batch, prompt)
-
-
-def check_place(
-    data: dict[str, Any], at: dict[str, Any], found: Controls, setting: Setting, batch: int, prompt: int
-) -> None:
-    request = found.at(setting, batch=found.batches[batch], prompt=found.prompts[prompt])
-    answer = analyze(request)
-    assert answer.decode is not None
-
-    def number(place: int) -> float:
-        entry = data["numbers"][place]
-        if not isinstance(entry, list):
-            return float(entry)
-        place = {0: batch, 1: prompt, 2: batch * len(found.prompts) + prompt}[entry[0]]
-        return float(entry[1 + place])
-
-    figures = {name: number(place) for name, place in at["figures"].items()}
-    assert figures["ttft.mid"] == pytest.approx(answer.expected.ttft.mid, rel=6e-5)
-    assert figures["tokens_per_s.low"] == pytest.approx(answer.expected.tokens_per_second.low, rel=6e-5)
-    assert figures["memory"] == pytest.approx(answer.memory.total, rel=6e-5)
-    for phase in (answer.prefill, answer.decode):
-        entries = at["phases"][phase.name]["ops"]
-        assert len(entries) == len(phase.ops)
-        for (place, share), op, expected in zip(entries, phase.ops, phase.expected_ops, strict=True):
-            shown = data["ops"][place]
-            assert data["texts"][shown["t"]["name"]] == op.name
-            for name, value in (
-                *(("flops", op.flops), ("bytes", op.bytes), ("time.bound", op.bound_time)),
-                *(("time.mid", expected.time.mid), ("time.high", expected.time.high)),
-                *(("intensity", op.intensity), ("attainable", op.attainable), ("count", op.count)),
-            ):
-                assert number(shown["n"][name]) == pytest.approx(float(value), rel=6e-5, abs=1e-30), (op.name, name)
-            assert ("compute", "memory", "link")[int(number(shown["n"]["bound"]))] == op.bound
-            assert number(share) == pytest.approx(op.share, rel=6e-5, abs=1e-30)
-            for tensor, there in zip(op.tensors, shown["tensors"], strict=True):
-                assert [number(side) for side in there[3]] == pytest.approx(list(tensor.shape), abs=1)
-                assert number(there[5]) == pytest.approx(tensor.bytes, rel=6e-5)
+def test_its_answers_are_those_of_the_commands(page: str, run: Run) -> None:
+    data = data_of(page)
+    answers = {name: found for name, question, found in data["answers"] if name != "explain"}
+    assert data["setups"] == [{"model": "llama-3.1-8b", "hw": "h100-sxm", "batch": "8", "prompt": "2048"}]
+    assert data["views"] == ["overview", "network", "operators", "load", "run"]
+    _, out, _ = run(*shlex.split(answers["answer"]["command"])[1:], "--format", "json")
+    assert figures_of(answers["answer"]["analysis"]) == pytest.approx(figures_of(json.loads(out)))
+    _, out, _ = run(*shlex.split(answers["load"]["command"])[1:], "--format", "json")
+    shown, known = answers["load"]["serving"][0]["points"][-1], json.loads(out)["points"][-1]
+    assert shown["ttft_s"]["p95"] == pytest.approx(known["ttft_s"]["p95"])
+    explained = [question["place"] for name, question, _ in data["answers"] if name == "explain"]
+    assert len(explained) == sum(len(phase["ops"]) for phase in answers["answer"]["analysis"]["phases"].values())
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -155,7 +122,7 @@ def test_a_study_file_gives_its_scenarios_side_by_side(tmp_path: Path) -> None:
     write_report(str(study), [], {}, tmp_path / "report.html", advice=False)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Side by side" in text
-    assert len(data_of(text)["scenarios"]) == 2
+    assert len(data_of(text)["setups"]) == 2
 
 
 @pytest.mark.parametrize(

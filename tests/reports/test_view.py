@@ -29,7 +29,7 @@ from roofline.cli.program import with_flags
 from roofline.core.errors import RooflineError
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.view.server import HEADERS, Server
-from roofline.reports.view.setups import Specs
+from roofline.reports.view.setups import Specs, opening
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.techniques import techniques
@@ -90,6 +90,45 @@ def test_random_setups_are_those_of_roofline_analyze(server: Server, run: Run) -
         assert found == 200, (setup, document)
         assert document["analysis"] == json.loads(out), setup
     assert valid >= 10
+
+
+OPENED: Mapping[str, dict[str, str]] = {
+    "one user": {},
+    "users": {"concurrency": "4"},
+    "a rate within targets": {"rate": "0.5", "ttft": "20s", "tpot": "1s"},
+    "a rate above what it sustains": {"rate": "900/s"},
+}
+
+
+@pytest.mark.parametrize("load", OPENED.values(), ids=OPENED)
+def test_the_page_opens_on_the_answer_of_the_command(server: Server, run: Run, load: Mapping[str, str]) -> None:
+    words = [word for name, text in load.items() for word in (f"--{name}", text)]
+    _, out, _ = run("llama-3.3-70b", "2x4090", *words, "--format", "json")
+    known = [line for line in json.loads(out)["lines"] if not line.startswith(("Chosen", "Better"))]
+    setup = opening({"model": "llama-3.3-70b", "hw": "2x4090"}, load)
+    assert setup["quant"] == "awq"
+    found = answer(server, setup, name="verdict")
+    assert [line for line in found["lines"] if not line.startswith("Chosen")] == known
+    change = answer(server, setup, name="better")
+    assert ([change["text"]] if change["set"] else []) == [
+        line[8:] for line in json.loads(out)["lines"] if line.startswith("Better: ")
+    ]
+
+
+def test_each_change_that_makes_it_fit_does(server: Server) -> None:
+    setup = {"model": "llama-3.3-70b", "hw": "rtx-4090"}
+    ways = answer(server, setup, name="verdict")["ways"]
+    assert [way["tokens_per_s"] for way in ways] == sorted((way["tokens_per_s"] for way in ways), reverse=True)
+    for way in ways:
+        assert answer(server, {**setup, **way["set"]}, name="verdict")["fits"], way
+
+
+@pytest.mark.parametrize("more", [{}, {"run.as": "kubernetes"}, {"run.engine": "sglang"}, {"asked.rate": "2"}])
+def test_what_starts_it_is_what_launch_writes(server: Server, run: Run, more: dict[str, str]) -> None:
+    found = answer(server, {**BASE, **more}, name="run")
+    status, out, err = run(*shlex.split(found["command"])[1:])
+    assert status == 0, err
+    assert all(file["text"] in out for file in found["files"] if file["name"] != "prediction.json")
 
 
 def test_names_of_others_are_read_and_told(server: Server) -> None:

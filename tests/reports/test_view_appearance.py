@@ -38,7 +38,7 @@ def test_every_stop_of_the_keyboard_is_seen(live: Live) -> None:
     order = [
         "Skip to the answer",
         "A: llama-3.1-70b · h100-sxm",
-        "Copy link",
+        "Share",
         "Model",
         "Device",
         "TP",
@@ -77,7 +77,7 @@ def test_fields_move_nothing(live: Live) -> None:
         "window.shifts = []; new PerformanceObserver((list) => shifts.push(...list.getEntries().map((e) => e.value)))"
         ".observe({ type: 'layout-shift' })"
     )
-    for name, text in {"batch": "1", "prompt": "100000", "tp": "1", "quant": "fp8", "hw": "l4"}.items():
+    for name, text in {"batch": "16", "prompt": "100000", "tp": "1", "quant": "fp8", "hw": "l4"}.items():
         live.write(name, text)
     live.write("tp", "3")
     assert "Tensor parallelism of 3 does not divide" in live.page.locator("#problem").inner_text()

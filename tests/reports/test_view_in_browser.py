@@ -128,9 +128,7 @@ def test_a_link_shows_the_same_and_pages_are_independent(browser: Any, live: Liv
 def test_targets_are_those_of_all_setups(live: Live) -> None:
     live.click("#add")
     live.click("#tab-load")
-    live.page.get_by_label("TPOT below").fill("20ms")
-    live.page.get_by_label("TPOT below").press("Tab")
-    live.settle()
+    live.write("goal.tpot", "20ms")
     assert [setup.get("goal.tpot") for setup in live.setups] == ["20ms", None]
     assert live.page.locator("#panel svg[aria-label^=Goodput]").count() == 1
     live.click("#tab-advice")
@@ -140,9 +138,7 @@ def test_targets_are_those_of_all_setups(live: Live) -> None:
 
 def test_a_chart_without_points_says_so_and_cannot_be_saved(live: Live) -> None:
     live.click("#tab-load")
-    live.page.get_by_label("TPOT below").fill("1us")
-    live.page.get_by_label("TPOT below").press("Tab")
-    live.settle()
+    live.write("goal.tpot", "1us")
     assert live.page.get_by_text("goodput under load: no point to draw").is_visible()
     assert live.page.get_by_role("button", name="Save goodput-under-load as SVG").count() == 0
     assert live.page.get_by_role("button", name="Save ttft-under-load as SVG").count() == 1
@@ -290,3 +286,42 @@ def test_every_chart_gives_its_command_and_its_python(live: Live) -> None:
         live.page.get_by_role("button", name=button).click()
         live.page.locator("#said", has_text=text).wait_for()
         assert live.page.evaluate("navigator.clipboard.readText()").startswith(text)
+
+
+def test_a_change_that_makes_it_fit_is_one_click(live: Live, server: Server) -> None:
+    live.open(f"{server.address.partition('#')[0]}#model=llama-3.3-70b&hw=rtx-4090")
+    assert live.page.locator("#verdict .no").inner_text() == "No: llama-3.3-70b does not fit on rtx-4090"
+    live.click("#way button")
+    assert live.setups[0]["tp"] == "8"
+    assert live.page.locator("#verdict .yes").inner_text().startswith("Yes: llama-3.3-70b runs on 8 x rtx-4090")
+    assert live.page.locator("#way").is_hidden()
+
+
+def test_the_headline_is_that_of_the_load_and_its_change_is_applied(live: Live) -> None:
+    live.write("asked.rate", "5")
+    assert "serves 5 requests/s" in live.page.locator("#verdict .yes").inner_text()
+    lines = live.page.locator("#verdict dl > div").evaluate_all("all => all.map((one) => one.dataset.line)")
+    assert lines == ["Limited by", "Better", "Cost", "Run it"]
+    live.click("#verdict button:text('Apply')")
+    assert live.setups[0]["with"] == "eagle-3"
+    live.click("#verdict button:text('Files')")
+    assert live.page.locator("#source").inner_text().startswith("roofline launch llama-3.1-70b")
+    assert "vllm serve meta-llama/Llama-3.1-70B" in live.page.locator("#panel code").first.inner_text()
+
+
+def test_what_is_copied_says_where_it_opens(live: Live) -> None:
+    live.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    for button, told in (("Copy the link", "opens on this computer"), ("Copy the command", "roofline analyze")):
+        live.page.locator("#share summary").click()
+        live.page.get_by_role("button", name=button).click()
+        live.page.locator("#said", has_text=told).wait_for()
+
+
+def test_rooflines_show_what_is_achieved(live: Live) -> None:
+    rings = live.page.locator("#panel svg[aria-label^=decode] .hollow")
+    assert rings.count() == 0
+    live.click("#panel button:text('Achieved')")
+    marks = live.page.locator("#panel svg[aria-label^=decode] .mark")
+    assert rings.count() == marks.count() > 0
+    heights = [each.evaluate_all("all => all.map((one) => Number(one.getAttribute('cy')))") for each in (rings, marks)]
+    assert all(ring <= mark for ring, mark in zip(*heights, strict=True))  # nothing is faster than its roof

@@ -357,7 +357,7 @@ def test_the_page_of_the_bundled_anchors() -> None:
     groups = {row["group"] for row in document["anchors"]}
     folded = {group for group in groups if f"<summary>{group}:" in shown.replace("&#x27;", "'")}
     assert all(group in left_out.replace("&#x27;", "'") for group in groups - folded)
-    assert len(folded) >= 0.9 * len(groups)
+    assert len(folded) >= 0.8 * len(groups)
     by_source, _, _ = shown.partition("</details>")
     assert all(f"| {group} |" in by_source.replace("&#x27;", "'") for group in groups)
     widths = {line.count(" | ") for line in page.splitlines() if line.startswith("| ") and "conditions" in line}

@@ -115,7 +115,7 @@ def test_many_devices_have_decode_apart() -> None:
         ("openai/gpt-oss-120b", "gpt-oss-120b"),
         ("MiniMaxAI/MiniMax-M2.5", "minimax-m2"),
         ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b"),
-        ("moonshotai/Kimi-K2.5", "kimi-k2-thinking"),
+        ("moonshotai/Kimi-K2.5", "kimi-k2.5"),
         ("zai-org/GLM-5-FP8", "glm-5"),
         ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.3-70b"),
         ("Qwen/Qwen3.5-397B-A17B-FP8", "qwen3.5-397b-a17b"),

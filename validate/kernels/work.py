@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.graph.extents import Rule, Step, extents, mask_of
 from roofline.graph.fusion import FUSIONS, apply_fusion
-from roofline.graph.layers.attention import ROPE_FLOPS, cached_attention
-from roofline.graph.layers.basic import Formats, activation, add, elementwise, linear, normalise
+from roofline.graph.layers.attention import cached_attention
+from roofline.graph.layers.basic import ROPE_FLOPS, Formats, activation, add, elementwise, linear, normalise
 from roofline.graph.layers.mlp import mixture_of_experts, pool_of
 from roofline.graph.op import Kind, Op, fuse
 from roofline.graph.parallel import Parallelism

@@ -175,6 +175,7 @@ def _key(scenario: Scenario) -> tuple[Any, ...]:
         scenario.techniques,
         scenario.profile.profile,
         scenario.profile.fusions,
+        tuple(scenario.profile.expert_kernels.items()),
         scenario.profile.memory,
     )
 

@@ -48,6 +48,9 @@ STREAM: Mapping[str, int] = MappingProxyType({"deepseek": 10, "gpt-oss": 20})
 FIRST_AT_ONCE = (1, 2)
 """Version of TensorRT-LLM from which the first token does not wait for others (from the TTFT of its rows)."""
 
+MARLIN: Mapping[str, str] = MappingProxyType({"w4a16_mxfp4": "w4a16_mxfp4"})
+"""vLLM's kernel of MXFP4 experts (VLLM_MXFP4_USE_MARLIN in InferenceX's scripts of gpt-oss on Hopper)."""
+
 CHUNKS, FEWER_CHUNKS, LEAST_CHUNKS, GPT_OSS_BUDGET = 32768, 16384, 8192, 20000
 """Tokens of SGLang's prompts in a step (chunked-prefill-size), and TensorRT-LLM's max_num_tokens of gpt-oss
 (InferenceX's scripts)."""
@@ -78,12 +81,15 @@ MIXED_CHUNKS = (0, 5, 3)
 def profile_of(name: str, precision: Precision, drawn: bool) -> Engine:
     """The profile of an engine in a benchmark; `drawn`: of drawn lengths (InferenceX).
 
+    vLLM runs gpt-oss with asynchronous scheduling before it is the default, and Marlin's experts on Hopper.
     With constant lengths, FP8 is of TensorRT-LLM's dynamic kind: a kernel of 10 us before each GEMM computes the scales
     of its input (linear.py; NVIDIA/TensorRT-LLM, pull request 16569), as its public timings do. Qwen3-32B says so.
     """
     engine = load_engine(name)
     if drawn and engine.name == "sglang":
         return replace(engine, memory=replace(engine.memory, utilization=RESERVED))
+    if drawn and engine.name == "vllm" and precision.weights.name == "mxfp4":
+        return replace(load_engine("vllm"), expert_kernels=MARLIN)
     if drawn or engine.name != "tensorrt-llm" or precision.weights.name != "fp8":
         return engine
     also = {

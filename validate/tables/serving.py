@@ -11,7 +11,8 @@ moe_quant_mode. What they leave open is read from how the benchmarks run:
               ten requests for each in flight; others send the written lengths, with vLLM and lengths in thousands
               the same 100 prompts again, of which the prefix cache has the KV cache.
 * steps       `roofline.validate.tables.harness`
-* cache       FP8 where the weights are quantized, with vLLM, TensorRT-LLM, and SGLang on Blackwell.
+* cache       FP8 where the weights are quantized, with vLLM, TensorRT-LLM, and SGLang on Blackwell; of gpt-oss on
+              Blackwell alone.
 * formats     FP4 is NVFP4, and on AMD's devices MXFP4 with inputs in it.
 * MTP         DeepSeek-R1 on the versions of TensorRT-LLM whose TPOT is half of DeepSeek-V3's in the same rows.
 """
@@ -277,7 +278,10 @@ def precision_in(modes: Set[str], model: Model, hardware: Hardware, engine: str,
     if not modes:
         return precision_of(model, hardware, engine)
     few = any("mxfp4" in mode or "int4" in mode or "w4a" in mode for mode in modes)
-    if model.quantization == "mxfp4" or (few and model.quantization is not None):
+    if model.quantization == "mxfp4":  # gpt-oss, whose scripts set formats on Blackwell alone
+        told = {"activations": "fp8", "kv": "fp8"} if hardware.has_tensor_memory else {}
+        return precision_of(model, hardware, engine, **told)
+    if few and model.quantization is not None:
         chosen = precision_of(model, hardware, engine)
     elif "fp4" in modes and hardware.vendor == "AMD":
         chosen = parse_precision("bf16", "mxfp4", activations="mxfp4")

@@ -9,12 +9,12 @@ const Answer = (() => {
     return get(name);
   }
 
-  // A sentence whose options are not broken at their hyphens.
-  function sentence(element, text) {
+  // A sentence whose options are not broken at their hyphens; `as` it is, without a capital and a full stop.
+  function sentence(element, text, as = false) {
     element.replaceChildren();
     const [first] = text.split(" ");
     const name = /^(tp|pp|ep|dp|sp)$/.test(first) ? first.toUpperCase() : /^[a-z][a-z,]*$/.test(first) ? `${first[0].toUpperCase()}${first.slice(1)}` : first;
-    const whole = text && `${name}${text.slice(first.length)}${/[.?]$/.test(text) ? "" : "."}`;
+    const whole = as ? text : text && `${name}${text.slice(first.length)}${/[.?]$/.test(text) ? "" : "."}`;
     for (const part of whole.split(/(?<![^\s'(])(--?[a-z][\w-]*)/)) {
       if (part.startsWith("-")) add(element, "span", { class: "option" }, part);
       else element.append(part);
@@ -25,7 +25,7 @@ const Answer = (() => {
     const { devices, decode_devices: more } = analysis.parallelism;
     const title = `${analysis.model} on ${devices + more > 1 ? `${devices + more} × ` : ""}${analysis.hardware}`;
     get("title").textContent = title;
-    document.title = `${title} · roofline`;
+    if (!document.body.classList.contains("recorded")) document.title = `${title} · roofline`;
     const { scenario, generation } = analysis;
     const kv = scenario.kv ? `, KV cache ${scenario.kv}` : "";
     const basis = generation.basis ? `, ${BASES[generation.basis] ?? generation.basis}` : "";
@@ -69,6 +69,94 @@ const Answer = (() => {
     ];
   }
 
+  // The verdict's first line, and what stands behind it; the best change comes later, and `apply(changes, name)` sets it.
+  function verdict(found, apply, turn) {
+    const box = emptied("verdict");
+    if (found.unanswered !== undefined) {
+      get("way").hidden = true;
+      return void sentence(add(box, "p", { class: "none" }), found.unanswered);
+    }
+    const [head, ...lines] = found.lines;
+    add(box, "p", { class: found.fits && head.startsWith("Yes") ? "yes" : "no" }, head);
+    ways(found, apply);
+    if (!found.fits) return;
+    const list = add(box, "dl");
+    for (const line of lines) {
+      const [name, ...text] = line.split(": ");
+      if (["Chosen", "Speed"].includes(name)) continue;
+      const row = add(list, "div", { "data-line": name });
+      add(row, "dt", {}, name);
+      sentence(add(row, "dd", { class: name === "Run it" ? "code" : "" }), text.join(": "), true);
+      if (name === "Run it") add(row, "button", { type: "button", class: "action" }, "Files and benchmark").addEventListener("click", () => turn({ tab: "run" }));
+    }
+    const row = add(list, "div", { "data-line": "Better" });
+    row.parentNode.insertBefore(row, list.querySelector("[data-line=Cost]"));
+    add(row, "dt", {}, "Better");
+    add(row, "dd", { class: "waits" }, "…");
+  }
+
+  function better(found, apply) {
+    const row = get("verdict").querySelector("[data-line=Better]");
+    const text = row.querySelector("dd");
+    text.className = "";
+    sentence(text, found.set ? found.text : "no change of formats, speculation or layout that was tried", true);
+    if (!found.set) return;
+    add(row, "button", { type: "button", class: "plain" }, "Apply").addEventListener("click", () => apply(found.set, found.text.split(",")[0]));
+  }
+
+  // The changes that make a set-up fit, each a button.
+  function ways(found, apply) {
+    const box = emptied("way");
+    box.hidden = !found.ways.length;
+    if (box.hidden) return;
+    add(box, "span", {}, "It fits with");
+    for (const { text, tokens_per_s: speed, set } of found.ways) {
+      const button = add(box, "button", { type: "button", class: "plain" }, text);
+      add(button, "small", {}, `${rate(speed)} tokens/s`);
+      button.addEventListener("click", () => apply(set, text));
+    }
+  }
+
+  // The figures under the load that was asked for, of all set-ups whose verdicts are given; the one at `active` is marked.
+  function load(verdicts, active) {
+    const who = verdicts.map((found) => (found?.users ? `${plain(found.users)} users, each with a request in flight`
+      : found?.rate ? `${plain(found.rate)} requests/s arrive` : ""));
+    const box = emptied("load");
+    get("load").hidden = get("batched").hidden = !who.some(Boolean);
+    if (get("load").hidden) return;
+    const several = verdicts.length > 1;
+    box.classList.toggle("several", several);
+    add(box, "p", { class: "caption" }, several ? "Under load" : who[0]);
+    const most = (read) => Math.max(...verdicts.map((found) => read(served(found)) ?? 0));
+    const scales = { ttft: most(({ ttft_s: ttft }) => ttft?.p95?.high ?? ttft?.p50?.high), tpot: most(({ tpot_s: tpot }) => tpot?.p50?.high),
+      user: most((found) => found.decode_tokens_per_s_per_user?.high) };
+    verdicts.forEach((found, index) => {
+      const row = add(box, "dl", several && index === active ? { class: "active" } : {});
+      if (several) named(row, index, who[index] || "one user");
+      const { ttft_s: ttft, tpot_s: tpot, decode_tokens_per_s_per_user: user, ...rates } = served(found);
+      for (const [key, title, expected, scale] of [
+        ["ttft", "TTFT, median", ttft?.p50, scales.ttft], ["ttft95", "TTFT, p95", ttft?.p95, scales.ttft],
+        ["tpot", "TPOT, median", tpot?.p50, scales.tpot],
+      ]) cell(row, { key, title, expected, text: seconds, most: scale });
+      cell(row, { key: "user", title: "Tokens/s a user", expected: user, text: rate, most: scales.user });
+      cell(row, { key: "all", title: "Tokens/s of all", bound: rates.output_tokens_per_s, text: rate });
+      cell(row, { key: "cost", title: "$/M tokens", bound: rates.usd_per_million_tokens, text: usd });
+    });
+  }
+
+  // A verdict with figures: of a steady state, or of one user, whose requests have no percentiles.
+  function served(found) {
+    if (found?.stable) return found;
+    const alone = found?.fits && found.users === null && found.rate === null;
+    return alone ? { ...found, ttft_s: { p50: found.ttft_s }, tpot_s: { p50: found.tpot_s } } : {};
+  }
+
+  function named(row, index, text) {
+    const name = add(row, "div", { class: "label" });
+    add(name, "dt", {}, "ABCDEFGH"[index]);
+    add(name, "dd", {}, text);
+  }
+
   // The rows of the analyses, the one at `active` marked; `label(index)` names a set-up.
   function rows(analyses, active, label) {
     const box = emptied("answer");
@@ -81,16 +169,12 @@ const Answer = (() => {
     }
     analyses.forEach((analysis, index) => {
       const row = add(box, "dl", several && index === active ? { class: "active" } : {});
-      if (several) {
-        const name = add(row, "div", { class: "label" });
-        add(name, "dt", {}, "ABCDEFGH"[index]);
-        add(name, "dd", {}, analysis ? label(index) : "cannot run");
-      }
+      if (several) named(row, index, analysis ? label(index) : "cannot run");
       if (!analysis) return;
       fitsCell(row, analysis.memory);
       for (const [key, title, expected, bound, text] of found[index]) {
         const base = index ? found[0].find(([other]) => other === key) : null;
-        cell(row, { key, title, expected, bound, text, most: most[key], base: base && (base[2]?.mid ?? base[3]) });
+        cell(row, { key, title, expected, bound, text, most: most[key], analysed: true, base: base && (base[2]?.mid ?? base[3]) });
       }
     });
     const [first] = analyses;
@@ -111,7 +195,8 @@ const Answer = (() => {
   // Why a figure is missing.
   const MISSING = { cost: "no price given", energy: "no power known" };
 
-  function cell(row, { key, title, expected, bound, text, most, base }) {
+  // A figure of an analysis, with its bound, or one under load (`analysed` false).
+  function cell(row, { key, title, expected, bound, text, most, base, analysed = false }) {
     const value = expected?.mid ?? bound;
     const missing = value === null || value === undefined;
     const box = add(row, "div", { "data-key": key, ...(missing ? {} : { "data-value": value }) });
@@ -120,13 +205,13 @@ const Answer = (() => {
     if (!missing && base) add(box, "dd", { class: "against" }, `${(value / base).toFixed(2)}× A`);
     if (missing) {
       bar(box, {});
-      add(box, "dd", { class: "more" }, MISSING[key] ?? "unknown");
-      add(box, "dd", { class: "more" }, "\u00a0");
+      add(box, "dd", { class: "more" }, analysed || key === "cost" ? MISSING[key] ?? "unknown" : "\u00a0");
+      if (analysed) add(box, "dd", { class: "more" }, "\u00a0");
       return;
     }
-    bar(box, expected ? { from: expected.low, to: expected.high, at: expected.mid, mark: bound, most } : { mark: bound, most });
-    add(box, "dd", { class: "more" }, expected ? interval(expected, text) : "at the bound");
-    add(box, "dd", { class: "more" }, expected ? `bound ${text(bound)}` : "\u00a0");
+    bar(box, expected ? { from: expected.low, to: expected.high, at: expected.mid, mark: bound, most } : analysed ? { mark: bound, most } : {});
+    add(box, "dd", { class: "more" }, expected ? interval(expected, text) : analysed ? "at the bound" : "\u00a0");
+    if (analysed) add(box, "dd", { class: "more" }, expected ? `bound ${text(bound)}` : "\u00a0");
   }
 
   // The interval from zero on, with the expected value as a dot and the bound as a line.
@@ -148,5 +233,5 @@ const Answer = (() => {
     get("notes").hidden = !list.children.length;
   }
 
-  return { BASES, emptied, heading, notes, rows, sentence };
+  return { BASES, better, emptied, heading, load, notes, rows, sentence, verdict };
 })();

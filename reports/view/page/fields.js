@@ -181,7 +181,7 @@ const Fields = (() => {
   }
 
   // The fields in `form`; `set(name, text, live)` changes the set-up. Returns a function that shows a set-up.
-  function build(form, { options }, set, openFile) {
+  function build(form, { options, load }, set, openFile) {
     const updates = [];
     const placed = new Set();
     const combo = (parent, { name, title, help, choices, usual }) => {
@@ -240,6 +240,12 @@ const Fields = (() => {
       if (found.length > 1 && found.every(({ choices }) => choices.length)) parent = add(parent, "div", { class: "pairs" });
       for (const option of found) field(parent, option);
     }
+
+    const asked = add(group(form, "Load and targets"), "div", { class: "pairs" });
+    const load_of = (name, option, title, usual) => updates.push(plainText(asked, { ...load[option], name, title, usual }, set));
+    load_of("asked.rate", "rate", "Requests/s", "a batch of users");
+    load_of("load.hits", "prefix_hits", "Prefix hits", load.prefix_hits.usual);
+    for (const name of ["ttft", "tpot"]) load_of(`goal.${name}`, name, `${load[name].title} below`, "none");
 
     const rest = add(folded(form, "More options"), "div", { class: "pairs" });
     for (const option of options) if (!placed.has(option.name)) field(rest, option);

@@ -13,10 +13,17 @@ const Panels = (() => {
 
   async function overview(box, page) {
     const { analysis, roofs } = page.answer;
+    const head = add(box, "div", { class: "segments rates", role: "group", "aria-label": "Rates of the rooflines" });
+    for (const [rates, title] of [["attainable", "Attainable"], ["achieved", "Achieved beside attainable"]]) {
+      add(head, "button", { type: "button", class: "plain", "aria-pressed": rates === page.rates }, title)
+        .addEventListener("click", () => page.turn({ rates }));
+    }
     const grid = add(box, "div", { class: "charts" });
     const phases = Object.keys(analysis.phases);
+    const timed = phases.every((phase) => analysis.phases[phase].ops.every((op) => op.expected_time_s));
+    const achieved = timed && page.rates === "achieved";
     const drawn = phases.map((phase) => chart(grid, `${phase}-roofline`, page, () => page.answer, (inner) => Draw.roofline(inner, {
-      phase, roofs, ops: page.operators(phase), time: analysis.phases[phase].bound_time_s, height: HEIGHT,
+      phase, roofs, ops: page.operators(phase), time: analysis.phases[phase].bound_time_s, height: HEIGHT, achieved,
       open: (op) => page.openCard(op, phase),
     })));
     const lines = ["batch", "prompt"].flatMap((axis) => ["times", "rate"].map((what) => [axis, what]));
@@ -29,7 +36,7 @@ const Panels = (() => {
     [...drawn, ...later].forEach((one) => one.draw());
     const legend = add(box, "p", { class: "legend" });
     for (const bound of ["compute", "memory"]) add(legend, "span", { class: `key ${bound}` }, `${bound}-bound operators`);
-    legend.append("Area of a circle: share of the phase's bound time. Curves: expected, with the 80% interval; dotted at the bound; " +
+    legend.append(achieved ? "Filled: the rate that is expected, below its ring, which is attainable. " : "", "Area of a circle: share of the phase's bound time. Curves: expected, with the 80% interval; dotted at the bound; " +
       "hollow where memory is exceeded.");
     curves = await page.ask("curves");
     for (const one of later) {
@@ -214,18 +221,10 @@ const Panels = (() => {
     input.addEventListener("change", () => page.set(name, input.value));
   }
 
-  function targets(head, page) {
-    for (const name of ["ttft", "tpot"]) {
-      const { title, example } = page.options[name];
-      entry(head, page, `goal.${name}`, { label: `${title} below`, size: 4, placeholder: example });
-    }
-  }
-
   async function advice(box, page) {
     const head = add(box, "div", { class: "head" });
     choices(head, "Improve", OBJECTIVES, page.setup["advice.objective"] ?? "total", (value) => page.set("advice.objective", value));
     choices(head, "Allow", QUALITIES, page.setup["advice.quality"] ?? "calibrated", (value) => page.set("advice.quality", value));
-    targets(head, page);
     const told = add(box, "div", { class: "told" });
     const body = add(box, "div", { class: "advice waiting" });
     const { advice: found, changes, plan, summary } = await page.ask("advice");
@@ -297,13 +296,11 @@ const Panels = (() => {
 
   async function load(box, page) {
     const head = add(box, "div", { class: "head" });
-    const by = page.setup["load.by"] ?? "concurrency";
-    const { concurrency, rate: arriving, prefix_hits: hits } = page.options;
+    const by = page.setup["load.by"] ?? (page.setup["asked.rate"] ? "rate" : "concurrency");
+    const { concurrency, rate: arriving } = page.options;
     const over = by === "rate" ? arriving.title : concurrency.title;
     choices(head, "Load", { concurrency: concurrency.title, rate: arriving.title }, by, (value) => page.set("load.by", value));
     entry(head, page, `load.${by}`, { label: "Values", size: 9, placeholder: by === "rate" ? "to saturation" : concurrency.example });
-    entry(head, page, "load.hits", { label: hits.title, size: 3, placeholder: hits.usual });
-    targets(head, page);
     const grid = add(box, "div", { class: "charts" });
     let documents = [];
     const charts = [
@@ -355,9 +352,47 @@ const Panels = (() => {
     });
   }
 
+  // --- starting it ---------------------------------------------------------------------------------------------------
+
+  const SERVERS = {
+    "": "as predicted", vllm: "vLLM", sglang: "SGLang", "tensorrt-llm": "TensorRT-LLM", "llama.cpp": "llama.cpp", mlx: "MLX", ollama: "Ollama",
+  };
+  const TARGETS = { shell: "Shell", compose: "Docker Compose", kubernetes: "Kubernetes" };
+
+  async function run(box, page) {
+    const head = add(box, "div", { class: "head" });
+    choices(head, "Engine", SERVERS, page.setup["run.engine"] ?? "", (value) => page.set("run.engine", value));
+    choices(head, "As", TARGETS, page.setup["run.as"] ?? "shell", (value) => page.set("run.as", value));
+    const body = add(box, "div", { class: "launch" });
+    const found = await page.ask("run");
+    code(body, "Start it", found.serve, page);
+    code(body, "Measure what was predicted", found.benchmark, page);
+    const list = add(body, "ul", { class: "plain-list" });
+    for (const text of [...found.memory, ...found.notes]) add(list, "li", {}, text);
+    for (const { name, text } of found.files) {
+      const more = add(body, "details", { class: "fold" });
+      if (name !== "prediction.json") more.open = true;
+      add(more, "summary", {}, name);
+      code(more, "", text, page, name);
+    }
+  }
+
+  // A command or a file with a button that copies it, and one that saves the file.
+  function code(parent, title, text, page, name = "") {
+    if (title) add(parent, "h2", {}, title);
+    add(add(parent, "pre", { tabindex: 0, role: "region", "aria-label": title || name }), "code", {}, text);
+    const tools = add(parent, "div", { class: "saves" });
+    add(tools, "button", { type: "button", class: "action", "aria-label": `Copy ${title || name}` }, "Copy").addEventListener("click", () => page.copy(text));
+    if (!name) return;
+    add(tools, "button", { type: "button", class: "action", "aria-label": `Save ${name}` }, "Save")
+      .addEventListener("click", () => Charts.save(name, new Blob([text])));
+  }
+
   return {
     LETTERS,
-    VIEWS: { overview: "Overview", network: "Network", operators: "Operators", compare: "Compare", advice: "Advice", load: "Load" },
-    draw: { overview, network, operators, compare, advice, load },
+    VIEWS: {
+      overview: "Overview", network: "Network", operators: "Operators", compare: "Compare", advice: "Advice", load: "Load", run: "Run it",
+    },
+    draw: { overview, network, operators, compare, advice, load, run },
   };
 })();

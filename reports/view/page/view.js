@@ -6,12 +6,16 @@
   const { BASES, emptied, sentence } = Answer;
   const get = (name) => document.getElementById(name);
   // What is shown of the set-ups, at first.
-  const BEGIN = { active: 0, tab: "overview", phase: "prefill", metric: "total", form: "command" };
+  const BEGIN = { active: 0, tab: "overview", phase: "prefill", metric: "total", form: "command", rates: "attainable" };
   const PAGE = Object.keys(BEGIN);
   const state = { setups: [{}], ...BEGIN };
+  // The answers of a report, which has no server: its set-ups stay as they are.
+  const recorded = JSON.parse(get("recorded")?.textContent ?? "null");
+  const FILE = "this page is a file, whose set-ups stay as they are: change them with roofline view";
   let showFields = () => {};
   let options = {}; // of a load, by name
   let undoable = 0;
+  let hosted = false; // for a team, not for this computer alone
 
   // --- the address ---------------------------------------------------------------------------------------------------
 
@@ -47,16 +51,19 @@
 
   // What is shown of the set-ups is part of the address, and no step of its own.
   function looked() {
-    history.replaceState(history.state, "", `#${address()}`);
+    if (!recorded) history.replaceState(history.state, "", `#${address()}`);
     refresh();
   }
 
   const active = () => state.setups[state.active];
 
   // Targets and loads are those of all set-ups, and stand in the first.
-  const COMMON = /^(goal|load|advice)\./;
+  const COMMON = /^(goal|asked|run|load|advice)\./;
+
+  const common = (setup) => Object.fromEntries(Object.entries(setup).filter(([name]) => COMMON.test(name)));
 
   function set(name, value, live = false) {
+    if (recorded) return fixed();
     const index = COMMON.test(name) ? 0 : state.active;
     const setup = { ...state.setups[index] };
     if (name === "model") for (const own of ["spec", "file"]) delete setup[`model.${own}`];
@@ -67,7 +74,13 @@
     changed(live);
   }
 
+  function fixed() {
+    say(`${FILE[0].toUpperCase()}${FILE.slice(1)}.`, "Copy the command", () => copy(reproduced));
+    refresh();
+  }
+
   function apply(changes, name) {
+    if (recorded) return fixed();
     for (const key of Object.keys(changes)) {
       if (key === "hw") for (const other of Object.keys(active())) if (other.startsWith("hw.")) delete active()[other];
       if (changes[key] === null) delete active()[key];
@@ -82,9 +95,12 @@
   const known = new Map();
 
   const post = (name, question) => sent(`ask/${name}`, JSON.stringify(question));
-  const HEAD = 64 << 20;
+  let head = 0; // bytes of a checkpoint that the server takes
 
-  async function sent(path, body) {
+  const BUSY = [429, 503]; // of a server that many ask
+
+  async function sent(path, body, tries = 4) {
+    if (recorded) throw new Error(FILE);
     let response;
     try {
       response = await fetch(path, { method: "POST", body });
@@ -93,6 +109,11 @@
       throw new Error("the server has ended");
     }
     gone(false);
+    const wait = Number(response.headers.get("retry-after") ?? 9);
+    if (BUSY.includes(response.status) && wait <= 5 && tries > 1) {
+      await new Promise((resolve) => setTimeout(resolve, 1000 * wait));
+      return sent(path, body, tries - 1);
+    }
     const found = await response.json().catch(() => ({ error: `the server refused this (${response.status})` }));
     if (!response.ok) throw new Error(found.error);
     return found;
@@ -105,7 +126,7 @@
       const promise = post(name, question);
       promise.catch(() => known.delete(key));
       known.set(key, promise);
-      if (known.size > 100) known.delete(known.keys().next().value);
+      if (known.size > 100 && !recorded) known.delete(known.keys().next().value);
     }
     return known.get(key);
   }
@@ -131,12 +152,13 @@
 
   let reproduced = "";
   let busy = false;
+  let built = false; // the fields
   let again = false;
 
   // Draws the present state; while an answer is awaited, later changes wait and only the last of them is drawn.
   async function refresh() {
     document.body.dataset.state = address();
-    showFields(active(), null);
+    showFields({ ...active(), ...common(state.setups[0]) }, null);
     again = true;
     if (busy) return;
     busy = true;
@@ -145,7 +167,8 @@
       await draw().catch((error) => problem(error.message));
     }
     busy = false;
-    document.body.dataset.state = document.body.dataset.drawn = address(); // the drawing may have set names right
+    document.body.dataset.state = address(); // the drawing may have set names right
+    if (built) document.body.dataset.drawn = address();
   }
 
   async function draw() {
@@ -161,15 +184,20 @@
       if (document.body.classList.contains("empty")) get("title").textContent = label(state.active) || "roofline";
       return;
     }
-    showFields(active(), own);
+    showFields({ ...active(), ...common(setups[0]) }, own);
     Answer.heading(own.analysis);
     Answer.rows(answers.map(({ value }) => value?.analysis), state.active, label);
     Draw.memory(emptied("memory"), own.analysis.memory);
-    const { fits_with: ways = [] } = own.analysis.memory;
-    get("way").textContent = ways.length ? `It fits with ${ways.slice(0, 3).join(", or ")}.` : "\u00a0"; // one line
     Answer.notes(own.analysis, own.taken);
+    const asks = setups.map((setup) => ({ setups: [{ ...setup, ...common(setups[0]) }] }));
+    const asked = asks[state.active];
+    const verdicts = await Promise.all(asks.map((one, index) => (answers[index].value ? ask("verdict", one) : null)));
+    Answer.verdict(verdicts[state.active], apply, turn);
+    Answer.load(verdicts, state.active);
     await new Promise((resolve) => setTimeout(resolve)); // the totals may be painted, and a further change come in
-    if (!again && !answers.some(({ value }) => !value)) await panel(own, setups);
+    const drawable = built || state.tab !== "load"; // whose fields are options of the server
+    if (!again && drawable && !answers.some(({ value }) => !value)) await panel(own, setups);
+    if (!again && get("verdict").querySelector("[data-line=Better]")) Answer.better(await ask("better", asked), apply);
   }
 
   async function answerTo(setup) {
@@ -233,15 +261,18 @@
     for (const button of document.querySelectorAll("#panel .segments button")) if (button.textContent === focused) button.focus();
   }
 
+  // The views; a report has those of its answers.
+  const VIEWS = Object.fromEntries(Object.entries(Panels.VIEWS).filter(([name]) => !recorded || recorded.views.includes(name)));
+
   function tabs() {
     const box = get("tabs");
     if (!box.children.length) {
-      for (const [name, title] of Object.entries(Panels.VIEWS)) {
+      for (const [name, title] of Object.entries(VIEWS)) {
         add(box, "button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "panel" }, title)
           .addEventListener("click", () => turn({ tab: name }));
       }
       box.addEventListener("keydown", (event) => {
-        const names = Object.keys(Panels.VIEWS);
+        const names = Object.keys(VIEWS);
         const step = { ArrowRight: 1, ArrowLeft: names.length - 1 }[event.key];
         if (!step) return;
         turn({ tab: names[(names.indexOf(state.tab) + step) % names.length] });
@@ -259,12 +290,11 @@
 
   async function panel(answer, setups) {
     if (!Object.hasOwn(answer.analysis.phases, state.phase)) state.phase = "prefill";
-    const common = Object.fromEntries(Object.entries(setups[0]).filter(([name]) => COMMON.test(name)));
-    const setup = { ...setups[state.active], ...common };
+    const setup = { ...setups[state.active], ...common(setups[0]) };
     const questions = { compare: setups, load: setups };
     const own = (name) => ({ setups: questions[name] ?? [setup] });
     const page = {
-      answer, setup, setups, options, phase: state.phase, metric: state.metric, set, turn, apply, addSetup,
+      answer, setup, setups, options, phase: state.phase, metric: state.metric, rates: state.rates, set, turn, apply, addSetup,
       ask: (name) => ask(name, own(name)),
       operators: (phase) => answer.analysis.phases[phase].ops.map((op, index) => ({ ...op, index })),
       openCard: (op, phase) => openCard(op, phase, setup), copy,
@@ -279,14 +309,14 @@
       sentence(add(fresh, "p", { class: "failed" }), error.message);
     });
     box.style.minHeight = `${Math.min(900, Math.max(parseFloat(box.style.minHeight) || 0, fresh.offsetHeight))}px`;
-    const asked = { compare: setups.length > 1 && "compare", advice: "advice", load: "load" }[state.tab];
+    const asked = { compare: setups.length > 1 && "compare", advice: "advice", load: "load", run: "run" }[state.tab];
     const source = asked ? await page.ask(asked).catch(() => answer) : answer;
     origin(source);
   }
 
   function origin({ command, python }) {
     const box = emptied("origin-kinds");
-    const forms = { command: ["As a command", command], python: ["As Python", python] };
+    const forms = { command: ["As a command", command], ...(python ? { python: ["As Python", python] } : {}) };
     if (!Object.hasOwn(forms, state.form)) state.form = "command";
     for (const [name, [title]] of Object.entries(forms)) {
       add(box, "button", { type: "button", class: "plain", "aria-pressed": name === state.form }, title)
@@ -333,9 +363,8 @@
     quiet = setTimeout(() => { box.hidden = true; }, 8000);
   }
 
-  async function copy(text) {
-    const short = text.length > 200 ? `${text.slice(0, 200)} …` : text;
-    await navigator.clipboard.writeText(text).then(() => say(`Copied: ${short}`), () => say("The browser does not allow copying."));
+  async function copy(text, told = `Copied: ${text.length > 200 ? `${text.slice(0, 200)} …` : text}`) {
+    await navigator.clipboard.writeText(text).then(() => say(told), () => say("The browser does not allow copying."));
   }
 
   async function read(file) {
@@ -359,7 +388,7 @@
   // The server needs only the header of a checkpoint, and its size.
   async function checkpoint(file) {
     const name = encodeURIComponent(file.name);
-    const found = await sent(`checkpoint?name=${name}&size=${file.size}`, file.slice(0, HEAD));
+    const found = await sent(`checkpoint?name=${name}&size=${file.size}`, file.slice(0, head));
     const { "model.spec": _, ...setup } = active();
     state.setups[state.active] = { ...setup, ...found };
     changed();
@@ -382,6 +411,17 @@
     } catch (error) { refused(error); }
   }
 
+  const REACH = {
+    false: "opens on this computer, while this server runs", true: "opens for everyone who reaches this server",
+  };
+
+  function shared(how) {
+    get("share").open = false;
+    if (how === "link") copy(location.href, `Copied the link, which ${REACH[hosted]}.`);
+    else if (how === "command") copy(reproduced);
+    else exported("html");
+  }
+
   const THEMES = { auto: ["◐ Auto", "as the system"], light: ["○ Light", "light"], dark: ["● Dark", "dark"] };
 
   function theme(name) {
@@ -394,7 +434,6 @@
 
   function wire() {
     get("undo").addEventListener("click", () => history.back());
-    get("share").addEventListener("click", () => copy(location.href));
     get("skip").addEventListener("click", () => document.querySelector("main").focus());
     get("theme").addEventListener("click", () => {
       const names = Object.keys(THEMES);
@@ -403,16 +442,21 @@
     for (const button of document.querySelectorAll("[data-export]")) {
       button.addEventListener("click", () => exported(button.dataset.export));
     }
-    const menu = get("export");
-    document.addEventListener("click", (event) => { if (!menu.contains(event.target)) menu.open = false; });
-    menu.addEventListener("keydown", (event) => {
-      if (event.key !== "Escape" || !menu.open) return;
-      menu.open = false;
-      menu.querySelector("summary").focus();
-    });
+    for (const button of document.querySelectorAll("[data-share]")) {
+      button.addEventListener("click", () => shared(button.dataset.share));
+    }
+    for (const menu of document.querySelectorAll(".menu")) {
+      document.addEventListener("click", (event) => { if (!menu.contains(event.target)) menu.open = false; });
+      menu.addEventListener("keydown", (event) => {
+        if (event.key !== "Escape" || !menu.open) return;
+        menu.open = false;
+        menu.querySelector("summary").focus();
+      });
+    }
     get("card").addEventListener("click", (event) => { if (event.target === get("card")) get("card").close(); });
     get("file").addEventListener("change", () => { read(get("file").files[0]); get("file").value = ""; });
     window.addEventListener("popstate", (event) => {
+      if (recorded) return; // of a link within the report
       undoable = event.state?.undoable ?? 0;
       get("undo").disabled = !undoable;
       readAddress();
@@ -431,7 +475,7 @@
         if (name === "drop") read(event.dataTransfer.files[0]);
       });
     }
-    setInterval(alive, 3000);
+    if (!recorded) setInterval(alive, 3000);
   }
 
   async function begin() {
@@ -439,14 +483,35 @@
     try { stored = localStorage.getItem("roofline-theme"); } catch { /* storage may be off */ }
     theme(stored in THEMES ? stored : "auto");
     if (window.innerWidth < 900) get("drawer").open = false;
-    readAddress();
+    if (!recorded) readAddress();
     undoable = history.state?.undoable ?? 0;
     get("undo").disabled = !undoable;
     wire();
+    if (recorded) return replay();
+    const drawn = location.hash ? refresh() : null; // the list of models takes longer than an answer
     const found = await fetch("catalogue").then((response) => response.json());
     options = found.load;
+    ({ shared: hosted, head } = found);
+    if (!location.hash && found.opening) state.setups = [found.opening];
+    get("reach").textContent = REACH[hosted];
     showFields = Fields.build(get("fields"), found, set, () => get("file").click());
+    built = true;
+    await drawn;
     await refresh();
+  }
+
+  // Draws a report.
+  function replay() {
+    document.documentElement.classList.add("running");
+    state.setups = recorded.setups;
+    options = recorded.load;
+    for (const [name, question, found] of recorded.answers) {
+      const answer = found.error === undefined ? Promise.resolve(found) : Promise.reject(new Error(found.error));
+      answer.catch(() => {}); // is told where it is asked for
+      known.set(JSON.stringify([name, question]), answer);
+    }
+    built = true;
+    return refresh();
   }
 
   begin();

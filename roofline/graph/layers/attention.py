@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mask_of
 from roofline.graph.layers.basic import (
+    ROPE_FLOPS,
     SIGMOID_FLOPS,
     SOFTMAX_FLOPS,
     STATE_FORMAT,
@@ -19,14 +20,13 @@ from roofline.graph.layers.basic import (
     normalise,
     vectors,
 )
+from roofline.graph.layers.indexer import block_indexer
 from roofline.graph.op import Kind, Link, Op
 from roofline.graph.parallel import Collective
 from roofline.graph.size import Size, symbol, total
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.model import Norm
 from roofline.specs.sublayers import Attention
-
-ROPE_FLOPS = 3  # times cosine, times sine, add
 
 
 def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
@@ -68,6 +68,8 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
         ops.append(Op("rope", Kind.ROPE, reads=turned, writes=written, vector_flops=flops))
     output = activation("attn_output", formats.activations, heads, value_width)
     summed = activation("attn_attended", formats.base, heads, value_width) if spec.gate else output
+    if spec.indexer is not None:
+        ops += block_indexer(spec.indexer, source, norm, formats)
     if spec.page is not None and formats.decode:
         ops.append(_page_scores(spec, spec.page, query, formats))
     ops += _attend(spec, query, summed, formats)

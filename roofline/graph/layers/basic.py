@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES
-from roofline.graph.op import Kind, Link, Op
+from roofline.graph.op import Kind, Link, Op, Routed
 from roofline.graph.parallel import SINGLE, Collective, Parallelism, bus_factor, link_steps
 from roofline.graph.size import ZERO, Dim, Size, product
 from roofline.graph.tensor import Role, Tensor
@@ -24,9 +24,10 @@ NORM_FLOPS = {
     "layernorm": 7,  # sum, subtract mean, square, sum, times 1/deviation, times weight, plus bias
 }
 SOFTMAX_FLOPS = 5  # maximum, subtract, exponential, sum, divide
+ROPE_FLOPS = 3  # times cosine, times sine, add
 SIGMOID_FLOPS = 4  # negate, exponential, add, divide
 STATE_FORMAT = FORMATS["fp32"]
-"""Recurrent states are fp32, as in the reference implementations of Mamba, RWKV and Gated DeltaNet."""
+"""Recurrent states are fp32 by default, as in the reference implementations of Mamba, RWKV and Gated DeltaNet."""
 
 
 class Formats(Struct, frozen=True):
@@ -146,10 +147,17 @@ def elementwise(name: str, kind: Kind, sources: tuple[Tensor, ...], target: Tens
 
 
 def collective(
-    name: str, kind: Collective, source: Tensor, target: Tensor, ranks: int, reach: int, share: float = 1.0
+    name: str,
+    kind: Collective,
+    source: Tensor,
+    target: Tensor,
+    ranks: int,
+    reach: int,
+    share: float = 1.0,
+    routed: Routed | None = None,
 ) -> Op:
     """A collective of the fraction `share` of `source` among `ranks` devices."""
-    link = Link(source.bytes * (share * bus_factor(kind, ranks)), link_steps(kind, ranks), ranks, reach, kind)
+    link = Link(source.bytes * (share * bus_factor(kind, ranks)), link_steps(kind, ranks), ranks, reach, kind, routed)
     return Op(name, Kind.COLLECTIVE, reads=(source,), writes=(target,), link=link)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES
 from roofline.graph.layers.basic import Formats, activation, collective, convolution, elementwise, linear, normalise
 from roofline.graph.layers.layer import modulated
+from roofline.graph.layers.residual import averaged, collapsed
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective
-from roofline.graph.size import ZERO, Dim
+from roofline.graph.size import ZERO, Dim, as_size
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.model import Conditioning, Model
 
@@ -128,9 +130,17 @@ def head(model: Model, source: Tensor, formats: Formats, every: bool = False) ->
         return _encoded(model, source, formats)
     width = model.embedding_width or model.hidden
     rows = (BATCH, QUERIES) if every else (BATCH,)
-    last = Tensor(source.name, Role.ACTIVATION, (*rows, model.hidden), source.format)
+    last = Tensor(source.name, Role.ACTIVATION, (*rows, source.width), source.format)
     logits = Tensor("logits", Role.ACTIVATION, (*rows, model.vocabulary), formats.base)
     ops: list[Op] = []
+    if model.streams > 1:
+        joined = Tensor("final_joined", Role.ACTIVATION, (*rows, model.hidden), source.format)
+        ops.append(collapsed(model.streams, last, joined, formats))
+        last = joined
+    elif model.residual_blocks:
+        joined = Tensor("final_joined", Role.ACTIVATION, last.shape, source.format)
+        ops.append(averaged("final", model.residual_blocks, last, joined, formats))
+        last = joined
     if model.final_norm:
         normed = Tensor("final_normed", Role.ACTIVATION, last.shape, formats.base)
         ops.append(normalise("final_norm", model.norm, last, normed, formats))
@@ -178,23 +188,35 @@ def _encoded(model: Model, source: Tensor, formats: Formats) -> list[Op]:
 
 def _projected(model: Model, source: Tensor, formats: Formats, prefix: str = "") -> list[Op]:
     """The projector of a vision encoder, or one of its copies for the output of an earlier layer (DeepStack)."""
-    ops: list[Op] = []
     given = model.projector_bias
-    biased = given if isinstance(given, tuple) else (given,) * len(model.projector)
-    for index, width in enumerate(model.projector):
+    biased = given if isinstance(given, tuple) else (given,) * (len(model.projector) + len(model.merger))
+    ops = _projections(model.projector, biased, model.hidden / model.pool, source, formats, prefix)
+    if model.merger:
+        joined = ops[-1].writes[0]
+        rest = biased[len(model.projector) :]
+        ops += _projections(model.merger, rest, model.projector[-1], joined, formats, f"{prefix}merger_")
+    return ops
+
+
+def _projections(
+    widths: Sequence[int], biased: Sequence[bool], hidden: float, source: Tensor, formats: Formats, prefix: str
+) -> list[Op]:
+    """Linear layers with GELU between them; `hidden` is the width of a position before it is merged with others."""
+    ops: list[Op] = []
+    for index, width in enumerate(widths):
         # The first width is the projector's input: positions are merged where it exceeds the hidden size.
         if index == 0:
             merged = Tensor(
                 source.name,
                 Role.ACTIVATION,
-                (BATCH, QUERIES / (width / model.hidden * model.pool), width),
+                (*source.shape[:-2], as_size(source.shape[-2]) / (width / hidden), width),
                 source.format,
             )
             source = merged
             continue
         target = Tensor(f"{prefix}projected_{index}", Role.ACTIVATION, (*source.shape[:-1], width), formats.base)
         ops.append(linear(f"{prefix}projector_{index}", source, target, formats, biased[index - 1], "projector"))
-        if index < len(model.projector) - 1:
+        if index < len(widths) - 1:
             acted = replace(target, name=f"{prefix}projector_activated_{index}")
             act = f"{prefix}projector_act_{index}"
             ops.append(elementwise(act, Kind.ACTIVATION, (target,), acted, 8 * acted.elements))

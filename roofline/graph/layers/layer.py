@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES
 from roofline.graph.layers.attention import attention, cross_attention
 from roofline.graph.layers.basic import Formats, activation, add, collective, linear, normalise
+from roofline.graph.layers.compressed import compressed_attention
 from roofline.graph.layers.mla import latent_attention
 from roofline.graph.layers.mlp import mixture_of_experts, mlp
+from roofline.graph.layers.modules import modules
 from roofline.graph.layers.recurrent import recurrent
+from roofline.graph.layers.residual import averaged, gathered, spread
 from roofline.graph.op import Kind, Link, Op, shared
 from roofline.graph.parallel import Collective, grid_traffic
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.model import Layer, Norm
-from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts, Mlp, UNet
+from roofline.specs.sublayers import (
+    Attention,
+    CompressedAttention,
+    FeedForward,
+    LatentAttention,
+    Mixer,
+    MixtureOfExperts,
+    Mlp,
+    Modules,
+    UNet,
+)
 
 Part: TypeAlias = Mixer | FeedForward
 """The spec of a sub-layer."""
@@ -28,16 +41,18 @@ def layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list
     if formats.conditioned:
         return modulated(layer_ops(layer, hidden, rotary, replace(formats, conditioned=False)), hidden, 6, formats)
     base, norm = formats.base, layer.norm
-    entering, leaving = activation("hidden", base, hidden), activation("hidden_out", base, hidden)
+    stream = hidden * max(1, layer.streams)
+    entering, leaving = activation("hidden", base, stream), activation("hidden_out", base, stream)
     if layer.residual == "parallel":
         return _parallel(layer, entering, leaving, rotary, formats)
     named = (("attn", layer.mixer), ("cross", layer.cross), ("mlp", layer.feed_forward))
     parts = [(name, part) for name, part in named if part is not None]
-    streams = [entering, *(activation(f"hidden_after_{name}", base, hidden) for name, _ in parts[:-1]), leaving]
+    streams = [entering, *(activation(f"hidden_after_{name}", base, stream) for name, _ in parts[:-1]), leaving]
+    residual = Residual(layer.streams, layer.residual_blocks)
     return [
         op
         for (name, part), before, after in zip(parts, streams, streams[1:], strict=False)
-        for op in _sublayer(name, part, norm, before, after, rotary, _of_part(part, formats))
+        for op in _sublayer(name, part, norm, before, after, rotary, _of_part(part, formats), residual)
     ]
 
 
@@ -93,19 +108,39 @@ def _body(
             ops = cross_attention(part, source, target, formats)
         case Attention():
             ops = attention(part, norm, rotary, source, target, formats)
+        case CompressedAttention():
+            ops = compressed_attention(part, norm, source, target, formats)
         case LatentAttention():
             ops = latent_attention(part, norm, source, target, formats, formats.decode)
+        case Modules():
+            ops = modules(part, rotary, source, target, formats)
         case _:
             assert not isinstance(part, UNet)  # a whole network (`roofline.graph.layers.unet`)
             ops = recurrent(part, norm, source, target, formats)
     return tuple(map(shared, ops))
 
 
+class Residual(NamedTuple):
+    """The residual connection of a layer, as `roofline.specs.model.Layer` describes it."""
+
+    streams: int
+    blocks: int
+
+
 @lru_cache(maxsize=2048)
 def _sublayer(
-    name: str, part: Part, norm: Norm, entering: Tensor, leaving: Tensor, rotary: bool, formats: Formats
+    name: str,
+    part: Part,
+    norm: Norm,
+    entering: Tensor,
+    leaving: Tensor,
+    rotary: bool,
+    formats: Formats,
+    residual: Residual,
 ) -> tuple[Op, ...]:
     """Norms, body and residual addition, in the order of the norm's placement (pre, post, sandwich, output)."""
+    if residual.streams or residual.blocks:
+        return _connected(name, part, norm, entering, leaving, rotary, formats, residual)
     width = entering.shape[-1]
     before = norm.placement in ("pre", "sandwich")
     after = norm.placement in ("sandwich", "output")
@@ -127,6 +162,33 @@ def _sublayer(
         ops.append(add(f"{name}_add", entering, output, summed))
         ops.append(normalise(f"{name}_norm", norm, summed, leaving, formats))
     return tuple(map(shared, ops))
+
+
+def _connected(
+    name: str,
+    part: Part,
+    norm: Norm,
+    entering: Tensor,
+    leaving: Tensor,
+    rotary: bool,
+    formats: Formats,
+    residual: Residual,
+) -> tuple[Op, ...]:
+    """A sub-layer with hyper-connections or attention residuals around it (`roofline.graph.layers.residual`)."""
+    width = int(entering.width) // max(1, residual.streams)
+    gathered_input = activation(f"{name}_gathered", formats.base, width)
+    source = activation(f"{name}_input", formats.activations, width)
+    output = activation(f"{name}_projected", formats.base, width)
+    if residual.streams:
+        before, mix = gathered(name, residual.streams, entering, gathered_input, formats)
+        after = spread(name, residual.streams, entering, output, mix, leaving)
+    else:
+        # Blocks before the middle of the model, on average over its layers.
+        before = averaged(name, (residual.blocks - 1) / 2, entering, gathered_input, formats)
+        after = add(f"{name}_add", entering, output, leaving)
+    normed = normalise(f"{name}_norm", norm, gathered_input, source, formats)
+    body = _reduced(name, part, norm, source, output, rotary, formats)
+    return tuple(map(shared, (before, normed, *body, after)))
 
 
 def _parallel(layer: Layer, entering: Tensor, leaving: Tensor, rotary: bool, formats: Formats) -> list[Op]:

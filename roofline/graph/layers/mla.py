@@ -13,14 +13,14 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mla_mask
-from roofline.graph.layers.attention import ROPE_FLOPS, attention_ops
-from roofline.graph.layers.basic import Formats, activation, linear, normalise
+from roofline.graph.layers.attention import attention_ops
+from roofline.graph.layers.basic import ROPE_FLOPS, SIGMOID_FLOPS, Formats, activation, elementwise, linear, normalise
+from roofline.graph.layers.indexer import token_indexer
 from roofline.graph.op import Kind, Op
-from roofline.graph.size import Dim, Size
+from roofline.graph.size import Size
 from roofline.graph.tensor import Role, Tensor
-from roofline.specs.formats import find_format
 from roofline.specs.model import Norm
-from roofline.specs.sublayers import Indexer, LatentAttention
+from roofline.specs.sublayers import LatentAttention
 
 
 def latent_attention(
@@ -34,14 +34,20 @@ def latent_attention(
     ops, compressed = _queries(spec, norm, source, query, formats)
     down = activation("latent_projected", formats.base, spec.kv_rank + spec.rope_dim)
     ops.append(linear("kv_a_proj", source, down, formats))
-    rotated = BATCH * QUERIES * (heads + 1) * spec.rope_dim
+    rotated = BATCH * QUERIES * (heads + 1) * (spec.rope_dim if spec.rotary else 0)
     normed = normalise("kv_a_norm", norm, activation("latent_projected", formats.base, spec.kv_rank), latent, formats)
     flops = normed.vector_flops + ROPE_FLOPS * rotated
     ops.append(replace(normed, reads=(down, *normed.reads[1:]), vector_flops=flops))
     mask = mla_mask(spec)
     if spec.own_indexer is not None:
-        ops += _indexer(spec.own_indexer, source, compressed, formats)
-    ops += (_absorbed if absorbed or spec.indexer else _expanded)(spec, mask, query, output, formats)
+        ops += token_indexer(spec.own_indexer, source, compressed, formats)
+    summed = activation("attn_attended", formats.base, heads, spec.value_dim) if spec.gate else output
+    ops += (_absorbed if absorbed or spec.indexer else _expanded)(spec, mask, query, summed, formats)
+    if spec.gate:
+        gate = activation("attn_gate", formats.base, heads, spec.value_dim)
+        ops.append(linear("attn_gate_proj", source, gate, formats, component="o_proj"))
+        flops = (SIGMOID_FLOPS + 1) * output.elements
+        ops.append(elementwise("attn_gating", Kind.ACTIVATION, (summed, gate), output, flops))
     ops.append(linear("o_proj", output, target, formats))
     return ops
 
@@ -105,42 +111,3 @@ def _absorbed(spec: LatentAttention, mask: AttentionMask, query: Tensor, output:
 def _batched_gemm(name: str, source: Tensor, weight: Tensor, target: Tensor, flops: Size) -> Op:
     """A batched GEMM with each head's own part of a weight."""
     return Op(name, Kind.GEMM, (source, weight), (target,), flops * weight.format.density, operands=(source, weight))
-
-
-INDEX_FLOPS = 3  # relu, times the head's weight, sum over heads
-
-
-def _indexer(indexer: Indexer, source: Tensor, compressed: Tensor, formats: Formats) -> list[Op]:
-    """The indexer of DSA (DeepSeek-V3.2, 2025): scores of all keys with few small heads and one shared key, and top-k.
-
-    Its keys are cached beside the latents; top-k counts one FLOP per score. Queries and keys are FP8 with one scale
-    each, whatever the other formats, as in the paper, vLLM (DeepseekV32IndexerCache) and SGLang (132 bytes per key).
-    """
-    everything = AttentionMask()
-    heads, width = indexer.heads, indexer.head_dim
-    narrow = find_format("fp8_group")
-    query = activation("index_query", narrow, heads, width)
-    key = Tensor("index_key", Role.KV, (BATCH, QUERIES, width), narrow)
-    shape: tuple[Dim, ...] = (BATCH, everything.keys, width)
-    keys = Tensor("index_key_cache", Role.KV, shape, narrow, (BATCH, everything.held, width))
-    projected = activation("index_key_projected", formats.base, width)
-    weights = activation("index_weights", formats.base, heads)
-    scores = Tensor("index_scores", Role.ACTIVATION, (BATCH, QUERIES, everything.keys), formats.base)
-    picked = Tensor("picked", Role.ACTIVATION, (BATCH, QUERIES, indexer.selected), find_format("fp32"))
-    visible = BATCH * everything.pairs * heads
-    return [
-        linear("index_q_proj", compressed, query, formats),
-        linear("index_k_proj", source, projected, formats),
-        normalise("index_k_norm", Norm("layernorm"), projected, key, formats),
-        linear("index_weights_proj", source, weights, formats, component="router"),  # never quantized, like routers
-        Op(
-            "index_scores",
-            Kind.ATTENTION,
-            reads=(query, keys, weights),
-            writes=(scores,),
-            matrix_flops=2 * visible * width,
-            vector_flops=INDEX_FLOPS * visible,
-            operands=(query, keys),
-        ),
-        Op("index_top_k", Kind.TOP_K, (scores,), (picked,), vector_flops=BATCH * everything.pairs, mask=everything),
-    ]

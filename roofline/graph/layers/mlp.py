@@ -19,14 +19,16 @@ from roofline.graph.layers.basic import (
     collective,
     elementwise,
     linear,
+    normalise,
     token_shift,
     vectors,
 )
-from roofline.graph.op import Kind, Op
+from roofline.graph.op import Kind, Op, Routed
 from roofline.graph.parallel import Collective, Parallelism, bus_factor, imbalance
 from roofline.graph.size import ZERO, Dim, Size, as_size, product
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
+from roofline.specs.model import Norm
 from roofline.specs.sublayers import MixtureOfExperts, Mlp
 
 ACTIVATION_FLOPS = {
@@ -108,13 +110,18 @@ def mixture_of_experts(spec: MixtureOfExperts, source: Tensor, target: Tensor, f
         experts = [dispatch, *gemms, combine, weighted_sum]
     if spec.latent:
         down = linear("latent_down_proj", source, inputs, formats)
-        experts = [down, *experts, linear("latent_up_proj", outputs, routed, formats)]
+        norm = []
+        if spec.latent_norm:
+            summed, outputs = outputs, replace(outputs, name="expert_latent_normed")
+            norm = [normalise("expert_latent_norm", Norm("rmsnorm"), summed, outputs, formats)]
+        experts = [down, *experts, *norm, linear("latent_up_proj", outputs, routed, formats)]
     shared = _shared_experts(spec, source, routed, target, formats) if spec.shared_width else []
     return [*router, *experts, *shared]
 
 
 def _router(spec: MixtureOfExperts, source: Tensor, routes: Tensor, formats: Formats) -> list[Op]:
-    experts = spec.experts * formats.parallel.expert
+    parallel = formats.parallel
+    experts = spec.experts * parallel.expert - (parallel.redundant if parallel.expert > 1 else 0)
     logits = activation("router_logits", formats.base, experts)
     bias = vectors("router", ["correction"] if spec.router_bias else [], experts, formats.weight("router"))
     return [
@@ -130,7 +137,8 @@ def _routed_experts(
     hidden, parallel = source.width, formats.parallel
     # Expert ranks divide the experts and serve the tokens of all data ranks: k rows of a rank for each own token.
     load = spec.top_k * parallel.expert_tokens / parallel.expert
-    load = load * formats.capacity * imbalance(spec, parallel.expert, formats.skew)
+    slots, copies = spec.experts * parallel.expert, parallel.redundant if parallel.expert > 1 else 0
+    load *= formats.capacity * imbalance(slots - copies, spec.top_k, parallel.expert, formats.skew, copies)
     k: Dim = int(load) if load == int(load) else as_size(load)
     touched = pool_of(spec, parallel, formats.skew).touched
     # Rows are gathered as they are read: a token's input is read once for each of its experts.
@@ -183,18 +191,34 @@ def _all_to_alls(source: Tensor, spec: MixtureOfExperts, formats: Formats) -> li
     """
     parallel = formats.parallel
     ranks, reach = parallel.expert, parallel.tensor * parallel.data
-    copies, share = destinations(spec, ranks, ranks), 1 / parallel.tensor
+    copies, share, reached = destinations(spec, ranks, ranks), 1 / parallel.tensor, 1.0
     if parallel.span(reach).across_nodes:
         nodes = -(-reach // parallel.devices_per_node)
-        remote = destinations(spec, ranks, nodes) * bus_factor(Collective.ALL_TO_ALL, nodes)
+        reached = destinations(spec, ranks, nodes)
+        remote = reached * bus_factor(Collective.ALL_TO_ALL, nodes)
         share *= remote / (copies * bus_factor(Collective.ALL_TO_ALL, ranks))
+    tokens = product((BATCH, QUERIES)) * (1 / parallel.tensor)
 
-    def all_to_all(name: str, rows: str, form: Format) -> Op:
+    def all_to_all(name: str, rows: str, form: Format, returns: bool) -> Op:
         sent = activation(rows, form, as_size(copies), *source.shape[2:])
         received = replace(sent, name=f"{rows}_received")
-        return collective(f"{name}_all_to_all", Collective.ALL_TO_ALL, sent, received, ranks, reach, share)
+        routed = Routed(
+            tokens,
+            source.width * form.bytes,
+            source.width * formats.base.bytes,
+            spec.top_k,
+            spec.experts * ranks,
+            copies,
+            reached,
+            parallel.exchange,
+            returns,
+        )
+        return collective(f"{name}_all_to_all", Collective.ALL_TO_ALL, sent, received, ranks, reach, share, routed)
 
-    return [all_to_all("dispatch", "dispatched", formats.activations), all_to_all("combine", "combined", formats.base)]
+    return [
+        all_to_all("dispatch", "dispatched", formats.activations, returns=False),
+        all_to_all("combine", "combined", formats.base, returns=True),
+    ]
 
 
 @lru_cache(maxsize=1024)

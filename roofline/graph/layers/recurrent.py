@@ -15,8 +15,9 @@ from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, linea
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import ZERO, Dim, Size, symbol
 from roofline.graph.tensor import Role, Tensor
+from roofline.specs.formats import FORMATS, Format
 from roofline.specs.model import Norm
-from roofline.specs.sublayers import DeltaNet, Hyena, Mamba, Mamba2, Recurrent, Retention, Rwkv
+from roofline.specs.sublayers import DeltaNet, Hyena, KimiDelta, Mamba, Mamba2, Recurrent, Retention, Rwkv
 
 TOKENS = BATCH * QUERIES
 SILU_FLOPS = 4  # negate, exponential, add, divide
@@ -32,6 +33,8 @@ def recurrent(spec: Recurrent, norm: Norm, source: Tensor, target: Tensor, forma
             return _mamba2(spec, source, target, formats)
         case DeltaNet():
             return _delta_net(spec, source, target, formats)
+        case KimiDelta():
+            return _kimi_delta(spec, source, target, formats)
         case Retention():
             return _retention(spec, norm, source, target, formats)
         case Rwkv():
@@ -48,9 +51,10 @@ def _scan(
     matrix_flops: Size = ZERO,
     vector_flops: Size = ZERO,
     kind: Kind = Kind.SCAN,
+    kept: Format = STATE_FORMAT,
 ) -> Op:
-    """A recurrence over the tokens, which reads and writes its state of shape (batch, *state) once."""
-    held = Tensor(f"{name}.state", Role.STATE, (BATCH, *state), STATE_FORMAT)
+    """A recurrence over the tokens, which reads and writes its state of shape (batch, *state) once, `kept` so."""
+    held = Tensor(f"{name}.state", Role.STATE, (BATCH, *state), kept)
     operands = tuple(tensor for tensor in reads if tensor.role is Role.ACTIVATION) if matrix_flops.terms else ()
     return Op(
         name,
@@ -71,12 +75,13 @@ def _gated_norm(name: str, norm: Norm, source: Tensor, gate: Tensor, target: Ten
 
 
 def _convolution(name: str, source: Tensor, width: int, length: int, bias: bool, formats: Formats) -> tuple[Op, Tensor]:
-    """A causal depthwise convolution over the last `length` tokens, then SiLU; its state is the previous tokens."""
+    """A causal depthwise convolution over the last `length` tokens, then SiLU; its state is earlier tokens."""
     target = activation(f"{name}_output", formats.base, width)
     kernel = Tensor(f"{name}.weight", Role.WEIGHT, (width, length), formats.weight("norm"))
     learned = (kernel, *vectors(name, ["bias"] if bias else [], width, formats.weight("bias")))
     flops = target.elements * (2 * length + SILU_FLOPS)
-    return _scan(name, (source, *learned), (width, length - 1), target, vector_flops=flops), target
+    held, kind = (width, length - 1), Kind.CONVOLUTION
+    return _scan(name, (source, *learned), held, target, vector_flops=flops, kind=kind, kept=formats.base), target
 
 
 # Mamba (Gu and Dao 2023), per state element and token: exp(dt A) 2, dt x B 1, update 2, times C and sum 2.
@@ -102,6 +107,7 @@ def _mamba(spec: Mamba, source: Tensor, target: Tensor, formats: Formats) -> lis
                   activation(f"{name}_normed", base, width), formats)
         for name, width in (("dt", spec.dt_rank), ("b", spec.state), ("c", spec.state))
     ]  # fmt: skip
+    kept = FORMATS[spec.state_format]
     flops = TOKENS * inner * (MAMBA_FLOPS * spec.state + 2 + GATED_FLOPS)  # D skips the state, z gates the output
     in_proj = replace(linear("in_proj", source, projected, formats, spec.bias), writes=(x, z))
     return [
@@ -110,7 +116,9 @@ def _mamba(spec: Mamba, source: Tensor, target: Tensor, formats: Formats) -> lis
         linear("x_proj", convolved, parameters, formats),
         *(normed if spec.norms else []),
         linear("dt_proj", low, dt, formats, bias=True),
-        _scan("scan", (convolved, dt, parameters, z, *fixed), (inner, spec.state), output, vector_flops=flops),
+        _scan(
+            "scan", (convolved, dt, parameters, z, *fixed), (inner, spec.state), output, vector_flops=flops, kept=kept
+        ),
         linear("out_proj", output, target, formats, spec.bias),
     ]
 
@@ -145,6 +153,8 @@ def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> l
             vector_flops=BATCH * scan.updates * inner * spec.state
             + TOKENS * 2 * inner
             + BATCH * scan.pairs * DECAY_FLOPS * spec.heads,
+            kind=Kind.MAMBA2,
+            kept=FORMATS[spec.state_format],
         ),
         _gated_norm("mamba_norm", Norm("rmsnorm"), scanned, z, output, formats),
         linear("out_proj", output, target, formats, spec.bias),
@@ -174,8 +184,48 @@ def _delta_net(spec: DeltaNet, source: Tensor, target: Tensor, formats: Formats)
             matrix_flops=TOKENS * 6 * cells,
             vector_flops=TOKENS * cells,
             kind=Kind.GATED_DELTA_RULE,
+            kept=FORMATS[spec.state_format],
         ),
         _gated_norm("delta_norm", Norm("rmsnorm"), read, z, output, formats),
+        linear("out_proj", output, target, formats),
+    ]
+
+
+def _kimi_delta(spec: KimiDelta, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    """Kimi Delta Attention (Kimi Linear, 2025): the delta rule with a decay a channel, and a gate of sigmoids."""
+    width, base, heads = spec.heads * spec.head_dim, formats.base, spec.heads
+    qkv, gate = activation("delta_qkv", base, 3 * width), activation("delta_gate", base, width)
+    low, decay = activation("delta_decay_low", base, spec.head_dim), activation("delta_decay", base, width)
+    rates, read = activation("delta_rates", base, heads), activation("delta_read", base, heads, spec.head_dim)
+    output = activation("delta_output", formats.activations, heads, spec.head_dim)
+    convolution, convolved = _convolution("conv1d", qkv, 3 * width, spec.conv, False, formats)
+    fixed = (
+        *vectors("kimi_delta", ["a_log"], heads, formats.weight("norm")),
+        *vectors("kimi_delta", ["dt_bias"], width, formats.weight("norm")),
+    )
+    cells = heads * spec.head_dim * spec.head_dim
+    low_gate = activation("delta_gate_low", base, spec.gate_rank or 1)
+    gated = [linear("output_gate_proj", source, gate, formats)]
+    if spec.gate_rank is not None:
+        down = linear("output_gate_in_proj", source, low_gate, formats, component="gate_in_proj")
+        gated = [down, linear("output_gate_proj", low_gate, gate, formats)]
+    return [
+        linear("in_proj", source, qkv, formats),
+        convolution,
+        linear("decay_in_proj", source, low, formats, component="gate_in_proj"),
+        linear("decay_proj", low, decay, formats),
+        linear("rate_proj", source, rates, formats, component="gate_in_proj"),
+        *gated,
+        _scan(
+            "kimi_delta",
+            (convolved, decay, rates, *fixed),
+            (heads, spec.head_dim, spec.head_dim),
+            read,
+            matrix_flops=TOKENS * 6 * cells,
+            vector_flops=TOKENS * cells,
+            kind=Kind.KIMI_DELTA,
+        ),
+        _gated_norm("delta_norm", Norm("rmsnorm"), read, gate, output, formats),
         linear("out_proj", output, target, formats),
     ]
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import SpecError, quote, suggest
+from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
 from roofline.core.registry import Registration, Registry
-from roofline.specs.huggingface import dense, encoders, gpt, hybrid, recurrent, vision
+from roofline.specs.classes.reader import knows_class, read_class, without_classes
+from roofline.specs.huggingface import deepseek_v4, dense, encoders, gpt, hybrid, kimi, minimax_m3, recurrent, vision
 from roofline.specs.huggingface import mla as latent
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import (
@@ -59,6 +60,8 @@ READERS: Registry[Reader] = Registry(
         **gpt.READERS,
         **experts.READERS,
         **latent.READERS,
+        **deepseek_v4.READERS,
+        **kimi.READERS,
         **recurrent.READERS,
         **hybrid.READERS,
         **encoders.READERS,
@@ -67,13 +70,16 @@ READERS: Registry[Reader] = Registry(
 )
 """The supported values of `model_type`."""
 
-TEXT_DECODERS: Mapping[str, Reader] = {**dense.TEXT_DECODERS, **experts.TEXT_DECODERS, **hybrid.TEXT_DECODERS}
+TEXT_DECODERS: Mapping[str, Reader] = {
+    **dense.TEXT_DECODERS,
+    **experts.TEXT_DECODERS,
+    **hybrid.TEXT_DECODERS,
+    **minimax_m3.TEXT_DECODERS,
+}
 """Text decoders of multimodal models, for files that contain only the decoder."""
 
 UNSUPPORTED_FEATURES: Mapping[str, str] = {
-    "deepseek_v4": "compressed sparse attention and hyper-connections",
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "per-layer embeddings, AltUp and LAuReL"),
-    "kimi_linear": "Kimi Delta Attention",
     **dict.fromkeys(("lfm2", "lfm2_moe"), "short convolutions in place of attention"),
     "stripedhyena": "Hyena filters given by poles and residues",
 }
@@ -121,17 +127,36 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     reject_other_kinds(content, where)
     model_type = config.text("model_type")
     readers = {**TEXT_DECODERS, **READERS}
+    if model_type not in readers and knows_class(model_type):
+        return _from_class(config, name, modelopt)
     if model_type in UNSUPPORTED_FEATURES and model_type not in readers:
         raise SpecError(
             where,
-            f"unsupported model_type {quote(model_type)}: specs cannot express {UNSUPPORTED_FEATURES[model_type]}",
+            f"unsupported model_type {quote(model_type)}: specs cannot express {UNSUPPORTED_FEATURES[model_type]}"
+            f"{without_classes('; ')}",
         )
     if model_type not in readers:
         raise SpecError(where, f"unsupported model_type {quote(model_type)}{_alternative(config, readers)}")
-    given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()
-    chosen = (name or given or "model")[:80]
-    spec = complete_spec(config, read_layers(config, readers[model_type]), chosen)
+    chosen = _name(config, name)
+    try:
+        spec = complete_spec(config, read_layers(config, readers[model_type]), chosen)
+    except InexpressibleError:
+        if not knows_class(model_type):
+            raise
+        return _from_class(config, name, modelopt)
     plain = {"name": chosen, "dtype": _dtype(config), **spec}
+    return {**plain, **quantization(config, modelopt, plain)}
+
+
+def _name(config: Config, name: str) -> str:
+    given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()
+    return (name or given or "model")[:80]
+
+
+def _from_class(config: Config, name: str, modelopt: Config | None) -> Spec:
+    """The spec of the class that the installed Transformers has of a `model_type` that no reader knows."""
+    spec = read_class(config.content, config.where)
+    plain = {"name": _name(config, name), "dtype": _dtype(config), **spec}
     return {**plain, **quantization(config, modelopt, plain)}
 
 
@@ -146,7 +171,7 @@ def _alternative(config: Config, readers: Mapping[str, Reader]) -> str:
         if isinstance(kind, str) and kind in readers:
             formats = f" with the {quote(SECTION)}" if config.content.get(SECTION) else ""
             return f"; its {quote(key)}, saved{formats} as a file of its own, is read as {quote(kind)}"
-    return "; describe it in a model spec (YAML) instead"
+    return f"; describe it in a model spec (YAML) instead{without_classes(', or ')}"
 
 
 def _dtype(config: Config) -> str:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import SpecError, quote, suggest
+from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
 
 Spec: TypeAlias = dict[str, Any]
 _REQUIRED: Any = object()
@@ -18,7 +18,8 @@ RMS: Spec = {"kind": "rmsnorm"}
 LAYER_NORM: Spec = {"kind": "layernorm"}
 
 ACTIVATIONS: Mapping[str, str] = {
-    **dict.fromkeys(("silu", "swish"), "silu"),
+    # Kimi K3's situ and swigluoai of MiniMax-M3 are SiLU, shifted and clamped
+    **dict.fromkeys(("silu", "swish", "situ", "swigluoai"), "silu"),
     "relu": "relu",
     **dict.fromkeys(("relu2", "sqrelu"), "relu2"),
     **dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu"), "gelu"),
@@ -166,13 +167,13 @@ class Config:
         return self.replaced({**defaults, **given})
 
     def reject(self, *names: str, reason: str = "is not supported") -> None:
-        """Raise SpecError for a key that enables a feature that specs cannot express."""
+        """Raise InexpressibleError for a key that enables a feature that specs cannot express."""
         self.read.update(names)
         for name in names:
             if self.content.get(name):
                 model_type = self.text("model_type", None)
                 owner = f" of {model_type}" if model_type else ""
-                raise SpecError(self.where, f"{quote(name)}{owner} {reason}")
+                raise InexpressibleError(self.where, f"{quote(name)}{owner} {reason}")
 
 
 Reader: TypeAlias = Callable[[Config], Spec]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roofline.core.errors import SpecError
+from roofline.core.errors import InexpressibleError, SpecError
 from roofline.specs.huggingface.config import (
     ATTENTION_BIAS,
     LAYER_NORM,
@@ -91,7 +91,7 @@ def _gemma4_text(config: Config) -> Spec:
     not run.
     """
     if config.integer("hidden_size_per_layer_input", least=0):
-        raise SpecError(config.where, "'hidden_size_per_layer_input': per-layer embeddings are not supported")
+        raise InexpressibleError(config.where, "'hidden_size_per_layer_input': per-layer embeddings are not supported")
     config.reject("num_kv_shared_layers", "use_double_wide_mlp")
     spec = _gemma3_text(config)
     kinds = layer_types(config, WINDOWED) or [

@@ -212,4 +212,5 @@ READERS: Mapping[str, Reader] = {
     "roberta": _roberta,
     "t5": _t5,
     "whisper": _whisper,
+    "xlm-roberta": _roberta,
 }

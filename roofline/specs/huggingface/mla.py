@@ -10,7 +10,7 @@ from roofline.specs.huggingface.config import Config, Reader, Spec, base_spec, g
 from roofline.specs.huggingface.moe import moe_section, moe_spec, sparse_layers
 
 
-def _mla_section(config: Config, value_dim: int | None = None) -> Spec:
+def mla_section(config: Config, value_dim: int | None = None) -> Spec:
     """The latent_attention section (MLA); a q_lora_rank of null projects queries directly."""
     config.reject("attention_bias")
     if not config.flag("use_mla", True):
@@ -57,12 +57,12 @@ def _deepseek(
 
 def _deepseek_v2(config: Config) -> Spec:
     biased = config.flag("mlp_bias", False)
-    return _deepseek(config, _mla_section(config), dense=0, shared=2, router_bias=False, biased=biased)
+    return _deepseek(config, mla_section(config), dense=0, shared=2, router_bias=False, biased=biased)
 
 
 def _deepseek_v3(config: Config) -> Spec:
     """Also Kimi K2. The bias that the router adds to select experts has no key."""
-    return _deepseek(config, _mla_section(config), dense=3, shared=1, router_bias=True)
+    return _deepseek(config, mla_section(config), dense=3, shared=1, router_bias=True)
 
 
 def _deepseek_v32(config: Config) -> Spec:
@@ -77,7 +77,7 @@ def _deepseek_v32(config: Config) -> Spec:
         "full": {"latent_attention": {"indexer": indexer}},
         "shared": {"latent_attention": {"indexer": {**indexer, "shared": True}}},
     }
-    latent = _mla_section(config)
+    latent = mla_section(config)
     mixers = [_indexer_types(config)]
     return _deepseek(config, latent, dense=3, shared=1, router_bias=True, mixers=mixers, parts=parts)
 
@@ -108,13 +108,13 @@ def _indexer_types(config: Config) -> list[str]:
 
 def _glm4_moe_lite(config: Config) -> Spec:
     """GLM-4.7-Flash: DeepSeek-V3's layers with MLA of GLM's sizes."""
-    return _deepseek(config, _mla_section(config), dense=1, shared=1, router_bias=True)
+    return _deepseek(config, mla_section(config), dense=1, shared=1, router_bias=True)
 
 
 def _minicpm3(config: Config) -> Spec:
     """Dense; values are hidden / heads wide, and the embedding is tied, where the file does not say so."""
     value_dim = config.integer("hidden_size") // config.integer("num_attention_heads")
-    latent = _mla_section(config, value_dim)
+    latent = mla_section(config, value_dim)
     mlp = gated_mlp(config, config.flag("mlp_bias", False))
     return base_spec(config, tied=True, latent_attention=latent, mlp=mlp)
 

@@ -42,8 +42,8 @@ def _draft(config: Config, what: str, technique: str) -> SpecError:
     )
 
 
-TEXT_ONLY = ("gemma3", "gemma4", "kimi_k25")
-"""Multimodal models that are read as their text decoder alone: Kimi K2.5, and files of Gemma that describe no tower."""
+TEXT_ONLY = ("gemma3", "gemma4", "kimi_k25", "kimi_k3", "minimax_m3_vl")
+"""Multimodal models that are read as their text decoder alone where their file describes no tower."""
 
 TOWERS = ("vision_config", "audio_config", "mm_vision_tower", "vision_tower")
 """Keys of encoders beside the text decoder."""

@@ -9,7 +9,15 @@ from typing import Generic, NamedTuple, TypeVar
 
 from roofline.core.errors import SpecError, quote
 from roofline.specs.model import Layer, Model
-from roofline.specs.sublayers import Attention, DeltaNet, LatentAttention, MixtureOfExperts, Mlp
+from roofline.specs.sublayers import (
+    Attention,
+    CompressedAttention,
+    DeltaNet,
+    KimiDelta,
+    LatentAttention,
+    MixtureOfExperts,
+    Mlp,
+)
 
 T = TypeVar("T")
 
@@ -25,6 +33,10 @@ _FEED_LEAVES: Mapping[str, tuple[str, ...]] = {
     "up_proj": ("up_proj", "gate_up_proj", "w3"),
     "down_proj": ("down_proj", "w2"),
 }
+_LATENT_LEAVES: Mapping[str, tuple[str, ...]] = {
+    "latent_down_proj": ("fc1_latent_proj", "routed_expert_down_proj"),
+    "latent_up_proj": ("fc2_latent_proj", "routed_expert_up_proj"),
+}
 _MIXER_LEAVES: Mapping[type, Mapping[str, tuple[tuple[str, ...], ...]]] = {
     Attention: {
         **{f"{part}_proj": ((f"{part}_proj", "qkv_proj"),) for part in "qkv"},
@@ -39,6 +51,21 @@ _MIXER_LEAVES: Mapping[type, Mapping[str, tuple[tuple[str, ...], ...]]] = {
         "o_proj": (("o_proj",),),
         "index_q_proj": (("indexer.wq_b",),),
         "index_k_proj": (("indexer.wk",),),
+    },
+    CompressedAttention: {
+        "q_a_proj": (("q_a_proj", "wq_a"),),
+        "q_b_proj": (("q_b_proj", "wq_b"),),
+        "kv_proj": (("kv_proj", "wkv"),),
+        "o_a_proj": (("o_a_proj", "wo_a"),),
+        "o_b_proj": (("o_b_proj", "wo_b"),),
+        "index_q_proj": (("compressor.indexer.q_b_proj", "indexer.wq_b"),),
+    },
+    KimiDelta: {
+        "in_proj": (("q_proj",), ("k_proj",), ("v_proj",)),
+        "gate_in_proj": (("f_a_proj", "forget_gate.f_a_proj"), ("b_proj",)),
+        "decay_proj": (("f_b_proj", "forget_gate.f_b_proj"),),
+        "output_gate_proj": (("g_proj", "g_b_proj"),),
+        "out_proj": (("o_proj",),),
     },
     DeltaNet: {
         "in_proj": (("in_proj_qkvz", "in_proj_qkv"), ("in_proj_qkvz", "in_proj_z")),
@@ -89,12 +116,16 @@ def _dense_width(layer: Layer) -> int:
 def _of_layer(layer: Layer) -> Iterator[Module]:
     mixer, feed = layer.mixer, layer.feed_forward
     if mixer is not None:
-        parents = _ATTENTION if isinstance(mixer, (Attention, LatentAttention)) else ("linear_attn", "mamba", "mixer")
+        attends = isinstance(mixer, (Attention, LatentAttention, CompressedAttention, KimiDelta))
+        parents = _ATTENTION if attends else ("linear_attn", "mamba", "mixer")
         for component, parts in _MIXER_LEAVES.get(type(mixer), _RECURRENT).items():
             for leaves in parts:
                 yield Module(component, _joined(parents, leaves), 1 / len(parts))
     if feed is None:
         return
+    if isinstance(feed, MixtureOfExperts) and feed.latent:
+        for leaf, spelled in _LATENT_LEAVES.items():
+            yield Module(leaf, _joined(_FEED, spelled), 1)
     for leaf, spelled in _FEED_LEAVES.items():
         if isinstance(feed, Mlp):
             yield Module(leaf, _joined(_FEED, spelled), feed.width)

@@ -29,6 +29,9 @@ OTHER_SECTION = "quantization"
 """The keys of the section in a config.json; the other one is MLX's, and that of ModelOpt's own file."""
 HINT = "; without that section the model runs in 16 bits, or in the scheme of --quant"
 
+EXPERTS = "re:.*[.]experts[.].*"
+"""Routed experts, and not shared ones."""
+
 PLAIN = ""
 """In place of a scheme: not quantized."""
 
@@ -62,6 +65,10 @@ def quantization(config: Config, modelopt: Config | None, spec: Spec) -> Spec:
         return {}
     section = sections[0]
     rules = _method(section)(section)
+    if "fp4" in (section.content.get("expert_dtype"), places[0].content.get("expert_dtype")):  # DeepSeek-V4
+        rules.named[EXPERTS] = "mxfp4"
+    if places[0].text("model_type", None) == "kimi_k3":  # stored in 16 bits, though its file does not say so
+        rules.named |= dict.fromkeys(("routed_expert_down_proj", "routed_expert_up_proj"), PLAIN)
     excluded = dict.fromkeys((name for key in EXCLUSION_KEYS for name in section.texts(key)), PLAIN)
     rules.named = {**excluded, **rules.named, **excluded}  # first in order, and last in value
     model = parse_model(spec, config.where)
@@ -74,7 +81,9 @@ def quantization(config: Config, modelopt: Config | None, spec: Spec) -> Spec:
             else "a section without modules"
         )
         raise _unknown(section, f"{what} of the model")
-    tower = Patterns(rules.named, config.where).find(TOWERS) if model.tower_kind == "vision" else PLAIN
+    patterns = Patterns(rules.named, config.where)
+    of_towers = (patterns.find((name,)) for name in TOWERS)
+    tower = next((each for each in of_towers if each is not None), None) if model.tower_kind == "vision" else PLAIN
     if (rules.default if tower is None and rules.towers else tower or PLAIN) != PLAIN:
         found["tower"] = {**spec["tower"], "quantization": tower or rules.default}
     return found

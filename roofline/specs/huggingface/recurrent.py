@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roofline.core.errors import SpecError
+from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, base_spec, spec_with_pattern
 
 
@@ -47,7 +47,20 @@ def mamba2_section(config: Config, heads: int, head_dim: int, state: str, chunk:
         "conv_bias": config.flag("use_conv_bias", True),
         "bias": config.flag("use_bias", False),
         "chunk": config.integer("chunk_size", default=chunk),
+        **state_format(config),
     }
+
+
+_STATE_FORMATS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
+
+def state_format(config: Config) -> Spec:
+    """The format of the states that the file asks engines to keep (vLLM's `mamba_ssm_cache_dtype`), if it does."""
+    name = "mamba_ssm_dtype" if "mamba_ssm_dtype" in config.content else "mamba_ssm_cache_dtype"
+    given = config.text(name, "float32")
+    if given not in _STATE_FORMATS:
+        raise SpecError(config.where, f"{quote(name)}: unknown format {quote(given)}{suggest(given, _STATE_FORMATS)}")
+    return {} if given == "float32" else {"state_format": _STATE_FORMATS[given]}
 
 
 def _rwkv_frame(config: Config, rwkv: Spec, width: int, **mlp: object) -> Spec:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError, quote, suggest
-from roofline.specs.huggingface import dense, hybrid, mla
+from roofline.specs.huggingface import dense, hybrid, kimi, minimax_m3, mla
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import (
     RMS,
@@ -37,6 +37,8 @@ _TEXT: Mapping[str, Reader] = {
     **dense.TEXT_DECODERS,
     **experts.READERS,
     **experts.TEXT_DECODERS,
+    **kimi.READERS,
+    **minimax_m3.TEXT_DECODERS,
     **mla.READERS,
     **hybrid.TEXT_DECODERS,
 }
@@ -406,14 +408,104 @@ def _gemma4(config: Config) -> Spec:
     return _with_vision_tower(text, tower, pool * config.integer("vision_soft_tokens_per_image", default=280))
 
 
+KIMI_PIXELS = 3584**2
+"""The pixels of the largest image of Kimi K2.5 and K3 (in_patch_limit of the released image processors)."""
+
+
+def _kimi_k25(config: Config) -> Spec:
+    """MoonViT: learned positions, rotating patches, and a projector after a norm that is stored alone."""
+    text = _text(config.with_defaults({"tie_word_embeddings": config.flag("tie_word_embeddings", True)}), "deepseek_v3")
+    if not config.content.get("vision_config"):
+        return text
+    vision = config.section("vision_config")
+    hidden = vision.integer("hidden_size", "vt_hidden_size", default=1152)
+    normed = config.natural("projection_hidden_size", default=vision.integer("mm_hidden_size", default=hidden))
+    tower = _moonvit(vision, text, hidden, biased=True)
+    return _with_kimi_tower(text, vision, {**tower, "extra_parameters": 2 * normed})
+
+
+def _kimi_k3(config: Config) -> Spec:
+    """MoonViT-V2: RMS norms, no biases, wider attention than the stream, and a norm after the projector."""
+    text = _text(config, "kimi_linear")
+    if not config.content.get("vision_config"):
+        return text
+    vision = config.section("vision_config")
+    hidden = vision.integer("vt_hidden_size", default=1024)
+    tower = _moonvit(vision, text, hidden, biased=False)
+    heads = tower["attention"]["heads"]
+    tower["attention"]["head_dim"] = vision.integer("qkv_hidden_size", default=hidden) // heads
+    return _with_kimi_tower(text, vision, {**tower, "norm": RMS, "extra_parameters": text["hidden"]})
+
+
+def _moonvit(vision: Config, text: Spec, hidden: int, biased: bool) -> Spec:
+    patch = vision.integer("patch_size", default=14)
+    rows = vision.integer("pos_emb_height", "init_pos_emb_height", default=64)
+    columns = vision.integer("pos_emb_width", "init_pos_emb_width", default=64)
+    merged = hidden * _kimi_merge(vision) ** 2
+    return _tower(
+        hidden,
+        vision.integer("num_hidden_layers", "vt_num_hidden_layers", default=27),
+        vision.integer("num_attention_heads", "vt_num_attention_heads", default=16),
+        plain_mlp(vision, vision.integer("intermediate_size", "vt_intermediate_size", default=4304), biased),
+        attention={"rotary": True, "qkv_bias": biased, "output_bias": biased},
+        positions={"kind": "learned", "count": rows * columns},
+        patch=3 * patch * patch,
+        patch_bias=biased,
+        projector=[merged, merged, text["hidden"]],
+        projector_bias=biased,
+    )
+
+
+def _kimi_merge(vision: Config) -> int:
+    sides = vision.integers("merge_kernel_size") or [2, 2]
+    if len(set(sides)) != 1:
+        raise SpecError(vision.where, "'merge_kernel_size' must be the same along both sides")
+    return sides[0]
+
+
+def _with_kimi_tower(text: Spec, vision: Config, tower: Spec) -> Spec:
+    patch = vision.integer("patch_size", default=14)
+    rule = {"patch": patch, "merge": _kimi_merge(vision), "max_pixels": KIMI_PIXELS}
+    return _with_vision_tower(text, tower, PATCHES, **rule)
+
+
+def _minimax_m3_vl(config: Config) -> Spec:
+    """CLIP's layers after a norm, with rotating patches; two projections of each patch, then two of merged ones."""
+    text = _text(config, "minimax_m3_vl_text")
+    if not config.content.get("vision_config"):
+        return text
+    vision = config.section("vision_config")
+    hidden, patch = vision.integer("hidden_size", default=1280), vision.integer("patch_size", default=14)
+    compression = config.section("img_token_compression_config")
+    merge = compression.integer("spatial_merge_size", default=vision.integer("spatial_merge_size", default=2))
+    frames = compression.integer("temporal_patch_size", default=vision.integer("temporal_patch_size", default=2))
+    side, output = vision.integer("image_size", default=2016), text["hidden"]
+    inner = config.integer("projector_hidden_size", default=output)
+    tower = _tower(
+        hidden,
+        vision.integer("num_hidden_layers", default=32),
+        vision.integer("num_attention_heads", default=16),
+        plain_mlp(vision, vision.integer("intermediate_size", default=5120)),
+        attention={"rotary": True},
+        embedding_norm=True,
+        final_norm=False,
+        patch=vision.integer("num_channels", default=3) * frames * patch * patch,
+        projector=[hidden, inner, output],
+        merger=[output * merge**2, inner, output],
+    )
+    return _with_vision_tower(text, tower, PATCHES, patch=patch, merge=merge, max_side=side)
+
+
 READERS: Mapping[str, Reader] = {
     "gemma3": _gemma3,
     "gemma4": _gemma4,
     "internvl": _internvl,
     "internvl_chat": _internvl,
-    "kimi_k25": lambda config: _text(config, "deepseek_v3"),
+    "kimi_k25": _kimi_k25,
+    "kimi_k3": _kimi_k3,
     "llama4": _llama4,
     "llava": _llava,
+    "minimax_m3_vl": _minimax_m3_vl,
     "mistral3": _mistral3,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen2_vl": _qwen2_vl,

@@ -20,13 +20,14 @@ from roofline.specs.formats import FORMATS, UNQUANTIZED_FORMATS, Format
 from roofline.specs.huggingface import translate, translate_file
 from roofline.specs.library import CONFIG
 from roofline.specs.precision import PLAIN, scheme_formats
+from roofline.specs.records import record
 from roofline.specs.schemes import GGUF, MXFP4_BLOCKS, WeightScheme, find_weight_scheme
 from roofline.specs.weight_files.components import SAFETENSORS, layer_of, of_gguf, of_safetensors
 from roofline.specs.weight_files.ggml import FILE_TYPES, TYPES
 from roofline.specs.weight_files.gguf import Gguf, read_gguf
 from roofline.specs.weight_files.gguf_config import ARCHITECTURES, config_of
 from roofline.specs.weight_files.safetensors import read_header, shards
-from roofline.specs.weight_files.stored import Share, Stored, StoredTensor, average, shares
+from roofline.specs.weight_files.stored import REMOTE, Remote, Share, Stored, StoredTensor, average, shares
 
 ADAPTER = "adapter_config.json"
 
@@ -36,8 +37,8 @@ Named = Iterable[tuple[StoredTensor, tuple[str, ...], Format | None, int]]
 """Tensors with their components, format and logical elements; no format for scales and zero points."""
 
 
-def load_checkpoint(path: Path) -> tuple[dict[str, Any], Stored]:
-    """The content of a model spec for the checkpoint at `path`, and what it stores.
+def load_checkpoint(path: Path) -> tuple[dict[str, Any], Stored | None]:
+    """The content of a model spec for the checkpoint at `path`, and what it stores; None if the hub has no safetensors.
 
     Raises SpecError, in one sentence, for a damaged header, a missing file, or an architecture that is not read.
     """
@@ -62,7 +63,7 @@ def _gguf(path: Path) -> tuple[dict[str, Any], Stored]:
     named = ((tensor, of_gguf(tensor.name, gated), _ggml(tensor.format), tensor.elements) for tensor in whole.tensors)
     kept = frozenset[str]()
     plain = WeightScheme(content["quantization"] or content["dtype"], _ggml(dominant), unquantized=kept)
-    stored = _stored(path, content, whole.tensors, named, plain)
+    stored = _stored(str(path), content, whole.tensors, named, plain)
     sizes = {"header": sum(file.header for file in files), "size": sum(file.size for file in files)}
     return content, replace(stored, **sizes, files=len(files), loaded=True)
 
@@ -109,23 +110,37 @@ def _ggml(name: str) -> Format:
     return FORMATS.get(name) or Format(name, 8 * bytes / block, "int8" if block > 1 else "fp32")
 
 
-def _folder(folder: Path) -> tuple[dict[str, Any], Stored]:
+def _remote(folder: Path) -> Remote | None:
+    """The repository that a folder of headers was read from."""
+    about = folder / REMOTE
+    return record(Remote, read_mapping(about), str(about)) if about.is_file() else None
+
+
+def _folder(folder: Path) -> tuple[dict[str, Any], Stored | None]:
     where = str(folder)
     if not (folder / CONFIG).is_file():
         adapter = _adapter(folder)
         if adapter:
             raise SpecError(where, f"is no model but a {adapter.removeprefix('the ')}")
         raise SpecError(where, f"has no {CONFIG}: it is no folder of a Hugging Face model")
-    content = translate_file(folder / CONFIG)
-    files = [read_header(path) for path in shards(folder)]
+    remote = _remote(folder)
+    if remote is not None:
+        where = remote.repository
+    content = translate_file(folder / CONFIG, "" if remote is None else remote.repository.partition("/")[2].lower())
+    files = [read_header(path, None if remote is None else remote.sizes.get(path.name)) for path in shards(folder)]
+    if remote is not None:
+        content["source"] = f"https://huggingface.co/{remote.repository.partition('@')[0]}"
+        if not files:
+            return content, None
     if not files:
         raise SpecError(where, "has no safetensors files; its config.json can be analysed without weights")
     tensors = tuple(tensor for file in files for tensor in file[0])
     base = FORMATS[content.get("dtype", "bf16")]
     scheme = find_weight_scheme(scheme_formats(content.get("quantization") or PLAIN)[0] or base.name)
     named = ((tensor, *_described(tensor, scheme, base)) for tensor in tensors)
-    stored = _stored(folder, content, tensors, named, scheme)
-    adapters = tuple(filter(None, map(_adapter, (folder, *sorted(filter(Path.is_dir, folder.iterdir()))))))
+    stored = _stored(where, content, tensors, named, scheme)
+    places = () if remote is not None else (folder, *sorted(filter(Path.is_dir, folder.iterdir())))
+    adapters = tuple(filter(None, map(_adapter, places)))
     sizes = {"header": sum(file[1] for file in files), "size": sum(file[2] for file in files)}
     return content, replace(stored, **sizes, files=len(files), adapters=adapters)
 
@@ -170,7 +185,7 @@ class _Component(Struct):
 
 
 def _stored(
-    path: Path, content: Mapping[str, Any], tensors: Iterable[StoredTensor], named: Named, scheme: WeightScheme
+    where: str, content: Mapping[str, Any], tensors: Iterable[StoredTensor], named: Named, scheme: WeightScheme
 ) -> Stored:
     """What a checkpoint stores, with the format of each component in place of those of `scheme`."""
     layers = content["layers"]["count"] if isinstance(content["layers"], dict) else content["layers"]
@@ -194,7 +209,7 @@ def _stored(
                 entry.formats[format] = entry.formats.get(format, Share()) + own
     special = {name: _with_scales(entry) for name, entry in found.items() if _elements(entry)}
     exact = replace(scheme, special=MappingProxyType({**scheme.special, **special}))
-    return Stored(str(path), exact, groups, shares(tensors), left_out, 0, 0)
+    return Stored(where, exact, groups, shares(tensors), left_out, 0, 0)
 
 
 def _elements(entry: _Component) -> int:

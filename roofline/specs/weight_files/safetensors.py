@@ -31,26 +31,42 @@ def shards(folder: Path) -> list[Path]:
     index = folder / INDEX
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))
-    listed = read_mapping(index, MAX_HEADER).get("weight_map")
-    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
-        raise SpecError(str(index), "'weight_map' must be a mapping of tensors to files")
-    names = sorted(set(listed.values()))
+    names = file_names(read_mapping(index, MAX_HEADER), str(index))
     for name in names:
-        if name in ("", ".", "..") or not set("/\\\0").isdisjoint(name):
-            raise SpecError(str(index), f"'weight_map' names {quote(name)}, which is no file of its folder")
         if not (folder / name).is_file():
             raise SpecError(str(index), f"'weight_map' names {quote(name)}, which is missing")
     return [folder / name for name in names]
 
 
-def read_header(path: Path) -> tuple[list[StoredTensor], int, int]:
-    """The tensors of a safetensors file, the bytes of its header, and its size; raises SpecError for a damaged one."""
+def file_names(index: object, where: str) -> list[str]:
+    """The files that an index names, all of them safetensors of its own folder; raises SpecError for any other."""
+    listed = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+        raise SpecError(where, "'weight_map' must be a mapping of tensors to files")
+    names = sorted(set(listed.values()))
+    for name in names:
+        if name in ("", ".", "..") or not set("/\\\0").isdisjoint(name):
+            raise SpecError(where, f"'weight_map' names {quote(name)}, which is no file of its folder")
+    return names
+
+
+def header_length(prefix: bytes, size: int, where: str) -> int:
+    """The bytes of a header, by the first 8 of a file of `size` bytes; raises SpecError where it cannot be."""
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8 or length > min(size - 8, MAX_HEADER):
+        raise SpecError(where, f"is no complete safetensors file: its header has {length} bytes")
+    return length
+
+
+def read_header(path: Path, whole: int | None = None) -> tuple[list[StoredTensor], int, int]:
+    """The tensors of a safetensors file, the bytes of its header, and its size; raises SpecError for a damaged one.
+
+    `whole`: the size of a file of which only the header is here.
+    """
     where = str(path)
     with open_file(path) as (file, size):
-        prefix = file.read(8)
-        length = int.from_bytes(prefix, "little")
-        if len(prefix) < 8 or length > min(size - 8, MAX_HEADER):
-            raise SpecError(where, f"is no complete safetensors file: its header has {length} bytes")
+        size = size if whole is None else whole
+        length = header_length(file.read(8), size, where)
         raw = file.read(length)
     try:
         content = parse_json(raw.decode(), where)

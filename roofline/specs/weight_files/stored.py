@@ -67,6 +67,18 @@ class Stored(Struct, frozen=True):
         return self.size - self.header - self.bytes
 
 
+REMOTE = "roofline-hub.json"
+"""The file that tells a folder of headers, read from the hub, from one with weights."""
+
+
+class Remote(Struct, frozen=True):
+    """A repository of the hub whose headers alone are in a folder: its name, commit, and the sizes of its files."""
+
+    repository: str
+    commit: str
+    sizes: Mapping[str, int]
+
+
 def is_checkpoint(path: Path) -> bool:
     """Whether a path names a checkpoint: a GGUF or safetensors file, or a folder."""
     # os.path.isdir is False for a name that is too long, where Path.is_dir raises

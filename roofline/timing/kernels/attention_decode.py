@@ -36,7 +36,6 @@ from roofline.timing.kernels.attention import OTHER_DIM, Attention, launch_alone
 from roofline.timing.kernels.common import (
     OVERLAP,
     ceil_div,
-    has_tensor_memory,
     overlapping,
     rounds,
     unit_clocks,
@@ -175,7 +174,7 @@ def _items(shape: Attention, hardware: Hardware, parameters: Parameters) -> tupl
     alone = np.asarray(group > most)
     if not np.isfinite(most):
         return alone, np.asarray(KEY_BLOCK)
-    if has_tensor_memory(hardware):
+    if hardware.has_tensor_memory:
         alone = group > min(most, TENSOR_MEMORY_GROUP)
     else:
         parts = shape.batch * shape.kv_heads * np.maximum(1.0, np.floor(shape.kv_len / GROUPED_BLOCK))

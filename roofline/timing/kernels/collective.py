@@ -1,4 +1,4 @@
-"""Time of a collective within one topology: the faster of two protocols, each with a latency and a bandwidth.
+"""Time of a collective, within a node or over several: the faster of two protocols with a latency and a bandwidth each.
 
     low latency      t1 = latency + sent / (low_latency_share e link)
     high bandwidth   t2 = ((handshake latency)^p + (sent / (e link))^p)^(1/p)
@@ -13,6 +13,16 @@ switch between protocols by size (NCCL: LL, which sends flags with the data, and
 latency grows with the ranks (more steps, a wider barrier), and the achieved fraction of the link depends on them, so
 both are fitted at 2, 4 and 8 ranks. They are interpolated in log2(ranks); beyond 8, the latency is extrapolated from 4
 and 8, and the efficiency is constant.
+
+Over n nodes of d ranks the latency is that among d ranks, and a hop of the network (`roofline.specs.network`) for each
+crossing in sequence; the achieved fraction of the bandwidth is the network's:
+
+    all-reduce                    up and down a tree of nodes       2 ceil(log2 n) hops
+    all-gather, reduce-scatter    around the ring of nodes          n - 1 hops
+    all-to-all                    directly                          1 hop
+
+A hop forwards the message in chunks, so that it begins when the first `min(bytes, CHUNK)` has crossed over one port.
+(NCCL's model of its own algorithms adds up latencies likewise: src/graph/tuning.cc, `ncclTopoTuneModel`.)
 """
 
 from __future__ import annotations
@@ -25,7 +35,7 @@ from msgspec import Struct
 from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine import ALL_REDUCES
-from roofline.specs.hardware import Hardware, Span
+from roofline.specs.hardware import NETWORK, Hardware, Span
 from roofline.timing.kernels.model import (
     Array,
     Bound,
@@ -74,6 +84,10 @@ PARAMETERS = (
 )
 
 
+CHUNK = 512 * 2**10
+"""Bytes that a hop waits for: NCCL's buffer of 4 MiB has eight steps (NCCL_BUFFSIZE, NCCL_STEPS)."""
+
+
 class Exchange(Struct, frozen=True):
     """Collectives of one kind among `ranks` devices, each with a message of `bytes`; arrays of one shape.
 
@@ -92,6 +106,16 @@ class Exchange(Struct, frozen=True):
         """Bytes that a device sends."""
         ranks = np.maximum(self.ranks, 1.0)
         return SENT[self.collective] * (ranks - 1.0) / ranks * self.bytes
+
+    @property
+    def hops(self) -> Array:
+        """Crossings of the network in sequence; 0 within a node."""
+        if not self.across_nodes:
+            return np.zeros(self.ranks.shape)
+        nodes = np.ceil(self.ranks / self.members)
+        if self.collective == "alltoall":
+            return np.ones(self.ranks.shape)
+        return 2.0 * np.ceil(np.log2(nodes)) if self.reduces else nodes - 1.0
 
     @property
     def reduces(self) -> bool:
@@ -140,17 +164,29 @@ def bound(exchange: Exchange, hardware: Hardware) -> Bound:
 def terms(exchange: Exchange, hardware: Hardware, parameters: Parameters) -> Terms:
     """Latency and sending in the faster protocol of each row: one after the other, or overlapping in their ramp."""
     alone = exchange.ranks <= 1
-    position, known = np.log2(np.maximum(exchange.ranks, 1.0)), np.log2(RANKS)
+    within = np.full(exchange.ranks.shape, float(exchange.members)) if exchange.across_nodes else exchange.ranks
+    position, known = np.log2(np.maximum(within, 1.0)), np.log2(RANKS)
     latency = np.interp(position, known, [parameters[f"latency_{count}"] for count in RANKS])
     growth = max(0.0, parameters["latency_8"] - parameters["latency_4"])
     latency = latency + growth * np.maximum(position - 3.0, 0.0)
     efficiency = np.interp(position, known, [parameters[f"efficiency_{count}"] for count in RANKS])
+    if exchange.across_nodes:
+        network = hardware.crossing
+        chunk = np.minimum(exchange.bytes, CHUNK) / (network.efficiency * hardware.link(NETWORK).bandwidth)
+        latency, efficiency = (
+            latency + exchange.hops * (network.hop + chunk),
+            np.full(latency.shape, network.efficiency),
+        )
     sending = exchange.sent / (efficiency * exchange.link(hardware))
     greeting, slowly = latency * parameters["handshake"], sending / parameters["low_latency_share"]
     low = alone | (latency + slowly <= smooth_maximum(greeting, sending, parameters["sharpness"]))
     return Terms(
         (
-            Term("latency", "low latency: latency, interpolated in log2(ranks)", np.where(low & ~alone, latency, 0.0)),
+            Term(
+                "latency",
+                "low latency: latency among the ranks of a node, and hops",
+                np.where(low & ~alone, latency, 0.0),
+            ),
             Term(
                 "sending slowly", "low latency: sent / (low_latency_share e link)", np.where(low & ~alone, slowly, 0.0)
             ),

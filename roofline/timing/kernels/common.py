@@ -25,14 +25,6 @@ def units(hardware: Hardware) -> float:
     return float(TYPICAL_UNITS.get(f"{hardware.kind} {hardware.memory_class}", TYPICAL_UNITS[hardware.kind]))
 
 
-def has_tensor_memory(hardware: Hardware) -> bool:
-    """Whether the matrix units have the instructions of tensor memory (tcgen05): those of Blackwell with HBM.
-
-    GeForce, RTX PRO and GB10 have the `mma` of Ada, and such kernels (CUTLASS, functionality.md: SM100 and SM120).
-    """
-    return hardware.family == "blackwell" and hardware.memory_class == "hbm"
-
-
 def unit_clocks(hardware: Hardware) -> float:
     """Clocks a second of all multiprocessors; without a clock in the spec, those of 128 FP32 lanes at the FP32 peak."""
     if hardware.clock:

@@ -50,6 +50,14 @@ TRITON = {name: f"{name}_triton" for name in ("bf16", "fp8", "fp8_block", "int4_
 """Experts in Triton's kernels on GPUs where vLLM runs others since 0.15: its public tables up to 0.23 call these by
 name (`fused_experts` in the collector), whatever a served engine runs (vllm-project/vllm, pull request 32414)."""
 
+MXFP4_TRITON, MXFP4_TRITON_RANKS, MXFP4_TRTLLM = (
+    "w4a16_mxfp4_triton",
+    "w4a16_mxfp4_triton_ep",
+    "w4a16_mxfp4_trtllm",
+)
+"""MXFP4 experts on 16-bit activations beside Marlin's (`w4a16_mxfp4`, on any NVIDIA GPU): in OpenAI's Triton kernels on
+Hopper, which map the experts of ranks in further kernels, and in FlashInfer's TRT-LLM ones on Blackwell with HBM."""
+
 _FORMATS: Mapping[str, Numbers] = {
     "fp32": Numbers("fp32", 4),
     "tf32": Numbers("tf32", 4),
@@ -67,7 +75,10 @@ _FORMATS: Mapping[str, Numbers] = {
     "int4": Numbers("int4", 0.5, quantizes=True),
     "int4_wo": Numbers("bf16", 0.5 + 2 / 128, activation_bytes=2),
     "int8_wo": Numbers("bf16", 1, activation_bytes=2),
-    "w4a16_mxfp4": Numbers("bf16", 0.5 + 1 / 32, activation_bytes=2),
+    **dict.fromkeys(
+        ("w4a16_mxfp4", MXFP4_TRITON, MXFP4_TRITON_RANKS, MXFP4_TRTLLM),
+        Numbers("bf16", 0.5 + 1 / 32, activation_bytes=2),
+    ),
     "w4afp8": Numbers("fp8", 0.5 + 2 / 128, quantizes=True, activation_bytes=1),
     "w4a8_mxfp4_mxfp8": Numbers("fp8", 0.5 + 1 / 32, quantizes=True, activation_bytes=1 + 1 / 32),
     **{f"ggml_{name}": Numbers("fp32", STORED[name].bytes, activation_bytes=2) for name in ("fp32", "fp16", "bf16")},

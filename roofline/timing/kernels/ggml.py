@@ -28,7 +28,8 @@ kernels without VNNI on all x86 CPUs.
 
 e_B is 1 for a bandwidth that was measured on the machine by streaming: the constants are those of datasheets. Layers of
 one mixture of formats have the constants of the most frequent one. The barrier includes those of the small operators
-around a GEMM; with 56 threads they are a large part of a decode step.
+around a GEMM; with 56 threads they are a large part of a decode step. More threads than ALONE get in each other's way:
+e is that over 1 + (S - ALONE) / CROWD.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.common import units
 from roofline.timing.kernels.formats import Numbers
 from roofline.timing.kernels.model import Array, Parameters, Term, Terms
+
+ALONE, CROWD = 32.0, 65.0
+"""Threads up to which rows take the time of a thread's arithmetic (a Threadripper's 32 do), and further ones that
+double it: all read the inputs of the other rows. Llama 3.1 70B in Q8_0 on the 128 cores of a Xeon 6980P takes 20.3 s
+for 1,024 tokens (LMSYS on Xeon, 2025-07), 2.5 times as long as at the rates of a Ryzen 9's cores: a single figure."""
 
 PREFIX = "ggml_"
 """Of the formats of these kernels; the rest is the format of the weights."""
@@ -61,6 +67,7 @@ def terms(m: Array, n: Array, k: Array, form: Numbers, hardware: Hardware, param
     widest, wide = hardware.vector.get("int8", 4.0 * peak), parameters.get("wide", 0)
     first = parameters["row_efficiency"] * (widest if wide >= 2 else peak)
     further = parameters["compute_efficiency"] * (widest if wide >= 1 else peak)
+    further /= 1.0 + max(units(hardware) - ALONE, 0.0) / CROWD
     reached = 1.0 if hardware.bandwidth_is_achieved else parameters["memory_efficiency"]
     memory = Term(
         "memory",

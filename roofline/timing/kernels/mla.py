@@ -65,7 +65,6 @@ from roofline.timing.kernels.attention_decode import KEY_BLOCK, SPLITS, best_spl
 from roofline.timing.kernels.common import (
     OVERLAP,
     ceil_div,
-    has_tensor_memory,
     overlapping,
     rounds,
     unit_clocks,
@@ -215,7 +214,7 @@ def bound(shape: LatentAttention, hardware: Hardware) -> Bound:
 
 def has_own_kernels(hardware: Hardware) -> bool:
     """Whether there are kernels for the matrix instructions of such GPUs: FlashMLA's and trtllm-gen's."""
-    return hardware.family == "hopper" or has_tensor_memory(hardware)
+    return hardware.family == "hopper" or hardware.has_tensor_memory
 
 
 def terms(shape: LatentAttention, hardware: Hardware, parameters: Parameters) -> Terms:
@@ -276,7 +275,7 @@ def _tiles(shape: LatentAttention, hardware: Hardware, parameters: Parameters) -
     few, many = ROWS
     if hardware.family == "hopper":
         return np.asarray(many), np.asarray(1.0)
-    if not has_tensor_memory(hardware):
+    if not hardware.has_tensor_memory:
         return np.asarray(ROWS[int(parameters.get("rows", 1.0))]), np.asarray(1.0)
     tiles = shape.batch * shape.q_len * ceil_div(shape.heads, few)
     splits = np.minimum(ceil_div(shape.kv_len, GEN_STEP), np.maximum(np.floor(units(hardware) / tiles), 1.0))

@@ -59,8 +59,12 @@ from roofline.timing.kernels.model import (
 TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
 """Tiles of grouped GEMMs: tokens of one expert, columns."""
 
-BEST, BEFORE_0_17, SINCE_0_17 = 0.0, 1.0, 2.0
-"""Where tiles are from: the best of TILES, or vLLM's default tables before and since pull request 34846 (0.17)."""
+BEST, BEFORE_0_17, SINCE_0_17, VECTORS = 0.0, 1.0, 2.0, 3.0
+"""Where tiles are from: the best of TILES, vLLM's default tables before and since pull request 34846 (0.17), or the
+best of TILES and of single tokens (llama.cpp's mul_mat_id multiplies an expert's matrix by vectors of few tokens)."""
+
+VECTOR = (1, 128)
+"""The tile of a single token."""
 
 FETCHED = 64.0
 """Bytes that an L2 of NVIDIA fetches by default, however few are wanted (cudaLimitMaxL2FetchGranularity)."""
@@ -269,10 +273,11 @@ def _tiles(experts: Experts) -> tuple[Array, Array, Array]:
     vLLM's are those of `get_default_config` in its fused_moe.py.
     """
     size = experts.form.bytes
-    best = np.asarray(TILES, dtype=np.float64).T
-    best = best.reshape(*best.shape, *(1 for _ in experts.tokens.shape))
     kind = np.asarray(experts.tiles)
-    if not kind.any():
+    vectors = bool(np.any(kind == VECTORS))
+    best = np.asarray((VECTOR, *TILES) if vectors else TILES, dtype=np.float64).T
+    best = best.reshape(*best.shape, *(1 for _ in experts.tokens.shape))
+    if vectors or not kind.any():
         return best[0], best[1], np.asarray(size)
     tokens = experts.tokens
     before, few, small = kind == BEFORE_0_17, tokens <= experts.local, tokens <= 64

@@ -7,7 +7,7 @@ so that one kernel is evaluated for a whole grid of workloads.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -22,6 +22,7 @@ from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
 from roofline.timing.kernels import ggml
 from roofline.timing.kernels.formats import FORMATS
+from roofline.timing.kernels.hyper_connection import POST, PRE
 
 COLLECTIVES: Mapping[Collective, str] = {
     Collective.ALL_REDUCE: "all_reduce",
@@ -77,10 +78,8 @@ def kernel_shape(parts: tuple[Op, ...], arithmetic: str | None) -> KernelShape |
         return _gemm(parts, arithmetic)
     if first.kind is Kind.ATTENTION and len(first.operands) == 4:
         return _attention(first)
-    if first.kind is Kind.GATED_DELTA_RULE:
-        return _gated_delta_rule(first, arithmetic)
-    if first.kind is Kind.TOP_K:
-        return _top_k(first)
+    if len(parts) == 1 and first.kind in OF_THEIR_OWN:
+        return OF_THEIR_OWN[first.kind](first, arithmetic)
     if all(op.kind in PASSES for op in parts):
         kind = Kind.NORM if any(op.kind is Kind.NORM for op in parts) else parts[-1].kind
         moved = total(tensor.elements for op in parts for tensor in op.tensors)
@@ -215,6 +214,11 @@ def _mla(op: Op) -> KernelShape | None:
         sizes = {**_per_token(batch, queries, op.mask), "heads": heads}
     ranks = {"latent": latent, "rope": as_size(width) + -1 * latent}
     numbers = {name: as_size(size) for name, size in sizes.items()} | ranks
+    if width == op.writes[0].shape[-1]:  # one vector is key and value
+        sizes = {**_per_token(batch, queries, op.mask), "q_len": queries}
+        numbers = {name: as_size(size) for name, size in sizes.items()}
+        texts = {**_cached(query, latents), "causal": 0.0}  # entries may be fewer than queries
+        return KernelShape("sparse_attention", texts, numbers | {"heads": as_size(heads)} | ranks)
     return KernelShape("mla_decode", _cached(query, latents), numbers)
 
 
@@ -223,7 +227,7 @@ def _cached(query: Tensor, cache: Tensor) -> dict[str, str | float]:
     dtype = query.format.name if query.format.name in FORMATS else query.format.arithmetic
     if cache.format.name == query.format.name:
         return {"dtype": dtype}
-    return {"dtype": dtype, "kv_dtype": "fp8" if cache.format.bits <= 9 else dtype, "kv_bytes": cache.format.bytes}
+    return {"dtype": dtype, "kv_dtype": "fp8" if cache.format.bits < 10 else dtype, "kv_bytes": cache.format.bytes}
 
 
 def _experts(gemms: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
@@ -249,19 +253,75 @@ def _experts(gemms: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
     return KernelShape("moe", texts, {name: as_size(size) for name, size in sizes.items()})
 
 
-def _gated_delta_rule(op: Op, arithmetic: str | None) -> KernelShape | None:
-    """The recurrence of the gated delta rule; the engine selects the kernel variant."""
+def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape | None:
+    """The recurrence of a delta rule; the engine selects the kernel variant."""
     if arithmetic is None:
         return None
     batch, queries, heads, values = op.writes[0].shape
-    state = next(tensor for tensor in op.reads if tensor.role is Role.STATE)
+    state = _state(op)
     *_, width = op.reads[0].shape  # queries and keys of all key heads, and values, concatenated
     key_dim = state.shape[2]
     assert isinstance(key_dim, int)
     key_heads = (as_size(width) + -1 * product((heads, values))) / (2 * key_dim)
     sizes: dict[str, Dim] = {"batch": batch, "q_len": queries, "heads": heads, "value_dim": values}
     sizes |= {"key_dim": key_dim, "key_heads": key_heads}
-    return KernelShape("gated_delta_rule", {"dtype": arithmetic}, {name: as_size(size) for name, size in sizes.items()})
+    return KernelShape(op.kind.value, {"dtype": arithmetic}, {name: as_size(size) for name, size in sizes.items()})
+
+
+def _state(op: Op) -> Tensor:
+    return next(tensor for tensor in op.reads if tensor.role is Role.STATE)
+
+
+def _mamba2(op: Op, arithmetic: str | None) -> KernelShape | None:
+    """The scan of Mamba-2, with chunks of the kernel's own."""
+    if arithmetic is None:
+        return None
+    batch, queries, inner = op.writes[0].shape
+    _, heads, head_dim, state = _state(op).shape
+    *_, width = op.reads[0].shape  # channels, and B and C of all groups
+    groups = (as_size(width) + -1 * as_size(inner)) / (2.0 * _whole(state))
+    sizes: dict[str, Dim] = {"batch": batch, "q_len": queries, "heads": heads, "head_dim": head_dim, "state": state}
+    sizes |= {"groups": groups, "chunk": CHUNK}
+    return KernelShape("mamba2", {"dtype": arithmetic}, {name: as_size(size) for name, size in sizes.items()})
+
+
+CHUNK = 128
+"""Tokens of a chunk of Mamba-2's kernels in engines (chunk_size of Nemotron-H's files)."""
+
+
+def _whole(dim: Dim) -> int:
+    assert isinstance(dim, int)
+    return dim
+
+
+def _convolution(op: Op, _: str | None) -> KernelShape:
+    """A causal convolution, whose state is the tokens before."""
+    batch, queries, channels = op.writes[0].shape
+    sizes = {"batch": batch, "q_len": queries, "channels": channels, "taps": _whole(_state(op).shape[-1]) + 1}
+    return KernelShape("convolution", {}, {name: as_size(size) for name, size in sizes.items()})
+
+
+def _hyper_connection(op: Op, _: str | None) -> KernelShape | None:
+    """Hyper-connections before and after a sub-layer; the one at the end of a model has no row."""
+    variant = op.name.rpartition("_")[2]
+    if variant not in (PRE, POST):
+        return None
+    stream = op.reads[0] if variant == PRE else op.writes[0]
+    hidden = op.writes[0].width if variant == PRE else op.reads[1].width
+    sizes: dict[str, Dim] = {"tokens": product(stream.shape[:-1]), "hidden": hidden}
+    sizes["streams"] = int(stream.width) // int(hidden)
+    return KernelShape("hyper_connection", {"variant": variant}, {name: as_size(size) for name, size in sizes.items()})
+
+
+def _index_scores(op: Op, arithmetic: str | None) -> KernelShape | None:
+    """The scores of an indexer, of every token's own keys."""
+    query = op.operands[0]
+    if op.mask is None or arithmetic is None:
+        return None
+    batch, queries, heads, width = query.shape
+    sizes = {**_per_token(batch, queries, op.mask), "heads": heads, "head_dim": width, "queries": queries}
+    texts = {"dtype": query.format.arithmetic}
+    return KernelShape("index_scores", texts, {name: as_size(size) for name, size in sizes.items()})
 
 
 def _per_token(batch: Dim, queries: Dim, mask: AttentionMask) -> dict[str, Dim]:
@@ -269,13 +329,23 @@ def _per_token(batch: Dim, queries: Dim, mask: AttentionMask) -> dict[str, Dim]:
     return {"batch": product((batch, queries)), "q_len": 1, "pairs": product((batch, mask.pairs))}
 
 
-def _top_k(op: Op) -> KernelShape | None:
-    """The top-k selection among every token's visible keys."""
-    if op.mask is None:
-        return None
-    batch, queries, picked = op.writes[0].shape
-    sizes = {**_per_token(batch, queries, op.mask), "top_k": picked}
+def _top_k(op: Op, _: str | None) -> KernelShape:
+    """The top-k selection among every token's visible scores, one FLOP each."""
+    *rows, picked = op.writes[0].shape
+    sizes: dict[str, Dim] = {"batch": product(tuple(rows)), "q_len": 1, "pairs": op.vector_flops, "top_k": picked}
     return KernelShape("top_k", {}, {name: as_size(size) for name, size in sizes.items()})
+
+
+OF_THEIR_OWN: Mapping[Kind, Callable[[Op, str | None], KernelShape | None]] = {
+    Kind.GATED_DELTA_RULE: _delta_rule,
+    Kind.KIMI_DELTA: _delta_rule,
+    Kind.MAMBA2: _mamba2,
+    Kind.CONVOLUTION: _convolution,
+    Kind.HYPER_CONNECTION: _hyper_connection,
+    Kind.INDEX: _index_scores,
+    Kind.TOP_K: _top_k,
+}
+"""Kinds of operators that are kernels by themselves."""
 
 
 def _collective(op: Op) -> KernelShape:

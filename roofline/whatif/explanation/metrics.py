@@ -15,12 +15,12 @@ from roofline.scenario import cost, energy
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.breakdown import decode_breakdown, mean_contexts, mean_step, prefill_breakdown, steps
 from roofline.scenario.generation import WEIGHTS
-from roofline.scenario.memory import SAMPLER_BYTES, memory_reserve, sampler_bytes
+from roofline.scenario.memory import memory_reserve, sampler_bytes
 from roofline.scenario.phase import Phase
 from roofline.scenario.schedule import Pass, overlaps
 from roofline.timing.intervals import Reading
 from roofline.timing.launches import Kernel
-from roofline.timing.passes import Detail, Timing
+from roofline.timing.passes import OVERLAPPED, Detail, Timing
 from roofline.whatif.explanation.lines import Line, Margin, line, shown, total
 
 Found = tuple[list[Line], Margin | None, str]
@@ -101,11 +101,12 @@ def _pass_terms(phase: Phase, run: Pass, kernels: float, number: float) -> tuple
 
 
 def _overlap_line(times: Timing, counted: Sequence[tuple[float, float]], kernels: Line, label: str) -> Line:
-    """The longer of all-to-alls and other kernels, with two-batch overlap."""
+    """The kernels less what two-batch overlap saves of the shorter of all-to-alls and all else."""
     sent = [part for row, part in enumerate(counted) if row in times.overlappable]
     all_to_alls = " + ".join(f"{shown(count)}*{shown(time)}" for count, time in sent)
     rest = f"{shown(kernels.value)} - ({all_to_alls})"
-    return line(label, "max(all-to-alls, kernels - all-to-alls)", f"max({all_to_alls}, {rest})")
+    saved = f"{shown(OVERLAPPED)} * min({all_to_alls}, {rest})"
+    return line(label, "kernels - saved x min(all-to-alls, kernels - all-to-alls)", f"{shown(kernels.value)} - {saved}")
 
 
 def _shared_experts_line(times: Timing, detail: Detail, point: int, kernels: Line, label: str) -> Line:
@@ -221,7 +222,7 @@ def _activations(analysis: Analysis, peak: float) -> Line:
     """The activation peak, which is that of the operators or of the sampler that the engine profiles."""
     model, reserve = analysis.scenario.model, memory_reserve(analysis.scenario)
     if peak == sampler_bytes(model, reserve):
-        numbers = f"{reserve.sequences} * {model.vocabulary} * {shown(SAMPLER_BYTES)}"
+        numbers = f"{reserve.sequences} * {model.vocabulary} * {shown(reserve.sampled)}"
         return line("activations", "profiled sampling: sequences x vocabulary x bytes per logit", numbers, "B")
     meaning = "live at once, maximum over the operators of all passes, whose tokens the engine limits"
     return Line("activations", meaning, shown(peak), peak, "B")

@@ -127,8 +127,9 @@ def _roofs(op: OpFigures, run: Pass, index: int) -> list[Line]:
     hardware = run.placement.hardware
     rows = [plain(row) for row in run.placement.coefficients[:TIMES, index] @ run.placement.values(run.step)]
     lines = []
-    if op.arithmetic is not None:
-        flops, peak = plain(op.op.matrix_flops.evaluate(op.extents)), hardware.matrix_peak(op.arithmetic)
+    peak = run.placement.roofs[index]
+    if op.arithmetic is not None and peak is not None:
+        flops = plain(op.op.matrix_flops.evaluate(op.extents))
         formula = f"matrix FLOP / peak in {op.arithmetic}"
         lines.append(line("matrix", formula, f"{shown(flops)} / {shown(peak)}"))
     if hardware.vector_peak:

@@ -13,6 +13,7 @@ from roofline.whatif.solve.device import min_bandwidth, min_memory, min_peak
 from roofline.whatif.solve.drafts import max_draft
 from roofline.whatif.solve.formats import max_bits, min_bits
 from roofline.whatif.solve.load import LoadAnswer, max_concurrency, max_rate
+from roofline.whatif.solve.sessions import SessionsAnswer, max_sessions
 from roofline.whatif.solve.targets import Answer, Check, Figures, TargetOptions, Targets, Verdict
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Crossovers",
     "Figures",
     "LoadAnswer",
+    "SessionsAnswer",
     "TargetOptions",
     "Targets",
     "Verdict",
@@ -34,6 +36,7 @@ __all__ = [
     "max_context",
     "max_draft",
     "max_rate",
+    "max_sessions",
     "min_bandwidth",
     "min_bits",
     "min_gpus",

@@ -5,6 +5,7 @@ TTFT and TPOT are those of `roofline.serving`: with waiting, and prompts between
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from msgspec import Struct
 
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
+from roofline.core.search import bracket_root
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Deployment, deployment_of, outcomes_at, pools_of
 from roofline.serving.load import Arrivals, Load, served_scenario
@@ -25,10 +27,13 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 POINTS, PARTS, ROUNDS = 9, 3, 5
-"""Values that are tried, of requests in flight in parts up to the first that misses, and refinements before it."""
+"""Requests in flight that are tried, in parts up to the first that misses, and refinements before it."""
 
-LEAST = 1e-3
-"""The smallest rate that is tried, over the largest sustainable one."""
+LEAST, BEYOND, CLOSE = 1e-3, 1.01, 1e-4
+"""The smallest and the largest rate that are tried, over the largest sustainable one, and how close to it it is found.
+
+Latencies grow without bound towards the largest sustainable rate.
+"""
 
 READINGS = ("low", "mid", "high")
 
@@ -106,12 +111,17 @@ def missed(outcome: Outcome, load: Load, targets: Targets, statistic: str = "p95
     waits = load.arrivals is Arrivals.CLOSED and targets.ttft is None and outcome.queued >= 1
     if not outcome.stable or waits:
         return ("saturation",)
-    over = (name for name in ("ttft", "tpot") if getattr(targets, name) is not None)
-    return tuple(
-        name
-        for name in over
-        if getattr(getattr(getattr(outcome, name), statistic), targets.at) > getattr(targets, name)
-    )
+    return tuple(name for name, used in _used(outcome, targets, statistic).items() if used > 1)
+
+
+def _used(outcome: Outcome, targets: Targets, statistic: str) -> dict[str, float]:
+    """TTFT and TPOT over their targets."""
+    limits = {"ttft": targets.ttft, "tpot": targets.tpot}
+    return {
+        name: getattr(getattr(getattr(outcome, name), statistic), targets.at) / limit
+        for name, limit in limits.items()
+        if limit is not None
+    }
 
 
 def saturated_at(deployment: Deployment, load: Load) -> float:
@@ -126,17 +136,18 @@ def saturated_at(deployment: Deployment, load: Load) -> float:
 def largest(
     deployment: Deployment, load: Load, targets: Targets, statistic: str = "p95"
 ) -> tuple[float, Outcome | None, Outcome]:
-    """The largest rate or concurrency within targets, 0 if there is none, its outcome, and the next value's.
+    """The largest rate or concurrency within targets, 0 if there is none, its outcome, and the next value's."""
+    if load.arrivals is Arrivals.CLOSED:
+        return _most_users(deployment, load, targets, statistic)
+    return _largest_rate(deployment, load, targets, statistic)
 
-    It is the last of a growing series of values before the first that misses a target, refined.
-    """
-    whole = load.arrivals is Arrivals.CLOSED
-    if whole:
-        values = np.unique(np.geomspace(1, MAX_USERS, POINTS).round())
-    else:
-        most = saturated_at(deployment, load)
-        values = np.geomspace(LEAST * most, 1.01 * most, POINTS)
-    value, best, neighbour, parts = 0.0, None, None, PARTS if whole else 1
+
+def _most_users(
+    deployment: Deployment, load: Load, targets: Targets, statistic: str
+) -> tuple[float, Outcome | None, Outcome]:
+    """The last of a growing series of requests in flight before the first that misses a target, refined."""
+    values = np.unique(np.geomspace(1, MAX_USERS, POINTS).round())
+    value, best, neighbour, parts = 0.0, None, None, PARTS
     for _ in range(ROUNDS):
         for part in np.array_split(values, parts):
             outcomes = outcomes_at(deployment, load, part)
@@ -149,10 +160,32 @@ def largest(
                 break
         if best is None or neighbour is None:
             break
-        values, parts = np.linspace(value, next_value, POINTS)[1:-1], 1
-        if whole:
-            values = np.unique(values.round())
-            values = values[(values > value) & (values < next_value)]
+        values, parts = np.unique(np.linspace(value, next_value, POINTS).round()), 1
+        values = values[(values > value) & (values < next_value)]
         if not values.size:
             break
     return value, best, neighbour or outcomes[-1]
+
+
+def _largest_rate(
+    deployment: Deployment, load: Load, targets: Targets, statistic: str
+) -> tuple[float, Outcome | None, Outcome]:
+    """The largest rate, to within CLOSE, at which no time exceeds its target: times rise with the rate."""
+    most = saturated_at(deployment, load)
+    low, high = LEAST * most, (1 - CLOSE) * most
+    tried: dict[float, Outcome] = {}
+
+    def excess(rate: float) -> float:
+        """The logarithm of the times over their targets."""
+        (tried[rate],) = outcomes_at(deployment, load, [rate])
+        over = max(_used(tried[rate], targets, statistic).values(), default=0.0)
+        return math.log(over) if over > 0 else -math.inf
+
+    above = excess(high)
+    if above <= 0:
+        return high, tried[high], outcomes_at(deployment, load, [BEYOND * most])[0]
+    below = excess(low)
+    if below > 0:
+        return 0.0, None, tried[low]
+    met, over = bracket_root(excess, low, high, below, above, relative=CLOSE)
+    return met, tried[met], tried[over]

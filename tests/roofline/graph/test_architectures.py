@@ -165,18 +165,18 @@ KV_BYTES = {
     "rwkv-7-2.9b": 0,
     "retnet-6.7b": 0,
 }
-# fp32: matrices of state, and convolutions' last kernel - 1 inputs or the shifted token.
+# fp32: matrices of state, and the shifted token; 16 bits: convolutions' last kernel - 1 inputs.
 STATE_BYTES = {
-    "mamba-2.8b": 4 * 64 * 5120 * (16 + 3),
-    "mamba2-2.7b": 4 * 64 * (5120 * 128 + (5120 + 2 * 128) * 3),
-    "mamba-codestral-7b": 4 * 64 * (8192 * 128 + (8192 + 2 * 8 * 128) * 3),
+    "mamba-2.8b": 64 * 5120 * (4 * 16 + 2 * 3),
+    "mamba2-2.7b": 64 * (4 * 5120 * 128 + 2 * (5120 + 2 * 128) * 3),
+    "mamba-codestral-7b": 64 * (4 * 8192 * 128 + 2 * (8192 + 2 * 8 * 128) * 3),
     "rwkv-4-14b": 4 * 40 * 5 * 5120,
     "rwkv-6-7b": 4 * 32 * (2 * 4096 + 64 * 64 * 64),
     "rwkv-7-2.9b": 4 * 32 * 66 * 2560,
     "retnet-6.7b": 4 * 32 * 512 * 4096,
-    "jamba-v0.1": 4 * 28 * 8192 * (16 + 3),
-    "qwen3-next-80b-a3b": 4 * 36 * (32 * 128 * 128 + (2 * 16 * 128 + 32 * 128) * 3),
-    "nemotron-h-8b": 4 * 24 * (8192 * 128 + (8192 + 2 * 8 * 128) * 3),
+    "jamba-v0.1": 28 * 8192 * (4 * 16 + 2 * 3),
+    "qwen3-next-80b-a3b": 36 * (4 * 32 * 128 * 128 + 2 * (2 * 16 * 128 + 32 * 128) * 3),
+    "nemotron-h-8b": 24 * (4 * 8192 * 128 + 2 * (8192 + 2 * 8 * 128) * 3),
     "llama-2-7b": 0,
 }
 
@@ -471,7 +471,8 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
         ("mimo-v2-flash", {"moe_layer_freq": [1]}, "moe_layer_freq"),
         ("mimo-v2-flash", {"n_shared_experts": 1}, "n_shared_experts"),
         ("step-3.5-flash", {"use_rope_layers": [True, False]}, "use_rope_layers"),
-        ("step-3.5-flash", {"model_type": "deepseek_v4"}, "compressed sparse attention"),
+        ("deepseek-v4-pro", {"compress_ratios": [4, 8] * 31}, "compress_ratios"),
+        ("deepseek-v4-pro", {"mlp_layer_types": ["moe"]}, "mlp_layer_types"),
         ("bert-base", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ("longformer-base-4096", {"attention_window": [256] * 6 + [512] * 6}, "attention_window"),
         ("t5-base", {"feed_forward_proj": "sparse-gelu"}, "feed_forward_proj"),

@@ -32,6 +32,7 @@ from roofline.graph.parallel import (
     Parallelism,
     bus_factor,
     imbalance,
+    rank_model,
     stages,
 )
 from roofline.scenario.settings import Host, Settings
@@ -350,9 +351,25 @@ def test_data_parallelism_divides_the_batch() -> None:
 
 
 def test_skew_increases_the_imbalance() -> None:
-    spec = load_model("qwen3-30b-a3b").experts[0]
-    assert imbalance(spec, 8, 0) == 1
-    assert 1 < imbalance(spec, 8, 0.5) < imbalance(spec, 8, 1.0) < 8
+    assert imbalance(128, 8, 8, 0) == 1
+    assert 1 < imbalance(128, 8, 8, 0.5) < imbalance(128, 8, 8, 1.0) < 8
+
+
+def test_copies_of_popular_experts_level_the_load() -> None:
+    alone = imbalance(256, 8, 32, 0.6)
+    few, many = imbalance(256, 8, 32, 0.6, 32), imbalance(256, 8, 32, 0.6, 256)
+    assert 1 <= many < few < alone
+
+
+@pytest.mark.parametrize(("degree", "slots"), [(48, 288), (72, 288), (96, 288), (144, 288), (64, 256)])
+def test_any_degree_divides_the_experts_with_some_copies(degree: int, slots: int) -> None:
+    found = rank_model(load_model("deepseek-v3"), Parallelism(expert=degree))
+    assert found.experts[0].experts == slots // degree
+
+
+def test_redundant_experts_are_stored_by_all_ranks_alike() -> None:
+    found = rank_model(load_model("deepseek-v3"), Parallelism(expert=32, redundant=32))
+    assert found.experts[0].experts == 9
 
 
 @pytest.mark.parametrize(
@@ -361,7 +378,6 @@ def test_skew_increases_the_imbalance() -> None:
         ("llama-3-8b", {"tensor": 3}, "tensor parallelism of 3 does not divide the 32 attention heads of llama-3-8b"),
         ("llama-3-8b", {"expert": 2}, "no experts"),
         ("llama-3-8b", {"pipeline": 64}, "only 32 layers"),
-        ("qwen3-30b-a3b", {"expert": 48}, "expert parallelism of 48 does not divide the 128 experts"),
         (
             "qwen3-30b-a3b",
             {"tensor": 4, "expert": 6},

@@ -57,7 +57,15 @@ def test_every_row_has_options_that_the_engine_defines(name: str) -> None:
             assert names.issuperset(key for key in keys if key.startswith("-"))
 
 
-READ_OTHERWISE = {"--quantization", "--dp-size", "--split-mode", "--attn-dp-size", "--n-cpu-moe", "--kv-bits"}
+READ_OTHERWISE = {
+    "--enable-eplb",
+    "--quantization",
+    "--dp-size",
+    "--split-mode",
+    "--attn-dp-size",
+    "--n-cpu-moe",
+    "--kv-bits",
+}
 """Options of rows that are read as another option, or have no option beside them."""
 
 

@@ -115,7 +115,7 @@ def test_latency_rises_with_the_load_and_the_slower_stage_limits_it(text) -> Non
     assert (curve.rate <= most).all()
     beyond = steady_tandem(pools, LOAD, 1.1 * most)
     assert np.isinf(beyond.ttft).all()
-    run = simulate_tandem(pools, replace(LOAD, rate=None, offline=1500))
+    run = simulate_tandem(pools, replace(LOAD, rate=None, offline=4000))
     assert run.output.size / run.duration == pytest.approx(most, rel=0.15)
 
 
@@ -195,3 +195,13 @@ def test_policies_of_a_pool() -> None:
     assert (found.prefill.scheduler.latency, found.decode.scheduler.latency) == (0.02, 0.0)
     assert (found.prefill.scheduler.stream, found.decode.scheduler.stream) == (1, 10)
     assert found.decode.received
+
+
+def test_few_requests_of_a_replica_of_prefill_with_several_ranks_wait_no_negative_time() -> None:
+    scenario = Scenario("deepseek-v2-lite", "h100-sxm", ep=4, engine="sglang")
+    load = Load(prompt=4096, generate=256, concurrency=64)
+    found = tandem_of(scenario, load, parse_pools("prefills=6,decodes=1,ep=8"))
+    alone = float(found.prefill.steps.seconds(0, 0, 4096))
+    steady = steady_tandem(found, load, [8, 64])
+    assert (steady.ttft > 0.9 * alone).all()
+    assert (steady.running <= [8, 64]).all()

@@ -20,12 +20,16 @@ SETTINGS, REQUESTS = 100, 3000
 
 LEAST = {
     (): (0.82, 0.88, 0.78),
-    ("closed",): (0.97, 0.96, 0.95),
-    ("closed", "equal outputs"): (0.94, 0.92, 0.9),
+    ("closed",): (0.97, 0.93, 0.93),
+    ("closed", "equal outputs"): (0.94, 0.84, 0.84),
     ("open",): (0.7, 0.8, 0.6),
     ("open", "plain", "light"): (0.88, 0.9, 0.88),
 }
-"""The least parts of classes with TPOT, TTFT and both within limits."""
+"""The least parts of classes with TPOT, TTFT and both within limits.
+
+TTFT has less of the times that do not depend on the load since these are fitted to medians: what the approximation of a
+queue errs by is a larger part of it.
+"""
 
 OUTPUTS = (64, 200, 800, "uniform:50:400", "exponential:mean=250")
 

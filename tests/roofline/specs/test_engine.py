@@ -269,7 +269,10 @@ def test_metal_adds_the_same_time_to_a_token_on_every_gpu(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("hardware", "engine"),
-    [("h100-sxm", "vllm"), ("m4-max", "llama.cpp"), ("epyc-9654", "llama.cpp"), ("tpu-v5e", "vllm"), ("t4", "vllm")],
+    [
+        *(("h100-sxm", "vllm"), ("tpu-v5e", "vllm"), ("t4", "vllm"), ("dgx-spark", "vllm")),
+        *(("m4-max", "llama.cpp"), ("epyc-9654", "llama.cpp"), ("ryzen-ai-max-395", "llama.cpp")),
+    ],
 )
 def test_default_engine(hardware: str, engine: str) -> None:
     device = load_hardware(hardware)

@@ -470,7 +470,7 @@ def test_the_suggested_file_has_the_quantization_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize("place", ["wrapper", "section"])
-def test_kimi_k25_is_its_text_decoder_in_the_formats_of_the_whole(place: str) -> None:
+def test_kimi_k25_is_kimi_k2_and_a_tower_in_the_formats_of_the_whole(place: str) -> None:
     """Kimi K2.5 to K2.7: DeepSeek-V3's layers in a wrapper with a vision tower."""
     groups = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}}
     ignored = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|down)_proj.*"]
@@ -480,10 +480,12 @@ def test_kimi_k25_is_its_text_decoder_in_the_formats_of_the_whole(place: str) ->
     (whole if place == "wrapper" else text)["quantization_config"] = section
     model = read({**whole, "vision_config": {"vt_num_hidden_layers": 27}, "tie_word_embeddings": False})
     assert (model.quantization, model.unquantized) == ("int4-g32", ("attention", "mlp"))
-    assert model.title == "own (text decoder only)"
-    assert parameters(model) == parameters(load_model("kimi-k2"))
-    weights = analyze(Scenario(model, H100)).memory.weights
+    assert model.tower is not None
+    assert parameters(model) == parameters(load_model("kimi-k2")) + parameters(model.tower)
+    weights = analyze(Scenario(model, H100)).memory.weights - 2 * parameters(model.tower)
     assert weights == pytest.approx(analyze(Scenario(load_model("kimi-k2-thinking"), H100)).memory.weights)
+    text_alone = read({**whole, "tie_word_embeddings": False})
+    assert (text_alone.title, text_alone.tower) == ("own (text decoder only)", None)
 
 
 @pytest.mark.parametrize("kind", ["deepseek_sparse_attention", "indexed_attention"])

@@ -153,6 +153,8 @@ def test_other_models_are_not_read_but_the_nearest_named(text: str, candidates: 
     [
         ("H200", "h200-sxm"),
         ("h100sxm", "h100-sxm"),
+        ("H100", "h100-sxm"),  # its usual variant
+        ("A100-80GB", "a100-sxm-80gb"),
         ("A100 80GB SXM", "a100-sxm-80gb"),
         ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"),
         ("NVIDIA H100 80GB HBM3", "h100-sxm"),  # as nvidia-smi prints it; the PCIe card has HBM2e
@@ -182,9 +184,8 @@ def test_a_title_names_its_hardware_alone(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "candidates"),
     [
-        ("H100", ["'h100-pcie' or 'h100-sxm'"]),
-        ("A100-80GB", ["'a100-pcie-80gb' or 'a100-sxm-80gb'"]),
-        ("8xH100", ["'8xh100-pcie' or '8xh100-sxm'"]),
+        ("A100", ["a100-pcie-40gb", "a100-sxm-80gb"]),
+        ("8xA100", ["'8xa100-pcie-40gb'", "'8xa100-sxm-80gb'"]),
         ("RTX 6000", ["quadro-rtx-6000", "rtx-6000-ada", "rtx-pro-6000-server"]),
         ("4060", ["rtx-4060-ti-16gb"]),  # another card
         ("4070 Ti", ["rtx-4070-ti-super"]),
@@ -228,11 +229,11 @@ def test_a_count_before_a_name_of_digits(text: str, name: str, count: int) -> No
     assert load_devices(text) == (load_hardware(name), count)
 
 
-@pytest.mark.parametrize("text", ["4xH100", "4x H100", "H100 x4"])
+@pytest.mark.parametrize("text", ["4xMI300", "4x MI300", "MI300 x4"])
 def test_the_candidates_of_a_count_are_counted(text: str) -> None:
     with pytest.raises(UnknownNameError) as refusal:
         load_devices(text)
-    assert set(refusal.value.candidates) == {"4xh100-pcie", "4xh100-sxm"}
+    assert set(refusal.value.candidates) == {"4xmi300a", "4xmi300x"}
 
 
 @given(st.sampled_from(list_models()), st.sampled_from(["-", ":", " "]), st.booleans())

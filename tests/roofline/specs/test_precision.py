@@ -194,3 +194,16 @@ def test_mxfp4_of_a_model_with_experts_keeps_attention() -> None:
     model, h100 = load_model("gpt-oss-20b"), load_hardware("h100-sxm")
     asked = analyze(Scenario(model, h100, precision=parse_precision("bf16", "mxfp4")))
     assert asked.memory == analyze(Scenario(model, h100)).memory
+
+
+@pytest.mark.parametrize(
+    ("hardware", "model", "precision", "prompt", "measured"),
+    [
+        ("rtx-4090", "llama-3-8b", parse_precision("bf16", "awq"), 4096, 0.275),  # TinyChat, FP16 with sums in FP16
+        ("gb300", "deepseek-r1", parse_precision("bf16", "nvfp4", kv="fp8"), 131072, 15.2 * 4),  # 4 stages of SGLang
+    ],
+)
+def test_published_prefills_are_no_faster_than_the_bound(hardware, model, precision, prompt, measured) -> None:
+    """TinyChat 2.0 (mit-han-lab/llm-awq); LMSYS on GB300, 2026-02: attention over an FP8 cache multiplies in FP8."""
+    scenario = Scenario(load_model(model), load_hardware(hardware), precision=precision)
+    assert analyze(scenario.changed(prompt=prompt)).prefill.bound_time < measured

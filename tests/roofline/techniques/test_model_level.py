@@ -427,6 +427,9 @@ def test_an_adapter_adds_two_low_rank_gemms() -> None:
     before, after = plain("llama-2-7b"), applied(scenario(), "lora:rank=16")
     added = 32 * 16 * (4 * (4096 + 4096) + 3 * (4096 + 11008))
     assert after.memory.weights - before.memory.weights == pytest.approx(2 * added)
+    several = applied(scenario(), "lora:rank=16,adapters=8")
+    assert several.memory.weights - before.memory.weights == pytest.approx(8 * 2 * added)
+    assert several.decode.bytes == after.decode.bytes  # a pass reads one
     quantized = applied(scenario(), "qlora:rank=16")
     assert quantized.memory.weights < 0.4 * before.memory.weights
 

@@ -67,19 +67,19 @@ def test_key_heads_are_read_once() -> None:
     assert own - shared == pytest.approx(4 * 8192 * 48 * 128 / H200.memory_bandwidth, rel=1e-6)
 
 
-def test_decode_is_unmeasured() -> None:
+def test_decode_updates_states() -> None:
     answer = analyze(Scenario(load_model("qwen3.5-27b"), H200, batch=4, prompt=8192, engine="sglang"))
     assert answer.decode is not None
-    for phase, basis in ((answer.prefill, "family"), (answer.decode, "bound")):
+    for phase, basis in ((answer.prefill, "family"), (answer.decode, "calibrated")):
         found = next(
             expected
             for op, expected in zip(phase.ops, phase.expected_ops, strict=True)
             if op.name == "gated_delta_rule"
         )
         assert found.basis == basis
-    # The state of all sequences, read and written in 32 bits at 0.8 of the bandwidth, after a launch of 2 us.
+    # The state of all sequences, read and written in 32 bits at 0.9 of the bandwidth, after a launch.
     states = 2 * 4 * 48 * 128 * 128 * 4 / H200.memory_bandwidth
-    assert float(found.time.mid) == pytest.approx(2e-6 + states / 0.8, rel=0.1)
+    assert float(found.time.mid) == pytest.approx(2.3e-6 + states / 0.9, rel=0.2)
 
 
 # Published times in us, of single rows: benchmark_results_H200.txt, _GB200.txt and _pro6000.txt of QwenLM/FlashQLA

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
+from roofline.specs.engine import Engine, load_engine
 from roofline.timing.calibration import Calibration, Fit
 from roofline.timing.kernels import kernel_time
 from roofline.timing.kernels.moe import PARAMETERS
@@ -70,3 +72,42 @@ def test_kernels_that_benchmarks_call_by_name_are_those_of_versions_that_run_the
     kernels = [found for run in phase.passes for found in phase.timed(run).kernels if "moe" in found.matches]
     assert {found.matches["moe"].fit.format for found in kernels} == {format}
     assert {"tiles" in found.shape.texts for found in kernels if found.shape} == {format == "bf16_triton"}
+
+
+MARLIN = replace(load_engine("vllm"), expert_kernels={"w4a16_mxfp4": "w4a16_mxfp4"})
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engine", "parallel", "format"),
+    [
+        ("h100-sxm", load_engine("vllm@0.11.0"), Parallelism(), "w4a16_mxfp4"),  # Marlin's: its wheels lack Triton's
+        ("h100-sxm", load_engine("vllm@0.11.2"), Parallelism(), "w4a16_mxfp4_triton"),
+        ("h100-sxm", load_engine("vllm"), Parallelism(tensor=4, expert=4), "w4a16_mxfp4_triton_ep"),
+        ("h100-sxm", MARLIN, Parallelism(), "w4a16_mxfp4"),
+        ("h200-sxm", load_engine("tensorrt-llm"), Parallelism(), "w4a16_mxfp4_triton"),
+        ("l40s", load_engine("vllm"), Parallelism(tensor=4), "w4a16_mxfp4"),
+        ("b200-sxm", load_engine("vllm"), Parallelism(), "w4a16_mxfp4_trtllm"),
+        ("b200-sxm", load_engine("sglang"), Parallelism(), "w4a8_mxfp4_mxfp8"),
+        ("b200-sxm", load_engine("tensorrt-llm"), Parallelism(), "w4a8_mxfp4_mxfp8"),
+        ("rtx-pro-6000-server", load_engine("sglang"), Parallelism(), "w4a16_mxfp4"),
+    ],
+)
+def test_mxfp4_experts_run_the_kernel_of_the_engine_on_the_gpu(
+    hardware: str, engine: Engine, parallel: Parallelism, format: str
+) -> None:
+    """The order of backends in vLLM's oracle/mxfp4.py and its tables; the other engines' documents of gpt-oss."""
+    settings = Settings(parallel=parallel)
+    scenario = Scenario(load_model("gpt-oss-120b"), load_hardware(hardware), settings=settings, engine=engine)
+    phase = analyze(scenario).decode
+    kernels = [found for run in phase.passes for found in phase.timed(run).kernels if "moe" in found.matches]
+    assert {found.matches["moe"].fit.format for found in kernels} == {format}
+
+
+def test_experts_of_one_token_are_matrices_times_vectors_in_llama_cpp() -> None:
+    """Tiles of 16 tokens would multiply 15 rows of zeros: on Apple's matrix units twice as long as the memory takes."""
+    columns = {"dtype": "int8_wo", "tokens": np.array([1.0, 4096.0]), "hidden": 2048.0, "intermediate": 768.0}
+    columns |= {"top_k": 8.0, "experts": 128.0, "arithmetic": "fp16"}
+    apple = load_hardware("m2-ultra")
+    best, vectors = (kernel_time("moe", {**columns, "tiles": kind}, apple, DEFAULTS) for kind in (0.0, 3.0))
+    assert vectors[0] < 0.8 * best[0]
+    assert vectors[1] == pytest.approx(best[1])

@@ -294,6 +294,7 @@ PROMPTS = np.unique([*range(1, 530), *range(600, 4200, 37), 768, 769, 1023, 1024
 @example("qwen2.5-0.5b", "epyc-9654", "llama.cpp", "q8_0", 2, 0)  # tiles of CPUs
 @example("qwen2-7b", "a100-pcie-80gb", "lmdeploy", "bf16", 2, 0)  # splits of keys
 @example("qwen3.5-27b", "xeon-6980p", "sglang", "fp8", 3, 0)  # threads of elementwise kernels
+@example("gemma-2-9b", "a10", "vllm", "bf16", 2, 5000)  # one token after a prefix, under a window
 @given(
     st.sampled_from(list_models()),
     st.sampled_from(list_hardware()),
@@ -314,4 +315,7 @@ def test_longer_prompts_are_never_expected_faster(
     times = resolve(phase.timed(run).deferred(step, "prefill")).mid
     # Prompts that a chunk of attention divides are taken as pieces of their mean length: a little less than the pieces.
     divided = prefix > 0 and model.startswith("llama-4")
-    assert (np.diff(times) >= (-2e-3 if divided else -1e-9) * times[:-1]).all()
+    least = np.full(times.size - 1, -2e-3 if divided else -1e-9)
+    # After a prefix, one token runs the kernel of decode, which reads the keys of a window for each query head.
+    least[0] = min(least[0], -1e-3 if prefix > 0 else 0.0)
+    assert (np.diff(times) >= least * times[:-1]).all()

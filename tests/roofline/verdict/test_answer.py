@@ -96,7 +96,23 @@ def test_a_missed_target_says_by_how_much_and_what_meets_it() -> None:
 def test_a_long_prompt_is_limited_by_prompts_and_a_short_one_by_weights() -> None:
     assert answer("llama-3.1-8b", "l40s", users=32, prompt=8000, generate=50).limit.part is Part.PROMPTS
     assert answer("llama-3.1-8b", "l40s").limit.part is Part.WEIGHTS
-    assert answer("llama-3.1-8b", "8xl40s", users=500).limit.roof == "the links"  # prompts over PCIe
+    assert answer("llama-3.1-8b", "8xl40s", users=500, tp=8).limit.roof == "the links"  # prompts over PCIe
+
+
+def test_the_layout_of_several_users_is_the_fastest_that_fits() -> None:
+    """Cards that PCIe joins serve a small model as replicas; one user has the latency of all devices."""
+    found = answer("llama-3.1-8b", "8xl40s", users=500)
+    rate = found.outcome.output_tokens_per_second
+    assert found.scenario.settings.parallel.data > 1
+    assert rate > 2 * answer("llama-3.1-8b", "8xl40s", users=500, tp=8).outcome.output_tokens_per_second
+    assert answer("llama-3.1-8b", "8xl40s").scenario.settings.parallel.tensor == 8
+
+
+def test_an_engine_that_is_not_known_to_run_it_is_not_chosen() -> None:
+    """gpt-oss-120b on Strix Halo: llama.cpp at about 50 tokens/s, vLLM at 7.5 (vllm-project/vllm, issue 34578)."""
+    found = answer("gpt-oss-120b", "ryzen-ai-max-395")
+    assert found.scenario.profile.name == "llama.cpp"
+    assert found.analysis.expected.tpot.low < 1 / 50 < found.analysis.expected.tpot.high
 
 
 def test_what_is_no_question_is_refused() -> None:
@@ -113,3 +129,23 @@ def test_the_command_starts_the_engine_that_was_chosen() -> None:
     assert command == "vllm serve meta-llama/Llama-3.3-70B-Instruct --tensor-parallel-size 8"
     two = answer("llama-3.3-70b", "2x4090", engine="llama.cpp")
     assert "--ctx-size 4096 " in run_command(two.scenario, 4096)
+
+
+def test_a_release_in_few_bits_is_run_as_it_is() -> None:
+    """Not in a format of a few bits more, which would be quantized anew; the command names the repository as it is."""
+    found = answer("gpt-oss-120b", "b300-sxm")
+    assert str(found).splitlines()[1] == "Chosen: mxfp4 as released"
+    assert found.command == "vllm serve openai/gpt-oss-120b"
+    assert answer("kimi-k2.6", "8xb200-sxm").command.startswith("vllm serve moonshotai/Kimi-K2.6 ")
+
+
+def test_servers_of_one_computer_are_answered() -> None:
+    small = answer("llama-3.1-8b", "m4-max", engine="mlx")
+    assert str(small).splitlines()[0].startswith("Yes: llama-3.1-8b runs on m4-max, fp16 on mlx")
+    assert small.command.startswith("mlx_lm.server")
+    large = answer("llama-3.3-70b", "m4-max-64gb", engine="mlx")
+    assert large.scenario.given("quant") in ("int8", "int4")
+    assert large.command.startswith("mlx_lm.server")
+    assert answer("llama-3.1-8b", "m4-max", engine="ollama").command.startswith("OLLAMA_")
+    with pytest.raises(RooflineError, match="MLX does not run on NVIDIA's devices"):
+        answer("llama-3.1-8b", "h100-sxm", engine="mlx")

@@ -8,7 +8,7 @@ from typing import Any
 from roofline.core.units import seconds
 from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import finite
-from roofline.whatif.verdict import Verdict
+from roofline.whatif.odds import Odds
 
 RATIOS: Mapping[str, str] = {
     "throughput": "{ratio} times the tokens/s a device of {second}",
@@ -21,7 +21,7 @@ RATIOS: Mapping[str, str] = {
 """What it means that the first is better, by objective or metric."""
 
 
-def verdict_document(found: Verdict) -> dict[str, Any]:
+def odds_document(found: Odds) -> dict[str, Any]:
     """The JSON document of a verdict: the gain with its 80% interval, and the probability that it is one."""
     return {
         "gain": finite(interval(found.gain)),

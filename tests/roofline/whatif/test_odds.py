@@ -8,7 +8,7 @@ import pytest
 
 from roofline import Scenario, analyze
 from roofline.whatif.gain import gain
-from roofline.whatif.verdict import DOUBTS, flip_batch, of_ratio, verdict
+from roofline.whatif.odds import DOUBTS, flip_batch, odds, of_ratio
 
 LLAMA = Scenario("llama-3.1-8b", "h100-sxm", batch=8)
 
@@ -24,11 +24,11 @@ def test_a_gain_of_one_is_open_and_one_beyond_p90_is_sure() -> None:
 
 def test_a_verdict_without_doubts_is_that_of_the_gain() -> None:
     fast, slow = (analyze(LLAMA.with_(quant=name)) for name in ("fp8", None))
-    found, expected = verdict(fast, slow), gain(slow, fast)
+    found, expected = odds(fast, slow), gain(slow, fast)
     assert found.doubts == ()
     assert found.gain == pytest.approx(tuple(expected))
     assert found.confidence == "sure"
-    assert verdict(slow, fast).probability == pytest.approx(1 - found.probability)
+    assert odds(slow, fast).probability == pytest.approx(1 - found.probability)
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_a_verdict_without_doubts_is_that_of_the_gain() -> None:
 )
 def test_what_is_hardly_measured_hedges(changes: dict[str, object], doubt: str) -> None:
     plain, changed = analyze(LLAMA), analyze(LLAMA.with_(**changes))  # type: ignore[arg-type]
-    found = verdict(changed, plain)
+    found = odds(changed, plain)
     assert doubt in found.doubts
     narrow = gain(plain, changed)
     assert found.gain.high / found.gain.mid > narrow.high / narrow.mid
-    assert verdict(changed, changed).doubts == ()
+    assert odds(changed, changed).doubts == ()
 
 
 def test_every_doubt_has_an_error_and_a_source() -> None:

@@ -1,4 +1,4 @@
-"""Verdicts: how surely one scenario is better than another, from their intervals and what they do not share.
+"""Odds: how surely one scenario is better than another, from their intervals and what they do not share.
 
 The logarithm of a gain (`roofline.whatif.gain`) is normal, with the 80% interval of the correlated errors of kernels.
 Beyond kernels, predictions err in classes: a pipeline, a network or a draft is modelled with few measurements. Two
@@ -71,7 +71,7 @@ DOUBTS = (
 """What is known to err; in the order in which it is told."""
 
 
-class Verdict(Struct, frozen=True):
+class Odds(Struct, frozen=True):
     """One scenario against another: `gain` is how many times better the first is, `probability` that it is at all.
 
     `doubts` are the names of the parts that widen the interval of the gain.
@@ -92,10 +92,10 @@ def doubts(one: Scenario, other: Scenario) -> Iterator[Doubt]:
     return (doubt for doubt in DOUBTS if doubt.part(one) != doubt.part(other))
 
 
-def verdict(
+def odds(
     better: Analysis, other: Analysis, metric: Timed = "total", ratio: float | None = None, extra: float = 0.0
-) -> Verdict:
-    """The verdict on two analyses of a single workload; raises RooflineError as expected times do.
+) -> Odds:
+    """The odds of two analyses of a single workload; raises RooflineError as expected times do.
 
     `ratio` is how many times better the first is where that is not the gain of `metric`: under load, or of costs.
     `extra` is a further error that they do not share, as a fraction.
@@ -105,20 +105,20 @@ def verdict(
     return widened(middle, found.high / found.mid, other.scenario, better.scenario, extra)
 
 
-def widened(ratio: float, spread: float, one: Scenario, other: Scenario, extra: float = 0.0) -> Verdict:
-    """The verdict on a ratio whose p90 is `spread` times its p50, with the errors that two scenarios do not share."""
+def widened(ratio: float, spread: float, one: Scenario, other: Scenario, extra: float = 0.0) -> Odds:
+    """The odds of a ratio whose p90 is `spread` times its p50, with the errors that two scenarios do not share."""
     known = list(doubts(one, other))
     errors = (*(doubt.error for doubt in known), extra)
     square = (math.log(spread) / P90) ** 2 + sum((math.log1p(error) / MEDIAN) ** 2 for error in errors)
     return of_ratio(ratio, math.sqrt(square), tuple(doubt.name for doubt in known))
 
 
-def of_ratio(ratio: float, deviation: float, names: tuple[str, ...] = ()) -> Verdict:
-    """The verdict on a ratio whose logarithm has a standard deviation."""
+def of_ratio(ratio: float, deviation: float, names: tuple[str, ...] = ()) -> Odds:
+    """The odds of a ratio whose logarithm has a standard deviation."""
     width = math.exp(P90 * deviation)
     sure = 0.5 if ratio == 1 else float(ratio > 1)
     probability = NORMAL.cdf(math.log(ratio) / deviation) if deviation else sure
-    return Verdict(Estimate(ratio / width, ratio, ratio * width), probability, names)
+    return Odds(Estimate(ratio / width, ratio, ratio * width), probability, names)
 
 
 BATCHES = 1024

@@ -68,15 +68,17 @@ const Draw = (() => {
   const logScale = (low, high, from, to) => (value) =>
     (high > low ? from + ((to - from) * Math.log(value / low)) / Math.log(high / low) : (from + to) / 2);
 
-  // The operators of a phase on the roofs of the hardware: { phase, ops, roofs, time, open }.
-  function roofline(parent, { phase, ops, roofs, time, height = 330, open }) {
+  // The operators of a phase on the roofs of the hardware: { phase, ops, roofs, time, open }. With `achieved` the rates at
+  // expected times stand below the attainable ones.
+  function roofline(parent, { phase, ops, roofs, time, height = 330, achieved = false, open }) {
     const { bandwidth, peaks } = roofs;
     const all = ops.filter((op) => op.flops > 0 && op.intensity > 0);
     const highest = Math.max(...peaks.map(([, peak]) => peak));
     const lowX = Math.min(0.1, ...all.map((op) => op.intensity / 2));
     const highX = Math.max((40 * highest) / bandwidth, ...all.map((op) => op.intensity * 2));
     const highY = highest * 4;
-    const lowY = Math.min(lowX * bandwidth, ...all.map((op) => op.attainable_flops_per_s / 2));
+    const reached = (op) => (achieved ? op.flops / op.expected_time_s.mid : op.attainable_flops_per_s);
+    const lowY = Math.min(lowX * bandwidth, ...all.map((op) => reached(op) / 2));
     const title = `${phase}: ${all.length} operators on the roofline of the hardware`;
     const { svg, width } = canvas(parent, title, height);
     const [left, right, top, bottom] = [52, width - 8, 22, height - 36];
@@ -92,7 +94,7 @@ const Draw = (() => {
       add(svg, "text", { x: left - 5, y: y(value) + 4, "text-anchor": "end", class: "faint" }, si(value, "", 1));
     }
     add(svg, "text", { x: (left + right) / 2, y: height - 6, "text-anchor": "middle", class: "faint" },
-      "x: arithmetic intensity (FLOP/B); y: attainable FLOP/s");
+      `x: arithmetic intensity (FLOP/B); y: ${achieved ? "achieved and attainable" : "attainable"} FLOP/s`);
     const clamp = Math.max(lowX, lowY / bandwidth);
     // Labels keep clear of the roofs: the slope in pieces, then the peaks.
     const [from, to] = [{ x: x(clamp), y: y(clamp * bandwidth) }, { x: x(highest / bandwidth), y: y(highest) }];
@@ -107,9 +109,15 @@ const Draw = (() => {
     }
     const marks = [...all].sort((a, b) => b.share - a.share);
     for (const op of marks) {
-      const [cx, cy, r] = [x(op.intensity), y(op.attainable_flops_per_s), 3 + 15 * Math.sqrt(op.share)];
+      const [cx, cy, r] = [x(op.intensity), y(reached(op)), 3 + 15 * Math.sqrt(op.share)];
+      if (achieved) {
+        const top = y(op.attainable_flops_per_s);
+        add(svg, "line", { class: "lead", x1: cx, y1: top, x2: cx, y2: cy });
+        add(svg, "circle", { class: `hollow line-${op.bound}`, cx, cy: top, r: 3 });
+      }
       const mark = add(svg, "circle", { class: `mark fill-${op.bound}`, cx, cy, r });
-      add(mark, "title", {}, `${op.name}: ${percent(op.share)} of ${phase}, ${op.bound}-bound`);
+      const part = achieved ? `, ${percent(reached(op) / op.attainable_flops_per_s)} of what is attainable` : "";
+      add(mark, "title", {}, `${op.name}: ${percent(op.share)} of ${phase}, ${op.bound}-bound${part}`);
       mark.addEventListener("click", () => open(op));
       taken.push({ x: cx - r, y: cy - r, w: 2 * r, h: 2 * r });
     }
@@ -123,7 +131,7 @@ const Draw = (() => {
     }
     const spots = [];
     for (const op of marks) {
-      const [cx, cy] = [x(op.intensity), y(op.attainable_flops_per_s)];
+      const [cx, cy] = [x(op.intensity), y(reached(op))];
       const near = spots.find((spot) => Math.hypot(spot.cx - cx, spot.cy - cy) < 9);
       if (near) near.names.push(op.name);
       else if (op.share > 0.004) spots.push({ cx, cy, share: op.share, names: [op.name] });

@@ -1,0 +1,102 @@
+"""Rows of a decision: an alternative under a load, what ranks it, and the price of an API beside them."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+from roofline.advisor.choosing.alternatives import Alternative
+from roofline.core.errors import RooflineError, quote
+from roofline.scenario.cost import MILLION
+from roofline.serving.load import Load
+from roofline.serving.money import Money
+from roofline.serving.outcome import Outcome
+
+
+class Objective(StrEnum):
+    """What ranks the alternatives."""
+
+    THROUGHPUT = "throughput"
+    LATENCY = "latency"
+    TTFT = "ttft"
+    TPOT = "tpot"
+    COST = "cost"
+
+
+class ApiPrice(Struct, frozen=True):
+    """The price of an API in USD per million tokens of prompts, of cached prefixes and of outputs."""
+
+    prompt: float
+    cached: float
+    output: float
+
+    def request(self, load: Load) -> float:
+        """USD of a mean request."""
+        prompt, output = load.means
+        parts = (self.prompt * prompt * (1 - load.hits), self.cached * prompt * load.hits, self.output * output)
+        return sum(parts) / MILLION
+
+
+def parse_api_price(text: str) -> ApiPrice:
+    """The price of `IN/OUT` or `IN/CACHED/OUT`, USD per million tokens. Raises RooflineError."""
+    try:
+        parts = [float(part) for part in text.replace("$", "").split("/")]
+        if len(parts) not in (2, 3) or not all(0 <= part < math.inf for part in parts):
+            raise ValueError
+    except ValueError:
+        raise RooflineError(
+            f"an API's price is USD per million tokens, IN/OUT or IN/CACHED/OUT, such as 0.25/1, got {quote(text)}",
+            options=["api_price"],
+        ) from None
+    return ApiPrice(parts[0], parts[-2], parts[-1])
+
+
+class Row(Struct, frozen=True, dict=True):
+    """An alternative under the load: its outcome on one of the copies, or the reason why there is none.
+
+    `unknown` is what its engine is not known to run, `missed` the limits that it exceeds, `value` of the objective
+    (smaller is better), `money` of its tokens.
+    """
+
+    alternative: Alternative
+    devices: int = 0
+    outcome: Outcome | None = None
+    reason: str = ""
+    unknown: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
+    value: float = math.inf
+    money: Money | None = None
+
+    @property
+    def label(self) -> str:
+        return self.alternative.label
+
+    @property
+    def fits(self) -> bool:
+        """Whether it runs, and fits in memory."""
+        return not self.reason
+
+    @property
+    def requests_per_second(self) -> float:
+        """Requests/s of all copies."""
+        return 0.0 if self.outcome is None else self.outcome.requests_per_second * self.alternative.copies
+
+    @property
+    def per_device(self) -> float | None:
+        """Output tokens/s of a device."""
+        return None if self.outcome is None else self.outcome.output_per_device
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        return (not self.fits, bool(self.unknown), bool(self.missed), self.value)
+
+
+class Flip(Struct, frozen=True):
+    """The load (requests in flight, or requests/s) from which on, or below which, another alternative comes first."""
+
+    load: float
+    above: bool
+    label: str

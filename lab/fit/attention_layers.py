@@ -1,0 +1,102 @@
+"""Fit the kernels of the attention and state layers of 2026, beside the other constants of the bundled calibrations.
+
+    python -m lab.fit.attention_layers FOLDER --output hwspecs/calibration --repository NAME --commit HASH --date DATE
+    python -m lab.fit.attention_layers FOLDER --score
+
+The tables (`lab.tables.attention_layers`) are fitted as a hierarchy (`lab.fit.hierarchy`); the files of `--output` keep
+what they have of other kernels. `--score` prints the errors for versions, engines and devices that were held out
+(`lab.score.held_out`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from lab.command import run_command
+from lab.fit.hierarchy import Data, Key, Node, arranged, fit_all, shelved
+from lab.score.held_out import known_engine, markdown, sampled, score, splits
+from lab.tables.attention_layers import read
+from roofline.core.documents import read_mapping
+from roofline.core.files import save_text
+from roofline.timing.calibration import Calibration, Fit, Source
+from roofline.timing.calibration_files import parse_document, render
+from roofline.validate.score.kernels import Scored
+
+KINDS: Mapping[str, Callable[[Scored], bool]] = {
+    "Kimi delta attention": lambda one: one.op == "kimi_delta",
+    "gated delta rule": lambda one: one.op == "gated_delta_rule",
+    "Mamba-2": lambda one: one.op == "mamba2",
+    "states in decode": lambda one: one.op == "state_update",
+    "convolutions": lambda one: one.op.startswith("convolution"),
+    "HCA, decode": lambda one: one.op == "sparse_decode",
+    "HCA, prompts": lambda one: one.op == "sparse_prefill",
+    "index scores": lambda one: one.op == "index_scores",
+    "hyper-connections": lambda one: one.op == "hyper_connection",
+    "encoder attention": lambda one: one.op == "encoder_attention",
+}
+"""The rows of the report."""
+
+
+KEPT = ("gated_delta_rule",)
+"""Kernels whose bundled constants are of their libraries' own benchmarks, and stay: the tables are scored with them."""
+
+
+def files(found: Mapping[Key, Sequence[Node]], output: Path, source: Source) -> Iterator[tuple[Path, str]]:
+    """The files of a folder of calibrations with the fits of these kernels in place of earlier ones."""
+    chosen = {key: nodes for key, nodes in found.items() if key[0] not in KEPT}
+    for (place, engine), versions in sorted(shelved(chosen).items()):
+        path = output / engine / f"{place}.yaml"
+        if not path.exists():
+            continue
+        known = parse_document(read_mapping(path), str(path))
+        merged: dict[str, dict[Key, Fit]] = {version: dict(fits) for version, fits in known.versions.items()}
+        for version, fits in versions.items():
+            merged.setdefault(version, {}).update(
+                {key: replace(fit, source=_origin(source)) for key, fit in fits.items()}
+            )
+        own = merged.pop("", {})
+        calibration: Calibration = replace(known.calibration, fits={**known.calibration.fits, **own})
+        yield path, render(calibration, {version: merged[version] for version in sorted(merged)}, known.members)
+
+
+def _origin(source: Source) -> str:
+    return f"{source.repository}, commit {source.commit}"
+
+
+def report(data: Data, found: Mapping[Key, Sequence[Node]]) -> str:
+    """The errors for what was held out."""
+    few = sampled(data)
+    held = list(known_engine(few, score(few, found, list(splits(few)))))
+    return markdown(held, KINDS)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fit or score; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m lab.fit.attention_layers", description="Kernels of 2026.")
+    parser.add_argument("measurements", type=Path, help="folder of public tables")
+    parser.add_argument("--output", type=Path, help="folder of the calibration files")
+    parser.add_argument("--score", action="store_true", help="print held-out errors")
+    parser.add_argument("--repository", default="", help="where the measurements were published")
+    parser.add_argument("--commit", default="", help="their commit")
+    parser.add_argument("--date", type=datetime.date.fromisoformat, help="date of the fit")
+
+    def work(options: argparse.Namespace) -> str:
+        data = arranged(read(options.measurements))
+        found = fit_all(data)
+        if options.output is not None:
+            source = Source(options.repository, options.commit, (), options.date)
+            for path, text in files(found, options.output, source):
+                save_text(path, text)
+        return report(data, found) if options.score else ""
+
+    return run_command(parser, work, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""Public tables of the attention and state kernels of 2026, as rows of the measurement schema.
+
+The tables keep their source's columns (ai-dynamo/aiconfigurator, collector/): `isl` new tokens of a sequence after
+`step` cached ones, `kernel_source` and `phase` say what ran. Rows are of kernels alone:
+
+    kda, gdn, mamba2               convolutions, scans in chunks, updates of states; drafts are verified by updates
+    dsv4_hca_attn_module           attention over a window of 128 tokens and entries of 128
+    dsv4_paged_mqa_logits_module   index scores of entries of 4 tokens
+    mhc_module                     hyper-connections before and after a sub-layer; rows time two sub-layers
+    encoder_attention              attention in both directions
+
+vLLM's convolutions of prompts are launched anew each time, which takes the host 200 us and more: left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roofline.graph.extents import AttentionMask, Step
+from roofline.timing.kernels.gated_delta_rule import CHUNKED, FUSED
+from roofline.timing.kernels.hyper_connection import POST, PRE
+from roofline.validate.tables.rows import Measurements
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UPDATES: Mapping[str, str] = {"gdn": "delta_net", "kda": "kimi_delta"}
+"""The variant of state updates, by table."""
+
+CHUNKS: Mapping[str, str] = {"chunk_gated_delta_rule": CHUNKED, "chunk_kda": CHUNKED, "flashkda_fwd": FUSED}
+"""The variants of kernels for prompts, by their names in tables."""
+
+HOSTED = "vLLM"
+"""The engine whose convolutions of prompts are launched without a CUDA graph."""
+
+MAMBA2_CHUNK = 128.0
+"""Tokens of a chunk in the measured models (chunk_size of Nemotron-H's files)."""
+
+SITES = 2.0
+"""Sub-layers of a row: vLLM's rows say so (num_sites), and SGLang's take as long as theirs on B200."""
+
+HEAVY = AttentionMask(window=128, ratio=128)
+"""What DeepSeek-V4's heavily compressed attention sees."""
+
+SCORED_TOKENS = 1024
+"""Tokens beyond which the paged kernel searches the sequence of each tile, in a time that grows with their square.
+
+Prompts are scored by another kernel (vLLM, fp8_mqa_logits), for which there is no table.
+"""
+
+SCORED = AttentionMask(ratio=4)
+"""What the indexer of its sparse layers scores."""
+
+
+def read(folder: Path, pattern: str = "*") -> list[Measurements]:
+    """The rows of kernels in the tables of a folder whose names match."""
+    import pandas as pd
+
+    found: dict[str, list[pd.DataFrame]] = {}
+    for path in sorted(folder.glob(f"{pattern}.parquet")):
+        name = re.match(r"[^.]+\.([a-z0-9_]+)\.", path.name)
+        if name is None or name[1] not in TABLES:
+            continue
+        table = pd.read_parquet(path)
+        sizes = table.select_dtypes("number").columns  # some are of 8 and 16 bits, which their products exceed
+        for op, rows in TABLES[name[1]](table.astype(dict.fromkeys(sizes, float)), name[1]):
+            if len(rows):
+                found.setdefault(op, []).append(rows)
+    return [Measurements(op, pd.concat(parts, ignore_index=True), op) for op, parts in found.items()]
+
+
+Rows = Iterator[tuple[str, Any]]
+
+
+def _schema(frame: pd.DataFrame, op: str, **columns: Any) -> pd.DataFrame:
+    """Rows of the schema with the times and the origin of a table."""
+    software = frame["engine"] + " " + frame["table_version"]
+    named: dict[str, Any] = {
+        "hardware": frame["hardware"],
+        "op": op,
+        "software": software,
+        "kernel": frame["kernel_source"],
+    }
+    return frame[[]].assign(**named, latency_us=frame["latency_us"].astype(float), **columns)
+
+
+def _states(frame: pd.DataFrame, table: str) -> Rows:
+    """Gated delta nets and Kimi delta attention."""
+    heads, keys, values = frame["num_v_heads"], frame["head_k_dim"], frame["head_v_dim"]
+    # Collectors convolve the keys of gated delta nets alone, and queries, keys and values of Kimi's.
+    channels = frame["num_k_heads"] * keys * (3 if table == "kda" else 1)
+    sizes = {"batch": frame["batch_size"], "q_len": frame["seq_len"], "heads": heads}
+    sizes |= {"key_dim": keys, "value_dim": values}
+    yield from _convolutions(frame, channels)
+    kernels = frame["kernel_source"]
+    steps = frame[frame["phase"].isin(["generation", "verify"]) & ~kernels.str.contains("conv1d")]
+    # fused_kda_decode is the update with the convolution and the norm in one kernel.
+    steps = steps[~steps["kernel_source"].isin(["fused_kda_decode", "kda_fused_decode"])]
+    picked = {name: column[steps.index] for name, column in sizes.items()}
+    yield "state_update", _schema(steps, "state_update", variant=UPDATES[table], **picked)
+    op = "kimi_delta" if table == "kda" else "gated_delta_rule"
+    for name, variant in CHUNKS.items():
+        rows = frame[kernels == name]
+        picked = {name: column[rows.index] for name, column in sizes.items()}
+        own = {"key_heads": frame["num_k_heads"][rows.index]} if op == "gated_delta_rule" else {}
+        yield op, _schema(rows, op, variant=variant, **picked, **own)
+
+
+def _convolutions(frame: pd.DataFrame, channels: pd.Series[int]) -> Rows:
+    kernels = frame["kernel_source"]
+    for part, op in (("conv1d_fn", "convolution_prefill"), ("conv1d_update", "convolution_decode")):
+        rows = frame[kernels.str.contains(part)]
+        if op == "convolution_prefill":
+            rows = rows[rows["engine"] != HOSTED]
+        sizes = {"batch": rows["batch_size"], "q_len": rows["seq_len"], "channels": channels[rows.index]}
+        yield op, _schema(rows, op, taps=rows["d_conv"], **sizes)
+
+
+def _mamba2(frame: pd.DataFrame, _: str) -> Rows:
+    inner, shared = frame["nheads"] * frame["head_dim"], frame["n_groups"] * frame["d_state"]
+    yield from _convolutions(frame, inner + 2 * shared)
+    rows = frame[frame["kernel_source"] == "mamba_chunk_scan_combined"]
+    sizes = {"batch": rows["batch_size"], "q_len": rows["seq_len"], "heads": rows["nheads"]}
+    sizes |= {"head_dim": rows["head_dim"], "state": rows["d_state"], "groups": rows["n_groups"]}
+    yield "mamba2", _schema(rows, "mamba2", chunk=rows.get("chunk_size", MAMBA2_CHUNK), **sizes)
+
+
+def _keys(frame: pd.DataFrame, mask: AttentionMask) -> Any:
+    """Mean entries that a token sees."""
+    queries, cached = (frame[name].to_numpy(float) for name in ("isl", "step"))
+    return mask.values(Step(1, queries, cached))[f"pairs{mask.suffix}"] / queries
+
+
+def _heavy(frame: pd.DataFrame, _: str) -> Rows:
+    formats = {"dtype": "bf16", "kv_dtype": "fp8"}
+    for op, rows in (("sparse_decode", frame[frame["isl"] == 1]), ("sparse_prefill", frame[frame["isl"] > 1])):
+        sizes = {"batch": rows["batch_size"] * rows["isl"], "kv_len": _keys(rows, HEAVY), "heads": rows["num_heads"]}
+        yield op, _schema(rows, op, **formats, **sizes, latent=512, rope=0)
+
+
+def _scored(frame: pd.DataFrame, _: str) -> Rows:
+    frame = frame[frame["isl"] * frame["batch_size"] <= SCORED_TOKENS]
+    keys = _keys(frame, SCORED)
+    frame, keys = frame[keys >= 1], keys[keys >= 1]
+    sizes = {"batch": frame["batch_size"] * frame["isl"], "kv_len": keys, "queries": frame["isl"]}
+    yield "index_scores", _schema(frame, "index_scores", dtype="fp8", **sizes, heads=64, head_dim=128)
+
+
+def _mixed(frame: pd.DataFrame, _: str) -> Rows:
+    frame = frame.assign(latency_us=frame["latency_us"] / SITES)
+    sizes = {"tokens": frame["num_tokens"], "hidden": frame["hidden_size"], "streams": frame["hc_mult"]}
+    kinds = frame["op_name"].str.contains(POST).map({True: POST, False: PRE})
+    yield "hyper_connection", _schema(frame, "hyper_connection", variant=kinds, **sizes)
+
+
+def _encoders(frame: pd.DataFrame, _: str) -> Rows:
+    queries, heads = frame["isl"], frame["num_heads"]
+    sizes: dict[str, Any] = {"batch": frame["batch_size"], "q_len": queries, "kv_len": queries, "heads": heads}
+    sizes |= {"kv_heads": heads, "head_dim": frame["head_dim"], "causal": 0.0, "bare": 1.0}
+    yield "encoder_attention", _schema(frame, "encoder_attention", dtype="bf16", **sizes)
+
+
+TABLES: Mapping[str, Callable[[Any, str], Rows]] = {
+    "kda": _states,
+    "gdn": _states,
+    "mamba2": _mamba2,
+    "dsv4_hca_attn_module": _heavy,
+    "dsv4_paged_mqa_logits_module": _scored,
+    "mhc_module": _mixed,
+    "encoder_attention": _encoders,
+}
+"""The tables that are read, by name."""

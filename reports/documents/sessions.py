@@ -1,0 +1,241 @@
+"""The document and the blocks of `roofline serve --sessions`: a line for each number of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import asdict, replace
+
+from roofline.core.units import seconds, si
+from roofline.reports.documents.serving import latencies
+from roofline.reports.output.blocks import Block, Face, finite, picked
+from roofline.reports.output.export import csv_text
+from roofline.scenario.scenario import Scenario
+from roofline.serving.outcome import Targets
+from roofline.serving.sessions.served import Deployed, SessionCurve, SessionOutcome
+from roofline.serving.sessions.store import Store
+from roofline.whatif.solve.sessions import Held, SessionsAnswer
+
+SCHEMA = "roofline.serve-sessions/1"
+
+FIGURES = (
+    *("turns_per_second", "input_tokens_per_second", "output_tokens_per_second", "endless", "recomputed"),
+    *("running", "waiting", "pool_use", "preemptions", "thrashes", "met"),
+)
+
+
+def sessions_document(curve: SessionCurve) -> dict[str, Any]:
+    """The JSON document of a curve of sessions."""
+    return {
+        "schema": SCHEMA,
+        **_deployment(curve.scenario, curve),
+        "targets": _targets(curve.targets),
+        "points": [_point(curve, value, found) for value, found in zip(curve.values, curve.outcomes, strict=True)],
+    }
+
+
+def _targets(targets: Targets) -> dict[str, Any]:
+    return {"ttft_s": finite(targets[0]), "tpot_s": finite(targets[1])}
+
+
+def _deployment(scenario: Scenario, deployed: Deployed | SessionCurve) -> dict[str, Any]:
+    """The model, its devices, the workload and the cache."""
+    work, store, curve = deployed.workload, deployed.store, deployed
+    return {
+        "model": scenario.model.name,
+        "hardware": scenario.hardware.name,
+        "devices": curve.replica.devices,
+        "engine": scenario.profile.name,
+        "weights": scenario.run_precision.weights.name,
+        "kv": scenario.run_precision.kv.name,
+        "workload": {
+            "name": work.name,
+            "turns": work.turns.written,
+            "first": (work.first or work.new).written,
+            "new": work.new.written,
+            "output": work.output.written,
+            "means": {
+                "turns": work.turns.mean,
+                "first": (work.first or work.new).mean,
+                "new": work.new.mean,
+                "output": work.output.mean,
+            },
+            "gap": work.gap.written,
+            **picked(work, "shared", "groups", "kept", "resets", "limit", "branches", "source"),
+        },
+        "cache": {
+            "pool_tokens": finite(store.tokens * curve.replica.copies),
+            "block_tokens": store.block,
+            "tiers": [asdict(tier) for tier in store.tiers],
+        },
+    }
+
+
+def _point(curve: SessionCurve, value: float, found: SessionOutcome) -> dict[str, Any]:
+    name = "session_rate" if curve.open else "sessions"
+    return {name: finite(value), **_outcome(curve.store, found)}
+
+
+def _outcome(store: Store, found: SessionOutcome) -> dict[str, Any]:
+    names = ("pool", *(tier.name for tier in store.tiers))
+    cost = found.cost
+    return {
+        **{f"{name}_s": latencies(getattr(found, name)) for name in ("ttft", "tpot", "e2e")},
+        "hits": dict(zip(names, map(finite, found.hits), strict=True)),
+        "hit": finite(found.hit),
+        "hit_low": finite(found.near[0]),
+        "hit_high": finite(found.near[1]),
+        **{name: finite(getattr(found, name)) for name in FIGURES},
+        "read_bytes_per_s": dict(zip(names[1:], map(finite, found.reads), strict=True)),
+        "written_bytes_per_s": dict(zip(names[1:], map(finite, found.writes), strict=True)),
+        "usd": None if cost is None else asdict(cost),
+    }
+
+
+def as_csv(document: Mapping[str, Any]) -> str:
+    """One row a point: the sessions, latencies, hits and rates."""
+    points = document["points"]
+    name, tiers = next(iter(points[0])), list(points[0]["hits"])
+    times = [(latency, each) for latency in ("ttft", "tpot", "e2e") for each in ("mean", "p50", "p95", "p99")]
+    header = [name, *(f"{latency}_{each}_s" for latency, each in times), *(f"hit_{tier}" for tier in tiers), *FIGURES]
+    rows = [
+        [
+            point[name],
+            *(point[f"{latency}_s"][each]["mid"] for latency, each in times),
+            *point["hits"].values(),
+            *(point[figure] for figure in FIGURES),
+        ]
+        for point in points
+    ]
+    return csv_text(header, [["" if cell is None else cell for cell in row] for row in rows])
+
+
+def sessions_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """The curve as a table, and what limits it."""
+    points = document["points"]
+    name, tiers = next(iter(points[0])), list(points[0]["hits"])
+    lines = _about(document)
+    header = [name.replace("_", " "), "TTFT", "p95", "TPOT", "p95", "turns/s", "tok/s/GPU", "hit"]
+    header += [f"in {tier}" for tier in tiers[1:]]
+    header += ["range", "endless", "lost/turn", "running", "pool"]
+    priced = points[0]["usd"] is not None
+    aimed = points[0]["met"] is not None
+    header += [*(["met"] if aimed else []), *(["USD/session"] if priced else [])]
+    rows = [_row(point, name, document["devices"], aimed, priced) for point in points]
+    title = f"{document['model']} on {document['devices']} {document['hardware']}, {document['engine']}"
+    return [Block(title, lines, header, rows, left=1), *(Block(lines=[line]) for line in _limits(points, name))]
+
+
+def _about(document: Mapping[str, Any]) -> list[str]:
+    """The lines on the workload and the cache."""
+    work, cache = document["workload"], document["cache"]
+    shared = f", {work['shared']:,} tokens shared" if work["shared"] else ""
+    means = work["means"]
+    below = "".join(f", {tier['name']} {_size(tier['bytes'])}" for tier in cache["tiers"])
+    return [
+        f"Sessions ({work['name']}), on average: {means['turns']:.3g} turns, {means['first']:,.0f} tokens at first,"
+        f" {means['new']:,.0f} new and {means['output']:,.0f} output tokens a turn{shared}",
+        f"Cache: pool of {cache['pool_tokens']:,.0f} tokens{below}; weights {document['weights']}, KV cache"
+        f" {document['kv']}",
+    ]
+
+
+def _row(point: Mapping[str, Any], name: str, devices: int, aimed: bool, priced: bool) -> list[str]:
+    ttft, tpot = point["ttft_s"], point["tpot_s"]
+    times = (ttft["mean"], ttft["p95"], tpot["mean"], tpot["p95"])
+    tokens = (point["input_tokens_per_second"] + point["output_tokens_per_second"]) / devices
+    return [
+        f"{point[name]:g}",
+        *("-" if time["mid"] is None else seconds(time["mid"]) for time in times),
+        f"{point['turns_per_second']:.3g}",
+        si(tokens, ""),
+        f"{point['hit']:.0%}",
+        *(f"{part:.0%}" for part in list(point["hits"].values())[1:]),
+        f"{point['hit_low']:.0%}-{point['hit_high']:.0%}",
+        f"{point['endless']:.0%}",
+        si(point["recomputed"], ""),
+        f"{point['running']:.1f}",
+        f"{point['pool_use']:.0%}",
+        *([f"{point['met']:.0%}"] if aimed else []),
+        *([f"{point['usd']['session']:.3g}"] if priced else []),
+    ]
+
+
+def _size(size: float | None) -> str:
+    return "without limit" if size is None else si(size, "B")
+
+
+def _limits(points: list[Mapping[str, Any]], name: str) -> Iterator[str]:
+    """Where the cache thrashes, and what tokens cost."""
+    best = max(points, key=lambda point: point["turns_per_second"])
+    if thrashing := [point for point in points if point["thrashes"]]:
+        yield (
+            f"From {name.replace('_', ' ')} {thrashing[0][name]:g} on the cache thrashes: turns compute again what was"
+            f" evicted. Of those asked {best[name]:g} have the most turns/s."
+        )
+    if best["usd"] is not None:
+        usd = best["usd"]
+        yield (
+            f"USD per million tokens at {best[name]:g}: {usd['prompt']:.3g} of prompts computed, {usd['cached']:.3g}"
+            f" cached, {usd['output']:.3g} of output."
+        )
+
+
+def sessions_lines(document: Mapping[str, Any]) -> list[str]:
+    """The deployment, and its first and last number of sessions."""
+    block, *others = sessions_blocks(document)
+    points = document["points"]
+    name = next(iter(points[0]))
+    chosen = points[:1] if len(points) == 1 else [points[0], points[-1]]
+    shown = [
+        f"{name} {point[name]:g}: hit rate {point['hit']:.0%}, TTFT {seconds(point['ttft_s']['mean']['mid'])},"
+        f" {point['turns_per_second']:.3g} turns/s"
+        for point in chosen
+    ]
+    return [block.title, block.lines[1], *shown, *(line for other in others for line in other.lines)]
+
+
+SESSIONS = Face(sessions_document, sessions_blocks, lambda document: document["points"], sessions_lines)
+
+
+def most_document(answer: SessionsAnswer) -> dict[str, Any]:
+    """The JSON document of the most sessions within targets."""
+    return {
+        "schema": "roofline.solve-sessions/1",
+        "question": "max-sessions",
+        **_deployment(answer.scenario, answer.deployed),
+        "targets": _targets(answer.targets),
+        "with_tiers" if answer.alone else "answer": _held(answer.deployed.store, answer.held),
+        **({} if answer.alone is None else {"without": _held(replace(answer.deployed.store, tiers=()), answer.alone)}),
+    }
+
+
+def _held(store: Store, held: Held) -> dict[str, Any]:
+    found = None if held.outcome is None else _outcome(store, held.outcome)
+    return {"sessions": held.sessions, "next": held.next, "missed": list(held.missed), "outcome": found}
+
+
+def most_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """The most sessions, what they yield, and what the next number misses."""
+    names = {"answer": "the pool", "with_tiers": "with its tiers", "without": "the pool alone"}
+    answers = {title: document[name] for name, title in names.items() if name in document}
+    lines = [*_about(document), *(_held_line(title, found) for title, found in answers.items())]
+    devices = f"{document['devices']} {document['hardware']}, {document['engine']}"
+    return [Block(f"The most sessions of {document['model']} on {devices}", lines)]
+
+
+def _held_line(title: str, found: Mapping[str, Any]) -> str:
+    missed = f"; {found['next']} miss {' and '.join(found['missed'])}" if found["next"] else ""
+    point = found["outcome"]
+    if point is None:
+        return f"{title}: not one session meets the targets{missed}"
+    price = "" if point["usd"] is None else f", {point['usd']['session']:.3g} USD a session"
+    times = ", ".join(f"{name.upper()} p95 {seconds(point[f'{name}_s']['p95']['mid'])}" for name in ("ttft", "tpot"))
+    return (
+        f"{title}: {found['sessions']} sessions (hit rate {point['hit']:.0%}, {times},"
+        f" {point['turns_per_second']:.3g} turns/s{price}){missed}"
+    )
+
+
+MOST = Face(most_document, most_blocks, lambda document: [document.get("answer") or document["with_tiers"]])

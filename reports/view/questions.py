@@ -1,0 +1,74 @@
+"""What the page asks: set-ups with the load, the targets and what else they ask for, and the words that repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from roofline.core.errors import UnknownNameError
+from roofline.reports.view.setups import Read, Setup, Specs
+from roofline.scenario.scenario import Scenario
+
+OF_A_BATCH = ("batch", "context")
+"""Options of a set-up that a load replaces; serving refuses other options of a static batch."""
+
+GOALS = ("ttft", "tpot")
+
+ADVICE = {"objective": "total", "quality": "calibrated"}
+"""What the advice is for, where the set-up does not say."""
+
+KEYS = {
+    *(f"goal.{name}" for name in GOALS),
+    *("asked.rate", "run.as", "run.engine"),
+    *(f"load.{name}" for name in ("by", "concurrency", "rate", "hits")),
+    *(f"advice.{name}" for name in ADVICE),
+}
+"""The keys of a set-up that set a goal, the load that is asked for, its launch, the axis of loads, and the advice."""
+
+
+class Question(Struct, forbid_unknown_fields=True):
+    """What the page asks: set-ups, an operator of the first by `phase` and `place`, or a dropped file."""
+
+    setups: list[dict[str, str]] = []
+    phase: str = "prefill"
+    place: int = 0
+    name: str = ""
+    text: str = ""
+
+
+Answer = Callable[[Question, Specs], Any]
+
+
+def first(question: Question, specs: Specs) -> Read:
+    """The first set-up of a question. Raises RooflineError, also if there is none."""
+    return specs.read(first_setup(question))
+
+
+def first_setup(question: Question) -> Setup:
+    """The first set-up, or an empty one."""
+    return question.setups[0] if question.setups else {}
+
+
+def given(scenario: Scenario, name: str) -> int:
+    """A count of the scenario before techniques, which may shorten a prompt or split a batch."""
+    return int(getattr(scenario.plain, name))
+
+
+def goals(setup: Setup) -> dict[str, str]:
+    """The targets that are set, as texts such as 30ms."""
+    for name in setup:
+        if name.partition(".")[0] in ("goal", "asked", "run", "load", "advice") and name not in KEYS:
+            raise UnknownNameError("key", name, KEYS)
+    return {name: text for name in GOALS if (text := setup.get(f"goal.{name}", "").strip())}
+
+
+def words(options: Mapping[str, str]) -> list[str]:
+    """Options of a command."""
+    return [word for name, text in options.items() for word in (f"--{name}", text)]
+
+
+def python(values: Any, call: str, imports: str) -> str:
+    """Python that computes the same: `call` with the option values in the place of @."""
+    return f"{imports}\n\nanswer = {call.replace('@', repr(values))}"

@@ -1,0 +1,105 @@
+"""The indexers of sparse attention: small heads score the cached keys of a token, and the best are attended to.
+
+* DSA (DeepSeek-V3.2, 2025, section 2.1): a key for each token, the top k of all.
+* CSA (DeepSeek-V4, 2026, section 2.3.1): a key for each compressed entry, the top k of them.
+* MSA (MiniMax-M3): a key for each token, and for each KV head the blocks of keys with the greatest scores.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from roofline.graph.extents import BATCH, QUERIES, AttentionMask
+from roofline.graph.layers.basic import ROPE_FLOPS, Formats, activation, linear, normalise
+from roofline.graph.op import Kind, Op
+from roofline.graph.size import Dim, as_size
+from roofline.graph.tensor import Role, Tensor
+from roofline.specs.formats import Format, find_format
+from roofline.specs.model import Norm
+from roofline.specs.sublayers import Indexer
+
+INDEX_FLOPS = 3  # relu, times the head's weight, sum over heads
+
+NARROW = find_format("fp8_group")
+"""DeepSeek's indexers score in FP8 with one scale a vector, whatever the other formats, as in the paper, vLLM
+(DeepseekV32IndexerCache) and SGLang (132 bytes per key)."""
+
+
+def token_indexer(indexer: Indexer, source: Tensor, compressed: Tensor, formats: Formats) -> list[Op]:
+    """DSA: queries come from the `compressed` query of MLA, one key a token from the `source`."""
+    projected = activation("index_key_projected", formats.base, indexer.head_dim)
+    key = Tensor("index_key", Role.KV, (BATCH, QUERIES, indexer.head_dim), NARROW)
+    query = activation("index_query", NARROW, indexer.heads, indexer.head_dim)
+    return [
+        linear("index_q_proj", compressed, query, formats),
+        linear("index_k_proj", source, projected, formats),
+        normalise("index_k_norm", Norm("layernorm"), projected, key, formats),
+        *scored(indexer, source, query, AttentionMask(), formats),
+    ]
+
+
+def scored(indexer: Indexer, source: Tensor, query: Tensor, mask: AttentionMask, formats: Formats) -> list[Op]:
+    """DeepSeek's scores, weighted sums over the heads, and the top-k, which counts one FLOP per score."""
+    weights = activation("index_weights", formats.base, indexer.heads)
+    visible = BATCH * mask.pairs * indexer.heads
+    scores = Tensor("index_scores", Role.ACTIVATION, (BATCH, QUERIES, mask.keys), formats.base)
+    keys = _keys(indexer, mask, query.format)
+    return [
+        linear("index_weights_proj", source, weights, formats, component="router"),  # never quantized, like routers
+        Op(
+            "index_scores",
+            Kind.INDEX,
+            reads=(query, keys, weights),
+            writes=(scores,),
+            matrix_flops=2 * visible * indexer.head_dim,
+            vector_flops=INDEX_FLOPS * visible,
+            operands=(query, keys),
+            mask=mask,
+        ),
+        _top_k(scores, (BATCH, QUERIES, indexer.selected), mask, BATCH * mask.pairs),
+    ]
+
+
+def block_indexer(indexer: Indexer, source: Tensor, norm: Norm, formats: Formats) -> list[Op]:
+    """MSA: normalised, rotated queries and keys; a score is the greatest in its block, which counts one FLOP a key."""
+    width, mask, heads = indexer.head_dim, AttentionMask(), indexer.heads
+    query_projected = activation("index_query_projected", formats.base, heads, width)
+    query = activation("index_query", formats.attention, heads, width)
+    projected = activation("index_key_projected", formats.base, width)
+    key = Tensor("index_key", Role.KV, (BATCH, QUERIES, width), formats.kv)
+    keys = _keys(indexer, mask, formats.kv)
+    visible = BATCH * mask.pairs * heads
+    blocks = Tensor("index_scores", Role.ACTIVATION, (BATCH, QUERIES, heads, mask.keys / indexer.block), formats.base)
+    q_norm = normalise("block_q_norm", norm, query_projected, query, formats)
+    k_norm = normalise("block_k_norm", norm, projected, key, formats)
+    return [
+        linear("block_q_proj", source, query_projected, formats, component="index_q_proj"),
+        linear("block_k_proj", source, projected, formats, component="index_k_proj"),
+        _rotating(q_norm),
+        _rotating(k_norm),
+        Op(
+            "index_scores",
+            Kind.INDEX,
+            reads=(query, keys),
+            writes=(blocks,),
+            matrix_flops=2 * visible * width,
+            vector_flops=visible,
+            operands=(query, keys),
+            mask=mask,
+        ),
+        _top_k(blocks, (BATCH, QUERIES, heads, indexer.selected // indexer.block), mask, visible / indexer.block),
+    ]
+
+
+def _rotating(norm: Op) -> Op:
+    return replace(norm, vector_flops=norm.vector_flops + ROPE_FLOPS * norm.writes[0].elements)
+
+
+def _keys(indexer: Indexer, mask: AttentionMask, format: Format) -> Tensor:
+    shape: tuple[Dim, ...] = (BATCH, mask.keys, indexer.head_dim)
+    return Tensor("index_key_cache", Role.KV, shape, format, (BATCH, mask.held, indexer.head_dim))
+
+
+def _top_k(scores: Tensor, shape: tuple[Dim, ...], mask: AttentionMask, count: Dim) -> Op:
+    picked = Tensor("picked", Role.ACTIVATION, shape, find_format("fp32"))
+    return Op("index_top_k", Kind.TOP_K, (scores,), (picked,), vector_flops=as_size(count), mask=mask)

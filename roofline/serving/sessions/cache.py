@@ -1,0 +1,190 @@
+"""A prefix cache of several tiers, simulated: a tree of runs of blocks, with the engine's eviction.
+
+Prompts are paths in a tree whose nodes are runs of blocks: a system prompt, the history of a session, that of its
+sub-agent. A request that ends has touched its whole path at one time, so that along a path the time of the last use
+never grows, and what is evicted first is always the end of the run that was used longest ago. Of each run and tier one
+number, the blocks before which the tier holds it, says what is cached. This is exact for least recently used blocks of
+which the last of a request go first: vLLM's queue of free blocks (vllm/v1/core/block_pool.py), and the leaves of
+TensorRT-LLM's tree, where runs of lower `priority` go before others. SGLang evicts the nodes of its radix tree whole
+(`whole`; sglang/srt/mem_cache/radix_cache.py): what one request added.
+
+A tier below the first takes what the tier above evicts (write back: a block is in one tier), or a copy of what is
+computed (write through: it also holds what the tiers above hold, and its order is that of all uses).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+
+class Level(NamedTuple):
+    """A tier of a cache: the blocks that it holds, and whether it takes a copy of what is computed."""
+
+    blocks: float
+    through: bool = False
+
+
+class Run:
+    """A run of `length` blocks after all of its `parent`, of which tier i holds those before `held[i]`.
+
+    A tier that writes back has of these only those that no tier above holds. `start` are the blocks before the run,
+    `marks` the lengths that it had after each request that made it longer; `pins` counts the running requests that use
+    it.
+    """
+
+    __slots__ = ("held", "length", "marks", "parent", "pins", "priority", "serial", "start", "time")
+
+    def __init__(self, serial: int, parent: Run | None, tiers: int, priority: int) -> None:
+        self.serial, self.parent, self.priority = serial, parent, priority
+        self.start: int = 0 if parent is None else parent.start + parent.length
+        self.length: int = 0
+        self.pins, self.time = 0, -math.inf
+        self.held = [0] * tiers
+        self.marks: list[int] = []
+
+    def path(self) -> list[Run]:
+        """The runs from the root to this one."""
+        found: list[Run] = []
+        run: Run | None = self
+        while run is not None:
+            found.append(run)
+            run = run.parent
+        return found[::-1]
+
+
+class PrefixCache:
+    """The tiers of one replica: the first is the pool of the device, in which running requests pin their paths.
+
+    `used` are the blocks in each tier, `pinned` those of the first that running requests use, and `shared` how many
+    more these have together than there are. `stored` counts blocks that came into the cache, `dropped` those that left
+    the last tier, `written` those that each tier took.
+    """
+
+    def __init__(self, levels: Sequence[Level], whole: bool = False) -> None:
+        tiers = len(levels)
+        self.levels, self.whole = tuple(levels), whole
+        self.used, self.written = [0] * tiers, [0] * tiers
+        self.pinned = self.shared = self.stored = self.dropped = 0
+        self._orders: list[list[tuple[int, float, int, int, Run]]] = [[] for _ in range(tiers)]
+        self._serial = count()
+
+    def run(self, parent: Run | None = None, priority: int = 0) -> Run:
+        """A new run, of no block yet, after all of `parent`."""
+        return Run(next(self._serial), parent, len(self.levels), priority)
+
+    def split(self, run: Run, length: int) -> Run:
+        """The first blocks of a run, at most all, as a run of their own that the rest of it follows."""
+        first, length = self.run(run.parent, run.priority), min(length, run.length)
+        first.length, first.time, first.pins = length, run.time, run.pins
+        first.marks = [mark for mark in run.marks if mark < length] + [length]
+        first.held = [min(held, length) for held in run.held]
+        run.held = [max(held - length, 0) for held in run.held]
+        run.marks = [mark - length for mark in run.marks if mark > length]
+        run.parent, run.start, run.length = first, run.start + length, run.length - length
+        self._order(first)
+        self._order(run)
+        return first
+
+    def found(self, tail: Run, end: int) -> list[int]:
+        """The leading blocks of a path, up to `end`, that each tier has and no tier above."""
+        hits = [0] * len(self.levels)
+        for run in tail.path():
+            here, most = 0, min(run.length, end - run.start)
+            for tier, held in enumerate(run.held):
+                if here < held and here < most:
+                    hits[tier] += min(held, most) - here
+                    here = min(held, most)
+            if here < most:
+                break
+        return hits
+
+    def pin(self, tail: Run) -> None:
+        """A request begins to use a path."""
+        for run in tail.path():
+            if run.pins:
+                self.shared += run.held[0]
+            else:
+                self.pinned += run.held[0]
+            run.pins += 1
+
+    def insert(self, tail: Run, end: int) -> None:
+        """The first tier has a pinned path up to `end`: what no tier had is computed."""
+        for run in tail.path():
+            length = min(max(end - run.start, 0), run.length)
+            if run is tail and end - run.start > run.length:
+                length = run.length = end - run.start
+                run.marks.append(length)
+            if (added := length - run.held[0]) > 0:
+                self.stored += max(length - max(run.held), 0)
+                self.pinned += added
+                self.shared += (run.pins - 1) * added
+                self._hold(run, 0, length)
+            for tier, level in enumerate(self.levels):
+                if tier and level.through and length > run.held[tier]:
+                    self.written[tier] += length - run.held[tier]
+                    self._hold(run, tier, length)
+
+    def unpin(self, tail: Run, now: float) -> None:
+        """A request has used its path, which may be evicted."""
+        for run in tail.path():
+            run.pins -= 1
+            run.time = now
+            if run.pins:
+                self.shared -= run.held[0]
+            else:
+                self.pinned -= run.held[0]
+            self._order(run)
+        for tier in range(1, len(self.levels)):
+            self.shrink(tier, self.levels[tier].blocks)
+
+    def shrink(self, tier: int, blocks: float) -> None:
+        """Evict from a tier until it has so many blocks at most, or only pinned ones."""
+        order = self._orders[tier]
+        while self.used[tier] > blocks and order:
+            _, time, above, _, run = order[0]
+            own = self._own(run, tier)
+            if not own or time != run.time or above != -run.start or (run.pins and not tier):
+                heappop(order)
+                continue
+            kept = run.held[tier] - min(own, math.ceil(self.used[tier] - blocks))
+            if self.whole and not tier:
+                place = bisect_right(run.marks, kept)
+                kept = run.marks[place - 1] if place else 0
+            self._evict(run, tier, kept)
+
+    def _evict(self, run: Run, tier: int, kept: int) -> None:
+        """A tier keeps the first `kept` blocks of a run; the next one takes the others if it writes back."""
+        held, below = run.held[tier], tier + 1
+        self._hold(run, tier, kept)
+        if below == len(self.levels):
+            self.dropped += held - max(kept, *run.held[:tier], 0)
+        elif not self.levels[below].through:
+            self.written[below] += held - kept
+            self._hold(run, below, max(run.held[below], held))
+            self._order(run)
+            self.shrink(below, self.levels[below].blocks)
+
+    def _own(self, run: Run, tier: int) -> int:
+        """The blocks of a run that count in a tier."""
+        if not tier or self.levels[tier].through:
+            return run.held[tier]
+        return max(run.held[tier] - max(run.held[:tier]), 0)
+
+    def _hold(self, run: Run, tier: int, length: int) -> None:
+        """A tier holds a run up to `length`; tiers below it that write back have what is beyond."""
+        rows = range(tier, len(self.levels))
+        before = [self._own(run, row) for row in rows]
+        run.held[tier] = length
+        for row, had in zip(rows, before, strict=True):
+            self.used[row] += self._own(run, row) - had
+
+    def _order(self, run: Run) -> None:
+        """The run has its place in the order of eviction of each tier that has blocks of it."""
+        for tier, order in enumerate(self._orders):
+            if self._own(run, tier) and not (run.pins and not tier):
+                heappush(order, (run.priority, run.time, -run.start, run.serial, run))

@@ -1,0 +1,140 @@
+"""Sessions that are drawn from a workload, turn by turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roofline.serving.sessions.cache import Run
+from roofline.serving.sessions.workload import Workload
+
+CANDIDATES = 16
+"""Sessions of which one is drawn by its number of turns, so that it is one that runs at a random moment."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """A request of a session: tokens of its prompt, those of earlier turns in it, and of its output; the gap after.
+
+    `tail` is the end of its path in the cache, `hits` the tokens found in each tier; with a `branch` a sub-agent begins
+    after it.
+    """
+
+    session: Session
+    prompt: int
+    reusable: int
+    output: int
+    gap: float
+    tail: Run | None = None
+    hits: tuple[int, ...] = ()
+    branch: bool = False
+
+
+@dataclass(slots=True)
+class Session:
+    """A session: its group, the context of its next turn, and the lengths of all its turns."""
+
+    number: int
+    group: int
+    context: int
+    new: list[int]
+    output: list[int]
+    gap: list[float]
+    branch: list[bool]
+    reset: list[bool]
+    place: int = 0
+    reusable: int = 0
+    child: bool = False
+
+
+class Draw:
+    """The sessions of a workload; equal seeds draw equal ones, in whatever order their turns end.
+
+    Of each `even` turns, the lengths and gaps fill their distributions evenly, in random order.
+    """
+
+    def __init__(self, workload: Workload, seed: int = 0, even: int = 0) -> None:
+        self.workload, self.seed, self.count, self.even = workload, seed, 0, even
+        self._shuffle = np.random.default_rng([seed, 2**32])
+        self._left = [np.zeros(0) for _ in range(3)]
+
+    def session(
+        self,
+        part: tuple[float, float] | None = None,
+        biased: bool = False,
+        quantiles: tuple[float, float] | None = None,
+    ) -> Session:
+        """The next session; it begins at a `part` of its turns, of sessions by their turns where `biased`.
+
+        Its turns and its first prompt may be those of some `quantiles`.
+        """
+        work, random = self.workload, np.random.default_rng([self.seed, self.count])
+        at, beginning = quantiles or (random.random(CANDIDATES if biased else 1), random.random())
+        turns = np.atleast_1d(_whole(work.turns.inverse(at)))
+        number = int(turns[0] if not biased else random.choice(turns, p=turns / turns.sum()))
+        skipped = 0 if part is None else min(int(number * random.uniform(*part)), number - 1)
+        first = work.first or work.new
+        found = self._session(number, random, int(_whole(first.inverse(np.array([beginning])))[0]), work.shared)
+        for _ in range(skipped):
+            grown(found, work)
+        return found
+
+    def branch(self, parent: Session, context: int) -> Session:
+        """A sub-agent of a session, with so many tokens of its context."""
+        work, random = self.workload, np.random.default_rng([self.seed, self.count])
+        assert work.branch_turns is not None
+        assert work.branch_first is not None
+        number, first = (
+            int(_whole(each.inverse(random.random(1)))[0]) for each in (work.branch_turns, work.branch_first)
+        )
+        found = self._session(number, random, first, context)
+        found.group, found.child, found.reusable = parent.group, True, context
+        return found
+
+    def _session(self, number: int, random: Any, first: int, before: int) -> Session:
+        work, self.count = self.workload, self.count + 1
+        shares = [self._quantiles(column, number, random) for column in range(3)]
+        new, output = (
+            _whole(each.inverse(share)) for each, share in zip((work.new, work.output), shares[:2], strict=True)
+        )
+        gap = work.gap.quantiles(shares[2])
+        branch, reset = (random.random(number) < share for share in (work.branches, work.resets))
+        new[0] = min(first, work.limit - before) if work.limit else first
+        group = int(random.integers(work.groups))
+        context = before + int(new[0])
+        lists = (each.tolist() for each in (new, output, gap, branch, reset))
+        return Session(self.count - 1, group, context, *lists)
+
+    def _quantiles(self, column: int, number: int, random: Any) -> Any:
+        if not self.even:
+            return random.random(number)
+        while self._left[column].size < number:
+            more = self._shuffle.permutation((np.arange(self.even) + 0.5) / self.even)
+            self._left[column] = np.concatenate([self._left[column], more])
+        found, self._left[column] = self._left[column][:number], self._left[column][number:]
+        return found
+
+
+def grown(session: Session, work: Workload) -> bool:
+    """The session's next turn, with the output and the next input in its context.
+
+    False where the cache knows no more of it than the shared prefix: after a reset, or where it was compacted.
+    """
+    session.reusable = session.context + (session.output[session.place] if work.kept else 0)
+    session.place += 1
+    if session.place == len(session.new):
+        return True
+    session.context = session.reusable + session.new[session.place]
+    over = bool(work.limit) and session.context > work.limit
+    if over:
+        session.context = min(work.shared + work.compacted + session.new[session.place], work.limit)
+    if over or session.reset[session.place]:
+        session.reusable = work.shared
+        return False
+    return True
+
+
+def _whole(values: Any) -> Any:
+    return np.maximum(np.round(values), 1).astype(np.int64)

@@ -1,0 +1,126 @@
+"""The options of sessions: how many, what they are like, and where their cache is; the keywords of `serve_sessions`.
+
+They continue the tables of `roofline.scenario.options` and `roofline.serving.options`.
+"""
+
+# Annotations are evaluated here, at once: their metadata is the table.
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+from roofline.core.limits import MAX_CONCURRENCY, MAX_LENGTH, MAX_RATE
+from roofline.core.options import Kind, Option, table
+from roofline.serving.sessions.profiles import PROFILES
+
+if TYPE_CHECKING:
+    from roofline.scenario.lengths import Lengths
+    from roofline.serving.sessions.tiers import Tier
+    from roofline.serving.sessions.workload import Gaps
+
+SESSIONS = "Sessions"
+"""The group of the options."""
+
+
+class SessionOptions(TypedDict, total=False):
+    """The options of sessions by keyword: one of `sessions` and `session_rate`, and what they are like."""
+
+    sessions: Annotated[
+        int | Sequence[int] | None,
+        Option(
+            "Sessions at a time, each followed by another one: 64 or 8,16,32.",
+            Kind.INTEGER,
+            SESSIONS,
+            metavar="VALUES",
+            short="sessions",
+            unit="sessions",
+            low=1,
+            high=MAX_CONCURRENCY,
+            example="8,16,32",
+        ),
+    ]
+    session_rate: Annotated[
+        float | Sequence[float] | None,
+        Option(
+            "New sessions a second.",
+            Kind.NUMBER,
+            SESSIONS,
+            metavar="VALUES",
+            short="new sessions/s",
+            unit="sessions/s",
+            low=1e-6,
+            high=MAX_RATE,
+            example="0.1,0.2",
+        ),
+    ]
+    profile: Annotated[
+        str | None,
+        Option(
+            "What sessions are like; the options that follow change it. [default: requests of --prompt and --generate]",
+            Kind.TEXT,
+            SESSIONS,
+            choices=tuple(PROFILES),
+            metavar="NAME",
+            example="coding-agent",
+        ),
+    ]
+    turns: Annotated[
+        "float | str | Lengths | None",
+        Option("Turns of a session, or their distribution.", Kind.TEXT, SESSIONS, example="uniform:12:18"),
+    ]
+    first: Annotated[
+        "float | str | Lengths | None",
+        Option("Tokens of its own in a session's first prompt.", Kind.TEXT, SESSIONS, metavar="TOKENS", example="20k"),
+    ]
+    new: Annotated[
+        "float | str | Lengths | None",
+        Option("Tokens that a turn adds to the prompt.", Kind.TEXT, SESSIONS, metavar="TOKENS", example="2k"),
+    ]
+    gap: Annotated[
+        "float | str | Gaps | None",
+        Option(
+            "From the end of a turn to the next one: 5s or exponential:mean=5s.",
+            Kind.TEXT,
+            SESSIONS,
+            metavar="TIME",
+            example="exponential:mean=5s",
+        ),
+    ]
+    shared: Annotated[
+        int | None,
+        Option(
+            "Tokens that all first prompts begin with.",
+            Kind.GRID,
+            SESSIONS,
+            unit="tokens",
+            metavar="TOKENS",
+            low=0,
+            high=MAX_LENGTH,
+            example="10k",
+        ),
+    ]
+    tiers: Annotated[
+        "str | Sequence[Tier] | None",
+        Option(
+            "Further tiers of the KV cache, nearest first: dram=1TB,ssd=8TB:bandwidth=50GB/s.",
+            Kind.TEXT,
+            SESSIONS,
+            metavar="NAME=SIZE,...",
+            example="dram=1TB",
+        ),
+    ]
+    pool: Annotated[
+        float | None,
+        Option(
+            "Tokens of the KV cache on the devices. [default: those that fit]",
+            Kind.GRID,
+            SESSIONS,
+            unit="tokens",
+            metavar="TOKENS",
+            low=1,
+            high=10**12,
+            example="1m",
+        ),
+    ]
+
+
+SESSION_OPTIONS: Mapping[str, Option] = table(SessionOptions)
+"""The options by name: the keywords of `serve_sessions`, and with dashes the command line's."""

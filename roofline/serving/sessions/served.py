@@ -1,0 +1,333 @@
+"""A deployment under sessions: the answer of `roofline serve --sessions`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.core.display import Result
+from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.limits import MAX_CONCURRENCY
+from roofline.scenario.cost import HOUR, MILLION, rent
+from roofline.scenario.lengths import parse_lengths
+from roofline.scenario.scenario import Scenario
+from roofline.serving.load import Load, served_scenario, told
+from roofline.serving.outcome import NO_TARGETS, Latency, Targets, latency, spreads
+from roofline.serving.replica import Replica, replica_of
+from roofline.serving.sessions.drawn import Draw
+from roofline.serving.sessions.options import SESSION_OPTIONS, SessionOptions
+from roofline.serving.sessions.profiles import profile
+from roofline.serving.sessions.simulation import Ran, simulate_sessions
+from roofline.serving.sessions.store import Store, store_of
+from roofline.serving.sessions.theory import State, Theory
+from roofline.serving.sessions.tiers import Tier, parse_tiers
+from roofline.serving.sessions.workload import Workload, parse_gaps, plain
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+LEAST_TURNS, MOST_TURNS, OF_EACH = 2000, 30_000, 40
+"""Turns of a run: so many of each session, between limits."""
+
+NEAR = (0.85, 1.15)
+"""Parts of the sessions at which the theory says how much the hit rate may differ: pools and sessions vary as much."""
+
+
+class SessionCost(Struct, frozen=True):
+    """USD of a session, and of a million tokens of prompts that are computed, that are cached, and of outputs."""
+
+    session: float
+    prompt: float
+    cached: float
+    output: float
+
+
+class SessionOutcome(Struct, frozen=True):
+    """What a number of sessions, or a rate of new ones, yields.
+
+    Latencies are of turns. `hits` are the fractions of prompt tokens that each tier has, the pool first, `endless` that
+    of a cache that forgets nothing, and `near` the range of the sum of `hits` that theory gives for a sixth more or
+    fewer sessions. `recomputed`: tokens a turn that were computed before. `reads` are B/s from each tier below the
+    pool. `running`, `waiting`: turns in the engine, and before it; `pool_use`: the part of the pool that running turns
+    hold. `met`: the part of turns within targets, None without any. `thrashes`: a cache once empty stays so, or most
+    time goes into computing again what was evicted.
+    """
+
+    value: float
+    ttft: Latency
+    tpot: Latency
+    e2e: Latency
+    turns_per_second: float
+    input_tokens_per_second: float
+    output_tokens_per_second: float
+    hits: tuple[float, ...]
+    endless: float
+    near: tuple[float, float]
+    recomputed: float
+    reads: tuple[float, ...]
+    writes: tuple[float, ...]
+    running: float
+    waiting: float
+    pool_use: float
+    preemptions: int
+    thrashes: bool
+    met: float | None = None
+    cost: SessionCost | None = None
+
+    @property
+    def hit(self) -> float:
+        """The fraction of prompt tokens that some tier has."""
+        return sum(self.hits)
+
+
+class SessionCurve(Result, Struct, frozen=True):
+    """The outcomes of a replica at each of `values`: sessions at a time, or new ones a second (`open`)."""
+
+    replica: Replica
+    store: Store
+    workload: Workload
+    values: tuple[float, ...]
+    outcomes: tuple[SessionOutcome, ...]
+    open: bool
+    targets: Targets = NO_TARGETS
+
+    @property
+    def scenario(self) -> Scenario:
+        """The deployment."""
+        return self.replica.scenario
+
+
+class Deployed(Struct, frozen=True):
+    """A replica with its cache, under sessions of a workload."""
+
+    replica: Replica
+    store: Store
+    workload: Workload
+
+
+def serve_sessions(
+    scenario: Scenario,
+    workload: Workload | None = None,
+    *,
+    targets: Targets = NO_TARGETS,
+    simulate: int | None = None,
+    seed: int = 0,
+    **options: Unpack[SessionOptions],
+) -> SessionCurve:
+    """The outcomes of a scenario's deployment under sessions, at one or several numbers or rates of them.
+
+    The cache is simulated, block by block and turn by turn: `simulate` turns, by default some of each session. The
+    workload is a `Workload`, or options, by default requests of the scenario's lengths. `targets` are TTFT and TPOT in
+    seconds. Raises RooflineError where the model or no turn fits.
+    """
+    asked = read_sessions(options)
+    given = {name: asked.pop(name) for name in ("sessions", "session_rate") if name in asked}
+    if len(given) != 1:
+        raise RooflineError("sessions are a number of them (sessions) or a rate of new ones (session_rate): give one")
+    ((name, values),) = given.items()
+    deployed = deployed_of(scenario, workload, asked)
+    points = tuple(float(value) for value in (values if isinstance(values, Sequence) else [values]))
+    is_open = name == "session_rate"
+    theory = Theory(deployed.replica, deployed.store, deployed.workload)
+    found = tuple(outcome_at(deployed, theory, value, is_open, targets, simulate, seed) for value in points)
+    copies = deployed.replica.copies
+    if copies > 1 and not is_open and any(value < copies for value in points):
+        raise RooflineError(f"{copies} copies of the model need at least as many sessions")
+    return SessionCurve(deployed.replica, deployed.store, deployed.workload, points, found, is_open, targets)
+
+
+def deployed_of(scenario: Scenario, workload: Workload | None, asked: Mapping[str, Any]) -> Deployed:
+    """The deployment of a scenario under a workload, or under that of options as `read_sessions` has them."""
+    scenario = served_scenario(scenario)
+    work = within(workload_of(scenario, asked) if workload is None else workload, scenario)
+    longest = max(round(work.longest), 2)
+    output = max(min(round(work.output.mean), longest - 1), 1)
+    load = Load(prompt=float(longest - output), generate=float(output), concurrency=1)
+    bare = scenario.without("prompt", "generate") if scenario.asked else scenario
+    replica = replica_of(bare, load.of(bare))
+    tiers = asked.get("tiers") or ()
+    pool = asked.get("pool")
+    store = store_of(replica, parse_tiers(tiers, scenario) if isinstance(tiers, str) else tuple(tiers), pool)
+    if longest > store.tokens / replica.data:
+        raise RooflineError(
+            f"the longest turn, {longest:,} tokens, does not fit in the KV cache of"
+            f" {store.tokens / replica.data:,.0f} tokens: take shorter sessions or more memory"
+        )
+    return Deployed(replica, store, work)
+
+
+def within(work: Workload, scenario: Scenario) -> Workload:
+    """The workload with contexts that are compacted where the model, or the engine as set, takes no longer ones."""
+    most = scenario.settings.longest_of(scenario.model)
+    if most is None or work.longest <= most:
+        return work
+    limit = most - math.ceil(work.output.quantile(0.999))
+    compacted = work.compacted or round((work.first or work.new).mean)
+    if limit <= work.shared + compacted + work.new.mean:
+        raise RooflineError(f"prompts of these sessions are longer than the {most} tokens that the model takes")
+    return replace(work, limit=limit, compacted=compacted)
+
+
+def workload_of(scenario: Scenario, asked: Mapping[str, Any]) -> Workload:
+    """The workload of a profile and of options that change it; by default requests of the scenario's lengths."""
+    name = asked.get("profile")
+    lengths = dict(zip(("new", "output"), scenario.lengths, strict=True))
+    found = plain(lengths["new"], lengths["output"]) if name is None else profile(name)
+    changes: dict[str, Any] = {
+        key: parse_lengths(asked[key], key) for key in ("turns", "first", "new") if asked.get(key) is not None
+    }
+    own = told(scenario, ("prompt", "generate")) if name is not None else []
+    if "prompt" in own:
+        if "new" in changes:
+            raise RooflineError("prompt and new are both the tokens that a turn adds: give one of them")
+        changes["new"] = lengths["new"]
+    if "generate" in own:
+        changes["output"] = lengths["output"]
+    if asked.get("gap") is not None:
+        changes["gap"] = parse_gaps(asked["gap"], "a gap between turns")
+    if asked.get("shared") is not None:
+        changes["shared"] = int(asked["shared"])
+    return replace(found, **changes)
+
+
+def outcome_at(
+    deployed: Deployed,
+    theory: Theory | None,
+    value: float,
+    is_open: bool,
+    targets: Targets = NO_TARGETS,
+    simulate: int | None = None,
+    seed: int = 0,
+) -> SessionOutcome:
+    """The outcome of a number of sessions or a rate of new ones, of which each copy has its share."""
+    copies = deployed.replica.copies
+    each = value / copies
+    sessions = max(round(each), 1)
+    if is_open:
+        assert theory is not None
+        sessions = _at_a_time(theory, each, value)
+    count = simulate or int(min(max(LEAST_TURNS, OF_EACH * sessions), MOST_TURNS))
+    draw = Draw(deployed.workload, seed)
+    rate = each if is_open else None
+    ran = simulate_sessions(deployed.replica, deployed.store, draw, count, sessions, rate)
+    if theory is None:
+        return _outcome(deployed, value, ran, (), targets)
+    branches = theory.at(sessions)
+    states = (branches.warm, branches.cold, *(theory.warm(part * sessions) for part in NEAR))
+    return _outcome(deployed, value, ran, states, targets)
+
+
+def _at_a_time(theory: Theory, rate: float, asked: float) -> int:
+    """The sessions at a time of a rate of new ones; raises RooflineError where it is more than is ever served."""
+    wanted = rate * theory.work.turns.mean / theory.main
+    low, high, most = 0, 1, 0.0
+    while (served := theory.warm(high).turns_per_second) < wanted:
+        if served < MORE * most or high > MAX_CONCURRENCY:
+            raise RooflineError(
+                f"no steady state: {asked:g} new sessions/s are more than this deployment serves, about"
+                f" {max(served, most) / wanted * asked:.2g}"
+            )
+        low, high, most = high, 2 * high, served
+    while high - low > max(1, low // 20):
+        middle = (low + high) // 2
+        low, high = (low, middle) if theory.warm(middle).turns_per_second >= wanted else (middle, high)
+    return high
+
+
+MORE = 1.05
+"""The least growth of throughput with twice the sessions that counts as one."""
+
+
+def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ...], targets: Targets) -> SessionOutcome:
+    replica, copies = deployed.replica, deployed.replica.copies
+    steps = np.maximum(ran.output - 1, 1)
+    ttft, e2e = ran.first - ran.arrival, ran.last - ran.arrival
+    tpot = np.where(ran.output > 1, (ran.last - ran.first) / steps, math.nan)
+    spread = spreads(
+        replica, ran.running, float(ran.prompt.mean()), max(float((ran.prompt - ran.hits.sum(1)).mean()), 1.0)
+    )
+    met = None
+    if any(map(math.isfinite, targets)):
+        met = float(((ttft <= targets[0]) & ~(tpot > targets[1])).mean())
+    total = float(ran.prompt.sum())
+    hits = tuple((ran.hits.sum(axis=0) / total).tolist())
+    known = np.minimum(ran.reusable, ran.prompt - 1)
+    lost = float((known - ran.hits.sum(axis=1)).clip(0).mean())
+    endless = float(known.sum()) / total
+    near = [sum(hits), *(sum(state.hits) for state in states)]
+    parted = len(states) > 1 and states[0].turns_per_second > PARTED * states[1].turns_per_second
+    return SessionOutcome(
+        value,
+        latency(ttft, spread[0]),
+        latency(tpot, spread[1]),
+        latency(e2e, spread[1]),
+        copies * ran.prompt.size / ran.duration,
+        copies * total / ran.duration,
+        copies * float(ran.output.sum()) / ran.duration,
+        hits,
+        endless,
+        (min(near), max(near)),
+        lost,
+        tuple(copies * each for each in ran.read[1:]),
+        tuple(copies * each for each in ran.written[1:]),
+        copies * ran.running,
+        copies * ran.waiting,
+        min(ran.cached / deployed.store.tokens, 1.0),
+        ran.preemptions,
+        parted or (lost > float((ran.prompt - known).mean()) and ran.prefilling > BUSY),
+        met,
+        _cost(deployed, ran),
+    )
+
+
+PARTED = 1.1
+"""The throughput of a cache once warm over that of one once cold from which the two are different states."""
+
+BUSY = 0.5
+"""The part of time in steps with prompts from which lost prefixes cost throughput."""
+
+
+def _cost(deployed: Deployed, ran: Ran) -> SessionCost | None:
+    """The rent of a session and of its tokens, by the seconds of steps that each takes."""
+    replica = deployed.replica
+    hourly = rent(replica.pools, replica.scenario.price)
+    if hourly is None:
+        return None
+    usd = hourly / HOUR / replica.copies
+    cached = float(ran.hits.sum(axis=1).mean())
+    computed, output = float(ran.prompt.mean()) - cached, float(ran.output.mean())
+    chunk, running = min(max(computed, 1.0), replica.budget), max(ran.running / replica.data, 1.0)
+    plain, after = (float(replica.steps.seconds(0.0, 0.0, chunk, before)) for before in (0.0, max(cached, 1.0)))
+    step = float(replica.steps.seconds(running, float(ran.prompt.mean()))) / running / replica.steps.accepted
+    weights = np.array([plain / chunk, max(after - plain, 0.0) / max(cached, 1.0) * computed / chunk, step])
+    share = weights / float(weights @ np.array([computed, cached, output]))
+    turn = usd * ran.duration / ran.prompt.size
+    turns = deployed.workload.turns.mean
+    first, kept, last = (float(each) * turn * MILLION for each in share)
+    return SessionCost(turn * turns, first, kept, last)
+
+
+def read_sessions(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of options; of sessions and rates there may be several, and objects of the library stay."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in SESSION_OPTIONS:
+            raise UnknownNameError("option of sessions", name, SESSION_OPTIONS)
+        if value is None:
+            continue
+        option = SESSION_OPTIONS[name]
+        if isinstance(value, (list, tuple)) and name in ("sessions", "session_rate"):
+            found[name] = [option.number(entry) for entry in value]
+        elif isinstance(value, (str, int, float)):
+            found[name] = option.read(value)
+        else:
+            found[name] = value
+        tiers = name == "tiers" and not isinstance(value, str)
+        if tiers and not (isinstance(value, Sequence) and all(isinstance(entry, Tier) for entry in value)):
+            raise RooflineError("tiers are a text such as dram=1TB, or objects Tier")
+    return found

@@ -1,0 +1,454 @@
+"""Sessions on a replica, step by step, with a prefix cache that is simulated.
+
+The steps are those of `roofline.serving.simulation`: here a request finds in the cache what its tiers hold when it is
+admitted, loads what lower tiers have, pins its path while it runs, and leaves it to be evicted. The next turn comes a
+gap after the end of one, and a session that ends is followed by another one.
+
+A load takes the link of its tier, one after the other, for latency + bytes / bandwidth, less the part of the request's
+own prefill that hides it; its blocks are held meanwhile, and others go before it (as of vLLM's connectors). Copies to a
+tier that writes through take the other direction of the link; their bytes are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence as Rows
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.core.errors import RooflineError
+from roofline.serving.load import Requests
+from roofline.serving.replica import Replica
+from roofline.serving.served import Finished
+from roofline.serving.sessions.cache import Level, PrefixCache, Run
+from roofline.serving.sessions.drawn import Draw, Session, Turn, grown
+from roofline.serving.sessions.store import Store
+from roofline.serving.simulation import Piece, Sequence, Simulation
+
+Array = NDArray[np.float64]
+
+AFFINITY, BALANCED = "affinity", "balanced"
+"""Routing to data-parallel ranks: to the one with the longest prefix of a prompt, or with the fewest requests."""
+
+WARM = 1 / 3
+"""The part of a run that is not observed."""
+
+CROWD = 4
+"""Requests by which the rank with the longest prefix may be ahead of the one with the fewest."""
+
+
+class _Request(Sequence):
+    """A turn inside the engine: whether it has pinned its path, and is loading; `need` are the tokens of its memory."""
+
+    __slots__ = ("loaded", "need", "pinned", "turn")
+
+    def __init__(self, index: int, at: float, turn: Turn) -> None:
+        super().__init__(index, at, turn.prompt, turn.output, 0)
+        self.turn, self.pinned, self.loaded, self.need = turn, False, False, 0.0
+
+
+class Ran(NamedTuple):
+    """What a run observed after its warm-up.
+
+    Of each turn: arrival, first and last token (seconds), tokens of output and prompt, those of earlier turns or the
+    shared prefix in it (`reusable`), and those found in each tier (turns, tiers). Over the `duration`: mean running and
+    waiting requests, tokens of running ones, the share of time in steps with prompts, blocks in each tier, and bytes
+    read from and written to each.
+    """
+
+    arrival: Array
+    first: Array
+    last: Array
+    output: Array
+    prompt: Array
+    reusable: Array
+    hits: Array
+    gaps: Array
+    sessions: int
+    duration: float
+    running: float
+    waiting: float
+    cached: float
+    prefilling: float
+    preemptions: int
+    used: tuple[float, ...]
+    read: tuple[float, ...]
+    written: tuple[float, ...]
+
+
+class SessionRun(Simulation):
+    """The state of a replica that serves sessions."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        store: Store,
+        draw: Draw,
+        sessions: int | None = None,
+        rate: float | None = None,
+        routing: str = AFFINITY,
+        part: tuple[float, float] | None = (0.0, 1.0),
+        biased: bool = True,
+    ) -> None:
+        nothing = np.zeros(0, np.int64)
+        super().__init__(replica, Requests(np.zeros(0), nothing, nothing, nothing), None)
+        self.draw, self.work, self.store = draw, draw.workload, store
+        self.routing, self.rate, self.block = routing, rate, store.block
+        self.pool = store.tokens
+        self.room = self.pool  # type: ignore[assignment]
+        levels = [Level(self.pool / self.data / self.block)]
+        levels += [Level(tokens / self.data / self.block, through) for tokens, through in store.levels]
+        self.caches = [PrefixCache(levels, store.whole) for _ in range(self.data)]
+        self.taken = [0.0] * self.data
+        self.links = [0.0] * len(store.tiers)
+        self.read = [0.0] * len(levels)
+        self.roots: list[list[Run]] = [[self._root(cache) for _ in range(self.work.groups)] for cache in self.caches]
+        self.tails: dict[tuple[int, int], Run] = {}
+        self.due: list[tuple[float, int, Turn | None]] = []
+        self.loading: list[tuple[float, int, _Request]] = []
+        self.aside = True
+        self.number, self.active = count(), dict[int, Turn]()
+        self.ended = 0
+        self.rows: list[tuple[float, ...]] = []
+        self.found: list[tuple[int, ...]] = []
+        self.random = np.random.default_rng([draw.seed, 2**31])
+        for _ in range(sessions or 0):
+            session = draw.session(part, biased)
+            place = min(max(session.place - 1, 0), len(session.gap) - 1)
+            self._later(self.random.random() * session.gap[place], self._turn(session))
+        if rate is not None:
+            self._later(0.0, None)
+
+    def turns(self, number: int) -> Ran:
+        """The run of so many turns, of which the first part warms the cache."""
+        self._until(round(number * WARM))
+        start, self.area, self.prefill_time = self.now, [0.0, 0.0, 0.0], 0.0
+        self.rows, self.found, self.ended, before = [], [], 0, self.preemptions
+        earlier = list(self.read), self._written()
+        self._until(number - round(number * WARM))
+        duration = max(self.now - start, 1e-12)
+        rows, hits = np.array(self.rows, float).T, np.array(self.found, float)
+        running, waiting, cached = (value / duration for value in self.area)
+        used = np.mean([[row * self.block for row in cache.used] for cache in self.caches], axis=0) * self.data
+        arrival, first, last, output, prompt, reusable, gaps = rows
+        read, written = (
+            tuple((each - past) / duration for each, past in zip(now, then, strict=True))
+            for now, then in zip((self.read, self._written()), earlier, strict=True)
+        )
+        return Ran(
+            arrival,
+            first,
+            last,
+            output,
+            prompt,
+            reusable,
+            hits,
+            gaps,
+            self.ended,
+            duration,
+            running,
+            waiting,
+            cached,
+            self.prefill_time / duration,
+            self.preemptions - before,
+            tuple(used.tolist()),
+            read,
+            written,
+        )
+
+    def _until(self, number: int) -> None:
+        while len(self.rows) < number:
+            self.event()
+
+    def _written(self) -> list[float]:
+        each = self.block * self.store.token_bytes
+        return [sum(cache.written[tier] for cache in self.caches) * each for tier in range(len(self.read))]
+
+    def event(self) -> None:
+        """What is due, then a step, a run of decode steps, or the time until something is."""
+        while self.due and self.due[0][0] <= self.now:
+            at, _, turn = heappop(self.due)
+            if turn is None:
+                turn = self._turn(self.draw.session())
+                assert self.rate is not None
+                self._later(at + self.random.exponential(1 / self.rate), None)
+            self._arrive(at, turn)
+        while self.loading and self.loading[0][0] <= self.now:
+            self._is_loaded(heappop(self.loading)[2])
+        self.horizon = self._sooner()
+        super().event()
+
+    def _sooner(self) -> float:
+        """The time of the next turn, or of the end of a load."""
+        return min((heap[0][0] for heap in (self.due, self.loading) if heap), default=math.inf)
+
+    def _awaited(self) -> float:
+        return min(self._sooner(), self.coming[0][0] if self.coming else math.inf)
+
+    def _let_pass(self, ready: int, sequence: Sequence) -> None:
+        if ready <= self.step and (self.loading or self.due) and self.promised > 0:
+            self._pass_time(max(self._awaited() - self.now, 0.0))  # what loads leaves no room
+            return
+        super()._let_pass(ready, sequence)
+
+    def _later(self, at: float, turn: Turn | None) -> None:
+        heappush(self.due, (at, next(self.number), turn))
+
+    def _arrive(self, at: float, turn: Turn) -> None:
+        request = _Request(next(self.number), at, turn)
+        self.active[request.index] = turn
+        self.front_free = max(self.front_free, at) + self.each + self.per_token * request.prompt
+        self.coming.append((self.front_free + self.latency, request))
+
+    def _turn(self, session: Session) -> Turn:
+        place = session.place
+        turn = Turn(session, session.context, session.reusable, session.output[place], session.gap[place])
+        turn.branch = session.branch[place] and not session.child
+        return turn
+
+    # Routing and paths
+
+    def _assign(self, sequence: Sequence) -> None:
+        """The rank of a request: by the prefix that its cache has, unless too many are there, or by requests."""
+        assert isinstance(sequence, _Request)
+        ranks = range(self.data)
+        least = min(self.held)
+        chosen = self.held.index(least)
+        if self.data > 1 and self.routing == AFFINITY:
+            turn = sequence.turn
+            end = turn.prompt // self.block
+            known = [sum(self.caches[rank].found(self._tail(turn.session, rank), end)) for rank in ranks]
+            best = max(ranks, key=lambda rank: (known[rank], -self.held[rank]))
+            if self.held[best] - least <= CROWD:
+                chosen = best
+        sequence.rank = chosen
+        self.held[chosen] += 1
+        sequence.turn.tail = self._tail(sequence.turn.session, chosen)
+
+    def _root(self, cache: PrefixCache) -> Run:
+        root = cache.run(priority=self.store.priority)
+        root.length = self.work.shared // self.block
+        root.marks.append(root.length)
+        return root
+
+    def _tail(self, session: Session, rank: int) -> Run:
+        key = session.number, rank
+        if key not in self.tails:
+            self.tails[key] = self.caches[rank].run(self.roots[rank][session.group])
+        return self.tails[key]
+
+    # Memory
+
+    def _admit(self, queue: deque[tuple[int, Sequence]], left: int, found: list[Piece]) -> None:
+        self.aside = True
+        while queue and queue[0][0] <= self.step and self.store.tiers and self._set_aside(queue):
+            pass
+        self.aside = not self.store.tiers
+        super()._admit(queue, left, found)
+
+    def _set_aside(self, queue: deque[tuple[int, Sequence]]) -> bool:
+        """Load the first waiting request's prefix from lower tiers, if there is some and the pool has room."""
+        request = queue[0][1]
+        assert isinstance(request, _Request)
+        if request.loaded:
+            return False
+        total = request.base + request.prompt
+        hits = self._hits(request, total)
+        if not any(hits[1:]) or not self._fits(request, total + self.reserved * request.output):
+            return False
+        cache, tail = self.caches[request.rank], request.turn.tail
+        assert tail is not None
+        queue.popleft()
+        self.waiting -= 1
+        self._admitted(request)
+        self.promised += request.need
+        self._trim(request.rank)
+        at = self.now
+        hidden = self._single(0, 0.0, float(min(total - sum(hits) * self.block, self.budget)), 0.0, 1.0, None)
+        for tier, (blocks, link) in enumerate(zip(hits[1:], self.store.tiers, strict=True)):
+            if blocks:
+                size = blocks * self.block * self.store.token_bytes
+                self.read[tier + 1] += size
+                begin = max(self.now, self.links[tier])
+                self.links[tier] = begin + size / link.bandwidth
+                at = max(at, self.links[tier] + link.latency - link.overlap * hidden)
+        request.loaded = True
+        cache.insert(tail, sum(hits))
+        self._changed()
+        heappush(self.loading, (at, next(self.number), request))
+        self.horizon = min(self.horizon, at)
+        return True
+
+    def _is_loaded(self, request: _Request) -> None:
+        """A request whose prefix is in the pool goes before those that wait."""
+        self.promised = max(self.promised - request.need, 0.0)
+        if self.data > 1:
+            self.taken[request.rank] -= request.need
+        self.waiting += 1
+        self.queues[request.rank].appendleft((self.step, request))
+
+    def _hits(self, request: _Request, total: int) -> list[int]:
+        """Blocks of a request's prefix in each tier; at least one token is computed."""
+        tail = request.turn.tail
+        assert tail is not None
+        return self.caches[request.rank].found(tail, min((total - 1) // self.block, self._known(request)))
+
+    def _known(self, request: _Request) -> int:
+        """Blocks of the prompt that earlier turns may have left; of a preempted request, all that it computed."""
+        if request.generated:
+            return 1 << 60
+        return max(request.turn.reusable, self.work.shared) // self.block
+
+    def _fits(self, sequence: Sequence, need: float) -> bool:
+        assert isinstance(sequence, _Request)
+        tail = sequence.turn.tail
+        assert tail is not None
+        sequence.need = need
+        if sequence.loaded:
+            self._find(sequence)
+            return True
+        cache = self.caches[sequence.rank]
+        known = sum(run.held[0] for run in tail.path() if run.pins) * self.block
+        taken = self.context + self.promised if self.data == 1 else self.taken[sequence.rank]
+        pool = self.pool / self.data
+        if taken + need - min(known, need) > pool + cache.shared * self.block:
+            return False
+        self._find(sequence)
+        # One whose prefix is in a lower tier is set aside first, at the latest before the next step.
+        return self.aside or not any(sequence.turn.hits[1:])
+
+    def _find(self, request: _Request) -> None:
+        """The tokens that a request need not compute."""
+        total = request.base + request.prompt
+        hits = self._hits(request, total)
+        request.base = min(hits[0] * self.block, total - 1)
+        request.prompt = request.left = total - request.base
+        if not request.generated and not request.loaded:
+            request.turn.hits = tuple(each * self.block for each in hits)
+
+    def _admitted(self, sequence: Sequence) -> None:
+        assert isinstance(sequence, _Request)
+        assert sequence.turn.tail is not None
+        if self.data > 1:
+            self.taken[sequence.rank] += sequence.need
+        if not sequence.pinned:
+            self.caches[sequence.rank].pin(sequence.turn.tail)
+            sequence.pinned = True
+        self._changed()
+
+    def _mixed_step(self, pieces: list[Piece]) -> None:
+        for rank in range(self.data):
+            self._trim(rank)
+        super()._mixed_step(pieces)
+
+    def _begin(self, sequence: Sequence) -> None:
+        """The prompt is computed: others may use its blocks."""
+        assert isinstance(sequence, _Request)
+        tail = sequence.turn.tail
+        assert tail is not None
+        end = (sequence.base + sequence.prompt) // self.block
+        if end > tail.start:
+            self.caches[sequence.rank].insert(tail, end)
+        self._changed()
+        super()._begin(sequence)
+
+    def _free(self, sequence: Sequence, steps: int) -> None:
+        assert isinstance(sequence, _Request)
+        tail = sequence.turn.tail
+        assert tail is not None
+        cache = self.caches[sequence.rank]
+        self._trim(sequence.rank)
+        tokens = sequence.base + sequence.prompt + (int(steps * self.accepted) if self.work.kept else 0)
+        end = min(tokens, sequence.turn.prompt + sequence.turn.output) // self.block
+        if end > tail.start:
+            cache.insert(tail, end)
+        cache.unpin(tail, self.now)
+        sequence.pinned = sequence.loaded = False
+        if self.data > 1:
+            self.taken[sequence.rank] -= sequence.need
+        super()._free(sequence, steps)
+        self._changed()
+        self._trim(sequence.rank)
+
+    def _trim(self, rank: int) -> None:
+        """Evict what running requests need room for."""
+        cache = self.caches[rank]
+        taken = self.context + self.promised if self.data == 1 else self.taken[rank]
+        free = max(self.pool / self.data - taken, 0.0) / self.block
+        cache.shrink(0, free + cache.pinned + cache.shared)
+
+    def _changed(self) -> None:
+        self.room = self.pool + sum(cache.shared for cache in self.caches) * self.block  # type: ignore[assignment]
+
+    # Turns
+
+    def _leave(self, index: int, times: Finished) -> None:
+        turn = self.active.pop(index)
+        session = turn.session
+        self.rows.append((*times, turn.prompt, max(turn.reusable, self.work.shared), turn.gap))
+        self.found.append(turn.hits)
+        if turn.branch:
+            self._start_branch(session)
+        known = grown(session, self.work)
+        if session.place >= len(session.new):
+            self._end(session)
+            return
+        if not known:
+            self._forget(session)
+        self._later(self.now + turn.gap, self._turn(session))
+
+    def _start_branch(self, session: Session) -> None:
+        """A sub-agent begins with a part of the context."""
+        context = max(int(self.work.branch_context * session.context), self.work.shared)
+        child = self.draw.branch(session, context)
+        for rank, cache in enumerate(self.caches):
+            tail = self._tail(session, rank)
+            at = context // self.block - tail.start
+            parent = cache.split(tail, at) if 0 < at <= tail.length else tail.parent
+            self.tails[child.number, rank] = cache.run(parent)
+        self._later(self.now, self._turn(child))
+
+    def _end(self, session: Session) -> None:
+        self._forget(session)
+        if session.child:
+            return
+        self.ended += 1
+        if self.rate is None:
+            self._later(self.now + session.gap[-1], self._turn(self.draw.session()))
+
+    def _forget(self, session: Session) -> None:
+        for rank in range(self.data):
+            self.tails.pop((session.number, rank), None)
+
+
+def simulate_sessions(
+    replica: Replica,
+    store: Store,
+    draw: Draw,
+    turns: int,
+    sessions: int | None = None,
+    rate: float | None = None,
+    routing: str = AFFINITY,
+    part: tuple[float, float] | None = (0.0, 1.0),
+    biased: bool = True,
+) -> Ran:
+    """A run of so many turns, of a number of `sessions`, each followed by another one, or of a `rate` of new ones.
+
+    With a rate, `sessions` are those at the start. Sessions at the start are at a random `part` of their turns, drawn
+    by their turns where `biased`. Raises RooflineError without any.
+    """
+    if not sessions and rate is None:
+        raise RooflineError("sessions are a number of them, or a rate of new ones: give one of both")
+    run = SessionRun(replica, store, draw, sessions, rate, routing, part, biased)
+    return run.turns(turns)
+
+
+def hit_rates(ran: Ran) -> Rows[float]:
+    """The fraction of prompt tokens that each tier had."""
+    found: list[float] = (ran.hits.sum(axis=0) / ran.prompt.sum()).tolist()
+    return found

@@ -1,0 +1,363 @@
+"""The steady state of sessions on a replica in closed form: hit rates of the tiers and the load, as a fixed point.
+
+Cache. A turn leaves S tokens of its own context, which are in use for its service R and then idle for its gap and the
+wait before the next turn's admission, G; after the last turn, and before one that the cache does not know, for ever. In
+the g seconds after a turn the others touch
+
+    X(g) = L E[S (R + min(G, g))]        (Little; L turns a second)
+
+tokens on average, and with the variance of as many independent contexts. The last blocks of a context go first, so that
+of U tokens that a turn could reuse a cache of K tokens still has E[min(max((K - X(g)) / U, 0), 1)] U, g the turn's own
+idle time. With the variance left out it is the characteristic-time approximation of LRU: a hit where g < T, X(T) = K
+(Fagin 1977; Che, Tung and Wang 2002; Fricker, Robert and Roberts 2012). Tiers below that take what is evicted add their
+size to K; those that take copies replace it where they are larger.
+
+Load. The N sessions are a closed network (Bard 1979, Schweitzer's approximation): a queue of prompts with the work A of
+what is not in the cache, decoding in steps that prompts delay by 1 / (1 - L A), links of the tiers, and gaps. Where the
+contexts in use would exceed the pool, turns wait outside.
+
+Hits lower the work, less work shortens waits, and short waits keep contexts in the cache: the fixed point has up to two
+stable branches. They are found from a cache that hits always and from one that never does; between the numbers of
+sessions at which they part and meet again a deployment thrashes or not by chance.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+from scipy.special import gammainc
+
+from roofline.scenario.speculation import iterations
+from roofline.serving.replica import Replica
+from roofline.serving.sessions.drawn import Draw, Session, grown
+from roofline.serving.sessions.store import Store
+from roofline.serving.sessions.workload import Workload
+from roofline.serving.steps import MAX_TOKENS
+from roofline.specs.scheduler import PREFILL_FIRST
+
+Array = NDArray[np.float64]
+
+TURNS, ROUNDS, DAMPING = 1000, 150, 0.4
+"""Turns of the sample, rounds of the fixed point, and the part of each new value."""
+
+SESSIONS, EVEN = 64, (0.7548776662, 0.5698402910)
+"""The fewest sessions of the sample, and steps of a sequence that fills a square evenly (Roberts 2018, R2)."""
+
+GROWTH = (0.25, 0.5, 0.7, 0.85)
+"""Parts of the sessions at which the branch of the warm cache is followed."""
+
+GRID, GAPS = 32, 8
+"""Times at which X is computed, and quantiles of the time from one use of a shared prefix to the next."""
+
+FULL = 0.97
+"""The part of the pool that contexts in use fill before others wait."""
+
+MANY = 10.0
+"""Seconds of idle time beyond the longest gap that the grid of X covers, as a factor."""
+
+
+class Turns(NamedTuple):
+    """Turns of equal weight: tokens of the prompt, of those before it that it could reuse, of output, and left behind.
+
+    Those left behind are its own, after the shared prefix. `idle` is the gap before it; that after it is
+    `pause` for the client (none after the last of a sub-agent) and `gap` for the cache: infinite where it does not know
+    the next turn. `main` is 1 for a session's own turns, 0 for those of its sub-agents.
+    """
+
+    prompt: Array
+    reusable: Array
+    output: Array
+    left: Array
+    idle: Array
+    gap: Array
+    pause: Array
+    main: Array
+
+
+def turns_of(work: Workload, seed: int = 0, count: int = TURNS) -> Turns:
+    """The turns of sessions of a workload, at random."""
+    draw, rows = Draw(work, seed, count // 4), list[tuple[float, ...]]()
+    # Turns and first prompts of sessions fill their distributions evenly.
+    for place in itertools.count(1):
+        if len(rows) >= count and place > SESSIONS:
+            break
+        waiting = [draw.session(quantiles=(place * EVEN[0] % 1.0, place * EVEN[1] % 1.0))]
+        while waiting:
+            session = waiting.pop()
+            rows += _rows(session, work, draw, waiting)
+    return Turns(*np.array(rows, float).T)
+
+
+def _rows(session: Session, work: Workload, draw: Draw, waiting: list[Session]) -> list[tuple[float, ...]]:
+    """The turns of a session; its sub-agents are left to others."""
+    found, idle = list[tuple[float, ...]](), 0.0
+    while session.place < len(session.new):
+        place, prompt = session.place, session.context
+        reusable, output = max(session.reusable - work.shared, 0), session.output[place]
+        if session.branch[place] and not session.child:
+            waiting.append(draw.branch(session, max(int(work.branch_context * prompt), work.shared)))
+        known = grown(session, work) and session.place < len(session.new)
+        left = prompt - work.shared + (output if work.kept else 0)
+        pause = session.gap[place]
+        ends = session.child and session.place == len(session.new)
+        gaps = idle, pause if known else math.inf, 0.0 if ends else pause
+        found.append((prompt, reusable, output, left, *gaps, not session.child))
+        idle = pause
+    return found
+
+
+class State(Struct, frozen=True):
+    """A steady state: `sessions`, turns/s, and of a turn the means in seconds of waits, prefill and decoding.
+
+    `hits`: fractions of prompt tokens that each tier has, `ttft` and `e2e` mean seconds, `tpot` seconds a token of
+    output; `running` requests, `pinned` the part of the pool that they use, `busy` the part of time in prefill;
+    `computed` prompt tokens of a turn, and those of them that an endless cache would have.
+    """
+
+    sessions: float
+    turns_per_second: float
+    hits: tuple[float, ...]
+    ttft: float
+    tpot: float
+    e2e: float
+    running: float
+    pinned: float
+    busy: float
+    computed: float
+    recomputed: float
+    tokens_per_second: float
+    links: tuple[float, ...]
+
+
+class _Load:
+    """Where the fixed point is sought from: hit fractions, turns/s, sequences, waits, and the use of the links."""
+
+    __slots__ = ("busy", "hits", "loads", "number", "outside", "queues", "rate", "wait")
+
+    def __init__(self, hits: float, tiers: int, turns: int) -> None:
+        self.hits = np.zeros((tiers, turns))
+        self.hits[0] = hits
+        self.rate, self.number, self.busy, self.wait, self.outside = 0.0, 1.0, 0.0, 0.0, 0.0
+        self.loads, self.queues = np.zeros(tiers - 1), np.zeros(tiers - 1)
+
+
+class Branches(Struct, frozen=True):
+    """The states that are reached from a full cache and from an empty one: equal where there is one alone."""
+
+    warm: State
+    cold: State
+
+    @property
+    def thrashes(self) -> bool:
+        """Whether the two differ in throughput by more than a tenth: which one holds is then a matter of chance."""
+        return self.warm.turns_per_second > 1.1 * self.cold.turns_per_second
+
+
+class Theory:
+    """The model of a replica, a store and a workload, for any number of sessions."""
+
+    def __init__(self, replica: Replica, store: Store, work: Workload, seed: int = 0) -> None:
+        self.replica, self.store, self.work = replica, store, work
+        self.turns = turns_of(work, seed)
+        sizes, sum_ = [store.tokens], store.tokens
+        for tokens, through in store.levels:
+            sum_ = max(sum_, tokens) if through else sum_ + tokens
+            sizes.append(sum_)
+        self.sizes = tuple(sizes)
+        finite = self.turns.idle[self.turns.idle > 0]
+        top = MANY * float(finite.max(initial=1.0)) + 1e4
+        self.grid = np.concatenate([[0.0], np.geomspace(1e-2, top, GRID)])
+        scheduler = replica.scheduler
+        self.alone = scheduler.order == PREFILL_FIRST
+        self.budget = float(min(replica.budget, MAX_TOKENS))
+        self.front = scheduler.latency + scheduler.request + scheduler.prompt_token * self.turns.prompt
+        self.decodes = np.asarray(iterations(np.maximum(self.turns.output - 1, 0.0), replica.steps.accepted), float)
+        self.main = float(self.turns.main.mean())
+
+    def at(self, sessions: float) -> Branches:
+        """The steady states of so many sessions."""
+        cold = self._solve(sessions, _Load(0.0, len(self.sizes), self.turns.prompt.size), ROUNDS)
+        return Branches(self.warm(sessions), cold)
+
+    def warm(self, sessions: float) -> State:
+        """The steady state that a growing number of sessions reaches."""
+        load = _Load(1.0, len(self.sizes), self.turns.prompt.size)
+        for part in GROWTH:
+            self._solve(sessions * part, load, ROUNDS // 6)
+        return self._solve(sessions, load, ROUNDS)
+
+    def _solve(self, sessions: float, load: _Load, rounds: int) -> State:
+        turns = self.turns
+        count = turns.prompt.size
+        hits, rate, number, busy = load.hits, load.rate, load.number, load.busy
+        wait, outside = load.wait, load.outside
+        loads, queues = load.loads, load.queues
+        for round_ in range(rounds):
+            before = (rate, number, wait, outside)
+            keep = self.known * hits
+            base = keep.sum(axis=0)
+            computed = np.maximum(turns.prompt - base, 1.0)
+            work, step = self._work(computed, base, number, rate)
+            sizes = keep[1:] * self.store.token_bytes
+            link_times = [
+                row / tier.bandwidth + (row > 0) * tier.latency
+                for row, tier in zip(sizes, self.store.tiers, strict=True)
+            ]
+            load_wait = np.zeros(count)
+            for place, (times, tier) in enumerate(zip(link_times, self.store.tiers, strict=True)):
+                loads[place] = min(rate * times.mean(), 0.999)
+                queues[place] = _wait(rate, times, loads[place], sessions)
+                load_wait += np.maximum(times - tier.overlap * work, 0.0) + queues[place] * (times > 0)
+            share = min(busy, 0.98)
+            decode = self.decodes * step / (1 - share)
+            inside = self.front + wait + load_wait + work + decode
+            cycle = (turns.main * (inside + turns.pause)).mean() / self.main
+            # The prompts' server gives no more than its time.
+            new_rate = min(sessions / cycle / self.main, 0.98 / work.mean())
+            use = load_wait + work + decode
+            own, groups = float((turns.left * use).mean()), self.work.groups
+            once = self.work.shared * -groups * math.expm1(-new_rate * float(use.mean()) / groups)
+            held = new_rate * own + once
+            slots = new_rate * (work + decode).mean()
+            most = min((FULL * self.store.tokens - once) / max(new_rate * own, 1e-9), self.replica.sequences / slots)
+            new_rate *= min(most, 1.0)
+            rate = rate + DAMPING * (new_rate - rate) if rate else new_rate
+            busy = rate * work.mean()
+            wait = wait + DAMPING * (_wait(rate, work, min(busy, 0.999), sessions, wait) - wait)
+            waits = max(sessions / (rate * self.main) - cycle, 0.0) if most < 1 else 0.0
+            outside += DAMPING * (waits - outside)
+            number = number + DAMPING * (max(rate * decode.mean(), 1e-3) - number)
+            mean = float((self.front + outside + wait + load_wait + work).mean())
+            hits += DAMPING * (self._hits(rate, use, self.front + outside + wait) - hits)
+            after = (rate, number, wait, outside)
+            if round_ > 10 and all(
+                abs(one - two) <= 1e-3 * abs(two) + 1e-9 for one, two in zip(before, after, strict=True)
+            ):
+                break
+        load.rate, load.number, load.busy, load.wait, load.outside = rate, number, busy, wait, outside
+        keep = self.known * hits
+        total = turns.prompt.mean()
+        computed_mean = float(total - keep.sum(axis=0).mean())
+        endless = float(self.known[0].mean())
+        tokens = float(total + turns.output.mean())
+        return State(
+            sessions,
+            float(rate),
+            tuple((keep.mean(axis=1) / total).tolist()),
+            mean,
+            float(decode.sum() / np.maximum(turns.output - 1, 1).sum()),
+            float(inside.mean() + outside),
+            float(rate * (work + decode).mean()),
+            float(min(held / self.store.tokens, 1.0)),
+            float(busy),
+            computed_mean,
+            computed_mean - float(total) + endless,
+            float(rate * tokens),
+            tuple(float(each) for each in loads),
+        )
+
+    @cached_property
+    def known(self) -> Array:
+        """Tokens of each turn that an endless cache has: its own, with the shared prefix."""
+        shared = float(self.work.shared)
+        own = np.minimum(self.turns.reusable + shared, self.turns.prompt - 1)
+        return np.maximum(own, 0.0)[np.newaxis] // self.store.block * self.store.block
+
+    def _hits(self, rate: float, use: Array, outside: Array) -> Array:
+        """The fractions of known tokens that each tier has, by turn (tiers, turns)."""
+        turns, shared = self.turns, float(self.work.shared)
+        idle = turns.gap + outside
+        within = np.minimum(idle, self.grid[:, np.newaxis])  # (grid, turns)
+        time = use + within
+        touched = rate * (turns.left * time).mean(axis=1)
+        square = rate * (turns.left**2 * time).mean(axis=1)
+        live = rate * np.where(np.isfinite(turns.gap), use + idle, use).mean()
+        dead = rate * (~np.isfinite(turns.gap) * within).mean(axis=1)
+        contexts = np.maximum(live + dead, 1.0)
+        deviation = np.sqrt(np.maximum(square - touched**2 / contexts, 1.0))
+        # A session's own context is one of those that live; of those that ended it is none.
+        ended = rate * (turns.left * ~np.isfinite(turns.gap) * within).mean(axis=1)
+        own_part = (touched - ended) / max(live, 1.0)
+        if shared:
+            groups = self.work.groups
+            touched = touched + groups * shared * -np.expm1(-rate * self.grid / groups)
+        others = touched - own_part
+        away = turns.idle + outside
+        found = []
+        own = np.maximum(turns.reusable, 1.0)
+        mean, spread = np.interp(away, self.grid, others), np.interp(away, self.grid, deviation)
+        if shared:
+            idle_group = math.exp(-rate * float(use.mean()) / self.work.groups)  # none of its requests runs
+            gaps = -np.log1p(-(np.arange(GAPS) + 0.5) / GAPS) * self.work.groups / max(rate, 1e-12)
+            since = np.minimum(np.where(turns.reusable > 0, away, math.inf)[:, np.newaxis], gaps)
+            level, around = np.interp(since, self.grid, touched), np.interp(since, self.grid, deviation)
+        for size in self.sizes:
+            if math.isinf(size):
+                found.append(np.ones(own.size))
+                continue
+            part = _clipped(size, mean, spread, own)
+            if shared:  # touched by the other sessions of its group, too
+                near = _clipped(size, level, around, np.full(level.shape, shared)).mean(axis=1)
+                near = 1 - idle_group * (1 - near)
+                part = (part * turns.reusable + near * shared) / (turns.reusable + shared)
+            found.append(part)
+        return np.diff(np.array(found), axis=0, prepend=0.0).clip(0.0, 1.0)
+
+    def _work(self, computed: Array, base: Array, number: float, rate: float) -> tuple[Array, float]:
+        """Seconds that each prompt adds to steps, and of a step without prompts, of so many sequences."""
+        steps, ranks = self.replica.steps, self.replica.data
+        batch = max(number / ranks, 1.0)
+        context = float((self.turns.prompt + self.turns.output / 2).mean())
+        step = float(steps.seconds(batch, context))
+        # Prompts that come within a step share it.
+        full = np.floor(computed / self.budget)
+        rest = computed - full * self.budget
+        period = step + float(steps.seconds(0.0, 0.0, min(float(computed.mean()), self.budget), float(base.mean())))
+        together = min(max(rate * period, 1.0), max(self.budget / max(float(rest.mean()), 1.0), 1.0))
+        beside = 0.0 if self.alone else batch
+        still = 0.0 if self.alone else step
+
+        def added(chunk: Any, cached: Any, prompts: float = 1.0) -> Array:
+            found = steps.seconds(beside, context, chunk, cached, prompts)
+            return np.maximum(np.asarray(found) - still, 1e-9)
+
+        last = np.maximum(rest, 1.0)
+        work = added(last * together, base + full * self.budget, together) / together
+        whole = full > 0
+        if whole.any():
+            work = work + full * added(self.budget, base + np.maximum(full - 1, 0.0) / 2 * self.budget)
+        return work / ranks, step
+
+
+def _wait(rate: float, times: Array, busy: float, sessions: float, before: float | None = None) -> float:
+    """The mean wait for a server of a closed network: Pollaczek-Khinchine with the queue that one less leaves."""
+    mean = float(times.mean())
+    if mean <= 0:
+        return 0.0
+    residual = busy * float((times**2).mean()) / (2 * mean)
+    one_less = max(sessions - 1, 0.0) / max(sessions, 1.0)
+    if before is None:
+        return one_less * residual / (1 - min(busy, 0.95))
+    return one_less * (rate * before * mean + residual)
+
+
+def _clipped(room: float, mean: Array, deviation: Array, size: Array) -> Array:
+    """E[min(max((room - X) / size, 0), 1)] of gamma-distributed X, by E[(k - X)+] = k F(k) - E[X] F'(k).
+
+    F' is the distribution that is weighted by X: gamma with a shape of one more.
+    """
+    mean = np.maximum(mean, 1e-9)
+    shape = mean**2 / np.maximum(deviation, 1e-9 * mean) ** 2
+    scale = shape / mean
+
+    def short(most: Any) -> Array:
+        most = np.maximum(most, 0.0)
+        return np.asarray(most * gammainc(shape, most * scale) - mean * gammainc(shape + 1, most * scale))
+
+    return np.asarray((short(room) - short(room - size)) / size)

@@ -1,0 +1,116 @@
+"""The shape of sessions: their turns, what each adds to the context, and the gaps between them.
+
+The prompt of a turn is the shared prefix (a system prompt, tools, a repository), the session's own first context, and
+all inputs and outputs since. Sub-agents begin beside a turn with a part of its context.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from roofline.core.checked import Checked, Fraction
+from roofline.core.errors import RooflineError, quote
+from roofline.core.limits import MAX_LENGTH
+from roofline.scenario.lengths import Lengths, as_number, parse_lengths
+
+Array = NDArray[np.float64]
+
+Tokens = Annotated[int, Meta(ge=0, le=MAX_LENGTH)]
+
+MILLISECONDS = {"ms": 1.0, "s": 1e3, "min": 6e4, "h": 3.6e6}
+
+_TIME = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*(ms|s|min|h)?(?![\w.])")
+"""A time in a distribution's text, in seconds without a unit, not the 95 of p95."""
+
+
+class Gaps(Struct, frozen=True):
+    """A distribution of times, as `written`: a `Lengths` of milliseconds, None for no time; `most` seconds cut it.
+
+    >>> parse_gaps("quantiles:p50=2s,p90=24s").quantiles(np.array([0.5])).round(3)
+    array([2.])
+    """
+
+    written: str
+    lengths: Lengths | None
+    most: float = float("inf")
+
+    def quantiles(self, shares: Any) -> Array:
+        """Seconds at some quantiles."""
+        if self.lengths is None:
+            return np.zeros(np.shape(shares))
+        return np.minimum(np.asarray(self.lengths.inverse(np.asarray(shares, float)), float) / 1e3, self.most)
+
+
+def parse_gaps(written: object, what: str = "a gap", most: float = float("inf")) -> Gaps:
+    """The distribution of a number of seconds or a text, as of lengths with times; raises RooflineError."""
+    if isinstance(written, Gaps):
+        return written
+    text = str(written).strip()
+    if as_number(text.removesuffix("s")) == 0:
+        return Gaps(text, None, most)
+    if text.startswith("-"):
+        raise RooflineError(f"{what} must be at least 0 s, got {quote(text)}")
+    scaled = _TIME.sub(lambda found: f"{float(found[1]) * MILLISECONDS[found[2] or 's']:.12g}", text)
+    try:
+        return Gaps(text, parse_lengths(scaled), most)
+    except RooflineError:
+        examples = "a time such as 5s, or times such as exponential:mean=5s or quantiles:p50=2s,p90=24s"
+        raise RooflineError(f"{what} is {examples}, got {quote(text)}") from None
+
+
+class Workload(Checked, frozen=True):
+    """Sessions of `turns`; all lengths are in tokens, distributions as of `parse_lengths`.
+
+    The first prompt of a session has the `shared` prefix, one of `groups` different ones, and `first` tokens of its own
+    (None: those of `new`); each turn adds `new` tokens and has an `output`. The next turn comes a `gap` after the end
+    of one: the time of a tool or a person. `kept`: the output is in the next prompt as it was generated, so that it is
+    found in the cache; else the next prompt has other tokens there, which `new` counts. Of the share `resets` of turns
+    all but the shared prefix is new to the cache. A context of more than `limit` tokens is compacted to `compacted`.
+    Each turn starts `branches` sub-agents on average, each a session of `branch_turns` with the share `branch_context`
+    of the context (0: the shared prefix) and `branch_first` tokens. `source` says where the numbers are from.
+    """
+
+    turns: Lengths
+    new: Lengths
+    output: Lengths
+    gap: Gaps
+    first: Lengths | None = None
+    shared: Tokens = 0
+    groups: Annotated[int, Meta(ge=1, le=10**6)] = 1
+    kept: bool = True
+    resets: Fraction = 0.0
+    limit: Tokens = 0
+    compacted: Tokens = 0
+    branches: Fraction = 0.0
+    branch_turns: Lengths | None = None
+    branch_first: Lengths | None = None
+    branch_context: Fraction = 0.0
+    name: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.limit and self.limit <= self.shared + self.compacted + self.new.mean:
+            raise RooflineError(
+                f"a context limit of {self.limit} tokens has no room for the shared prefix of {self.shared} and a turn"
+            )
+        if self.branches and (self.branch_turns is None or self.branch_first is None):
+            raise RooflineError("sub-agents need the lengths branch_turns and branch_first")
+
+    @property
+    def longest(self) -> float:
+        """Tokens of the longest prompt and output, at the 99.9th percentile of each distribution."""
+        own = (self.first or self.new).quantile(0.999)
+        grown = self.new.mean + (self.output.mean if self.kept else 0.0)
+        found = self.shared + own + grown * self.turns.quantile(0.999) + self.new.quantile(0.999)
+        return min(found, float(self.limit) or found) + self.output.quantile(0.999)
+
+
+def plain(prompt: Lengths, output: Lengths) -> Workload:
+    """Sessions of one request each, without a gap: a closed loop of requests."""
+    return Workload(parse_lengths(1), prompt, output, parse_gaps(0), name="requests")

@@ -1,0 +1,88 @@
+"""DeepSeek-V4: attention over a window and compressed entries, hyper-connections, experts in FP4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from roofline.core.errors import SpecError
+from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, base_spec, layer_types, spec_with_pattern
+from roofline.specs.huggingface.moe import moe_section
+
+WINDOW, SPARSE, HEAVY = "window", "csa", "hca"
+
+LAYERS: Mapping[str, str] = {
+    "sliding_attention": WINDOW,
+    "compressed_sparse_attention": SPARSE,
+    "heavily_compressed_attention": HEAVY,
+}
+"""The entries of `layer_types`, which files of Transformers have in place of `compress_ratios`."""
+
+
+def _deepseek_v4(config: Config) -> Spec:
+    """Experts of the first layers are chosen by a table of token ids, without the router's bias."""
+    config.reject("attention_bias", "mlp_bias")
+    layers, rates = config.layers(), config.section("compress_rates")
+    attention: Spec = {
+        "heads": config.integer("num_attention_heads", default=64),
+        "head_dim": config.integer("head_dim", default=512),
+        "rope_dim": config.integer("qk_rope_head_dim", default=64),
+        "q_rank": config.integer("q_lora_rank", default=1024),
+        "output_groups": config.integer("o_groups", default=8),
+        "output_rank": config.integer("o_lora_rank", default=1024),
+        "window": config.integer("sliding_window", default=128),
+    }
+    indexer = {
+        "heads": config.integer("index_n_heads", default=64),
+        "head_dim": config.integer("index_head_dim", default=128),
+        "selected": config.integer("index_topk", default=512),
+    }
+    sparse = rates.integer("compressed_sparse_attention", default=4)
+    heavy = rates.integer("heavily_compressed_attention", default=128)
+    width = config.integer("moe_intermediate_size", default=2048)
+    shared = config.natural("n_shared_experts", default=1) * width
+    moe = moe_section(config, "moe_intermediate_size", experts=256, top_k=6, shared_width=shared)
+    parts: dict[str, Spec] = {
+        WINDOW: {},
+        SPARSE: {"compressed_attention": {"ratio": sparse, "indexer": indexer}},
+        HEAVY: {"compressed_attention": {"ratio": heavy}},
+        "hash": {"moe": {"router_bias": False}},
+        "routed": {"moe": {"router_bias": True}},
+    }
+    base = base_spec(
+        config,
+        compressed_attention=attention,
+        moe=moe,
+        norm=RMS,
+        streams=config.integer("hc_mult", default=4, most=16),
+        mtp=config.natural("num_nextn_predict_layers", default=1),
+    )
+    return spec_with_pattern(base, parts, _mixers(config, layers, sparse, heavy), _routers(config, layers))
+
+
+def _mixers(config: Config, layers: int, sparse: int, heavy: int) -> list[str]:
+    """The attention of each layer; one more entry is the prediction module's. Without any, as in DeepSeek-V4-Pro."""
+    named = layer_types(config, LAYERS)
+    if named:
+        return named
+    given = config.integers("compress_ratios")
+    if not given:
+        return [HEAVY if index < 2 or index % 2 else SPARSE for index in range(layers)]
+    known = {0: WINDOW, 1: WINDOW, sparse: SPARSE, heavy: HEAVY}
+    if len(given) < layers or not set(given[:layers]) <= set(known):
+        problem = f"'compress_ratios' must have 0, {sparse} or {heavy} for each of {layers} layers"
+        raise SpecError(config.where, problem)
+    return [known[ratio] for ratio in given[:layers]]
+
+
+def _routers(config: Config, layers: int) -> list[str]:
+    """How each layer chooses experts: by token id in the first ones."""
+    named = config.texts("mlp_layer_types")
+    if not named:
+        table = config.natural("num_hash_layers", default=3)
+        return ["hash" if index < table else "routed" for index in range(layers)]
+    if len(named) != layers or not set(named) <= {"hash_moe", "moe"}:
+        raise SpecError(config.where, f"'mlp_layer_types' must say hash_moe or moe of each of {layers} layers")
+    return ["hash" if name == "hash_moe" else "routed" for name in named]
+
+
+READERS: Mapping[str, Reader] = {"deepseek_v4": _deepseek_v4}

@@ -1,0 +1,140 @@
+"""Networks: how devices of different nodes reach each other.
+
+A network is a file of `hwspecs/networks/`, one for each kind, or a person's own. Its `bandwidth` is that of a device in
+one direction, so that ports which several devices share count in parts. A message that crosses it takes a `hop` more
+than within a node: the way through two adapters and the switches, with the proxies and flags of the library that sends.
+Large messages achieve `efficiency` of the bandwidth. `spread` is p10 and p90 of an exchange's time over the expected
+one: congestion, other libraries, and ranks that wait for the last.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, field
+
+from roofline.core.checked import Checked, NotNegative, Positive
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
+from roofline.core.units import Dimension, parse_quantity
+from roofline.specs.library import File, as_mapping, bundled_folder, find_file, modified, written
+from roofline.specs.records import record
+
+UNKNOWN = "unknown"
+"""The file of networks whose kind is not known."""
+
+ALIASES: Mapping[str, str] = {"ib": "infiniband", "eth": "ethernet", "tcp": "ethernet"}
+"""Short names of the kinds."""
+
+_DOMAIN = re.compile(r"nvl(\d{1,4})", re.ASCII)
+_SPEED = re.compile(r"(?:(\d{1,3})x)?(\d{1,5}(?:\.\d{1,2})?)g(?:-([a-z]{2,20}))?", re.ASCII)
+
+
+class Network(Checked, frozen=True):
+    """A network: bandwidth of a device in one direction (B/s), seconds of a hop; see the module.
+
+    `kinds` are the first words of links in hardware specs that are of this kind.
+    """
+
+    name: Annotated[str, Meta(min_length=1)]
+    bandwidth: Positive
+    hop: NotNegative
+    efficiency: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    spread: tuple[Annotated[float, Meta(ge=0.01, le=1)], Annotated[float, Meta(ge=1, le=100)]] = (1.0, 1.0)
+    title: str = ""
+    kinds: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.bandwidth, self.hop, self.efficiency, *self.spread))
+
+
+class Fabric(Checked, frozen=True):
+    """A network as a person names it (None: that of the hardware), with its speed, and the devices of a node.
+
+    `speed` is that of each of a node's `ports` in B/s, without `ports` that of a device; `domain` are the devices that
+    NVLink, or a link like it, joins.
+    """
+
+    network: Network | None
+    domain: Annotated[int, Meta(ge=2, le=4096)] | None = None
+    ports: Annotated[int, Meta(ge=1, le=999)] | None = None
+    speed: Positive | None = None
+
+
+def list_networks() -> list[str]:
+    """The names of the bundled networks."""
+    return sorted(path.stem for path in (bundled_folder("hwspecs") / "networks").glob("*.yaml"))
+
+
+def load_fabric(text: str | os.PathLike[str]) -> Fabric:
+    """The network of a text: a kind (`roce`, `efa`), a speed a device (`400G`), ports a node (`8x400G-ib`), or a file.
+
+    `nvl72` before it, with a comma, is the number of devices that NVLink joins; alone it leaves the network as it is.
+    Raises UnknownNameError, RooflineError or SpecError.
+    """
+    text = written(text, "network")
+    if text.endswith((".yaml", ".yml")) or "/" in text:
+        path = Path(text)
+        return Fabric(_load(File(path, modified(path))))
+    lower = text.strip().lower()
+    domain, comma, rest = lower.partition(",")
+    joined = _DOMAIN.fullmatch(domain)
+    own = int(joined[1]) if joined else None
+    if joined:
+        lower = rest
+    if joined and not comma:
+        return Fabric(None, own)
+    match = _SPEED.fullmatch(lower)
+    if match is None:
+        return Fabric(_named(lower), own)
+    ports, speed, kind = match.groups()
+    if float(speed) == 0 or ports == "0":
+        raise RooflineError(f"the network {quote(text)} has no bandwidth")
+    network = _named(kind) if kind else _named(UNKNOWN)
+    return Fabric(network, own, int(ports) if ports else None, float(speed) * 1e9 / 8)
+
+
+@lru_cache(maxsize=64)
+def network_of_kind(kind: str) -> Network:
+    """The bundled network whose links specs call `kind`; the unknown one for others."""
+    networks = (_named(name) for name in list_networks())
+    found = (one for one in networks if any(kind.startswith(word) for word in one.kinds))
+    return next(found, None) or _named(UNKNOWN)
+
+
+def _named(name: str) -> Network:
+    name = ALIASES.get(name, name)
+    path = find_file(f"networks/{name}.yaml", "hwspecs") if name.isalpha() else None
+    if path is None:
+        shown = [*list_networks(), "400G", "8x400G-ib", "nvl72"]
+        raise UnknownNameError("network", name, shown)
+    return _load(File(path, modified(path)))
+
+
+@lru_cache(maxsize=64)
+def _load(file: File) -> Network:
+    return parse_network(read_mapping(file.path), str(file.path))
+
+
+def parse_network(content: Mapping[str, Any], where: str) -> Network:
+    """The network that a file's mapping describes; `where` names the file in errors. Raises SpecError."""
+    sources = content.get("sources", {})
+    as_mapping(sources, where, "sources")
+    read = dict(content)
+    for key, dimension in (("bandwidth", Dimension.BANDWIDTH), ("hop", Dimension.TIME)):
+        if key not in content:
+            raise SpecError(where, f"the key {quote(key)} is missing")
+        try:
+            quantity = parse_quantity(content[key], dimension)
+        except RooflineError as error:
+            raise SpecError(where, f"{quote(key)}: {error}") from None
+        if quantity.source is not None and quantity.source not in sources:
+            raise SpecError(where, f"{quote(key)} cites the unknown source {quote(quantity.source)}")
+        read[key] = quantity.value
+    return record(Network, read, where)

@@ -1,0 +1,83 @@
+"""How young an engine's support of a model was: releases of engines and architectures by month (`releases.yaml`).
+
+The first releases that run an architecture take up to several times as long as later ones: they lack its kernels, or
+CUDA graphs, or run it on other paths. How much longer is not known beforehand, so that the interval has it, not the
+expected time. With the months m from the architecture's release to that of the engine's version, the factor of p90 on
+that of the engine's own spread is, in logarithms,
+
+    young = log 3  exp(-m / 9)              p90' = exp(hypot(log p90, young))
+
+from DeepSeek-V3 with SGLang 0.4.3 to 0.4.10, vLLM 0.11 and TensorRT-LLM 0.21, and gpt-oss with vLLM 0.10 and 0.11: 1
+to 4 times as long as expected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from roofline.core.documents import read_mapping
+from roofline.specs.engine import Engine
+from roofline.specs.model import Model
+from roofline.specs.records import record
+from roofline.specs.version import Version
+
+FILE = Path(str(files("roofline.specs"))) / "releases.yaml"
+
+FIRST, MONTHS = 3.0, 9.0
+"""Factor of p90 on the expected time in the month of an architecture's release, and months until its logarithm has
+fallen by a factor of e."""
+
+Month = Annotated[str, Meta(pattern=r"^20\d\d-\d\d$")]
+
+
+class _Releases(Struct, frozen=True):
+    engines: dict[str, dict[str, Month]]
+    models: dict[str, Month]
+
+
+@lru_cache(maxsize=1)
+def _releases() -> _Releases:
+    return record(_Releases, read_mapping(FILE), str(FILE))
+
+
+def months_of_support(engine: Engine, model: Model) -> float | None:
+    """Months from the release of a model's architecture to that of the engine's version; None where one is unknown."""
+    known = _releases()
+    names = [name for name in known.models if model.name.startswith(name)]
+    versions: Mapping[str, str] = known.engines.get(engine.name, {})
+    if not engine.version or not names:
+        return None
+    older = [Version(text) for text in versions if Version(text) <= Version(engine.version)]
+    if not older:
+        return None
+    return max(_months(versions[max(older).text]) - _months(known.models[max(names, key=len)]), 0.0)
+
+
+def _months(text: str) -> float:
+    year, month = text.split("-")
+    return 12.0 * int(year) + int(month)
+
+
+def young_error(engine: Engine, model: Model) -> float:
+    """The logarithm of the factor on p90 of a version whose support of the model was young; 0 where none is known."""
+    months = months_of_support(engine, model)
+    return 0.0 if months is None else math.log(FIRST) * math.exp(-months / MONTHS)
+
+
+def later(high: float, error: float) -> float:
+    """A factor of p90 over the expected time with the error of a young support."""
+    return math.exp(math.hypot(math.log(high), error)) if error else high
+
+
+def with_young_support(engine: Engine, model: Model) -> Engine:
+    """The engine with the spread of a version whose support of the model was young."""
+    low, high = engine.spread
+    return replace(engine, spread=(low, later(high, young_error(engine, model))))

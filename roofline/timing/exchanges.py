@@ -1,0 +1,139 @@
+"""Which exchange expert ranks run (rows of `exchanges.yaml`), and the constants of its kernels.
+
+DeepEP has a kernel for the few tokens of decode and one for the many of prefill: up to `FEW` tokens a rank the former
+runs. Gathering all tokens and scattering the sums are two collectives of NCCL.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+from msgspec import Struct
+
+from roofline.bound.roof import Placement
+from roofline.core.documents import read_mapping
+from roofline.graph.op import Link
+from roofline.graph.size import as_size
+from roofline.specs.engine import Engine
+from roofline.specs.hardware import Hardware
+from roofline.specs.records import record
+from roofline.specs.version import Releases
+from roofline.timing.calibration import Calibration, Expected, Match
+from roofline.timing.kernels import Row
+from roofline.timing.kernels.shapes import KernelShape
+
+FILE = Path(str(files("roofline.timing"))) / "exchanges.yaml"
+
+FEW = 256.0
+"""Tokens of a rank up to which DeepEP's low-latency kernel runs: engines' buffers have 128 to 256 (SGLang's
+SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK, vLLM's VLLM_MOE_DP_CHUNK_SIZE)."""
+
+GATHERED, NCCL = "allgather_reducescatter", "nccl"
+
+
+class Choice(Struct, frozen=True):
+    """A row: what it is for, and the exchange that runs there. See the file for the meaning of each field."""
+
+    engine: str
+    exchange: str
+    source: str
+    since: str = ""
+    before: str = ""
+    nodes: str = ""
+    vendor: str = ""
+    domain: int = 0
+
+    def runs(self, engine: Engine, hardware: Hardware, several: bool) -> bool:
+        """Whether an engine's version runs it on such hardware, over one or several nodes."""
+        dated = self.since or self.before
+        releases = Releases(self.engine, self.before, self.since)
+        of_engine = releases.include(engine.name, engine.version) if dated else engine.name == self.engine
+        of_nodes = self.nodes in ("", "several" if several else "one")
+        return of_engine and of_nodes and self.vendor in ("", hardware.vendor) and hardware.node_devices >= self.domain
+
+
+@lru_cache(maxsize=1)
+def choices() -> tuple[Choice, ...]:
+    """The rows of the file, in their order."""
+    return tuple(record(Choice, row, str(FILE)) for row in read_mapping(FILE)["exchanges"])
+
+
+def exchange_of(placement: Placement, engine: Engine) -> str:
+    """The exchange of a placed graph's expert ranks, "" without any: the one asked for, or the engine's own."""
+    links = (op.link for section in placement.network.sections for op in section.ops if op.link is not None)
+    link = next((link for link in links if link.routed is not None), None)
+    if link is None or link.routed is None:
+        return ""
+    if link.routed.exchange:
+        return link.routed.exchange
+    return exchange_choice(engine, placement.hardware, placement.nodes.span(link.reach).across_nodes)
+
+
+def exchange_choice(engine: Engine, hardware: Hardware, several: bool) -> str:
+    """The exchange that an engine's release runs on such hardware, over one or several nodes."""
+    return next((row.exchange for row in choices() if row.runs(engine, hardware, several)), NCCL)
+
+
+class FewMatch(Match, frozen=True, kw_only=True):
+    """Constants of an exchange of many tokens, and those for up to FEW tokens of a rank."""
+
+    few: Match
+
+    def chosen(self, row: Row) -> Match:
+        """The constants of the kernel for so many tokens."""
+        return self.few if float(np.ravel(row["tokens"])[0]) <= FEW else self
+
+    def expected(self, row: Row, hardware: Hardware) -> Expected:
+        """Expected seconds of the kernel for so many tokens."""
+        many, few = Match.expected(self, row, hardware), self.few.expected(row, hardware)
+        small = np.asarray(row["tokens"], float) <= FEW
+        low, mid, high, inside = (np.where(small, one, other) for one, other in zip(few[:4], many[:4], strict=True))
+        return Expected(low, mid, high, inside, self.basis, self.origin)
+
+
+def exchange_shape(link: Link, exchange: str) -> KernelShape | None:
+    """The row of the measurement schema for an exchange; None for NCCL's all-to-all, which the link itself is."""
+    routed = link.routed
+    if routed is None or exchange in ("", NCCL):
+        return None
+    if exchange == GATHERED:
+        message = routed.tokens * (link.ranks * routed.plain_bytes)
+        texts: dict[str, str | float] = {
+            "collective": "reduce_scatter" if routed.returns else "all_gather",
+            "dtype": "any",
+        }
+        if link.reach != link.ranks:
+            texts["reach"] = float(link.reach)
+        return KernelShape("collective", texts, {"bytes": message, "ranks": as_size(link.ranks)})
+    sizes = {
+        "tokens": routed.tokens,
+        **{
+            name: as_size(value)
+            for name, value in (
+                ("row_bytes", routed.row_bytes),
+                ("top_k", routed.top_k),
+                ("experts", routed.experts),
+                ("ranks", link.ranks),
+                ("reached", routed.reached),
+                ("reached_nodes", routed.reached_nodes),
+            )
+        },
+    }
+    op = "deepep_normal" if exchange == "deepep" else exchange
+    return KernelShape(op, {"direction": "combine" if routed.returns else "dispatch"}, sizes)
+
+
+def exchange_match(shape: KernelShape, exchange: str, calibration: Calibration) -> Match | None:
+    """The constants of an exchange's kernels; None where they were not measured."""
+    direction = str(shape.texts["direction"])
+    match = calibration.find(shape.op, direction)
+    if exchange != "deepep" or match is None:
+        return match
+    few = calibration.find("deepep_low_latency", direction)
+    if few is None:
+        return match
+    fields = {name: getattr(match, name) for name in Match.__struct_fields__}
+    return FewMatch(**fields, few=few)

@@ -1,0 +1,208 @@
+"""Sessions on a replica: Little's law, today's answers as special cases, and the theory against the simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+
+from roofline import Scenario
+from roofline.core.errors import RooflineError
+from roofline.scenario.lengths import parse_lengths
+from roofline.serving.load import Load
+from roofline.serving.replica import Replica, replica_of
+from roofline.serving.sessions.drawn import Draw
+from roofline.serving.sessions.profiles import PROFILES
+from roofline.serving.sessions.served import serve_sessions
+from roofline.serving.sessions.simulation import BALANCED, Ran, hit_rates, simulate_sessions
+from roofline.serving.sessions.store import Store, store_of
+from roofline.serving.sessions.theory import Theory
+from roofline.serving.sessions.tiers import Tier, parse_tiers
+from roofline.serving.sessions.workload import Workload, parse_gaps, plain
+from roofline.serving.simulation import simulate
+
+SCENARIO = Scenario("llama-3.1-8b", "h100-sxm")
+
+
+@cache
+def replica(engine: str = "vllm") -> Replica:
+    scenario = SCENARIO.with_(engine=engine)
+    return replica_of(scenario, Load(prompt=40_000.0, generate=2000.0, concurrency=1).of(scenario))
+
+
+def workload(**changes: object) -> Workload:
+    given: dict[str, object] = {
+        "turns": parse_lengths("uniform:4:12"),
+        "first": parse_lengths("exponential:mean=2000"),
+        "new": parse_lengths("exponential:mean=400"),
+        "output": parse_lengths("exponential:mean=60"),
+        "gap": parse_gaps("exponential:mean=5s"),
+    }
+    return Workload(**(given | changes))  # type: ignore[arg-type]
+
+
+def run(store: Store, work: Workload, sessions: int = 20, turns: int = 900, **options: object) -> Ran:
+    return simulate_sessions(replica(), store, Draw(work, 1), turns, sessions, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pool", [40_000, 10**6])
+@pytest.mark.parametrize("tiers", ["", "dram=8GB", "dram=4GB:write=back,ssd=inf:bandwidth=20GB/s:write=back"])
+def test_littles_law_and_the_sum_of_what_was_found(pool: int, tiers: str) -> None:
+    ran = run(store_of(replica(), parse_tiers(tiers, SCENARIO), pool), workload(shared=500))
+    sessions = float((ran.last - ran.arrival + ran.gaps).sum()) / ran.duration
+    assert sessions == pytest.approx(20, rel=0.1)
+    in_engine = float((ran.last - ran.arrival).sum()) / ran.duration
+    # Beside them are front end and loads.
+    assert ran.running + ran.waiting <= in_engine * 1.1
+    assert (ran.hits.sum(axis=1) <= np.minimum(np.maximum(ran.reusable, 500), ran.prompt - 1)).all()
+    assert ran.used[0] <= pool
+
+
+def test_hits_grow_with_the_pool_and_with_tiers() -> None:
+    work = workload()
+    rates = [sum(hit_rates(run(store_of(replica(), (), pool), work))) for pool in (30_000, 60_000, 120_000, 10**6)]
+    assert rates == sorted(rates)
+    endless = run(store_of(replica(), parse_tiers("dram=inf", SCENARIO), 30_000), work)
+    assert sum(hit_rates(endless)) == pytest.approx(rates[-1], abs=0.02)
+
+
+def test_requests_without_turns_are_a_closed_loop() -> None:
+    prompt, output = parse_lengths("uniform:200:800"), parse_lengths("exponential:mean=80")
+    served = simulate(replica(), Load(prompt=prompt, generate=output, concurrency=16), 1500)
+    ran = run(store_of(replica()), plain(prompt, output), 16, 1500)
+    assert not ran.hits.any()
+    rate = served.first.size / served.duration
+    assert ran.prompt.size / ran.duration == pytest.approx(rate, rel=0.03)
+    assert np.mean(ran.first - ran.arrival) == pytest.approx(np.mean(served.first - served.arrival), rel=0.1)
+
+
+def test_a_cache_without_end_finds_what_is_there() -> None:
+    ran = run(store_of(replica(), (), 1e12), workload(shared=640), sessions=4, turns=300)
+    block = store_of(replica()).block
+    known = np.minimum(ran.reusable, ran.prompt - 1) // block * block
+    assert ran.hits[:, 0] == pytest.approx(known, abs=block)
+
+
+def test_prefixes_are_found_where_requests_are_routed_to() -> None:
+    scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, ep=4, engine="vllm")
+    found = replica_of(scenario, Load(prompt=20_000.0, generate=500.0, concurrency=1).of(scenario))
+    store, draw = store_of(found), [Draw(workload(), 1) for _ in range(2)]
+    near = simulate_sessions(found, store, draw[0], 400, 12)
+    far = simulate_sessions(found, store, draw[1], 400, 12, routing=BALANCED)
+    assert sum(hit_rates(near)) > sum(hit_rates(far)) + 0.1
+
+
+def settings(seed: int) -> tuple[Workload, int, Store]:
+    """A workload, sessions and a cache, at random."""
+    draw = random.Random(seed)
+    turns, shared = draw.choice([4, 8, 16]), draw.choice([0, 0, 4000])
+    work = workload(
+        turns=parse_lengths(f"uniform:{turns // 2}:{turns * 3 // 2}"),
+        first=parse_lengths(f"exponential:mean={10 ** draw.uniform(2.5, 4):.0f}"),
+        new=parse_lengths(f"exponential:mean={10 ** draw.uniform(2, 3.2):.0f}"),
+        gap=parse_gaps(f"exponential:mean={10 ** draw.uniform(0.3, 1.7):.1f}s"),
+        shared=shared,
+        groups=draw.choice([1, 5]) if shared else 1,
+        kept=draw.random() < 0.7,
+    )
+    sessions = round(10 ** draw.uniform(0.9, 1.9))
+    size = sessions * float(Theory(replica(), store_of(replica()), work).turns.left.mean()) + shared
+    tokens = max(size * 10 ** draw.uniform(-0.4, 0.4), 3 * work.longest)
+    store = store_of(replica(), (), tokens)
+    if draw.random() < 0.4:
+        bytes_ = size * draw.uniform(0.3, 2) * store.token_bytes
+        tier = Tier("dram", bytes_, 40e9, write="back" if draw.random() < 0.5 else "through")
+        store = store_of(replica(), (tier,), tokens)
+    return work, sessions, store
+
+
+def errors(seed: int) -> tuple[float, float] | None:
+    """By how much the theory's hit rate, and its throughput in parts, differ; None where the cache thrashes."""
+    work, sessions, store = settings(seed)
+    theory = Theory(replica(), store, work).at(sessions)
+    if theory.thrashes or theory.warm.pinned > 0.6:
+        return None
+    ran = simulate_sessions(replica(), store, Draw(work, seed + 7), max(4000, sessions * 60), sessions)
+    rate = ran.prompt.size / ran.duration
+    return sum(theory.warm.hits) - sum(hit_rates(ran)), theory.warm.turns_per_second / rate - 1
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_theory_agrees_with_the_simulation(first: int) -> None:
+    found = [each for each in map(errors, range(first, first + 20)) if each is not None]
+    hit, rate = np.abs(np.array(found)).T
+    # Where hundreds of turns touch few contexts, three points are also the noise of a run.
+    assert (hit < 0.03).mean() >= 0.8
+    assert (rate < 0.1).mean() >= 0.9
+    assert hit.max() < 0.1
+
+
+def test_theory_agrees_in_a_few_settings() -> None:
+    for seed in (7, 17):
+        found = errors(seed)
+        assert found is not None
+        assert abs(found[0]) < 0.03
+        assert abs(found[1]) < 0.1
+
+
+def test_more_sessions_than_the_pool_holds_lose_throughput() -> None:
+    work = workload(first=parse_lengths(8000), turns=parse_lengths(30), gap=parse_gaps("exponential:mean=3s"))
+    theory = Theory(replica(), store_of(replica(), (), 200_000), work)
+    rates = [theory.warm(sessions).turns_per_second for sessions in (5, 10, 60)]
+    assert rates[1] > 1.5 * rates[0]
+    assert rates[2] < rates[1] * 1.2
+    tiered = Theory(replica(), store_of(replica(), parse_tiers("dram=100GB", SCENARIO), 200_000), work)
+    assert tiered.warm(60).turns_per_second > 1.5 * rates[2]
+
+
+def test_the_answer_has_hits_by_tier_and_costs() -> None:
+    curve = serve_sessions(
+        SCENARIO, workload(), sessions=[4, 16], simulate=200, tiers="dram=10GB", pool=60_000, targets=(1.0, math.inf)
+    )
+    one = curve.outcomes[0]
+    assert len(one.hits) == 2
+    assert one.near[0] <= one.hit <= one.near[1]
+    assert one.cost is not None
+    assert one.cost.session == pytest.approx(2.99 / 3600 / one.turns_per_second * curve.workload.turns.mean, rel=0.5)
+    assert one.cost.cached < one.cost.prompt < one.cost.output
+    assert "hit" in str(curve)
+    assert curve.to_dict()["points"][1]["sessions"] == 16
+
+
+def test_a_rate_of_sessions_has_as_many_as_little_says() -> None:
+    curve = serve_sessions(SCENARIO, workload(), session_rate=0.5, simulate=600)
+    (found,) = curve.outcomes
+    assert found.turns_per_second == pytest.approx(0.5 * curve.workload.turns.mean, rel=0.2)
+    with pytest.raises(RooflineError, match="no steady state"):
+        serve_sessions(SCENARIO, workload(), session_rate=500.0)
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_profiles_say_where_they_are_from(name: str) -> None:
+    work = PROFILES[name]
+    assert work.source
+    session = Draw(work, 3).session()
+    assert session.context >= work.shared + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({}, "give one"),
+        ({"sessions": 4, "session_rate": 1.0}, "give one"),
+        ({"sessions": 4, "profile": "coding-agnt"}, "coding-agent"),
+        ({"sessions": 4, "tiers": "dram"}, "NAME=SIZE"),
+        ({"sessions": 4, "tiers": "ssd=1TB"}, "bandwidth"),
+        ({"sessions": 4, "tiers": "dram=1TB:write=now"}, "through"),
+        ({"sessions": 4, "turns": "many"}, "turns"),
+        ({"sessions": 4, "gap": "-3s"}, "at least 0"),
+        ({"sessions": 4, "gap": "5x"}, "a gap between turns is a time"),
+        ({"sessions": 4, "first": "100k", "pool": 20_000}, "does not fit"),
+    ],
+)
+def test_errors_say_what_is_wrong(options: dict[str, object], part: str) -> None:
+    with pytest.raises(RooflineError, match=part):
+        serve_sessions(SCENARIO, **options)  # type: ignore[arg-type]

@@ -1,0 +1,33 @@
+"""How young an engine's support of a model was, and what it adds to intervals."""
+
+from __future__ import annotations
+
+import pytest
+
+from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.specs.engine import load_engine
+from roofline.specs.releases import months_of_support
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "months"),
+    [
+        ("sglang@0.4.3", "deepseek-v3", 2.0),
+        ("vllm@0.10.1", "gpt-oss-120b", 0.0),  # of the release before, 0.10.0
+        ("vllm@0.11", "deepseek-v3.2", 1.0),  # its attention is not DeepSeek-V3's
+        ("vllm@0.11", "llama-3.1-8b", None),
+        ("vllm", "gpt-oss-120b", None),
+        ("llama.cpp", "gpt-oss-120b", None),
+    ],
+)
+def test_months_between_an_architecture_and_a_version(engine: str, model: str, months: float | None) -> None:
+    assert months_of_support(load_engine(engine), load_model(model)) == months
+
+
+def test_a_first_release_may_take_several_times_as_long() -> None:
+    """gpt-oss-120b on an A100 with vLLM 0.10: 90 tokens/s (vllm-project/vllm, issue 22331), 1.7 times as long."""
+    scenario = Scenario(load_model("gpt-oss-120b"), load_hardware("a100-sxm-80gb"), prompt=512, generate=512)
+    old, late = (analyze(scenario.changed(engine=engine)).expected.tpot for engine in ("vllm@0.10", "vllm@0.13"))
+    assert old.low == pytest.approx(late.low, rel=0.02)
+    assert old.mid < 1 / 90 < old.high
+    assert late.high < old.high

@@ -1,0 +1,102 @@
+"""Exchanges of expert parallelism: DeepEP's published latencies, their bounds, and the choice of engines."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from roofline import Scenario, analyze, load_hardware
+from roofline.core.errors import RooflineError
+from roofline.scenario.analysis import Analysis
+from roofline.timing.chains import load_calibration
+from roofline.timing.exchanges import FEW, choices
+from roofline.timing.kernels import kernel_bound, kernel_time
+
+DISPATCH, COMBINE = 7168 * (1 + 4 / 128) + 16, 7168 * 2.0
+"""Bytes of a token's row: FP8 with scales and an index, and 16 bits."""
+
+
+def exchange(direction: str, ranks: int, tokens: float = 128.0) -> float:
+    """Microseconds of DeepEP's low-latency kernel on H800, with one port of 400 Gbit/s a GPU."""
+    device = load_hardware("h800-sxm")
+    match = load_calibration(device).find("deepep_low_latency", direction)
+    assert match is not None
+    row = {"row_bytes": DISPATCH if direction == "dispatch" else COMBINE, "top_k": 8.0, "experts": 256.0}
+    columns = {"direction": direction, "tokens": np.array([tokens]), "ranks": float(ranks), "members": 8.0, **row}
+    return 1e6 * float(match.expected(columns, device).mid[0])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dispatch", "combine"),
+    [(16, 118, 195), (32, 155, 273), (64, 173, 314), (128, 192, 369)],
+)
+def test_low_latency_is_as_deepep_publishes(ranks: int, dispatch: float, combine: float) -> None:
+    """README of deepseek-ai/DeepEP: 128 tokens, 7168 wide, to 8 of 256 experts on H800. No GPU of the fit is one."""
+    assert exchange("dispatch", ranks) == pytest.approx(dispatch, rel=0.15)
+    assert exchange("combine", ranks) == pytest.approx(combine, rel=0.15)
+
+
+@pytest.mark.parametrize("op", ["deepep_low_latency", "deepep_normal", "nvlink_one_sided", "nvlink_two_sided"])
+def test_more_tokens_take_longer_and_none_less_than_the_bound(op: str) -> None:
+    device, tokens = load_hardware("h100-sxm"), 2.0 ** np.arange(15)
+    row = {"direction": "dispatch", "tokens": tokens, "row_bytes": DISPATCH, "top_k": 8.0, "experts": 256.0}
+    match = load_calibration(device).find(op, "dispatch")
+    assert match is not None
+    for ranks, members in ((8.0, 8.0), (32.0, 8.0)):
+        columns = {**row, "ranks": ranks, "members": members}
+        seconds = kernel_time(op, columns, device, match.fit.parameters)
+        assert (np.diff(seconds) > 0).all()
+        assert (seconds >= kernel_bound(op, columns, device)).all()
+
+
+def asked(engine: str, hardware: str = "h100-sxm", batch: int = 1024, **options: object) -> Analysis:
+    return analyze(Scenario("deepseek-v3", hardware, batch=batch, generate=2, engine=engine, **options))
+
+
+def sources(found: Analysis) -> set[str]:
+    """The kinds of kernels that run the all-to-alls of decode."""
+    assert found.decode is not None
+    kinds = set()
+    for run in found.decode.passes:
+        timing = found.decode.timed(run)
+        for kernel in timing.kernels:
+            if timing.placement.ops[kernel.parts[0]][0].is_all_to_all:
+                assert kernel.shape is not None
+                kinds.add(str(kernel.shape.texts.get("collective", kernel.shape.op)))
+    return kinds
+
+
+def test_engines_choose() -> None:
+    assert sources(asked("sglang", ep=16)) == {"deepep_normal"}, "with the one for few tokens inside"
+    assert sources(asked("sglang", ep=8)) == {"all_gather", "reduce_scatter"}
+    assert sources(asked("vllm", ep=16)) == {"all_gather", "reduce_scatter"}
+    assert sources(asked("vllm", ep=16, all_to_all="deepep_low_latency")) == {"deepep_low_latency"}
+    assert sources(asked("tensorrt-llm@1.1", "gb200", ep=32)) == {"nvlink_two_sided"}
+    assert sources(asked("tensorrt-llm@1.3", "gb200", ep=32)) == {"nvlink_one_sided"}
+    assert sources(asked("tensorrt-llm@1.3", "gb200", ep=32, network="nvl8")) == {"all_gather", "reduce_scatter"}
+    assert all(row.source for row in choices())
+
+
+def test_deepep_takes_the_kernel_for_few_tokens_only_for_few() -> None:
+    def longest(tokens: int) -> float:
+        decode = asked("sglang", ep=32, batch=32 * tokens).decode
+        assert decode is not None
+        found = (one for op, one in zip(decode.ops, decode.expected_ops, strict=True) if op.op.is_all_to_all)
+        return max(float(np.max(one.time.mid)) for one in found)
+
+    assert longest(int(FEW)) > longest(int(FEW) + 16), "16 more tokens a rank cross the network once a node"
+
+
+def test_an_exchange_of_another_name_is_refused() -> None:
+    with pytest.raises(RooflineError, match="did you mean 'deepep'"):
+        asked("vllm", ep=8, all_to_all="deepeep")
+
+
+def test_two_batch_overlap_gains_what_was_measured() -> None:
+    """1.27 to 1.35 in prefill of DeepSeek-R1 on 32 H100 (lmsys.org/blog/2025-05-05-large-scale-ep)."""
+
+    def prefill(*techniques: str) -> float:
+        scenario = Scenario("deepseek-r1", "h100-sxm", ep=32, batch=256, prompt=2000, engine="sglang")
+        return float(analyze(scenario.with_(techniques=techniques)).prefill.expected.mid)
+
+    assert 1.25 < prefill() / prefill("two-batch-overlap") < 1.37
