@@ -25,16 +25,23 @@ def run_command(
     return 0
 
 
-def run_report(module: str, title: str, report: Callable[[Path], str], arguments: Sequence[str] | None = None) -> int:
-    """Print the report of a folder of measurement files, and write it to `--output`; returns the exit status."""
-    parser = ArgumentParser(prog=f"python -m roofline.validate.{module}", description=title)
-    parser.add_argument("measurements", type=Path, help="folder of measurement files")
+def run_written(
+    parser: ArgumentParser, work: Callable[[Namespace], str], arguments: Sequence[str] | None = None
+) -> int:
+    """The same, with an option `--output` for a file that the text is written to as well."""
     parser.add_argument("--output", type=Path, help="also write the report to this file")
 
-    def work(options: Namespace) -> str:
-        text = report(options.measurements)
+    def written(options: Namespace) -> str:
+        text = work(options)
         if options.output is not None:
             save_text(options.output, text)
         return text
 
-    return run_command(parser, work, arguments)
+    return run_command(parser, written, arguments)
+
+
+def run_report(module: str, title: str, report: Callable[[Path], str], arguments: Sequence[str] | None = None) -> int:
+    """Print the report of a folder of measurement files, and write it to `--output`; returns the exit status."""
+    parser = ArgumentParser(prog=f"python -m roofline.validate.{module}", description=title)
+    parser.add_argument("measurements", type=Path, help="folder of measurement files")
+    return run_written(parser, lambda options: report(options.measurements), arguments)

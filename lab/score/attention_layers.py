@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lab.command import run_command
+from lab.command import run_written
 from roofline.core.errors import RooflineError
-from roofline.core.files import save_text
 from roofline.graph.extents import Step
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
@@ -158,15 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.score.attention_layers", description="Attention layers.")
     parser.add_argument("measurements", type=Path, help="folder of public tables")
     parser.add_argument("--rows", type=int, default=400, help="rows of each table")
-    parser.add_argument("--output", type=Path, help="also write the report to this file")
-
-    def work(options: argparse.Namespace) -> str:
-        text = report(options.measurements, options.rows)
-        if options.output is not None:
-            save_text(options.output, text)
-        return text
-
-    return run_command(parser, work, arguments)
+    return run_written(parser, lambda options: report(options.measurements, options.rows), arguments)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from lab.command import run_command
+from lab.command import run_written
 from lab.fit.hierarchy import (
     HOSTED,
     LEAF_ROWS,
@@ -42,7 +42,6 @@ from lab.fit.hierarchy import (
     shelved,
 )
 from roofline.core.documents import read_mapping
-from roofline.core.files import save_text
 from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
 from roofline.specs.library import bundled_folder, files_below
 from roofline.specs.version import Version
@@ -340,15 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.score.held_out", description="Held-out errors.")
     parser.add_argument("measurements", type=Path, nargs="+", help="folders of measurement files")
     parser.add_argument("--shipped", action="store_true", help="score the bundled constants, without a fit")
-    parser.add_argument("--output", type=Path, help="also write the report to this file")
-
-    def work(options: argparse.Namespace) -> str:
-        text = report(options.measurements, options.shipped)
-        if options.output is not None:
-            save_text(options.output, text)
-        return text
-
-    return run_command(parser, work, arguments)
+    return run_written(parser, lambda options: report(options.measurements, options.shipped), arguments)
 
 
 if __name__ == "__main__":

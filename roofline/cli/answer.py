@@ -15,6 +15,11 @@ from roofline.scenario.options import STATIC
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+HardwareArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="HW", help="Hardware, also with a count: 2x4090, 8xH200.", show_default=False),
+]
+
 UsersOption = Annotated[
     str | None,
     typer.Option("--users", "--concurrency", metavar="N", help="Users with a request in flight each. [default: one]"),
@@ -34,10 +39,7 @@ def _offered() -> Iterable[str]:
 @partial(with_scenario_options, names=tuple(_offered()))
 def answer(
     model: ModelArgument,
-    hardware: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="HW", help="Hardware, also with a count: 2x4090, 8xH200.", show_default=False),
-    ] = None,
+    hardware: HardwareArgument = None,
     concurrency: UsersOption = None,
     rate: RateOption = None,
     ttft: TtftOption = None,

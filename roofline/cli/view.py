@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.cli.answer import RateOption, UsersOption
+from roofline.cli.answer import HardwareArgument, RateOption, UsersOption
 from roofline.cli.scenario_options import PrefixHitsOption, TpotOption, TtftOption, with_scenario_options
 from roofline.core.errors import RooflineError, needs_extra
 from roofline.scenario.options import read_options
@@ -20,10 +20,7 @@ def view(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="The model that the page opens with, as for analyze.")
     ] = None,
-    hardware: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="HW", help="Hardware, also with a count: 2x4090, 8xH200.", show_default=False),
-    ] = None,
+    hardware: HardwareArgument = None,
     concurrency: UsersOption = None,
     rate: RateOption = None,
     ttft: TtftOption = None,

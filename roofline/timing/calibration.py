@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -265,19 +265,19 @@ POOLED_VENDOR = "NVIDIA"
 @cached(maxsize=256)
 def _of_family(calibration: Calibration) -> Calibration:
     """The constants of the device and its families alone."""
-    links = [link for link in calibration.chain if "pooled" not in link.crossed]
-    if not links:
-        return Calibration(calibration.name, "bound")
-    return replace(links[0], parents=tuple(links[1:]))
+    return _chained(calibration, [link for link in calibration.chain if "pooled" not in link.crossed])
 
 
 @cached(maxsize=256)
 def _of_engine(calibration: Calibration, engine: str) -> Calibration:
     links = [link for link in calibration.chain if link.engine == engine]
-    if not links:
-        return Calibration(calibration.name, "bound")
-    first, *rest = (replace(one, crossed=tuple(level for level in one.crossed if level != "engine")) for one in links)
-    return replace(first, parents=tuple(rest))
+    own = (replace(one, crossed=tuple(level for level in one.crossed if level != "engine")) for one in links)
+    return _chained(calibration, list(own))
+
+
+def _chained(calibration: Calibration, links: Sequence[Calibration]) -> Calibration:
+    """A calibration of some links of a chain, the nearest first; the bound alone without any."""
+    return replace(links[0], parents=tuple(links[1:])) if links else Calibration(calibration.name, "bound")
 
 
 SHARED: Mapping[tuple[str, str], str] = {
