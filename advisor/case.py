@@ -163,7 +163,7 @@ class Case(Struct, frozen=True, dict=True):
     @cached_property
     def formats_after(self) -> Mapping[str, Formats]:
         """The formats after each move that changes those of weights, activations or KV cache."""
-        found = {name: formats_of(trial.analysis) for name, trial in self.trials_of("weight format", "KV format")}
+        found = {name: formats_of(trial.analysis) for name, trial in self.placed_of("weight format", "KV format")}
         return MappingProxyType({name: formats for name, formats in found.items() if formats is not None})
 
     @cached_property
@@ -186,6 +186,12 @@ class Case(Struct, frozen=True, dict=True):
         """The applicable moves of some slots, by name, each simulated alone."""
         for name, move in self.moves.items():
             if move.slot in slots and (trial := self.trials.attempt([move])) is not None:
+                yield name, trial
+
+    def placed_of(self, *slots: str) -> Iterator[tuple[str, Trial]]:
+        """The applicable moves of some slots, by name, before their times."""
+        for name, move in self.moves.items():
+            if move.slot in slots and (trial := self.trials.placed(frozenset({move}))) is not None:
                 yield name, trial
 
     @cached_property

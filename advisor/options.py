@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 from roofline.advisor.search.goal import Goal, Limits
 from roofline.advisor.search.goodput import Demand
 from roofline.core.checked import object_of
+from roofline.core.errors import RooflineError, quote
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.timing.intervals import Reading
 from roofline.whatif.solve.targets import check_keywords
@@ -49,4 +50,9 @@ def requests(rate: float | str | None) -> float | None:
     """Requests/s of a number, or of a text such as 4/s; raises RooflineError."""
     if rate is None:
         return None
-    return float(LOAD_OPTIONS["rate"].number(rate.strip().removesuffix("/s") if isinstance(rate, str) else rate))
+    if not isinstance(rate, str):
+        return float(LOAD_OPTIONS["rate"].number(rate))
+    text = rate.strip().removesuffix("/s")
+    if "/" in text:
+        raise RooflineError(f"a rate is in requests/s, such as 4 or 0.5, got {quote(rate)}", options=["rate"])
+    return float(LOAD_OPTIONS["rate"].number(text))

@@ -455,6 +455,13 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001 - the hook's arguments
+    """Typeset the formulas of the theory."""
+    from docs.formulas import typeset
+
+    return typeset(markdown) if page.file.src_uri.startswith("theory/") else markdown
+
+
 def on_post_build(config: Any) -> None:
     """Fail where a built page or style sheet loads anything from another site."""
     from mkdocs.exceptions import PluginError

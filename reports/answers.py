@@ -23,6 +23,7 @@ FACES: Mapping[str, str] = {
     "Grid": "grid.GRID",
     "Curve": "serving.CURVE",
     "SessionCurve": "sessions.SESSIONS",
+    "FleetRun": "fleet.FLEET",
     "SessionsAnswer": "sessions.MOST",
     "Waterfall": "compare.WATERFALL",
     "Sweep": "grid.SWEEP",

@@ -12,15 +12,19 @@ from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
 from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
+from roofline.serving.load import Load
 from roofline.serving.pools import Pools
+from roofline.serving.ratios import Limits, ratios_on
 from roofline.specs.engine import list_engines
 from roofline.techniques import techniques
+from roofline.techniques.acceptance import is_published
 from roofline.techniques.support import is_documented, runs
 
 
@@ -117,6 +121,10 @@ def engines(scenario: Scenario) -> Iterator[Alternative]:
             yield Alternative(name, scenario.with_(engine=name))
 
 
+SEVERAL: Mapping[str, tuple[int, ...]] = MappingProxyType({"multi-token-prediction": (1, 2, 3), "eagle-3": (2, 3, 5)})
+"""Draft tokens of methods that are compared with several numbers of them."""
+
+
 def speculations(scenario: Scenario) -> Iterator[Alternative]:
     """No speculation, and each method that documents say the engine runs on this hardware."""
     slot = "speculative decoding"
@@ -125,29 +133,40 @@ def speculations(scenario: Scenario) -> Iterator[Alternative]:
     plain = scenario.with_(**{"with": kept or None})  # type: ignore[arg-type]
     yield Alternative("none", plain)
     for name in found:
-        if runs(name, scenario.profile.name, scenario.hardware):
+        if not runs(name, scenario.profile.name, scenario.hardware):
+            continue
+        if name.startswith("eagle") and scenario.model.mtp and not is_published(name, scenario.model.name):
+            continue  # a draft of its own has hardly been trained for it
+        for written in (f"{name}:length={length}" for length in SEVERAL[name]) if name in SEVERAL else (name,):
             try:
-                yield Alternative(name, plain.with_(**{"with": [*kept, name]}))  # type: ignore[arg-type]
+                yield Alternative(written, plain.with_(**{"with": [*kept, written]}))  # type: ignore[arg-type]
             except RooflineError:  # the model has no such head, or the method needs a draft that is not named
-                continue
+                break
 
 
-def disaggregations(scenario: Scenario) -> Iterator[Alternative]:
-    """Prefill and decode together and apart, on the same number of devices."""
+RATIOS = 4
+"""Layouts of prefill and decode apart that are compared, each with its best ratio."""
+
+
+def disaggregations(scenario: Scenario, load: Load, limits: Limits) -> Iterator[Alternative]:
+    """Prefill and decode together, and apart in the best ratio of the best layouts, on the same number of devices."""
     devices = scenario.settings.parallel.devices
     if devices < 2:
         raise RooflineError(
             "prefill and decode apart take at least two devices: name them, as in 8xh200", options=["hw"]
         )
     for tensor in (count for count in _divisors(devices) if count <= scenario.hardware.node_devices):
-        copies, part = devices // tensor, _laid_out(scenario, tensor=tensor)
-        yield Alternative(f"together: {_named('TP', tensor, copies)}", part, copies)
-        for prefills in sorted({1, copies // 4, copies // 2, 3 * copies // 4} & set(range(1, copies))):
-            label = f"apart: {prefills} prefill, {copies - prefills} decode of TP {tensor}"
-            link = "node" if devices <= scenario.hardware.node_devices else "network"
-            scopes = {entry.scope for entry in scenario.hardware.interconnects}
-            pools = Pools(prefills, copies - prefills, link=link if link in scopes else "host")
-            yield Alternative(label, part, 1, pools)
+        copies = devices // tensor
+        yield Alternative(f"together: {_named('TP', tensor, copies)}", _laid_out(scenario, tensor=tensor), copies)
+        if scenario.model.experts and tensor > 1:
+            label = f"together: {_named('attention DP, EP', tensor, copies)}"
+            yield Alternative(label, _laid_out(scenario, data=tensor, expert=tensor), copies)
+    link = "node" if devices <= scenario.hardware.node_devices else "network"
+    scopes = {entry.scope for entry in scenario.hardware.interconnects}
+    for ratio in ratios_on(scenario, load, devices, limits)[:RATIOS]:
+        part = _laid_out(scenario, tensor=ratio.prefill.tensor)
+        pools = replace(ratio.pools, link=link if link in scopes else "host")
+        yield Alternative(f"apart: {ratio.written}", part, 1, pools)
 
 
 def offloads(scenario: Scenario) -> Iterator[Alternative]:
@@ -165,9 +184,8 @@ ALTERNATIVES: Mapping[Decided, Callable[[Scenario], Iterator[Alternative]]] = Ma
         Decided.FORMAT: formats,
         Decided.ENGINE: engines,
         Decided.SPECULATION: speculations,
-        Decided.DISAGGREGATION: disaggregations,
         Decided.OFFLOAD: offloads,
         Decided.API: layouts,
     }
 )
-"""The alternatives by decision, but for hardware, which `size` chooses."""
+"""The alternatives by decision, but for hardware, which `size` chooses, and pools, whose ratio is of a load."""

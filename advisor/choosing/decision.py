@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from roofline.advisor.choosing.alternatives import ALTERNATIVES, Alternative, Decided
+from roofline.advisor.choosing.alternatives import ALTERNATIVES, Alternative, Decided, disaggregations
 from roofline.advisor.choosing.ranking import Search, amount_of
 from roofline.advisor.choosing.rows import ApiPrice, Flip, Objective, Row, parse_api_price
 from roofline.advisor.options import requests
@@ -159,6 +159,8 @@ def _alternatives(
     limits: tuple[float | None, float | None],
     options: Mapping[str, Any],
 ) -> list[Alternative]:
+    if what is Decided.DISAGGREGATION:
+        return list(disaggregations(scenario, load, limits))
     if what is not Decided.HARDWARE:
         return list(ALTERNATIVES[what](scenario))
     if len(names) < 2:

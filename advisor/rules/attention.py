@@ -146,7 +146,7 @@ def long_context(case: Case) -> Iterator[Finding]:
             (*TOKEN_DROPPING, "prompt", "KV format"),
             f"at contexts of {context} tokens attention takes {prefill:.0%} of prefill and {decode:.0%} of decode",
         )
-    for name, trial in case.trials_of(*TOKEN_DROPPING):
+    for name, trial in case.placed_of(*TOKEN_DROPPING):
         attentions = trial.analysis.scenario.model.attentions
         if not attentions:
             continue
@@ -157,7 +157,7 @@ def long_context(case: Case) -> Iterator[Finding]:
             )
         else:
             yield NoBenefit((name,), f"contexts of {context} tokens leave nothing to drop")
-    for name, trial in case.trials_of("prompt"):
+    for name, trial in case.placed_of("prompt"):
         kept = int(trial.analysis.scenario.prompt_tokens)
         yield Caution(
             f"{kept} of {int(case.scenario.prompt_tokens)} prompt tokens remain: information in the rest may be lost",

@@ -54,7 +54,7 @@ def low_rank(case: Case) -> Iterator[Finding]:
 def sparsity(case: Case) -> Iterator[Finding]:
     """Compares what a pruned model still reads and multiplies."""
     before = case.analysis.prefill
-    for name, trial in case.trials_of("weight sparsity", "model size"):
+    for name, trial in case.placed_of("weight sparsity", "model size"):
         after = trial.analysis.prefill
         fewer_bytes = float(after.bytes) < float(before.bytes)
         fewer_flops = float(after.flops) < float(before.flops) or after.bound_time < before.bound_time
@@ -99,7 +99,7 @@ def early_exit(case: Case) -> Iterator[Finding]:
     """Applies to techniques that skip layers in decode."""
     if not case.generates:
         return
-    for name, trial in case.trials_of("depth"):
+    for name, trial in case.placed_of("depth"):
         depth = trial.analysis.scenario.settings.depth
         if name.partition(":")[0] in SHARED_EXIT:
             yield Hint((name,), "all sequences of the batch exit at one layer, and no KV cache is missing")
@@ -154,8 +154,7 @@ def input_compression(case: Case) -> Iterator[Finding]:
 )
 def lossless_first(case: Case) -> Iterator[Finding]:
     """Applies where some move that helps preserves the output."""
-    slots = {move.slot for move in case.moves.values() if move.kind is Kind.TECHNIQUE}
-    tried = list(case.trials_of(*slots))
+    tried = [(move.name, trial) for move, trial in case.offered(Kind.TECHNIQUE)]
     gains = {name: case.gain(name) for name, _ in tried}
     preserving = [
         name for name, trial in tried if trial.price in QUALITY_PRESERVING and gains[name] > HELPS and not trial.missed

@@ -104,7 +104,7 @@ def shared_prefix(case: Case) -> Iterator[Finding]:
         yield NoBenefit(("prefix",), text)
         return
     yield Hint(("prefix",), f"prefill takes {case.prefill_share:.0%} of the time, and a shared prefix is computed once")
-    for name, _ in case.trials_of("prefix"):
+    for name, _ in case.placed_of("prefix"):
         parts = (part.partition("=") for part in name.partition(":")[2].split(","))
         given = {key: value for key, equals, value in parts if equals}
         hit = float(check_request(name).values(given)["hit"])

@@ -2,7 +2,7 @@
 
     at the roofline     FLOPs at the highest peak, bytes at full bandwidth, host time of a step: a model's FLOPs and
                         bytes in given formats and parallelism are the same on all hardware
-    at expected times   decode steps of n sequences, and prompts in full passes
+    at expected times   decode steps of n sequences, then also prompts in full passes
 
 A step of n sequences and m prompts takes at least s(n), and m p: with G steps a request, a replica serves at most
 
@@ -26,6 +26,7 @@ from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.kv_capacity import Capacity, kv_capacity
 from roofline.scenario.lengths import NORMAL
+from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.serving.replica import Replica, budget_of, replica_of
 from roofline.serving.times import MOST
@@ -45,13 +46,14 @@ FITTING = 0.99
 """Probability with which a request fits in the KV cache."""
 
 
-class Bounds(Struct, frozen=True):
-    """Lower bounds of a replica's times in seconds, and upper ones of its requests/s.
+class Bounds(Struct, frozen=True, dict=True):
+    """Lower bounds of the times of a service's replica in seconds, and upper ones of its requests/s.
 
     `step` is a decode step with each of `counts` sequences, which yields `accepted` tokens of each, `prompt` a step
     with a prompt, `ttft` that of the targets' quantile. `rate` rises with the sequences.
     """
 
+    service: Service
     counts: Array
     step: Array
     rate: Array
@@ -59,28 +61,30 @@ class Bounds(Struct, frozen=True):
     ttft: float
     accepted: float
 
-    def tpot(self, service: Service, rate: Any) -> Array:
+    def tpot(self, rate: Any) -> Array:
         """TPOT at some requests/s, as arise with the sequences of Little's law and with the prompts among the steps.
 
         Prompts arrive in a share 1 - exp(-L X) of the steps that follow one of X seconds.
         """
         found = np.full(np.shape(rate), self.step[0])
         for _ in range(4):
-            step = np.interp(rate * service.steps / self.accepted * found, self.counts, self.step)
+            step = np.interp(rate * self.service.steps / self.accepted * found, self.counts, self.step)
             longer = np.maximum(step, self.prompt)
             some = -np.expm1(-rate * step)
             some = some / (1 + some + np.expm1(-rate * longer))
             found = step + some * (longer - step)
         return found / self.accepted
 
-    def most(self, service: Service) -> float:
+    @cached_property
+    def most(self) -> float:
         """An upper bound of the load that a replica serves within the targets: requests/s, or requests in flight.
 
         Requests in flight are those that decode, at most L G TPOT, and those that wait for their first token, L TTFT.
         """
+        service = self.service
         tpot, ttft, slots = service.tpot or np.inf, service.ttft, float(self.counts[-1])
         rates = float(self.rate[-1]) * np.linspace(0.0, 1.0, COUNTS)
-        met = np.flatnonzero(self.tpot(service, rates) <= tpot)
+        met = np.flatnonzero(self.tpot(rates) <= tpot)
         if not met.size or self.ttft > (ttft or np.inf):
             return 0.0
         rate = float(rates[min(int(met[-1]) + 1, COUNTS - 1)])
@@ -88,17 +92,18 @@ class Bounds(Struct, frozen=True):
             return rate
         return slots if ttft is None else min(slots, rate * service.steps * tpot) + rate * ttft
 
-    def loaded(self, service: Service, replicas: float) -> float:
+    def loaded(self, replicas: float) -> float:
         """A lower bound of TPOT on some replicas; in a closed loop as long as TTFT is within WAITING of its bound."""
+        service = self.service
         share = service.share(replicas)
         if service.rate is not None:
-            return float(self.tpot(service, share))
+            return float(self.tpot(share))
         found = float(self.step[0]) / self.accepted
         for _ in range(4):
             rate = share / (WAITING * self.ttft + service.steps * found)
             # Where outputs are equal, all prompts may share the steps in which others end.
             alone = np.interp(rate * service.steps * found, self.counts, self.step) / self.accepted
-            found = float(self.tpot(service, rate) if service.answers.varies else alone)
+            found = float(self.tpot(rate) if service.answers.varies else alone)
         return found
 
 
@@ -119,13 +124,14 @@ class WorkloadCost:
     def __init__(self, example: Configuration, service: Service) -> None:
         scenario = _whole(example.scenario).with_(hw=load_hardware(REFERENCE))
         self.lengths = prompt_lengths(service)
-        answer = analyze(scenario.at(batch=BATCHES, context=round(service.context)))
-        assert answer.decode is not None
+        context = {} if scenario.model.task == "encode" else {"context": round(service.context)}
+        answer = analyze(scenario.at(batch=BATCHES, **context))
         computed = np.maximum(np.round(self.lengths * (1 - service.hits)), 1).astype(int)
         prompts = analyze(scenario.at(prompt=computed, prefix=self.lengths - computed))
+        nothing = np.zeros((2, BATCHES.size))
         self.accepted = answer.tokens_per_iteration
         self.kernels = kernels_of(answer)
-        self.decode = np.array([answer.decode.flops, answer.decode.bytes])
+        self.decode = np.array([answer.decode.flops, answer.decode.bytes]) if answer.decode is not None else nothing
         self.prompt = np.array([prompts.prefill.flops, prompts.prefill.bytes])
         self.needed = float(analyze(scenario).memory.total)
         self._scenario = scenario
@@ -202,14 +208,30 @@ class Candidate(Struct, frozen=True, dict=True):
 
     def _bounds(self, step: Array, rate: Array, prompt: float, ttft: float, kernels: float) -> Bounds:
         """The bounds with host time, from seconds of kernels; of prompts on all ranks, one of which has it alone."""
-        engine, counts, service = self.configuration.engine, self.counts, self.service
-        policy = engine.scheduler
-        host, sequence = policy.step or engine["step"], (policy.sequence or engine["sequence"]) / self.ranks
-        step = (np.maximum(step, sequence * counts) if engine.overlap else step + sequence * counts) + host
-        rate = np.minimum(rate, counts * self.counted.accepted / (service.steps * step))
+        engine = self.configuration.engine
+        policy, step = engine.scheduler, self._host(step)
+        host = policy.step or engine["step"]
         prompt = max(prompt / self.ranks, policy.dispatch * kernels) + host
         ttft = max(ttft / self.ranks, policy.dispatch * kernels) + host + policy.latency + policy.request
-        return Bounds(counts, step, np.maximum.accumulate(rate), prompt, ttft, self.counted.accepted)
+        rate = np.maximum.accumulate(np.minimum(rate, self._stepped(step)))
+        return Bounds(self.service, self.counts, step, rate, prompt, ttft, self.counted.accepted)
+
+    def _stepped(self, step: Array) -> Array:
+        """The requests/s that decode steps allow; any number of a model that only encodes."""
+        if not self.service.steps:
+            return np.full(self.counts.size, np.inf)
+        return self.counts * self.counted.accepted / (self.service.steps * step)
+
+    def _host(self, step: Array) -> Array:
+        """The steps with the host's time of each of `counts` sequences and of the step."""
+        engine, policy = self.configuration.engine, self.configuration.engine.scheduler
+        sequence = (policy.sequence or engine["sequence"]) / self.ranks * self.counts
+        return (np.maximum(step, sequence) if engine.overlap else step + sequence) + (policy.step or engine["step"])
+
+    def _stepping(self, step: Array) -> Bounds:
+        """The bounds at the roofline but for the steps, and the requests/s that these allow."""
+        roof = self.roof
+        return replace(roof, step=step, rate=np.maximum.accumulate(np.minimum(roof.rate, self._stepped(step))))
 
     def _times(self, flops: Array, moved: Array) -> tuple[Array, Array]:
         """Seconds of FLOPs at the highest peak of the linear layers' inputs, and of bytes."""
@@ -235,24 +257,41 @@ class Candidate(Struct, frozen=True, dict=True):
             "batch": np.append(self._batches, [filling, 1, 1]),
             "prompt": computed,
             "prefix": lengths - computed,
-            "context": round(service.context),
         }
+        if scenario.model.task == "generate":
+            grid["context"] = round(service.context)
         return analyze(_whole(scenario).at(**grid))
 
     @cached_property
     def _batches(self) -> NDArray[np.int64]:
         return np.append(BATCHES[self.slots > BATCHES], self.slots)
 
+    def phase(self, level: str) -> Phase:
+        """What is evaluated for the bounds of a level; raises RooflineError if the hardware cannot run it."""
+        decode = self.analysis.decode
+        return decode if level == "decoding" and decode is not None else self.analysis.prefill
+
+    @cached_property
+    def decoding(self) -> Bounds:
+        """The bounds with decode steps at expected times; raises RooflineError if the hardware cannot run it."""
+        return self._stepping(np.maximum(self._host(self._decoded), self.roof.step))
+
     @cached_property
     def expected(self) -> Bounds:
         """The bounds at expected times; raises RooflineError if the hardware cannot run it."""
-        answer, counts, engine = self.analysis, self.counts, self.configuration.engine
-        assert answer.decode is not None
-        decode, prefill = (phase.expected.mid - engine["step"] for phase in (answer.decode, answer.prefill))
-        step = np.interp(counts, self._batches, decode[:-3])
-        full = float(prefill[-3]) / float(answer.scenario.batch[-3])
-        rate = np.full(counts.size, 1 / full)
-        return self._bounds(step, rate, float(prefill[-2]), float(prefill[-1]), kernels_of(answer))
+        answer = self.analysis
+        prefill = answer.prefill.expected.mid - self.configuration.engine["step"]
+        rate = np.full(self.counts.size, float(answer.scenario.batch[-3]) / float(prefill[-3]))
+        return self._bounds(self._decoded, rate, float(prefill[-2]), float(prefill[-1]), kernels_of(answer))
+
+    @property
+    def _decoded(self) -> Array:
+        """Seconds of the kernels of decode steps with each of `counts` sequences; none of a model that only encodes."""
+        if (phase := self.analysis.decode) is None:
+            return np.zeros(self.counts.size)
+        decode = phase.expected.mid - self.configuration.engine["step"]
+        found: Array = np.interp(self.counts, self._batches, decode[:-3])
+        return found
 
     @cached_property
     def replica(self) -> Replica:
@@ -266,9 +305,9 @@ def _whole(scenario: Scenario) -> Scenario:
 
 
 def kernels_of(answer: Analysis) -> float:
-    """Kernels of a decode pass."""
-    assert answer.decode is not None
-    return float(sum(kernel.count for kernel in answer.decode.timed(answer.decode.passes[-1]).kernels))
+    """Kernels of a decode pass, or of a pass of a model that only encodes."""
+    phase = answer.decode or answer.prefill
+    return float(sum(kernel.count for kernel in phase.timed(phase.passes[-1]).kernels))
 
 
 class Candidates:

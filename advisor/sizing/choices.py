@@ -88,7 +88,7 @@ def _tied(objective: RankingObjective, best: Deployment, runner_up: Deployment) 
     """Whether the interval of the gain of one over the other includes 1."""
     if objective.timed is None:
         return False
-    faster = gain(runner_up.static, best.static, objective.timed)
+    faster = gain(runner_up.static, best.static, objective.timed if best.service.steps else "total")
     width = math.sqrt(faster.high / faster.mid)
     if not _rated(objective, best):
         keys = [objective.key(deployment.figures) for deployment in (best, runner_up)]

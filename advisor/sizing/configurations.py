@@ -120,10 +120,10 @@ def formats_for(
     budget; "" leaves formats to the other options of the scenario.
     """
     calibrated = quality.allows(Price.CALIBRATION)
-    caches = [""]
-    if calibrated and runs("fp8-kv", engine.name, hardware):
+    caches, cached = [""], calibrated and model.task == "generate"
+    if cached and runs("fp8-kv", engine.name, hardware):
         caches.append("fp8")
-    elif calibrated and runs_format("kv", "int8", engine.name, hardware):
+    elif cached and runs_format("kv", "int8", engine.name, hardware):
         caches.append("int8")
     schemes = [scheme or ""]
     if scheme is None and calibrated:
@@ -159,7 +159,7 @@ def configurations(
     lengths: dict[str, Any] = {
         "prompt": round(service.prompts.mean) - cached,
         "prefix": cached,
-        "generate": max(2, round(service.answers.mean)),
+        **({} if model.task == "encode" else {"generate": max(2, round(service.answers.mean))}),
     }
     for name in names:
         device = load_hardware(name)

@@ -29,7 +29,8 @@ At = Literal["mid", "high"]
 class Figures(Struct, frozen=True):
     """The figures by which configurations are ranked; times at the reading sized for, None if unknown.
 
-    `power` is the TDP of all devices (W), `cost` their USD per hour or to buy, `energy` joules per token at TDP.
+    Of a model that only encodes, `tpot` is TTFT. `power` is the TDP of all devices (W), `cost` their USD per hour or to
+    buy, `energy` joules per token at TDP.
     """
 
     devices: int
@@ -100,7 +101,7 @@ class Deployment(Struct, frozen=True, dict=True):
     @property
     def figures(self) -> Figures:
         rate = self.outcome.requests_per_second * self.replicas
-        latencies = (getattr(times, self.at) for times in (self.ttft, self.tpot))
+        latencies = (getattr(times, self.at) for times in (self.ttft, self.tpot if self.service.steps else self.ttft))
         return figures_of(self.candidate, self.price, self.replicas, rate, *latencies)
 
     @cached_property
@@ -143,7 +144,7 @@ def deployed(candidate: Candidate, at: At, price: float | None, replicas: int | 
     Raises RooflineError where the hardware cannot run it.
     """
     service, replica = candidate.service, candidate.replica
-    most = candidate.expected.most(service)
+    most = candidate.expected.most
     if not most:
         return None
     load, targets = service.load(1), service.targets(at)

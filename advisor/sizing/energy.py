@@ -26,7 +26,7 @@ def modelled_energy_per_token(
     hardware, devices, rate = configuration.hardware, configuration.devices, outcome.requests_per_second
     alone, together = (analyze(configuration.scenario.at(batch=count)) for count in (1, batch))
     first, rest = batch_energy(alone, "mid"), batch_energy(together, "mid")
-    if first is None or rest is None:
+    if first is None or rest is None or not service.steps:
         return None
     decode = (rest.decode.total - rest.decode.static) / batch * service.steps / (together.scenario.generate - 1)
     token = 1 / (rate * service.answers.mean)

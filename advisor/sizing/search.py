@@ -1,13 +1,15 @@
 """The search for the best configurations of a service by each objective; few of them are simulated.
 
-Configurations wait in order of a bound of their objective: first at the roofline, then at expected times, then as they
-serve the load (`roofline.serving`). The first that arrives with its own figures is the best.
+Configurations wait in order of a bound of their objective: first at the roofline, then with decode steps and then also
+prompts at expected times, then as they serve the load (`roofline.serving`). The first that arrives with its own figures
+is the best.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -29,12 +31,16 @@ from roofline.advisor.sizing.deployments import (
 from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import prefetch_expected
+from roofline.scenario.phase import Phase
 from roofline.serving.curve import outcomes_at
 from roofline.specs.model import Model
 from roofline.whatif.solve.load import LEAST, saturated_at
 
 Progress = Callable[[int, int], None]
-"""Called with the configurations done and their total."""
+"""Called with the configurations simulated and those that fit: bounds rule out most."""
+
+LEVELS = ("roof", "decoding", "expected")
+"""The bounds of a candidate, from the quickest and loosest on."""
 
 TOGETHER = 32
 """Configurations whose expected times are evaluated together."""
@@ -61,7 +67,6 @@ class Search:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
         self.deployments: dict[tuple[int, float], Deployment | None] = {}
         self.closest: dict[str, Configuration] = {}
-        self._expected: dict[int, Bounds | None] = {}
         candidates = Candidates(service)
         made = list(configurations(model, service, hardware, quality, engine, given))
         self.considered = len(made)
@@ -72,7 +77,7 @@ class Search:
         self.fitting = [entry for entry in self.divided if entry.slots]
         if not given.degrees:
             self.fitting = _within_nodes(self.fitting)
-        self.capable = [index for index, entry in enumerate(self.fitting) if entry.roof.most(service)]
+        self.capable = [index for index, entry in enumerate(self.fitting) if entry.roof.most]
 
     @property
     def simulated(self) -> int:
@@ -136,58 +141,50 @@ class Search:
         keys = ((bound(index, self.fitting[index].roof), index) for index in indices)
         waiting: list[tuple[Key, int, int]] = [(key, 0, index) for key, index in keys if key is not None]
         heapify(waiting)
-        every, done = len(waiting), 0
+        last = len(LEVELS)
         while waiting:
             key, level, index = heappop(waiting)
             if self.fitting[index].hardware.name in without:
                 continue
-            if level == 2:
+            if level == last:
                 yield key, index
-            elif level == 1:
-                done += 1
-                self.progress(done, every)
+            elif level == last - 1:
+                self.progress(self.simulated + 1, len(self.fitting))
                 if (found := actual(index)) is not None:
-                    heappush(waiting, (found, 2, index))
+                    heappush(waiting, (found, last, index))
             else:
                 soon = [index]
-                while waiting and waiting[0][1] == 0 and len(soon) < TOGETHER:
+                while waiting and waiting[0][1] == level and len(soon) < TOGETHER:
                     soon.append(heappop(waiting)[2])
-                self._expect(soon)
-                for each in soon:
-                    bounds = self._expected[each]
-                    if bounds is not None and (tighter := bound(each, bounds)) is not None:
-                        heappush(waiting, (tighter, 1, each))
+                for each, bounds in self._expect(soon, LEVELS[level + 1]):
+                    if (tighter := bound(each, bounds)) is not None:
+                        heappush(waiting, (tighter, level + 1, each))
 
-    def _expect(self, indices: Iterable[int]) -> None:
-        """Evaluates the bounds at expected times of some configurations; None where the hardware cannot run them."""
-        fresh = [index for index in indices if index not in self._expected]
-        phases: list[Any] = []
-        for index in fresh:
-            try:
-                answer = self.fitting[index].analysis
-                phases += [answer.prefill, answer.decode]
-            except RooflineError:
-                self._expected[index] = None
-        prefetch_expected(phases)
-        for index in fresh:
-            if index not in self._expected:
-                try:
-                    self._expected[index] = self.fitting[index].expected
-                except RooflineError:
-                    self._expected[index] = None
+    def _expect(self, indices: Sequence[int], level: str) -> Iterator[tuple[int, Bounds]]:
+        """The bounds of a level of some configurations, but of those that the hardware cannot run."""
+        candidates = [self.fitting[index] for index in indices]
+        deferred: list[Phase] = []
+        for candidate in candidates:
+            with suppress(RooflineError):
+                deferred.append(candidate.phase(level))
+        prefetch_expected(deferred)
+        for index, candidate in zip(indices, candidates, strict=True):
+            with suppress(RooflineError):
+                yield index, getattr(candidate, level)
 
     def _least(self, candidate: Candidate, bounds: Bounds, most: float) -> Figures | None:
         """Lower bounds of all figures of a configuration's deployments; None if none meets the service."""
         service = self.service
-        limit, exact = bounds.most(service), self._exactly(candidate, most)
+        limit, exact = bounds.most, self._exactly(candidate, most)
         if not limit or exact == 0:
             return None
         replicas = exact or replicas_for(service.amount, limit)
-        tpot = bounds.loaded(service, exact or (math.inf if service.rate is not None else replicas))
+        tpot = bounds.loaded(exact or (math.inf if service.rate is not None else replicas))
         rate = service.rate
         if rate is None:
             fastest = bounds.ttft + service.steps * float(bounds.step[0]) / bounds.accepted
             rate = min(replicas * float(bounds.rate[-1]), service.amount / fastest)
+        tpot = tpot if service.steps else bounds.ttft
         return figures_of(candidate, self._price(candidate.configuration), replicas, rate, bounds.ttft, tpot)
 
     def _exactly(self, candidate: Candidate, most: float) -> int | None:
@@ -234,7 +231,7 @@ class Search:
         limit = (getattr(self.service, other) if keep_other else None) or math.inf
 
         def bound(_: int, bounds: Bounds) -> Key | None:
-            least = {"ttft": bounds.ttft, "tpot": bounds.loaded(self.service, math.inf)}
+            least = {"ttft": bounds.ttft, "tpot": bounds.loaded(math.inf)}
             return (least[name],) if least[other] <= limit else None
 
         def actual(index: int) -> Key | None:

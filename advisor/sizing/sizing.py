@@ -18,6 +18,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.search.goal import Quality, named
+from roofline.advisor.sizing.apart import Apart, apart_for
+from roofline.advisor.sizing.bounds import REFERENCE
 from roofline.advisor.sizing.choices import Choice
 from roofline.advisor.sizing.configurations import Configuration, Given
 from roofline.advisor.sizing.deployments import At
@@ -29,6 +31,8 @@ from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import Kind
 from roofline.scenario.lengths import Lengths, longer
+from roofline.scenario.scenario import Scenario
+from roofline.serving.load import ONE
 from roofline.specs.hardware import hardware_name, load_hardware
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
@@ -43,9 +47,10 @@ class Sizing(Result, Struct, frozen=True):
 
     `binding` are those targets (ttft, tpot or memory); `nearest` the least value of each, in seconds or bytes per
     device, that is feasible with the other targets unchanged (or of both times, if changing one is not enough).
-    `closest` are the configurations that have these values. `beyond` is the share of requests that exceed the model's
-    maximum context with their outputs. `considered` counts configurations, `capable` those whose bound meets the
-    targets, `simulated` those simulated.
+    `closest` are the configurations that have these values. `apart` are pools of prefill and decode on the hardware of
+    the first choice, where they were asked for and any meet the service. `beyond` is the share of requests that exceed
+    the model's maximum context with their outputs. `considered` counts configurations, `capable` those whose bound
+    meets the targets, `simulated` those simulated.
     """
 
     model: Model
@@ -61,6 +66,7 @@ class Sizing(Result, Struct, frozen=True):
     unpriced: tuple[str, ...]
     beyond: float = 0.0
     closest: Mapping[str, Configuration] = MappingProxyType({})
+    apart: Apart | None = None
 
     @property
     def described(self) -> str:
@@ -90,6 +96,7 @@ def size(
     progress: Progress = lambda _done, _all: None,
     given: Given | None = None,
     most: int | None = None,
+    disaggregation: bool = False,
     **options: Unpack[SizeOptions],
 ) -> Sizing:
     """The deployments that meet a service: cheapest, fewest devices, fastest, most efficient.
@@ -104,7 +111,8 @@ def size(
     None is all hardware, for a single user all consumer hardware. `price` is USD per hour and device (to buy, for a
     single user) by name and overrides those of the specs. Targets must hold `at` expected mid or high. Further options
     of a scenario, such as tp=, quant= and techniques=, are fixed, or as a `Given`. With `most` it stops after so many
-    choices, of which the cheapest is the first. Raises RooflineError.
+    choices, of which the cheapest is the first. `disaggregation` also finds the ratio of prefill and decode apart on
+    the fewest devices of the first choice's hardware. Raises RooflineError.
     """
     object_of(model, (str, os.PathLike, Model), "a model is needed, such as 'llama-3.1-8b'")
     check_reading(at, get_args(At))
@@ -113,7 +121,14 @@ def size(
     usd = object_of(price or {}, Mapping, "price maps names of hardware to USD, like {'h100-sxm': 3}")
     prices = {hardware_name(name): read_value(f"the price of {name}", Kind.NUMBER, cost) for name, cost in usd.items()}
     quality = named(Quality, quality)
-    _check(model, hardware, prices)
+    _check(model, service, hardware, prices)
+    if model.task == "encode":
+        service = replace(service, generate=ONE)
+    elif model.tower_kind == "encoder" and model.audio_seconds is not None:  # which pads its input
+        service = replace(service, prompt=float(model.tower_tokens or 0))
+    elif seen := {name: given.options[name] for name in ("images", "image_size", "audio") if name in given.options}:
+        scenario = Scenario(model, REFERENCE, **seen)
+        service = replace(service, beside=int(scenario.images) * scenario.image_tokens)
     longest = given.options.get("max_model_len")
     if longest is not None and (needed := service.load(1).longest) > longest:
         raise RooflineError(f"the longest request, {needed:.0f} tokens, is longer than the limit of {longest}")
@@ -123,13 +138,18 @@ def size(
     binding, nearest = ((), {}) if choices else search.nearest()
     counts, unpriced = (search.considered, len(search.capable), search.simulated), search.names(priced=False)
     found = Sizing(model, service, quality, at, choices, binding, nearest, *counts, tuple(sorted(unpriced)), beyond)
-    return replace(found, closest=search.closest) if search.closest else found
+    apart = apart_for(choices[0].best, at) if disaggregation and choices else None
+    return replace(found, closest=search.closest, apart=apart)
 
 
-def _check(model: Model, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> None:
-    """Raises RooflineError for a model that does not generate and for invalid hardware or prices."""
-    if model.task != "generate":
-        raise RooflineError(f"{model.name} only encodes: a service is sized for models that generate")
+def _check(model: Model, service: Service, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> None:
+    """Raises RooflineError for a service that the model does not have, and for invalid hardware or prices."""
+    if model.task == "generate" and service.answers.mean < 2:
+        raise RooflineError("a service generates at least 2 tokens a request: the first has no TPOT")
+    if model.task == "encode" and service.alone:
+        raise RooflineError(f"{model.name} only encodes: say how many requests/s (--rate)", options=["rate"])
+    if model.task == "encode" and service.tpot is not None:
+        raise RooflineError(f"{model.name} only encodes: omit tpot", options=["tpot"])
     if hardware is not None and not hardware:
         raise RooflineError("no hardware to choose from")
     for name, price in prices.items():
@@ -152,14 +172,15 @@ def _beyond(model: Model, service: Service) -> float:
     if model.max_context is None or model.tower_kind == "encoder":
         return 0.0
     name, context, prompts, answers = model.name, model.max_context, service.prompts, service.answers
-    share = longer(prompts, answers, context)
+    alone = model.task == "encode"
+    share = float(prompts.beyond(float(context))) if alone else longer(prompts, answers, context)
     if share < MOST_BEYOND:
         return share
     if not prompts.varies and not answers.varies:
-        raise RooflineError(
-            f"prompt and answer of {prompts.mean + answers.mean:.0f} tokens exceed the maximum context of"
-            f" {name}, {context}"
+        what = (
+            f"{prompts.mean:.0f} tokens" if alone else f"prompt and answer of {prompts.mean + answers.mean:.0f} tokens"
         )
+        raise RooflineError(f"{what} exceed the maximum context of {name}, {context}")
     raise RooflineError(
         f"{percent(share)} of requests with their answers exceed the maximum context of {name}, {context} tokens; fewer"
         f" than {MOST_BEYOND:.0%} may: {_nearest(prompts, answers, context)}"

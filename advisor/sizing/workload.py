@@ -34,8 +34,8 @@ class Service(Struct, frozen=True, dict=True):
     """The load and targets of a service: `rate` requests/s or `concurrency` requests in flight, else a single user.
 
     A single user has one request at a time. `prompt` and `generate` are token lengths as of `parse_lengths`, `hits` is
-    the fraction of a prompt in the prefix cache. `ttft` and `tpot` are targets in seconds (None: no target) of the
-    `quantile`: mean, p50, p95 or p99. Raises RooflineError.
+    the fraction of a prompt in the prefix cache, `beside` the tokens of its images. `ttft` and `tpot` are targets in
+    seconds (None: no target) of the `quantile`: mean, p50, p95 or p99. Raises RooflineError.
     """
 
     rate: float | None
@@ -46,6 +46,7 @@ class Service(Struct, frozen=True, dict=True):
     quantile: str = "p95"
     concurrency: int | None = None
     hits: float = 0.0
+    beside: int = 0
 
     def __post_init__(self) -> None:
         force_setattr(self, "rate", requests(self.rate))
@@ -58,8 +59,6 @@ class Service(Struct, frozen=True, dict=True):
         load, _ = self.load(1), self.targets("mid")
         force_setattr(self, "prompt", load.prompts)
         force_setattr(self, "generate", load.outputs)
-        if load.outputs.mean < 2:
-            raise RooflineError("a service generates at least 2 tokens a request: the first has no TPOT")
 
     @property
     def alone(self) -> bool:
@@ -79,7 +78,7 @@ class Service(Struct, frozen=True, dict=True):
         """The load of the busiest of some replicas."""
         share = self.share(replicas)
         rate, users = (share, None) if self.rate is not None else (None, int(share))
-        return Load(self.prompt, self.generate, concurrency=users, rate=rate, hits=self.hits)
+        return Load(self.prompt, self.generate, concurrency=users, rate=rate, hits=self.hits, beside=self.beside)
 
     @property
     def prompts(self) -> Lengths:
@@ -101,7 +100,7 @@ class Service(Struct, frozen=True, dict=True):
     @cached_property
     def context(self) -> float:
         """Mean tokens in the KV cache of the sequences that run at a random moment."""
-        return self.prompts.mean + self.answers.biased / 2
+        return self.beside + self.prompts.mean + self.answers.biased / 2
 
     def targets(self, at: str) -> Targets:
         """The targets, which hold at a reading of expected times."""

@@ -3,9 +3,9 @@
     python -m lab.fit.attention_layers FOLDER --output hwspecs/calibration --repository NAME --commit HASH --date DATE
     python -m lab.fit.attention_layers FOLDER --score
 
-The tables (`lab.tables.attention_layers`) are fitted as a hierarchy (`lab.fit.hierarchy`); the files of `--output` keep
-what they have of other kernels. `--score` prints the errors for versions, engines and devices that were held out
-(`lab.score.held_out`).
+The tables (`lab.tables.attention_layers`) are fitted as a hierarchy (`lab.fit.hierarchy`), with the components of its
+levels (`lab.fit.variance`, those over all kinds as shipped); the files of `--output` keep what they have of other
+kernels. `--score` prints the errors for versions, engines and devices that were held out (`lab.score.held_out`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,28 @@ import argparse
 import datetime
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from lab.command import run_command
 from lab.fit.hierarchy import Data, Key, Node, arranged, fit_all, shelved
-from lab.score.held_out import known_engine, markdown, sampled, score, splits
-from lab.tables.attention_layers import read
+from lab.fit.variance import components, crossings
+from lab.fit.variance import render as render_levels
+from lab.score.held_out import known_engine, markdown, sampled, score, siblings, splits
+from lab.tables import attention_layers, sparse_layers
 from roofline.core.documents import read_mapping
 from roofline.core.files import save_text
-from roofline.timing.calibration import Calibration, Fit, Source
+from roofline.timing.calibration import SPARSE, Calibration, Fit, Source
 from roofline.timing.calibration_files import parse_document, render
+from roofline.timing.intervals.levels import FILE, parse_levels
 from roofline.validate.score.kernels import Scored
+
+
+def _is_layer(op: str, kind: str, one: Scored) -> bool:
+    return one.op == op and str(one.part.frame["variant"].iloc[0]) == kind
+
 
 KINDS: Mapping[str, Callable[[Scored], bool]] = {
     "Kimi delta attention": lambda one: one.op == "kimi_delta",
@@ -34,23 +43,20 @@ KINDS: Mapping[str, Callable[[Scored], bool]] = {
     "Mamba-2": lambda one: one.op == "mamba2",
     "states in decode": lambda one: one.op == "state_update",
     "convolutions": lambda one: one.op.startswith("convolution"),
-    "HCA, decode": lambda one: one.op == "sparse_decode",
-    "HCA, prompts": lambda one: one.op == "sparse_prefill",
-    "index scores": lambda one: one.op == "index_scores",
+    **{
+        f"{kind.upper()} layers, {phase}": partial(_is_layer, op, kind)
+        for kind in SPARSE
+        for op, phase in (("sparse_decode", "decode"), ("sparse_prefill", "prompts"))
+    },
     "hyper-connections": lambda one: one.op == "hyper_connection",
     "encoder attention": lambda one: one.op == "encoder_attention",
 }
 """The rows of the report."""
 
 
-KEPT = ("gated_delta_rule",)
-"""Kernels whose bundled constants are of their libraries' own benchmarks, and stay: the tables are scored with them."""
-
-
 def files(found: Mapping[Key, Sequence[Node]], output: Path, source: Source) -> Iterator[tuple[Path, str]]:
     """The files of a folder of calibrations with the fits of these kernels in place of earlier ones."""
-    chosen = {key: nodes for key, nodes in found.items() if key[0] not in KEPT}
-    for (place, engine), versions in sorted(shelved(chosen).items()):
+    for (place, engine), versions in sorted(shelved(found).items()):
         path = output / engine / f"{place}.yaml"
         if not path.exists():
             continue
@@ -65,6 +71,12 @@ def files(found: Mapping[Key, Sequence[Node]], output: Path, source: Source) -> 
         yield path, render(calibration, {version: merged[version] for version in sorted(merged)}, known.members)
 
 
+def levels(data: Data, found: Mapping[Key, Sequence[Node]], path: Path) -> str:
+    """The text of the file of components with those of these kernels in place of earlier ones."""
+    own = components(list(crossings(data, found)), parse_levels(path)["other"])
+    return render_levels(own, "python -m lab.fit.ship, then python -m lab.fit.attention_layers", path)
+
+
 def _origin(source: Source) -> str:
     return f"{source.repository}, commit {source.commit}"
 
@@ -73,7 +85,7 @@ def report(data: Data, found: Mapping[Key, Sequence[Node]]) -> str:
     """The errors for what was held out."""
     few = sampled(data)
     held = list(known_engine(few, score(few, found, list(splits(few)))))
-    return markdown(held, KINDS)
+    return markdown([*held, *siblings(few, held)], KINDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,12 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--date", type=datetime.date.fromisoformat, help="date of the fit")
 
     def work(options: argparse.Namespace) -> str:
-        data = arranged(read(options.measurements))
+        data = arranged([*attention_layers.read(options.measurements), *sparse_layers.read(options.measurements)])
         found = fit_all(data)
         if options.output is not None:
             source = Source(options.repository, options.commit, (), options.date)
             for path, text in files(found, options.output, source):
                 save_text(path, text)
+            save_text(path := options.output / FILE, levels(data, found, path))
         return report(data, found) if options.score else ""
 
     return run_command(parser, work, arguments)

@@ -31,6 +31,7 @@ from roofline.core.files import save_text
 from roofline.core.parameters import Parameter
 from roofline.specs.engine import DEFAULTS, PARAMETERS, Engine, load_engine
 from roofline.specs.engine_files import render
+from roofline.timing.intervals.passes import with_spread
 from roofline.validate.score.end_to_end import Case, Predicted, map_rows, predict
 from roofline.validate.tables.published import PublishedRow, read_all
 
@@ -320,9 +321,9 @@ def report(fitted: Sequence[Fitted]) -> str:
 
 def _within(measured: float, found: Predicted, spread: tuple[float, float], fraction: float) -> bool:
     """Whether a value is inside a prediction's interval, in which a fraction of its kernels' error counts."""
-    below = np.hypot(fraction * (found.mid - found.low), found.mid * (1 - spread[0]))
-    above = np.hypot(fraction * (found.high - found.mid), found.mid * (spread[1] - 1))
-    return bool(found.mid - below <= measured <= found.mid + above)
+    ends = fraction * (found.mid - found.low), fraction * (found.high - found.mid)
+    interval = with_spread(found.mid, *ends, spread)
+    return bool(interval.low <= measured <= interval.high)
 
 
 def profiles(fitted: Sequence[Fitted]) -> list[Engine]:

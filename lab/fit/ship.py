@@ -77,7 +77,7 @@ def hierarchical(folders: Sequence[Path], output: Path, source: Source) -> Itera
         named = {version: fits for version, fits in versions.items() if version}
         members = () if engine else tuple(sorted(grouped.get(place, ())))
         yield f"{engine}/{place}".lstrip("/"), render(calibration, named, members)
-    yield Path(FILE).stem, render_levels(levels, source.command)
+    yield Path(FILE).stem, render_levels(levels, source.command, output / FILE)
 
 
 def _software(table: Table) -> set[str]:

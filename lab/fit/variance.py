@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ from roofline.specs.version import Version
 from roofline.timing.calibration import RELATIVES, SHARED, Calibration, Fit, for_other_engine
 from roofline.timing.chains import families
 from roofline.timing.intervals.kernels import TO_P90
-from roofline.timing.intervals.levels import LEVELS, Level
+from roofline.timing.intervals.levels import LEVELS, Level, parse_levels
 from roofline.timing.kernels import Array
 from roofline.validate.fit.calibrate import drawn
 from roofline.validate.tables.rows import Measurements
@@ -180,19 +181,26 @@ def with_host_of(fit: Fit, other: Fit, level: Level = "pooled") -> Fit:
     return replace(fit, observed={**{k: v for k, v in fit.observed.items() if not k.startswith("host")}, **hosts})
 
 
-def components(found: Sequence[Crossing]) -> dict[str, dict[Level, float]]:
-    """The component of every level by kind of kernel and format, by kind, and under `other` over all kinds."""
-    every = {level: deviation(found, level, None) for level in LEVELS}
-    estimated = {"other": _widened(every)}
+def components(found: Sequence[Crossing], known: Mapping[Level, float] | None = None) -> dict[str, dict[Level, float]]:
+    """The component of every level by kind of kernel and format, by kind, and under `other` over all kinds.
+
+    Where those over all kinds are `known`, `found` is of some kinds only, and Student's t is in what is known.
+    """
+    every = {
+        level: deviation(found, level, None) if known is None else Deviation(known[level], WIDER_STEPS)
+        for level in LEVELS
+    }
+    widened = partial(_widened, student=known is None)
+    estimated = {"other": widened(every) if known is None else dict(known)}
     for op in dict.fromkeys(one.key[0] for one in found):
         own = [one for one in found if one.key[0] == op]
         kind = {level: deviation(own, level, every[level]) for level in LEVELS}
-        estimated[op] = _widened(kind)
+        estimated[op] = widened(kind)
         for key in dict.fromkeys(one.key for one in own):
             of_format = [one for one in own if one.key == key]
-            widened = _widened({level: deviation(of_format, level, kind[level]) for level in LEVELS})
-            if widened != estimated[op]:
-                estimated[" ".join(key)] = widened
+            finer = widened({level: deviation(of_format, level, kind[level]) for level in LEVELS})
+            if finer != estimated[op]:
+                estimated[" ".join(key)] = finer
     return estimated
 
 
@@ -214,13 +222,12 @@ def deviation(found: Sequence[Crossing], level: Level, wider: Deviation | None) 
     return Deviation(math.sqrt(square), steps + WIDER_STEPS)
 
 
-def _widened(known: Mapping[Level, Deviation]) -> dict[Level, float]:
+def _widened(known: Mapping[Level, Deviation], student: bool = True) -> dict[Level, float]:
     """The components: versions several releases apart differ at least as much as near ones."""
     from scipy.stats import t  # type: ignore[import-untyped,unused-ignore]
 
-    found = {
-        level: one.value * float(t.ppf(0.9, max(one.steps - 1, FEWEST_FREE))) / TO_P90 for level, one in known.items()
-    }
+    wider = {level: float(t.ppf(0.9, max(one.steps - 1, FEWEST_FREE))) / TO_P90 for level, one in known.items()}
+    found = {level: one.value * (wider[level] if student else 1.0) for level, one in known.items()}
     found["release"] = max(found["release"], found["version"])
     return {level: float(f"{value:.2g}") for level, value in found.items()}
 
@@ -239,8 +246,11 @@ def component(found: Sequence[Crossing], least: float = LEAST) -> float:
     return high
 
 
-def render(estimated: Mapping[str, Mapping[Level, float]], command: str) -> str:
-    """The text of the file of components."""
+def render(estimated: Mapping[str, Mapping[Level, float]], command: str, path: Path) -> str:
+    """The text of the file of components at a path, which keeps what it has of other kinds of kernels."""
+    ops = {name.partition(" ")[0] for name in estimated}
+    known = parse_levels(path) if path.is_file() else {}
+    estimated = {**{name: own for name, own in known.items() if name.partition(" ")[0] not in ops}, **estimated}
     lines = [f"# Standard deviations of log(measured / predicted) that each level adds: {command}", "components:"]
     for op in sorted(estimated, key=lambda name: (name == "other", name)):
         values = ", ".join(f"{level}: {estimated[op][level]:g}" for level in LEVELS)

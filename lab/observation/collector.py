@@ -7,6 +7,7 @@
     padding      block-scaled GEMMs where m is no multiple of 4: kernels that pad it, which engines need not run
     quantizing   activations quantized in PyTorch operators (`lab.observation.quantizing`)
     routing      tokens dealt to the experts of one device (`lab.observation.routing`)
+    rest         of a layer, in seconds, where a table times whole layers, and what of it dense attention skips
     differences  of two times of one layer, with many and with few keys (`less_kv`), and `LAUNCH`
 
 `Collector` puts all of them together.
@@ -47,6 +48,15 @@ GRAPH = Parameter("graph", Unit.SECONDS, 1e-9, 80e-6, 4e-6, "a CUDA graph of one
 GRAPHED = ("attention_prefill", "attention_decode", "mla_prefill")
 """Kinds of kernels to which it applies."""
 
+SMALL = Parameter(
+    "small", Unit.SECONDS, 1e-9, 400e-6, 1e-9, "small kernels of a layer, beside those of a served model", start=20e-6
+)
+"""Layers are timed as modules, which nothing compiles: rotations, scales and conversions are kernels of their own. In
+vLLM's decode of DSA they take 120 to 190 us a layer, where a served GLM-5.2 of 78 layers has a TPOT of 10.3 ms."""
+
+LAYERS = ("sparse_prefill", "sparse_decode")
+"""Kinds of kernels whose tables are of whole layers; their `launch` is that within a step."""
+
 PADDING = Parameter("padding", Unit.SECONDS, 1e-9, 30e-6, 1e-9, "kernels that pad m to a multiple of 4", start=1e-6)
 
 NO_HOST = 1e-9
@@ -65,19 +75,23 @@ HOST: Mapping[str, tuple[Parameter, ...]] = {
         Parameter("host_gap", Unit.SECONDS, 1e-9, 200e-6, 1e-9, "idle time between the kernels of a GEMM", start=10e-6),
     ),
     "mla_prefill": (_host(1e-3, 150e-6),),
+    "sparse_prefill": (
+        _host(10e-3, 800e-6),
+        Parameter("host_piecewise", Unit.RATIO, 0.3, 1.5, 1.0, "factor on it where parts of a layer are graphs", 0.8),
+    ),
 }
 """Host time of tables without CUDA graphs, which hides the time of short kernels; of GEMMs that quantize."""
 
 ONE_LAYER = ("launch", "few_tokens")
 """Constants of experts that tables of one number of experts do not tell from the time to sort pairs by expert."""
 
-HIDDEN = ("launch", "odd_rows", "l2_share")
+HIDDEN = ("launch", "odd_rows", "l2_share", "small")
 """Constants that the host time of a table without CUDA graphs hides: they stay as they start."""
 
 DIFFERENCED = ("launch", "tile_prologue")
 """Constants that the difference of two times of a kernel does not tell: they stay as they start."""
 
-BESIDE = {"graph": 1.0, **dict.fromkeys(("eager", "less_kv", *OPTIONS), 0.0)}
+BESIDE = {"graph": 1.0, **dict.fromkeys(("eager", "less_kv", "rest", "skipped", "piecewise", *OPTIONS), 0.0)}
 """Columns of what a table times beside the kernel, with what they are where they are absent."""
 
 
@@ -105,12 +119,15 @@ class Collector(Harness):
         """The constants of the collector for one kind of kernel, beside those of the kernel."""
         found = [*super().parameters(op, format)]
         found += [GRAPH] if op in GRAPHED else []
+        found += [SMALL] if op in LAYERS else []
         found += [PADDING] if (op, format) == ("gemm", "fp8_block") else []
         return (*found, *(host_of(op, format) if self.hosted else ()))
 
     def fixed(self, parts: Sequence[tuple[Measurements, Hardware]]) -> tuple[str, ...]:
         """The constants that stay as they start: what these rows do not tell, and what hardly any fit needs."""
         whole = ("wave_quantization",) if any(part.op.endswith("_prefill") for part, _ in parts) else ()
+        if any(part.op in LAYERS for part, _ in parts):
+            return (*(HIDDEN if self.hosted else ("launch",)),)
         layers = {count for part, _ in parts if part.op == "moe" for count in part.numbers("experts", 0.0).tolist()}
         if len(layers) == 1:
             return (*ONE_LAYER, GRAPH.name)
@@ -156,6 +173,9 @@ class Collector(Harness):
         time, bare = terms.seconds, _is_bare(rows)
         if op == "mla_decode" and np.any(rows.column("less_kv") > 0):
             time = self._difference(time, rows, hardware, constants)
+        time = time + rows.column("rest") + constants.get("small", 0.0)
+        if op == "sparse_prefill":
+            time = time - rows.shape.is_dense(constants) * rows.column("skipped")
         launched, host = alone & (rows.column("graph") == 0.0), constants.get("host", NO_HOST)
         if op == "gemm" and not bare and numbers(rows.kernel.format(row)).quantizes:
             m, k = np.asarray(row["m"]), np.asarray(row["k"])
@@ -164,6 +184,7 @@ class Collector(Harness):
             time = time + np.where(gapped, constants.get("host_gap", 0.0), 0.0)
         if host > NO_HOST and np.any(launched) and not bare:
             growth = _host_growth(np.asarray(row["m"]), constants) if op == "gemm" else np.asarray(1.0)
+            growth = np.where(rows.column("piecewise") > 0, constants.get("host_piecewise", 1.0), growth)
             time = np.where(launched, smooth_maximum(time, host * growth, 8.0), time)
         return time + np.where(alone, constants.get("graph", 0.0), 0.0)
 

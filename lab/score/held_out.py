@@ -49,6 +49,7 @@ from roofline.timing.calibration import SHARED, Calibration, Fit, Fits, Match
 from roofline.timing.calibration_files import of_version, parse_document
 from roofline.timing.chains import ENGINES, FOLDER, LINKS, calibration_links, chained, families, link_of
 from roofline.timing.intervals.levels import FILE as LEVELS
+from roofline.timing.kernels import kernel
 from roofline.timing.pcie_collectives import on_host
 from roofline.validate.fit.calibrate import drawn
 from roofline.validate.score.kernels import Scored, error_statistics, predict
@@ -229,6 +230,16 @@ def newest(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
             yield one._replace(split=one.split._replace(kind="newest"))
 
 
+def siblings(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
+    """Of the GPUs held out those of a family in which the engine's kernel was measured on another GPU."""
+    for one in held:
+        name, origin = one.place
+        near = (at for at, other in _tables_of(data, one.scored) if at != name and other.engine == origin.engine)
+        family = families(load_hardware(name))[0]
+        if one.split.kind == "device" and any(families(load_hardware(at))[0] == family for at in near):
+            yield one._replace(split=one.split._replace(kind="sibling"))
+
+
 def known_engine(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
     """The rows without versions held out that are the only one of their engine on the device.
 
@@ -244,7 +255,7 @@ def known_engine(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
 
 def _tables_of(data: Data, scored: Scored) -> Iterable[Place]:
     """The places of a kernel's format, or of all its formats where these are no data types."""
-    own = data.tables.get((scored.op, scored.format))
+    own = data.tables.get((scored.op, kernel(scored.op).format(scored.part.columns)))
     if own is not None:
         return own
     return [place for (op, _), table in data.tables.items() if op == scored.op for place in table]
@@ -276,6 +287,7 @@ TITLES = {
     "newest": "The newest version held out, an older one known on the GPU",
     "engine": "An engine held out on a GPU",
     "device": "A GPU held out, engine known",
+    "sibling": "A GPU held out, engine known on its family",
 }
 
 

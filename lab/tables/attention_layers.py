@@ -4,8 +4,6 @@ The tables keep their source's columns (ai-dynamo/aiconfigurator, collector/): `
 `step` cached ones, `kernel_source` and `phase` say what ran. Rows are of kernels alone:
 
     kda, gdn, mamba2               convolutions, scans in chunks, updates of states; drafts are verified by updates
-    dsv4_hca_attn_module           attention over a window of 128 tokens and entries of 128
-    dsv4_paged_mqa_logits_module   index scores of entries of 4 tokens
     mhc_module                     hyper-connections before and after a sub-layer; rows time two sub-layers
     encoder_attention              attention in both directions
 
@@ -19,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roofline.graph.extents import AttentionMask, Step
+from roofline.timing.kernels.attention import encoder_width
 from roofline.timing.kernels.gated_delta_rule import CHUNKED, FUSED
 from roofline.timing.kernels.hyper_connection import POST, PRE
 from roofline.validate.tables.rows import Measurements
@@ -41,18 +39,6 @@ MAMBA2_CHUNK = 128.0
 
 SITES = 2.0
 """Sub-layers of a row: vLLM's rows say so (num_sites), and SGLang's take as long as theirs on B200."""
-
-HEAVY = AttentionMask(window=128, ratio=128)
-"""What DeepSeek-V4's heavily compressed attention sees."""
-
-SCORED_TOKENS = 1024
-"""Tokens beyond which the paged kernel searches the sequence of each tile, in a time that grows with their square.
-
-Prompts are scored by another kernel (vLLM, fp8_mqa_logits), for which there is no table.
-"""
-
-SCORED = AttentionMask(ratio=4)
-"""What the indexer of its sparse layers scores."""
 
 
 def read(folder: Path, pattern: str = "*") -> list[Measurements]:
@@ -128,27 +114,6 @@ def _mamba2(frame: pd.DataFrame, _: str) -> Rows:
     yield "mamba2", _schema(rows, "mamba2", chunk=rows.get("chunk_size", MAMBA2_CHUNK), **sizes)
 
 
-def _keys(frame: pd.DataFrame, mask: AttentionMask) -> Any:
-    """Mean entries that a token sees."""
-    queries, cached = (frame[name].to_numpy(float) for name in ("isl", "step"))
-    return mask.values(Step(1, queries, cached))[f"pairs{mask.suffix}"] / queries
-
-
-def _heavy(frame: pd.DataFrame, _: str) -> Rows:
-    formats = {"dtype": "bf16", "kv_dtype": "fp8"}
-    for op, rows in (("sparse_decode", frame[frame["isl"] == 1]), ("sparse_prefill", frame[frame["isl"] > 1])):
-        sizes = {"batch": rows["batch_size"] * rows["isl"], "kv_len": _keys(rows, HEAVY), "heads": rows["num_heads"]}
-        yield op, _schema(rows, op, **formats, **sizes, latent=512, rope=0)
-
-
-def _scored(frame: pd.DataFrame, _: str) -> Rows:
-    frame = frame[frame["isl"] * frame["batch_size"] <= SCORED_TOKENS]
-    keys = _keys(frame, SCORED)
-    frame, keys = frame[keys >= 1], keys[keys >= 1]
-    sizes = {"batch": frame["batch_size"] * frame["isl"], "kv_len": keys, "queries": frame["isl"]}
-    yield "index_scores", _schema(frame, "index_scores", dtype="fp8", **sizes, heads=64, head_dim=128)
-
-
 def _mixed(frame: pd.DataFrame, _: str) -> Rows:
     frame = frame.assign(latency_us=frame["latency_us"] / SITES)
     sizes = {"tokens": frame["num_tokens"], "hidden": frame["hidden_size"], "streams": frame["hc_mult"]}
@@ -160,15 +125,14 @@ def _encoders(frame: pd.DataFrame, _: str) -> Rows:
     queries, heads = frame["isl"], frame["num_heads"]
     sizes: dict[str, Any] = {"batch": frame["batch_size"], "q_len": queries, "kv_len": queries, "heads": heads}
     sizes |= {"kv_heads": heads, "head_dim": frame["head_dim"], "causal": 0.0, "bare": 1.0}
-    yield "encoder_attention", _schema(frame, "encoder_attention", dtype="bf16", **sizes)
+    widths = frame["head_dim"].map(encoder_width)
+    yield "encoder_attention", _schema(frame, "encoder_attention", dtype="bf16", variant=widths, **sizes)
 
 
 TABLES: Mapping[str, Callable[[Any, str], Rows]] = {
     "kda": _states,
     "gdn": _states,
     "mamba2": _mamba2,
-    "dsv4_hca_attn_module": _heavy,
-    "dsv4_paged_mqa_logits_module": _scored,
     "mhc_module": _mixed,
     "encoder_attention": _encoders,
 }

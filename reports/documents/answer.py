@@ -12,13 +12,14 @@ from roofline.reports.documents.analysis import interval, memory_document, scena
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import price
+from roofline.scenario.memory import second_device
 from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.specs.engine import GGUF_ENGINE
 from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
-from roofline.verdict.plan import WEIGHT_OPTIONS
+from roofline.verdict.plan import MOST_UTILIZED, UTILIZATION, WEIGHT_OPTIONS
 from roofline.verdict.run import run_command
 from roofline.verdict.verdict import Change, Verdict
 
@@ -81,7 +82,8 @@ def _speed(verdict: Verdict) -> dict[str, Any]:
     expected = verdict.analysis.expected
     decoded = {} if expected.tpot is None else {"decode_tokens_per_s_per_user": interval(inverse(expected.tpot))}
     tpot = None if expected.tpot is None else interval(expected.tpot)
-    return {"ttft_s": interval(expected.ttft), "tpot_s": tpot, **decoded}
+    most = {} if verdict.largest_rate is None else {"sustainable_requests_per_s": verdict.largest_rate}
+    return {"ttft_s": interval(expected.ttft), "tpot_s": tpot, **decoded, **most}
 
 
 def inverse(time: Estimate) -> Estimate:
@@ -117,6 +119,8 @@ def _where(verdict: Verdict) -> str:
 def devices_text(scenario: Scenario) -> str:
     """The devices, such as 2 x rtx-4090."""
     count = scenario.settings.parallel.devices
+    if (other := second_device(scenario)) is not None:
+        return f"{scenario.hardware.name} + {other.name}"
     return f"{count} x {scenario.hardware.name}" if count > 1 else scenario.hardware.name
 
 
@@ -178,6 +182,8 @@ def _chosen(verdict: Verdict) -> str:
     elif scenario.profile.name == GGUF_ENGINE and "engine" not in scenario.options:
         what = "GGUF files" if scenario.hardware.kind == "gpu" else "CPUs and Apple silicon"
         parts.append(f"{GGUF_ENGINE} for {what}")
+    if UTILIZATION in plan.candidate.options:
+        parts.append(f"{MOST_UTILIZED:.0%} of the memory, as its default does not suffice")
     if parallel.devices > 1 and not scenario.profile.split_layers:
         degrees = ((short, getattr(parallel, name)) for name, short in LAYOUTS.items())
         parts.append(" x ".join(f"{short} {degree}" for short, degree in degrees if degree > 1))
@@ -191,11 +197,20 @@ def size(count: float) -> str:
 
 def _speed_text(verdict: Verdict) -> str:
     scenario, outcome = verdict.scenario, verdict.outcome
-    lengths = f"{int(scenario.prompt)} + {int(scenario.generate)}"
+    count = int(scenario.images)
+    images = f" + {count} {scenario.model.encoded}{'s' * (count > 1)}" if count else ""
+    output = "" if scenario.model.task == "encode" else f" + {int(scenario.generate)}"
+    lengths = f"{int(scenario.prompt)}{images}{output}"
     if outcome is not None:
         if not outcome.stable:
             return f"queues grow without end ({lengths} tokens); {_replicas(outcome, verdict.rate)}"
         user, late = inverse(outcome.tpot.p50), outcome.ttft.p95
+        if scenario.model.task == "encode":
+            most = "" if outcome.saturated_at is None else f" of at most {count_text(outcome.saturated_at)}"
+            return (
+                f"{count_text(outcome.requests_per_second)} sequences/s{most}; p95 latency {seconds(late.mid, 2)}"
+                f" ({int(scenario.prompt)} tokens)"
+            )
         return (
             f"{count_text(outcome.output_tokens_per_second)} tokens/s, {count_text(user.mid)} a user"
             f" ({count_text(user.low)} to {count_text(user.high)}); p95 TTFT {seconds(late.mid, 2)} ({lengths})"
@@ -203,7 +218,8 @@ def _speed_text(verdict: Verdict) -> str:
     expected = verdict.analysis.expected
     first = seconds(expected.ttft.mid, 2)
     if expected.tpot is None:
-        return f"{first} for a sequence of {int(scenario.prompt)} tokens"
+        most = "" if verdict.largest_rate is None else f"; at most {count_text(verdict.largest_rate)} sequences/s"
+        return f"{first} for a sequence of {int(scenario.prompt)} tokens{most}"
     rate = inverse(expected.tpot)
     found = f"{count_text(rate.mid)} tokens/s ({count_text(rate.low)} to {count_text(rate.high)})"
     return f"{found} for one user; TTFT {first} ({lengths} tokens)"
@@ -228,10 +244,13 @@ def _cost(verdict: Verdict) -> str:
     dated = "" if given is not None or known is None else f", {known.date}"
     each = f" ({rent:g} each{dated})" if devices > 1 else f" ({dated.lstrip(', ')})" if dated else ""
     unstable = verdict.outcome is not None and not verdict.outcome.stable
+    if verdict.curve is not None and verdict.outcome is not None and verdict.scenario.model.task == "encode":
+        each_million = verdict.curve.cost(verdict.outcome, verdict.outcome.requests_per_second)
+        return f"{hourly:,.4g} USD/h{each}; {each_million:,.3g} USD per million sequences"
     told = (
         ""
         if tokens is None or unstable
-        else f"; {tokens:,.3g} USD per million tokens" + ("" if verdict.loaded else ", with one user")
+        else f"; {tokens:,.3g} USD per million tokens" + ("" if verdict.loaded else ", one user")
     )
     return f"{hourly:,.4g} USD/h{each}{told}"
 

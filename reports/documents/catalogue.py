@@ -27,7 +27,8 @@ def technique_document(technique: Technique) -> dict[str, Any]:
         "level": str(technique.level),
         "price": str(technique.price),
         **picked(technique, "effect", "slot"),
-        "simulated": technique.change is not None,
+        "simulated": technique.change is not None or bool(technique.command),
+        "command": technique.command or None,
         "caveat": technique.caveat,
         "same_as": technique.same_as or None,
         "reference": technique.reference,
@@ -52,6 +53,8 @@ def _card(document: Mapping[str, Any]) -> list[Any]:
     rows = [[key, str(document[key])] for key in ("title", "level", "price", "effect", "slot", "reference")]
     if document["caveat"]:
         rows.append(["limits" if document["simulated"] else "not simulated", document["caveat"]])
+    if document["command"]:
+        rows.append(["simulated by", document["command"]])
     if document["same_as"]:
         rows.append(["simulated as", f"{document['same_as']}, with the defaults below"])
     if document["covers"]:

@@ -17,6 +17,7 @@ from roofline.scenario.notes import notes
 from roofline.serving.curve import Curve
 from roofline.serving.load import Arrivals
 from roofline.serving.outcome import Latency, Outcome
+from roofline.serving.policies import FCFS
 
 SCHEMA, SWEEP_SCHEMA = "roofline.serve/1", "roofline.serve-sweep/1"
 
@@ -40,6 +41,10 @@ def serving_document(curve: Curve) -> dict[str, Any]:
         "hardware": scenario.hardware.name,
         "devices": sum(devices for _, devices in curve.pools),
         "engine": scenario.profile.name,
+        "task": scenario.model.task,
+        "images": int(scenario.images),
+        "encoded": scenario.model.encoded,
+        "image_tokens": load.beside,
         "weights": scenario.run_precision.weights.name,
         "kv": scenario.run_precision.kv.name,
         "arrivals": str(load.arrivals),
@@ -49,6 +54,7 @@ def serving_document(curve: Curve) -> dict[str, Any]:
         "generate_mean": finite(output),
         "prefix_hits": load.hits,
         "simulated": curve.simulated,
+        "policy": load.policy,
         "scheduler": {
             **picked(policy, "order", "tokens"),
             "sequences": policy.sequences or None,
@@ -80,7 +86,8 @@ def _apart(curve: Curve) -> dict[str, Any]:
 def _scenario_notes(curve: Curve) -> tuple[str, ...]:
     """The notes on the longest request alone."""
     output = max(round(curve.load.means[1]), 1)
-    prompt = max(round(curve.load.longest) - output, 1)
+    prompt = max(round(curve.load.longest) - output - curve.load.beside, 1)
+    output = curve.scenario.generate if curve.scenario.model.task == "encode" else output
     return notes(analyze(curve.scenario.changed(batch=1, prompt=prompt, generate=output)))
 
 
@@ -97,6 +104,7 @@ def _point(curve: Curve, value: float, found: Outcome) -> dict[str, Any]:
         "preemptions_per_request": found.preemptions,
         "goodput_requests_per_s": found.goodput,
         "usd_per_million_tokens": curve.cost(found),
+        "usd_per_million_requests": curve.cost(found, found.requests_per_second),
         "joules_per_token_tdp": curve.energy(found),
     }
     return {
@@ -105,7 +113,15 @@ def _point(curve: Curve, value: float, found: Outcome) -> dict[str, Any]:
         "saturation_requests_per_s": finite(found.saturated_at),
         **{f"{latency}_s": latencies(getattr(found, latency)) for latency in LATENCIES},
         **{key: finite(figure) for key, figure in figures.items()},
+        **({"tenants": list(map(_tenant, found.tenants))} if found.tenants else {}),
     }
+
+
+def _tenant(found: Outcome) -> dict[str, Any]:
+    """The requests of one tenant."""
+    rates = {"requests_per_s": found.requests_per_second, "output_tokens_per_s": found.output_tokens_per_second}
+    times = {f"{latency}_s": latencies(getattr(found, latency)) for latency in LATENCIES}
+    return {**{key: finite(rate) for key, rate in rates.items()}, **times}
 
 
 def latencies(latency: Latency) -> dict[str, Any]:
@@ -170,7 +186,8 @@ def as_csv(document: Mapping[str, Any]) -> str:
 
 def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The curve as a table, and what limits it; of several deployments, their values of the axes first."""
-    header, rows = _table(_deployments(document))
+    deployments = _deployments(document)
+    header, rows = (_encoded if deployments[0]["task"] == "encode" else _table)(deployments)
     if "deployments" in document:
         first = document["deployments"][0]
         axes = list(first["axes"])
@@ -183,13 +200,48 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         return [block, *([Block("Not served", refused)] if refused else [])]
     title = f"{document['model']} on {document['devices']} {document['hardware']}, {document['engine']}"
     lines = [
-        f"Prompt {document['prompt']}, output {document['generate']} tokens; weights {document['weights']}, KV cache"
-        f" {document['kv']}",
+        _lengths(document),
         _policy(document),
         *_pools(document),
         *(f"note: {note}" for note in document["notes"]),
     ]
-    return [Block(title, lines, header, rows, left=1), *(Block(lines=[limit]) for limit in _limits(document))]
+    limits = [Block(lines=[limit]) for limit in _limits(document)]
+    return [Block(title, lines, header, rows, left=1), *_tenants(document), *limits]
+
+
+def _tenants(document: Mapping[str, Any]) -> Iterator[Block]:
+    """A line for each tenant of each point, where a load has several."""
+    header = ("tenant", next(iter(document["points"][0])), "requests/s", "tok/s", "TTFT", "p95", "TPOT", "E2E p95")
+    rows = [
+        [
+            str(number),
+            f"{point[header[1]]:g}",
+            _number(each["requests_per_s"], "{:.3g}"),
+            si(each["output_tokens_per_s"], ""),
+            *(
+                _seconds(point, each[f"{latency}_s"][name])
+                for latency, name in (("ttft", "mean"), ("ttft", "p95"), ("tpot", "mean"), ("e2e", "p95"))
+            ),
+        ]
+        for point in document["points"]
+        for number, each in enumerate(point.get("tenants", ()), 1)
+    ]
+    if len({row[0] for row in rows}) > 1:
+        yield Block("By tenant", (), header, rows, left=1)
+
+
+def _policy_name(document: Mapping[str, Any]) -> str:
+    return "" if document["policy"] == FCFS else f", {document['policy']}"
+
+
+def _lengths(document: Mapping[str, Any]) -> str:
+    """The lengths of requests, and the formats."""
+    if document["task"] == "encode":
+        return f"Sequences of {document['prompt']} tokens; weights {document['weights']}"
+    count, tokens, kind = document["images"], document["image_tokens"], document["encoded"]
+    images = f" and {count} {kind}{'s' * (count > 1)} of {tokens // count:,} tokens" if count else ""
+    formats = f"weights {document['weights']}, KV cache {document['kv']}"
+    return f"Prompt {document['prompt']}{images}, output {document['generate']} tokens; {formats}"
 
 
 def serving_lines(document: Mapping[str, Any]) -> list[str]:
@@ -200,19 +252,23 @@ def serving_lines(document: Mapping[str, Any]) -> list[str]:
     return [
         block.title,
         *block.lines[:2],
-        *map(_point_line, chosen),
+        *(_point_line(point, document["task"] == "encode") for point in chosen),
         *_limits(document),
         *(f"note: {note}" for note in document["notes"]),
     ]
 
 
-def _point_line(point: Mapping[str, Any]) -> str:
+def _point_line(point: Mapping[str, Any], encodes: bool) -> str:
     """The figures of a point."""
     name = next(iter(point))
     times = [
         f"{title} {_seconds(point, found['mean'])} (p95 {_seconds(point, found['p95'])})"
         for title, found in (("TTFT", point["ttft_s"]), ("TPOT", point["tpot_s"]))
     ]
+    if encodes:
+        return (
+            f"{name} {point[name]:g}: {times[0].replace('TTFT', 'latency')}, {point['requests_per_s']:,.4g} sequences/s"
+        )
     cost = point["usd_per_million_tokens"]
     price = "" if cost is None else f", {cost:.3f} USD per million tokens"
     rate = si(point["output_tokens_per_s"], "")
@@ -223,10 +279,12 @@ def _policy(document: Mapping[str, Any]) -> str:
     policy = document["scheduler"]
     budget = "no token budget" if policy["tokens"] is None else f"{policy['tokens']:,} tokens a step"
     how = "simulated request by request" if document["simulated"] else "steady state"
+    if document["task"] == "encode":
+        return f"Scheduler: {budget}, sequences without padding; {how}"
     room, logged = policy["kv_tokens"], policy["logged_kv_tokens"]
     same = logged is None or abs(logged - room) <= 0.02 * room
     stated = "" if same else f" at this length ({document['engine']} prints {logged:,})"
-    return f"Scheduler: {policy['order']}, {budget}, KV cache of {room:,} tokens{stated}; {how}"
+    return f"Scheduler: {policy['order']}, {budget}, KV cache of {room:,} tokens{stated}; {how}{_policy_name(document)}"
 
 
 def _pools(document: Mapping[str, Any]) -> Iterator[str]:
@@ -275,6 +333,25 @@ def _row(point: Mapping[str, Any], name: str) -> list[str]:
     ]
 
 
+def _encoded(deployments: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Header and rows of a model that only encodes."""
+    points = [(deployment, point) for deployment in deployments for point in deployment["points"]]
+    axes, name = list(deployments[0].get("axes", {})), next(iter(points[0][1]))
+    rows = [
+        [
+            *map(str, deployment.get("axes", {}).values()),
+            f"{point[name]:g}",
+            *(_seconds(point, point["e2e_s"][statistic]) for statistic in ("mean", "p95", "p99")),
+            _number(point["requests_per_s"], "{:,.4g}"),
+            si(point["requests_per_s"] * deployment["prompt_mean"], ""),
+            _number(point["prefill_share"], "{:.0%}"),
+            _number(point["usd_per_million_requests"], "{:,.3g}"),
+        ]
+        for deployment, point in points
+    ]
+    return (*axes, name, "latency", "p95", "p99", "sequences/s", "tok/s", "busy", "USD/M"), rows
+
+
 def _seconds(point: Mapping[str, Any], time: Mapping[str, Any]) -> str:
     """The expected latency of a point: none, as of TPOT with one token, is another thing than one without bound."""
     return seconds(time["mid"]) if time["mid"] is not None else "-" if point["stable"] else "unbounded"
@@ -291,6 +368,10 @@ def _limits(document: Mapping[str, Any]) -> Iterator[str]:
     if over:
         most, rates = over[0]["saturation_requests_per_s"], ", ".join(f"{point['rate']:g}/s" for point in over)
         yield f"Above {most:.3g} requests/s, the largest sustainable rate, queues grow without bound: at {rates}."
+    if document["arrivals"] == Arrivals.OFFLINE and points[0]["requests_per_s"]:
+        number, most = points[0]["requests"], points[0]["e2e_s"]["p95"]["mid"]
+        end = number / points[0]["requests_per_s"]
+        yield f"All {number:g} requests are done after {seconds(end)}, 95% of them after {seconds(most)}."
     waiting = [point for point in points if point["waiting"] is not None and point["waiting"] > 1]
     if waiting and not over:
         point = waiting[0]

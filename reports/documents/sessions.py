@@ -11,7 +11,6 @@ from roofline.core.units import seconds, si
 from roofline.reports.documents.serving import latencies
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.export import csv_text
-from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Targets
 from roofline.serving.sessions.served import Deployed, SessionCurve, SessionOutcome
 from roofline.serving.sessions.store import Store
@@ -29,7 +28,7 @@ def sessions_document(curve: SessionCurve) -> dict[str, Any]:
     """The JSON document of a curve of sessions."""
     return {
         "schema": SCHEMA,
-        **_deployment(curve.scenario, curve),
+        **_deployment(curve),
         "targets": _targets(curve.targets),
         "points": [_point(curve, value, found) for value, found in zip(curve.values, curve.outcomes, strict=True)],
     }
@@ -39,13 +38,13 @@ def _targets(targets: Targets) -> dict[str, Any]:
     return {"ttft_s": finite(targets[0]), "tpot_s": finite(targets[1])}
 
 
-def _deployment(scenario: Scenario, deployed: Deployed | SessionCurve) -> dict[str, Any]:
+def _deployment(deployed: Deployed) -> dict[str, Any]:
     """The model, its devices, the workload and the cache."""
-    work, store, curve = deployed.workload, deployed.store, deployed
+    work, store, scenario = deployed.workload, deployed.store, deployed.scenario
     return {
         "model": scenario.model.name,
         "hardware": scenario.hardware.name,
-        "devices": curve.replica.devices,
+        "devices": deployed.whole.devices,
         "engine": scenario.profile.name,
         "weights": scenario.run_precision.weights.name,
         "kv": scenario.run_precision.kv.name,
@@ -62,10 +61,10 @@ def _deployment(scenario: Scenario, deployed: Deployed | SessionCurve) -> dict[s
                 "output": work.output.mean,
             },
             "gap": work.gap.written,
-            **picked(work, "shared", "groups", "kept", "resets", "limit", "branches", "source"),
+            **picked(work, "shared", "groups", "kept", "asides", "limit", "branches", "source"),
         },
         "cache": {
-            "pool_tokens": finite(store.tokens * curve.replica.copies),
+            "pool_tokens": finite(store.tokens * deployed.replica.copies),
             "block_tokens": store.block,
             "tiers": [asdict(tier) for tier in store.tiers],
         },
@@ -90,6 +89,7 @@ def _outcome(store: Store, found: SessionOutcome) -> dict[str, Any]:
         "read_bytes_per_s": dict(zip(names[1:], map(finite, found.reads), strict=True)),
         "written_bytes_per_s": dict(zip(names[1:], map(finite, found.writes), strict=True)),
         "usd": None if cost is None else asdict(cost),
+        "example": [asdict(turn) for turn in found.example],
     }
 
 
@@ -201,13 +201,18 @@ SESSIONS = Face(sessions_document, sessions_blocks, lambda document: document["p
 
 def most_document(answer: SessionsAnswer) -> dict[str, Any]:
     """The JSON document of the most sessions within targets."""
+    store = answer.deployed.store
     return {
         "schema": "roofline.solve-sessions/1",
         "question": "max-sessions",
-        **_deployment(answer.scenario, answer.deployed),
+        **_deployment(answer.deployed),
         "targets": _targets(answer.targets),
-        "with_tiers" if answer.alone else "answer": _held(answer.deployed.store, answer.held),
-        **({} if answer.alone is None else {"without": _held(replace(answer.deployed.store, tiers=()), answer.alone)}),
+        "with_tiers" if answer.alone else "answer": _held(store, answer.held),
+        **({} if answer.alone is None else {"without": _held(replace(store, tiers=()), answer.alone)}),
+        "fewer_tiers": [
+            {"tiers": count, **_held(replace(store, tiers=store.tiers[:count]), held)}
+            for count, held in enumerate(answer.fewer)
+        ],
     }
 
 
@@ -218,11 +223,22 @@ def _held(store: Store, held: Held) -> dict[str, Any]:
 
 def most_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The most sessions, what they yield, and what the next number misses."""
-    names = {"answer": "the pool", "with_tiers": "with its tiers", "without": "the pool alone"}
-    answers = {title: document[name] for name, title in names.items() if name in document}
-    lines = [*_about(document), *(_held_line(title, found) for title, found in answers.items())]
+    names = [tier["name"] for tier in document["cache"]["tiers"]]
+    whole = document.get("answer") or document["with_tiers"]
+    steps = [*document["fewer_tiers"], whole]
+    titles = ["the pool alone" if names else "the pool", *(f"with {' and '.join(names[:at])}" for at in range(1, 9))]
+    lines = [*_about(document), *(_held_line(title, found) for title, found in zip(titles, steps, strict=False))]
+    lines += [_added(*each) for each in zip(names, steps, steps[1:], strict=False)]
     devices = f"{document['devices']} {document['hardware']}, {document['engine']}"
     return [Block(f"The most sessions of {document['model']} on {devices}", lines)]
+
+
+def _added(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What a tier adds, in sessions and in the rent of one."""
+    more = after["sessions"] - before["sessions"]
+    usd = [((step["outcome"] or {}).get("usd") or {}).get("session") for step in (before, after)]
+    rent = f"; a session costs {usd[1] / usd[0] - 1:+.0%}" if usd[0] and usd[1] else ""
+    return f"{name} adds {more} sessions{rent}" if more > 0 else f"{name} adds no sessions within the targets{rent}"
 
 
 def _held_line(title: str, found: Mapping[str, Any]) -> str:
@@ -233,9 +249,18 @@ def _held_line(title: str, found: Mapping[str, Any]) -> str:
     price = "" if point["usd"] is None else f", {point['usd']['session']:.3g} USD a session"
     times = ", ".join(f"{name.upper()} p95 {seconds(point[f'{name}_s']['p95']['mid'])}" for name in ("ttft", "tpot"))
     return (
-        f"{title}: {found['sessions']} sessions (hit rate {point['hit']:.0%}, {times},"
+        f"{title}: {found['sessions']} sessions (hit rate {_hits(point)}, {times},"
         f" {point['turns_per_second']:.3g} turns/s{price}){missed}"
     )
+
+
+def _hits(point: Mapping[str, Any]) -> str:
+    parts = point["hits"]
+    return f"{point['hit']:.0%}" + (f", in {_share(parts)}" if len(parts) > 1 else "")
+
+
+def _share(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {part:.0%}" for name, part in parts.items())
 
 
 MOST = Face(most_document, most_blocks, lambda document: [document.get("answer") or document["with_tiers"]])

@@ -38,6 +38,7 @@ def sizing_document(found: Sizing) -> dict[str, Any]:
             "ttft_s": service.ttft,
             "tpot_s": service.tpot,
             "quantile": service.quantile,
+            "encodes": not service.steps,
         },
         "quality": str(found.quality),
         "at": found.at,
@@ -46,7 +47,22 @@ def sizing_document(found: Sizing) -> dict[str, Any]:
         "feasible": found.feasible,
         "choices": [_choice(entry) for entry in found.choices],
         "closest": {name: _configuration(found.closest[name]) for name in found.binding if name in found.closest},
+        "apart": _pools(found),
         **finite(picked(found, "binding", "nearest", "considered", "capable", "simulated", "unpriced")),
+    }
+
+
+def _pools(found: Sizing) -> dict[str, Any] | None:
+    if found.apart is None:
+        return None
+    outcome, ratio = found.apart.outcome, found.apart.ratio
+    return {
+        "hardware": found.choices[0].best.configuration.scenario.hardware_name,
+        **picked(ratio, "devices", "prefills", "decodes", "written"),
+        "usd": finite(found.apart.usd),
+        "ttft_s": latencies(outcome.ttft),
+        "tpot_s": latencies(outcome.tpot),
+        "command": found.apart.command,
     }
 
 
@@ -102,12 +118,18 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     rate, users = service["requests_per_s"], service["concurrency"]
     alone = rate is None and users is None
     load = "one user" if alone else f"{users} requests in flight" if rate is None else f"{rate:g} requests/s"
-    title = f"size: {document['model']} for {load}, {service['prompt']} + {service['generate']} tokens"
+    output = "" if service["encodes"] else f" + {service['generate']}"
+    title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens"
     if not document["feasible"]:
         return [Block(title, [*_infeasible(document), *_beyond(document)], width=WIDTH)]
-    lines = [_answer(entry, alone) for entry in document["choices"]]
+    lines = [_answer(entry, alone, service["encodes"]) for entry in document["choices"]]
     changes = [line for entry in document["choices"] for line in _changes(entry, document, alone)]
     commands = [entry["best"]["command"] for entry in document["choices"]]
+    if (apart := document["apart"]) is not None:
+        money = "price unknown" if apart["usd"] is None else f"{apart['usd']:,.2f} USD/h"
+        what = f"apart: {apart['devices']} x {apart['hardware']}, {apart['written']}, {money}"
+        lines.append(f"{what}{_late(apart, encodes=False)}")
+        commands.append(apart["command"])
     return [
         Block(title, [*lines, *_beyond(document)], width=WIDTH),
         _table(document, alone),
@@ -128,15 +150,15 @@ def _beyond(document: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _answer(choice: Mapping[str, Any], alone: bool) -> str:
+def _answer(choice: Mapping[str, Any], alone: bool, encodes: bool) -> str:
     best = choice["best"]
     figure = _money(best, alone)
     if choice["objective"] == "efficient":
         modelled = best["joules_per_token_modelled"]
-        figure = f"at most {_joules(best, 'tdp')} J/token"
+        figure = f"at most {_joules(best, 'tdp')} J/{'sequence' if encodes else 'token'}"
         figure += "" if modelled is None else f", {_joules(best, 'modelled')} modelled"
     answer = f"{choice['objective']}: {_counted(best, choice)}, {best['formats']}, {figure}"
-    answer += _late(best) if choice["objective"] == "cheapest" and not alone else ""
+    answer += _late(best, encodes) if choice["objective"] == "cheapest" and not alone else ""
     if not choice["tied"]:
         return answer
     other = _counted(choice["runner_up"], choice)
@@ -144,8 +166,10 @@ def _answer(choice: Mapping[str, Any], alone: bool) -> str:
     return f"{answer}; tied with {other}{formats}"
 
 
-def _late(deployment: Mapping[str, Any]) -> str:
+def _late(deployment: Mapping[str, Any], encodes: bool) -> str:
     """The latencies at p95, which a low price is paid with."""
+    if encodes:
+        return f" (p95: {seconds(deployment['ttft_s']['p95']['mid'], 2)})"
     ttft, tpot = (seconds(deployment[f"{name}_s"]["p95"]["mid"], 2) for name in ("ttft", "tpot"))
     return f" (p95: TTFT {ttft}, TPOT {tpot})"
 
@@ -195,7 +219,7 @@ def _table(document: Mapping[str, Any], alone: bool) -> Block:
         if choice["runner_up"] is not None:
             rows.append(_row("  runner-up", choice["runner_up"], document, alone))
     load = [] if alone else ["running", "load" if document["service"]["requests_per_s"] else "requests/s"]
-    header = ("", "devices", "formats", *load, "TTFT", "TPOT", "USD" if alone else "USD/h")
+    header = ("", "devices", "formats", *load, *_times(document), "USD" if alone else "USD/h")
     return Block("Choices (latencies at p50/p95)", header=header, rows=rows, left=3)
 
 
@@ -203,7 +227,7 @@ def _row(label: str, deployment: Mapping[str, Any], document: Mapping[str, Any],
     rate = deployment["requests_per_s"]
     load = f"{deployment['utilisation']:.0%}" if document["service"]["requests_per_s"] else f"{rate:.3g}"
     loads = [] if alone else [f"{deployment['running']:.3g}", load]
-    times = (deployment["ttft_s"], deployment["tpot_s"])
+    times = [deployment[name] for name in ("ttft_s", "tpot_s")[: len(_times(document))]]
     cost = deployment["usd"]
     return [
         label,
@@ -213,6 +237,11 @@ def _row(label: str, deployment: Mapping[str, Any], document: Mapping[str, Any],
         *(_together(found["p50"]["mid"], found["p95"]["mid"], "/") for found in times),
         "-" if cost is None else f"{cost:,.0f}" if alone or cost >= 100 else f"{cost:,.2f}",
     ]
+
+
+def _times(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The times that requests have: those of a model that only encodes have one."""
+    return ("latency",) if document["service"]["encodes"] else ("TTFT", "TPOT")
 
 
 def _devices(deployment: Mapping[str, Any]) -> str:
@@ -229,11 +258,17 @@ def _details(document: Mapping[str, Any]) -> Block:
     for names, found in rows.items():
         times = [
             _together(found[f"{name}_s"][quantile]["low"], found[f"{name}_s"][quantile]["high"], " to ")
-            for name in ("ttft", "tpot")
+            for name in ("ttft", "tpot")[: len(_times(document))]
         ]
         cells.append([*names, *times, *(_joules(found, reading) for reading in ("modelled", "tdp"))])
-    header = ("devices", "formats", f"TTFT {quantile}", f"TPOT {quantile}", "J/token", "at TDP")
-    return Block("80% intervals, and joules per token", header=header, rows=cells, left=2)
+    titles, unit = (f"{name} {quantile}" for name in _times(document)), _unit(document)
+    header = ("devices", "formats", *titles, f"J/{unit}", "at TDP")
+    return Block(f"80% intervals, and joules per {unit}", header=header, rows=cells, left=2)
+
+
+def _unit(document: Mapping[str, Any]) -> str:
+    """What a request has: tokens, or a sequence that is encoded."""
+    return "sequence" if document["service"]["encodes"] else "token"
 
 
 def _joules(deployment: Mapping[str, Any], reading: str) -> str:
@@ -273,7 +308,8 @@ def _changes(choice: Mapping[str, Any], document: Mapping[str, Any], alone: bool
         if joules[0] != joules[1]:
             lines.append(f"by modelled energy {named} is better: {' against '.join(joules)} J/token")
     verb = "misses" if alone or choice["objective"] == "fastest" else "needs more replicas for"
-    limits = " or ".join(f"{name.upper()} below {seconds(changes[name])}" for name in ("tpot", "ttft"))
+    names = ("ttft",) if document["service"]["encodes"] else ("tpot", "ttft")
+    limits = " or ".join(f"{name.upper()} below {seconds(changes[name])}" for name in names)
     lines.append(f"{_apart(best, choice)} {verb} a target of {limits}")
     return [f"{choice['objective']}: {line}" for line in lines]
 
@@ -288,7 +324,9 @@ def _legend(document: Mapping[str, Any], alone: bool) -> list[str]:
     notes = [
         f"targets: {', '.join(targets) or 'none'} ({service['quantile']}), at the {_AT[document['at']]} of expected"
         " times",
-        "TTFT: time to first token, with waiting; TPOT: time per output token after the first",
+        "latency: with waiting"
+        if service["encodes"]
+        else "TTFT: time to first token, with waiting; TPOT: time per output token after the first",
         f"{count}tp: tensor, dp: data, ep: expert, pp: pipeline parallelism",
         "awq: 4-bit weights; fp8: 8-bit weights; KV fp8: 8-bit KV cache; bf16: 16-bit weights",
         "J/token: modelled energy of active and idle time, where the spec has the figures; efficient: least at TDP",

@@ -29,12 +29,14 @@ from roofline.core.files import lock_folder, write_text
 from roofline.core.inputs import opened, read_text, restricted
 from roofline.scenario.options import OPTIONS, STATIC, read_options
 from roofline.scenario.scenario import Scenario
+from roofline.serving.curve import targets_of
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.hardware import Hardware, load_devices
 from roofline.specs.library import folders, spec_path
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_any, load_model, to_spec
 from roofline.verdict.plan import choose
+from roofline.verdict.verdict import load_of
 from roofline.whatif.command_line import command_words, option_texts
 
 Setup = Mapping[str, str]
@@ -222,7 +224,9 @@ def opening(options: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, st
     static = {name: given.pop(name) for name in STATIC if name in given}
     static |= {} if users is None else {"batch": LOAD_OPTIONS["concurrency"].number(users)}
     asked = Scenario(**given)
-    plan = choose(asked, int(np.max(static.get("batch", 1))))
+    rate = load.get("rate")
+    asked_load = load_of(None if rate else int(np.max(static.get("batch", 1))), rate, load.get("prefix_hits"))
+    plan = choose(asked, asked_load, targets_of(load.get("ttft"), load.get("tpot")))
     scenario = plan.scenario if plan.fits else asked
     keys = {"rate": "asked.rate", "ttft": "goal.ttft", "tpot": "goal.tpot", "prefix_hits": "load.hits"}
     told = {key: str(load[name]) for name, key in keys.items() if load.get(name) is not None}

@@ -5,12 +5,12 @@ A set-up is answered as it is, and nothing is chosen for it: the page opens with
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from msgspec.structs import replace
 
 from roofline.advisor.fitting import Fit
+from roofline.advisor.options import requests
 from roofline.core.errors import RooflineError
 from roofline.launch import launch
 from roofline.launch.bundle import Target
@@ -21,9 +21,9 @@ from roofline.scenario.analysis import analyze
 from roofline.scenario.notes import generates
 from roofline.scenario.options import STATIC
 from roofline.scenario.scenario import Scenario
-from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.curve import targets_of
 from roofline.verdict.plan import Candidate, Plan
-from roofline.verdict.verdict import Verdict
+from roofline.verdict.verdict import Verdict, load_of
 
 WAYS = 4
 """Changes that are offered where a set-up does not fit."""
@@ -69,21 +69,15 @@ def _verdict(read: Read, setup: Setup) -> Verdict:
     scenario, told = read.scenario.without(*OF_A_BATCH), goals(setup)
     candidate = Candidate(scenario, {})
     served = generates(analyze(scenario)) and not any(scenario.given(name) is not None for name in STATIC)
-    rate, users = _rate(setup), given(read.scenario, "batch") if served else 1
-    ttft, tpot = (LOAD_OPTIONS[name].read(told[name]) if name in told else math.inf for name in ("ttft", "tpot"))
-    return Verdict(
-        Plan(candidate, candidate.memory(1).fits, (candidate,)),
-        users if rate is None and users > 1 else None,
-        rate,
-        (ttft, tpot),
-        LOAD_OPTIONS["prefix_hits"].number(setup.get("load.hits") or 0),
-    )
+    users = given(read.scenario, "batch") if served else 1
+    load = load_of(None if _rate(setup) else users, _rate(setup), setup.get("load.hits") or None)
+    plan = Plan(candidate, candidate.memory(1).fits, (candidate,))
+    return Verdict(plan, load, targets_of(told.get("ttft"), told.get("tpot")))
 
 
 def _rate(setup: Setup) -> float | None:
     """The requests/s that arrive, where they are asked for."""
-    text = setup.get("asked.rate", "").strip().removesuffix("/s")
-    return LOAD_OPTIONS["rate"].number(text) if text else None
+    return requests(setup.get("asked.rate", "").strip() or None)
 
 
 def run(question: Question, specs: Specs) -> dict[str, Any]:

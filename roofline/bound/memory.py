@@ -181,10 +181,10 @@ def section_bytes(graph: Network, section: Section, role: Role, step: Step) -> f
     return float(np.ravel(values)[0])
 
 
-def kv_bytes_per_token(model: Model, precision: Precision, parallel: Parallelism = SINGLE) -> float:
-    """KV cache bytes per token on the fullest rank, below the window of sliding-window attention."""
+def kv_bytes_per_token(model: Model, precision: Precision, parallel: Parallelism = SINGLE, length: int = 1) -> float:
+    """KV cache bytes per token on the fullest rank, of a sequence so long; by default below any window of attention."""
     graph = network(model, precision, Build(("attention",), parallel=parallel))
-    return float(resident_bytes(graph, Role.KV, Step(1, 1, 0), pipeline_stages(model, parallel))[0])
+    return float(resident_bytes(graph, Role.KV, Step(1, length, 0), pipeline_stages(model, parallel))[0]) / length
 
 
 def state_bytes_per_sequence(model: Model, precision: Precision) -> float:

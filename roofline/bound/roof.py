@@ -183,6 +183,9 @@ def hidden(all_to_all: Any, time: Any) -> Any:
 
 def blocks(values: Array, points: int = _BLOCK) -> Iterator[Array]:
     """`values` in blocks of at most `points` points."""
+    if values.shape[1] <= points:
+        yield values
+        return
     for start in range(0, values.shape[1], points):
         yield np.ascontiguousarray(values[:, start : start + points])
 

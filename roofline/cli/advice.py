@@ -122,7 +122,8 @@ UsersOption = Annotated[int | None, typer.Option(metavar="N", help="Requests in 
 
 DEPLOYED = (
     *("tp", "pp", "ep", "dp", "quant", "with", "engine", "gpu_memory_utilization", "max_model_len", "max_num_seqs"),
-    *("max_num_batched_tokens", "enforce_eager", "kv", "quantization"),
+    *("max_num_batched_tokens", "enforce_eager", "kv", "quantization", "images", "image_size", "audio"),
+    "mm_encoder_tp_mode",
 )
 """Options that every deployment of a sizing has where they are given; others are varied."""
 
@@ -150,6 +151,9 @@ def size(
     ] = None,
     quality: QualityOption = QualityChoice.CALIBRATED,
     at: Annotated[SizeAt, typer.Option(help="Expected times that meet the targets: p50, p90.")] = SizeAt.MID,
+    disaggregation: Annotated[
+        bool, typer.Option("--disaggregation", help="Also prefill and decode apart: layouts and ratio for the rate.")
+    ] = False,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
     **options: Any,
@@ -167,8 +171,9 @@ def size(
     lengths: dict[str, Any] = {"prompt": prompt, "generate": generate, "prefix_hits": prefix_hits}
     load: dict[str, Any] = {"rate": rate, "concurrency": concurrency, "ttft": ttft, "tpot": tpot, "quantile": quantile}
     search: dict[str, Any] = {"hw": hw, "quality": str(quality), "at": at.value, **options}
+    search["disaggregation"] = disaggregation
     usd = prices(price or [], rate is None and concurrency is None)
     with progress_line() as progress:
-        report = lambda done, every: progress(f"configuration {done} of {every}")  # noqa: E731
+        report = lambda done, every: progress(f"{done} of {every} configurations simulated; bounds rule out others")  # noqa: E731
         found = search_deployments(model, price=usd, progress=report, **lengths, **load, **search)
     print_answer(found, format, output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,9 @@ from roofline.core.errors import RooflineError
 from roofline.scenario.options import STATIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from roofline.verdict.verdict import Verdict
 
 HardwareArgument = Annotated[
     list[str] | None,
@@ -55,16 +58,41 @@ def answer(
     under load with --users or --rate; what limits it, the next best change, the cost, and the command that starts it.
     What is not said is chosen. `roofline MODEL HW` is the same.
     """
+    from roofline.core.errors import UnknownNameError
     from roofline.scenario.options import read_options
     from roofline.specs.names import taken
     from roofline.verdict.verdict import answer as find
 
-    named = " ".join(hardware or ()) or None
-    if named is not None and options.get("hw") is not None:
+    words = [word for word in (model, *(hardware or ())) if word is not None]
+    if hardware and options.get("hw") is not None:
         raise RooflineError("the hardware is given twice", options=["hw"])
-    options["hw"] = named or options.get("hw")
     load = {"concurrency": concurrency, "rate": rate, "ttft": ttft, "tpot": tpot, "prefix_hits": prefix_hits}
-    given: dict[str, Any] = read_options({"model": model, **options})
-    print_answer(find(**given, **load), format, output)
+
+    def found(name: str | None, device: str | None) -> Verdict:
+        return find(**read_options({**options, "model": name, "hw": device or options.get("hw")}), **load)
+
+    try:
+        answered = found(model, " ".join(hardware or ()) or None)
+    except UnknownNameError:
+        if (meant := _meant(words)) is None:
+            raise
+        say(f"roofline: read as {' on '.join(meant)}", err=True)
+        answered = found(*meant)
+    print_answer(answered, format, output)
     for sentence in taken(ambiguous=True):  # of others the answer says what was read
         say(f"roofline: {sentence}", err=True)
+
+
+def _meant(words: Sequence[str]) -> tuple[str, str] | None:
+    """The model and the hardware of words with blanks in either, or the hardware first; None where they name none."""
+    from roofline.specs.hardware import load_devices
+    from roofline.specs.modelspec import load_model
+
+    for cut in range(len(words) - 1, 0, -1):
+        one, other = " ".join(words[:cut]), " ".join(words[cut:])
+        for model, hardware in ((one, other), (other, one)):
+            with suppress(RooflineError):
+                load_devices(hardware)
+                load_model(model)
+                return model, hardware
+    return None

@@ -9,7 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from roofline.cli.options import AnswerFormat, FormatOption, ModelArgument, OutputOption, print_answer
-from roofline.cli.scenario_options import PrefixHitsOption, TpotOption, TtftOption, with_scenario_options
+from roofline.cli.scenario_options import (
+    PrefixHitsOption,
+    ProfileOption,
+    TiersOption,
+    TpotOption,
+    TtftOption,
+    with_scenario_options,
+)
+from roofline.core.errors import RooflineError
 from roofline.scenario.options import OPTIONS, STATIC
 
 WhatChoice = StrEnum(
@@ -41,6 +49,8 @@ def choose(
     api_price: Annotated[
         str | None, typer.Option(metavar="IN/OUT", help="api: USD per million tokens, also IN/CACHED/OUT.")
     ] = None,
+    tiers: TiersOption = None,
+    profile: ProfileOption = None,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
     **options: Any,
@@ -48,7 +58,8 @@ def choose(
     """Choose a layout, format, engine, hardware, and so on, under load.
 
     Every alternative in one table: whether it fits, TTFT, TPOT, tokens/s a device, the cost of tokens and of a month.
-    The verdict says how sure it is, and from which load on another is better.
+    The verdict says how sure it is, and from which load on another is better. `choose offload --tiers` says how many
+    sessions of a --profile each tier of the KV cache adds.
     """
     from roofline.advisor.choosing.decision import choose as decide
     from roofline.reports.output.terminal import progress_line
@@ -56,6 +67,18 @@ def choose(
     load: dict[str, Any] = {"rate": rate, "ttft": ttft, "tpot": tpot, "prefix_hits": prefix_hits}
     asked: dict[str, Any] = {"objective": None if objective is None else str(objective), "hours": hours}
     given = {name.removesuffix("_"): value for name, value in options.items() if value is not None}
+    if tiers is not None or profile is not None:
+        if what is not WhatChoice.OFFLOAD or tiers is None or profile is None:
+            raise RooflineError("--tiers and --profile are of choose offload, which takes both")
+        if users is not None or rate is not None or objective is not None:
+            raise RooflineError("choose offload --tiers finds the most sessions: omit users, rate and objective")
+        from roofline import Scenario
+        from roofline.whatif.solve import max_sessions
+
+        print_answer(
+            max_sessions(Scenario(model, hw, **given), ttft, tpot, tiers=tiers, profile=profile), format, output
+        )
+        return
     with progress_line() as progress:
         found = decide(str(what), model, hw, users, api_price=api_price, progress=progress, **load, **asked, **given)
     print_answer(found, format, output)

@@ -8,6 +8,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from roofline.cli.draft_flags import as_technique
 from roofline.cli.options import say
 from roofline.core.errors import RooflineError, alternatives
 from roofline.core.options import SWITCHES, Kind, Option
@@ -42,7 +43,7 @@ class EngineFlags(TyperCommand):
             ctx.exit()
         own = {text for parameter in self.params for text in (*parameter.opts, *parameter.secondary_opts)}
         deployed = any(parameter.name == "hw" for parameter in self.params)
-        words = list(_own_names(args, own))
+        words = list(_own_names(as_technique(args) if "--with" in own else args, own))
         if deployed:
             words = self._after_model(ctx, words)
         try:
@@ -107,7 +108,10 @@ def _unknown(name: str, own: set[str], command: str) -> str:
     flag = SPELLED.get(key, key)
     if flag in FLAGS:
         also = f" ({name})" if flag != name else ""
-        return f"roofline {command} does not take {flag}{also}; 'roofline {command} --help' lists what it takes"
+        instead = (
+            ": --prompt says how long requests are" if flag.strip("-") == "context" and command == "answer" else ""
+        )
+        return f"{command} does not take {flag}{also}{instead}; 'roofline {command} --help' lists what it takes"
     if (meant := MEANT.get(option_key(name))) is not None:
         return f"no such option: {name}; {meant}"
     spellings = (alias for alias, option in SPELLED.items() if option in own)

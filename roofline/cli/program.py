@@ -35,6 +35,8 @@ QUESTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "size": "advice",
             "choose": "choose",
             "serve": "serving",
+            "workload": "workload",
+            "fleet": "fleet",
             "launch": "launch",
         },
         "What about many scenarios, and how do they look?": {
@@ -272,7 +274,7 @@ def _flag(name: str) -> str:
     """The flag of an option that an error begins with; metrics in conditions have the same names, and units."""
     from roofline.cli.engine_flags import ALL
 
-    return ALL[name].flag if name in ALL else f"--{name}" if name == "total" else name
+    return ALL[name].flag if name in ALL else f"--{name}" if name in ("total", "users") else name
 
 
 def _names_taken() -> tuple[str, ...]:

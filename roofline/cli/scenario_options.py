@@ -64,6 +64,8 @@ TtftOption: Any = LOAD_PARAMETERS["ttft"].annotation
 TpotOption: Any = LOAD_PARAMETERS["tpot"].annotation
 PrefixHitsOption: Any = LOAD_PARAMETERS["prefix_hits"].annotation
 DisaggregationOption: Any = LOAD_PARAMETERS["disaggregation"].annotation
+TiersOption: Any = SESSION_PARAMETERS["tiers"].annotation
+ProfileOption: Any = SESSION_PARAMETERS["profile"].annotation
 
 
 def scenario_command(

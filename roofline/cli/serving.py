@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roofline.cli.options import FORMAT, AnswerFormat, OutputFormat, OutputOption, emit, print_document
+from roofline.cli.options import FORMAT, AnswerFormat, OutputFormat, OutputOption, emit, print_document, say
 from roofline.cli.scenario_options import LOAD_PARAMETERS, SESSION_PARAMETERS, scenario_command
 from roofline.scenario.options import OPTIONS, STATIC
 
@@ -70,7 +70,7 @@ def _serve_sessions(
 ) -> None:
     """The command for sessions of many turns."""
     from roofline import Scenario
-    from roofline.core.errors import RooflineError
+    from roofline.core.errors import RooflineError, needs_extra
     from roofline.reports.documents import sessions as page
     from roofline.serving.curve import targets_of
     from roofline.serving.options import LOAD_OPTIONS
@@ -78,7 +78,7 @@ def _serve_sessions(
     from roofline.serving.sessions.served import serve_sessions
     from roofline.whatif.axes import axis_of
 
-    kept = ("ttft", "tpot", "simulate", "seed")
+    kept = ("ttft", "tpot", "simulate", "seed", "disaggregation")
     if others := [LOAD_OPTIONS[name].flag for name, value in load.items() if value is not None and name not in kept]:
         raise RooflineError(f"{' and '.join(others)} and sessions are two kinds of load: give one of them")
     if over:
@@ -92,9 +92,17 @@ def _serve_sessions(
         targets=targets_of(read["ttft"], read["tpot"]),
         simulate=read["simulate"],
         seed=read["seed"] or 0,
+        disaggregation=read["disaggregation"],
         **session,
     )
     document = page.sessions_document(curve)
+    if output is not None and output.suffix.lower() in (".svg", ".png", ".pdf"):
+        with needs_extra("report"):
+            from roofline.reports.figures import style
+            from roofline.reports.figures.sessions import sessions_figure
+        style.save(sessions_figure(document), output)
+        say(f"wrote {output}")
+        return
     if format is OutputFormat.CSV:
         emit(page.as_csv(document), output)
         return

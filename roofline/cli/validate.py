@@ -148,13 +148,33 @@ def import_results(
         Path | None,
         typer.Option(metavar="FILE", help="The prediction.json of `roofline launch`: print which metrics it hits."),
     ] = None,
+    configuration: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--configuration", metavar="NAME", help="One of a file of InferenceX's configurations; repeatable."
+        ),
+    ] = None,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="Of InferenceX's configurations and results: predict each row.")
+    ] = False,
     output: OutputOption = None,
 ) -> None:
     """Convert result files of other benchmarks to rows (CSV).
 
     Reads vllm bench serve, latency and throughput, sglang.bench_serving, GuideLLM, AIPerf, GenAI-Perf, trtllm-bench,
     llama-bench, TGI's benchmark and MLPerf's summary. Options state what the files lack, and take precedence over them.
+    Of InferenceX it reads configurations (nvidia-master.yaml) and results (agg_*.json): rows for `validate serving`.
     """
+    from roofline.validate.imports.recipes import import_recipes, is_recipe
+
+    if files and all(is_recipe(file) for file in files):
+        recipes = import_recipes(files, configuration or (), predict)
+        emit(recipes.text, output)
+        for note in recipes.notes:
+            typer.echo(f"roofline: {note}", err=True)
+        return
+    if configuration or predict:
+        raise RooflineError("--configuration and --predict are of InferenceX's files alone")
     from roofline.validate.imports.convert import import_files
     from roofline.validate.imports.result import Given
 

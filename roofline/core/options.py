@@ -141,6 +141,8 @@ class Option(Struct, frozen=True):
             if getattr(value, "size", 1) != 1 or isinstance(value, list):
                 raise RooflineError(f"a grid of {self.name} is not one value")
             return [str(value) if isinstance(value, str) else str(int(value))]
+        if self.kind is Kind.TIME:
+            return [f"{value!r}s"]
         return [f"{value!r}" if isinstance(value, float) else str(value)]
 
     def number(self, value: object) -> int | float:

@@ -81,10 +81,6 @@ class Registry(Mapping[str, Value], Generic[Value]):
 
         return Registration(undo)
 
-    def is_shipped(self, name: str) -> bool:
-        """Whether the value of this name is the shipped one."""
-        return all(entry.name != name for entry in self._added)
-
     def digests(self) -> Iterator[str]:
         """A digest of each value that was added."""
         return (entry.digest for entry in self._added)

@@ -23,7 +23,7 @@ class Dimension(Enum):
     """A kind of quantity: its unit symbols, prefixes, plausible range, and an example for error messages."""
 
     BYTES = (("B",), {**DECIMAL, **BINARY}, 1.0, 1e18, "'80 GB'")
-    BANDWIDTH = (("B/s",), {**DECIMAL, **BINARY}, 1e6, 1e16, "'3.35 TB/s'")
+    BANDWIDTH = (("B/s",), {**DECIMAL, **BINARY}, 1e6, 1e17, "'3.35 TB/s'")
     RATE = (("FLOP/s", "FLOPS", "FLOPs", "OP/s", "OPS", "OPs"), DECIMAL, 1e6, 1e19, "'989.4 TFLOP/s'")
     FREQUENCY = (("Hz",), DECIMAL, 1e6, 1e11, "'1.83 GHz'")
     TIME = (("s",), {"": 1.0, **SUBMULTIPLES}, 1e-12, 1e6, "'1.5 us'")

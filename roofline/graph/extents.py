@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 from msgspec import Struct
 
+from roofline.core import numeric as np
 from roofline.graph.size import Size, symbol
 from roofline.specs.sublayers import Attention, CompressedAttention, LatentAttention
 
@@ -43,19 +43,16 @@ class Step(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape that the extents broadcast to; () for a single pass."""
-        shapes = {value.shape for value in self if isinstance(value, np.ndarray)}
-        if len(shapes) > 1:
-            return np.broadcast_shapes(*shapes)
-        return next(iter(shapes), ())
+        shapes = [value.shape for value in self if isinstance(value, np.ndarray)]
+        return np.broadcast_shapes(*shapes) if shapes else ()
 
     @property
-    def points(self) -> list[bytes]:
-        """A hashable key of each point of the flattened grid."""
-        rows = np.empty((*self.shape, len(self)))
-        for column, value in enumerate(self):
-            rows[..., column] = value
-        points: list[bytes] = rows.view(f"V{rows.shape[-1] * rows.itemsize}").reshape(-1).tolist()
-        return points
+    def points(self) -> list[tuple[float, ...]]:
+        """The numbers of each point of the flattened grid."""
+        if not self.shape:
+            return [tuple(self)]
+        rows = np.stack(np.broadcast_arrays(*self), axis=-1)
+        return list(map(tuple, rows.reshape(-1, len(self)).tolist()))
 
 
 class Rule(Protocol):
@@ -64,7 +61,7 @@ class Rule(Protocol):
     def values(self, step: Step) -> dict[str, Any]: ...
 
 
-class AttentionMask(Struct, frozen=True):
+class AttentionMask(Struct, frozen=True, dict=True):
     """The keys that the queries of a layer see, as `roofline.specs.model.Attention` describes them.
 
     With a `ratio` they also see one entry for every `ratio` tokens of the sequence, all that are complete or the
@@ -85,7 +82,7 @@ class AttentionMask(Struct, frozen=True):
     chunk: int | None = None
     ratio: int | None = None
 
-    @property
+    @cached_property
     def suffix(self) -> str:
         """The suffix that distinguishes the extents of different masks."""
         names = ("window", "extra", "chunk", "selected", "kept", "ratio")
@@ -158,26 +155,25 @@ class AttentionMask(Struct, frozen=True):
             return self._chunked(self.chunk, queries, cached)
         if self.ratio is not None:
             return self._compressed(self.ratio, step)
-        least, most = (np.minimum, np.maximum) if _is_array(queries, cached) else (min, max)
         if self.cross:
             return self._named(source, queries * source, source)
-        past = cached if self.kept is None else least(cached, self.kept)
-        behind = past if self.window is None else least(past, self.window + self.extra - 1)
+        past = cached if self.kept is None else np.minimum(cached, self.kept)
+        behind = past if self.window is None else np.minimum(past, self.window + self.extra - 1)
         keys = behind + queries
         if self.selected is not None:
-            keys = least(keys, queries * self.selected)
+            keys = np.minimum(keys, queries * self.selected)
         reach = self.reach
         if not self.causal:
             everything = past + queries
-            pairs = queries * (everything if reach is None else least(everything, reach))
+            pairs = queries * (everything if reach is None else np.minimum(everything, reach))
         elif reach is None:
             pairs = queries * past + queries * (queries + 1) / 2
         else:
-            growing = most(least(reach - past, queries), 0)  # queries that see fewer keys than the limit
+            growing = np.maximum(np.minimum(reach - past, queries), 0)  # queries that see fewer keys than the limit
             pairs = growing * past + growing * (growing + 1) / 2 + (queries - growing) * reach
         held = past + queries
         if self.window is not None:
-            held = least(held, self.window + self.extra)
+            held = np.minimum(held, self.window + self.extra)
         return self._named(keys, pairs, held)
 
     def _chunked(self, chunk: int, queries: Any, cached: Any) -> dict[str, Any]:
@@ -342,14 +338,12 @@ class Convolution(Struct, frozen=True):
 def touched(size: int, used: float, tokens: Any, skew: float = 0.0) -> Any:
     """Expected number of distinct blocks among `size` that `tokens` tokens use, each using `used` of them."""
     if used >= size:
-        return size * np.minimum(tokens, 1.0) if _is_array(tokens) else size * min(tokens, 1.0)
+        return size * np.minimum(tokens, 1.0)
     if not skew:
-        kept = tokens * math.log1p(-used / size)
-        return size * -(np.expm1(kept) if _is_array(tokens) else math.expm1(kept))
+        return size * -np.expm1(tokens * math.log1p(-used / size))
     shares = popularity(size, used, skew)
     missed = np.exp(np.multiply.outer(tokens, np.log1p(-np.minimum(shares, 1 - 1e-15))))
-    hit = (1 - missed).sum(axis=-1)
-    return hit if _is_array(tokens) else float(hit)
+    return (1 - missed).sum(axis=-1)
 
 
 @lru_cache(maxsize=64)
@@ -368,8 +362,8 @@ def popularity(size: int, used: float, skew: float) -> Any:
 
 def extents(step: Step, rules: Iterable[Rule]) -> dict[str, Any]:
     """The value of every extent for `step`."""
-    encoding = np.minimum(step.encoded, 1) if _is_array(step.encoded) else min(step.encoded, 1)
-    values = {"batch": step.batch, "queries": step.queries, "encoded": step.encoded, "encoding": encoding}
+    values = {"batch": step.batch, "queries": step.queries, "encoded": step.encoded}
+    values["encoding"] = np.minimum(step.encoded, 1)
     for rule in rules:
         values |= rule.values(step)
     return values
@@ -387,7 +381,3 @@ def on_grid(flat: Any, step: Step, shape: tuple[int, ...]) -> Any:
     rows, own = flat.shape[:-1], step.shape
     leading = (1,) * (len(shape) - len(own))  # broadcast after the axes of rows
     return spread(flat.reshape(*rows, *leading, *own), (*rows, *shape))
-
-
-def _is_array(*values: Any) -> bool:
-    return any(isinstance(value, np.ndarray) for value in values)

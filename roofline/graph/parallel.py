@@ -54,6 +54,7 @@ EXCHANGES = (
     "deepep",
     "deepep_low_latency",
     "deepep_normal",
+    "mori",
     "nvlink_one_sided",
     "nvlink_two_sided",
     "allgather_reducescatter",

@@ -7,6 +7,7 @@ from roofline.launch.command import Command
 from roofline.launch.forecast import Bench
 from roofline.launch.table import Server
 from roofline.scenario.scenario import Scenario
+from roofline.specs.images import default_size, parse_image_size
 from roofline.specs.version import Version
 from roofline.whatif.command_line import command_words
 
@@ -22,9 +23,9 @@ def benchmark_command(server: Server, version: str, bench: Bench, model: str, po
     cached = round(bench.hits * bench.prompt)
     match server.benchmark:
         case "vllm":
-            words = _vllm(bench, cached, model, port)
+            words = _vllm(bench, cached, model, port, scenario)
         case "sglang":
-            words = _sglang(bench, cached, model, port, Version(version) >= Version(MOVED))
+            words = _sglang(bench, cached, model, port, Version(version) >= Version(MOVED), scenario.model.task)
         case "aiperf":
             words = _aiperf(bench, cached, model, port)
         case _:
@@ -38,19 +39,45 @@ def _arrivals(bench: Bench) -> list[object]:
     return ["--request-rate", f"{bench.rate:g}"]
 
 
-def _vllm(bench: Bench, cached: int, model: str, port: int) -> list[object]:
+def _vllm(bench: Bench, cached: int, model: str, port: int, scenario: Scenario) -> list[object]:
     """`vllm bench serve` (vllm/benchmarks/serve.py and datasets of v0.33.0)."""
+    words: list[object] = ["vllm", "bench", "serve", "--model", model, "--port", port]
+    data: list[object]
+    sent: list[object] = ["--num-prompts", bench.requests, *_arrivals(bench)]
+    saved: list[object] = ["--save-result", "--result-filename", RESULT]
+    if scenario.model.task == "encode":
+        words += ["--backend", "openai-embeddings", "--endpoint", "/v1/embeddings"]
+        return [*words, "--dataset-name", "random", "--random-input-len", bench.prompt, *sent, *saved]
+    if (
+        scenario.model.tower is not None
+        and scenario.model.tower_kind == "encoder"
+        and scenario.model.tower.convolutions
+    ):
+        words += ["--backend", "openai-audio", "--endpoint", "/v1/audio/transcriptions"]
+        data = ["--dataset-name", "hf", "--dataset-path", "openslr/librispeech_asr", "--hf-subset", "clean"]
+        return [*words, *data, "--hf-split", "test", *sent, *saved]
     prefix = ["--random-prefix-len", cached] if cached else []
     bursts = ["--burstiness", f"{bench.burstiness:g}"] if bench.burstiness != 1 else []
+    data = ["--dataset-name", "random"]
+    if count := int(scenario.images):
+        width, height = (
+            default_size(scenario.model) if scenario.image_size is None else parse_image_size(scenario.image_size)
+        )
+        data = ["--backend", "openai-chat", "--endpoint", "/v1/chat/completions", "--dataset-name", "random-mm"]
+        data += [
+            "--random-mm-base-items-per-request",
+            count,
+            "--random-mm-limit-mm-per-prompt",
+            f'{{"image": {count}}}',
+        ]
+        data += ["--random-mm-bucket-config", f"{{({height}, {width}, 1): 1.0}}"]
     return [
-        *("vllm", "bench", "serve", "--model", model, "--port", port, "--dataset-name", "random"),
-        *("--random-input-len", bench.prompt - cached, "--random-output-len", bench.output, *prefix),
-        *("--num-prompts", bench.requests, *_arrivals(bench), *bursts, "--ignore-eos"),
-        *("--percentile-metrics", "ttft,tpot,itl,e2el", "--save-result", "--result-filename", RESULT),
+        *(*words, *data, "--random-input-len", bench.prompt - cached, "--random-output-len", bench.output, *prefix),
+        *(*sent, *bursts, "--ignore-eos", "--percentile-metrics", "ttft,tpot,itl,e2el", *saved),
     ]
 
 
-def _sglang(bench: Bench, cached: int, model: str, port: int, moved: bool) -> list[object]:
+def _sglang(bench: Bench, cached: int, model: str, port: int, moved: bool, task: str) -> list[object]:
     """`sglang.benchmark.serving` (python/sglang/benchmark/serving.py of v0.5.23)."""
     if bench.burstiness != 1:
         raise RooflineError("SGLang's benchmark sends a Poisson process: omit burstiness", options=["burstiness"])
@@ -60,9 +87,10 @@ def _sglang(bench: Bench, cached: int, model: str, port: int, moved: bool) -> li
         data = ["generated-shared-prefix", "--gsp-num-groups", 1, "--gsp-prompts-per-group", bench.requests]
         data += ["--gsp-system-prompt-len", cached, "--gsp-question-len", bench.prompt - cached]
         data += ["--gsp-output-len", bench.output]
+    words: list[object] = ["python3", "-m", "sglang.benchmark.serving" if moved else "sglang.bench_serving"]
     return [
-        *("python3", "-m", "sglang.benchmark.serving" if moved else "sglang.bench_serving"),
-        *("--backend", "sglang", "--model", model, "--port", port, "--dataset-name", *data),
+        *(*words, "--backend", "sglang-embedding" if task == "encode" else "sglang"),
+        *("--model", model, "--port", port, "--dataset-name", *data),
         *("--num-prompts", bench.requests, *_arrivals(bench), "--output-file", RESULT),
     ]
 

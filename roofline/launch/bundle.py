@@ -24,6 +24,7 @@ from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve
 from roofline.serving.options import LoadOptions
+from roofline.techniques.unsupported import cut_blocks
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -123,6 +124,9 @@ def launch(
     plan = plan_of(found, server, bench.concurrency or 1, _longest(found), bool(bench.hits), trust_remote_code)
     if plan.server.allots and bench.concurrency is None and found.plain.settings.sequences is None:
         raise RooflineError(f"{plan.server.title} has slots: say how many", options=["max_num_seqs", "concurrency"])
+    for part in cut_blocks(found):
+        told = f"{plan.server.title} does not start with {part}: --enable-expert-parallel keeps them whole"
+        raise RooflineError(told, options=["tp"])
     return _bundle(plan, bench, curve, Target(target))
 
 

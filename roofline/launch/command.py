@@ -114,15 +114,17 @@ def _put(config: dict[str, Any], line: str) -> None:
 
 
 class Drafted(NamedTuple):
-    """A technique that drafts: its name, the draft tokens of an iteration, and the path of the draft."""
+    """A technique that drafts: its name, the depth, width and size of its tree, and the path of the draft."""
 
     technique: str = ""
     tokens: int = 0
+    topk: int = 1
+    verified: int = 1
     path: str = ""
 
     def set(self, server: Server, version: str, words: list[str], config: dict[str, Any]) -> None:
         """Add the engine's settings of the draft."""
-        values = {"$draft": self.path, "$tokens": self.tokens, "$verified": self.tokens + 1}
+        values = {"$draft": self.path, "$tokens": self.tokens, "$topk": self.topk, "$verified": self.verified + 1}
         keys = {key: values.get(str(value), value) for key, value in server.drafts[self.technique].items()}
         row = server.row("draft", version).words
         if ": " in row:
@@ -141,11 +143,11 @@ def drafted_of(scenario: Scenario, server: Server) -> Drafted:
     for written in scenario.techniques:
         name = written.partition(":")[0]
         if name in server.drafts:
-            if speculation.verified != speculation.length:
+            if speculation.verified != speculation.length and "$topk" not in server.drafts[name].values():
                 raise RooflineError(
                     f"{server.title} is launched with chains of draft tokens, not with trees", options=["with"]
                 )
-            return Drafted(name, speculation.length, "DRAFT")
+            return Drafted(name, speculation.length, speculation.draft_width, speculation.verified, "DRAFT")
     raise RooflineError(f"{server.title} has no option for this speculation: omit it", options=["with"])
 
 
@@ -195,7 +197,7 @@ def _needs() -> Sequence[Needs]:
 
 def needs_of(repository: str) -> Needs | None:
     """What the model of a repository needs; None where nothing is known."""
-    return next((needs for needs in _needs() if re.fullmatch(needs.match, repository)), None)
+    return next((needs for needs in _needs() if re.fullmatch(needs.match, repository, re.IGNORECASE)), None)
 
 
 def needed(needs: Needs | None, server: Server) -> list[Wanted]:

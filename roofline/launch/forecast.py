@@ -67,7 +67,7 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve]:
     """The benchmark of a load, and its predicted outcome. Raises RooflineError where the model does not fit."""
     if any(load.get(name) is not None for name in ("offline", "trace", "simulate", "rounds", "seed")):
         raise RooflineError("a launched server is measured at a concurrency or a rate", options=["concurrency", "rate"])
-    prompt, output = scenario.lengths
+    prompt, _ = scenario.lengths
     if scenario.given("prefix"):
         raise RooflineError("a load says how much of its prompts is cached: prefix_hits in place of prefix")
     if any(drawn is not None for drawn in scenario.drawn):
@@ -86,7 +86,7 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve]:
     curve = serve(served, **given)
     concurrency, rate = curve.load.concurrency, curve.load.rate
     requests = ROUNDS * concurrency if concurrency else max(100, round((rate or 0) * RATE_SECONDS))
-    means = int(prompt.mean), int(output.mean)
+    means = int(prompt.mean), int(curve.load.outputs.mean)
     bench = Bench(requests, *means, curve.load.hits, concurrency, rate, curve.load.burstiness)
     if not curve.outcomes[0].stable:
         raise RooflineError("requests arrive faster than the server answers: lower the rate", options=["rate"])
@@ -101,7 +101,8 @@ def forecast_of(curve: Curve, bench: Bench, engine: str, scheme: str | None) -> 
     spread = outcome.e2e.mean if closed else Estimate(1.0, 1.0, 1.0)
     rates = Interval(throughput * spread.mid / spread.high, throughput, throughput * spread.mid / spread.low)
     times = {"ttft_mean": outcome.ttft.mean, "tpot_mean": outcome.tpot.mean, "e2e_mean": outcome.e2e.mean}
-    metrics = {name: Interval(*(1e3 * part for part in time)) for name, time in times.items()}
+    known = {name: time for name, time in times.items() if not np.isnan(time.mid)}
+    metrics = {name: Interval(*(1e3 * part for part in time)) for name, time in known.items()}
     load = (
         f"closed loop {bench.concurrency}; {bench.requests} requests"
         if bench.concurrency
@@ -121,9 +122,11 @@ def forecast_lines(found: Forecast, bench: Bench) -> list[str]:
     how = f"{bench.concurrency} in flight" if bench.concurrency else f"{bench.rate:g} requests/s"
     lengths = f"{bench.prompt:,} tokens in and {bench.output:,} out"
     lines = [f"Predicted at {how}, {lengths}, with 80% intervals:"]
-    for name, metric in (("TTFT", "ttft_mean"), ("TPOT", "tpot_mean")):
+    encodes = "tpot_mean" not in found.metrics
+    for name, metric in [("latency", "e2e_mean")] if encodes else [("TTFT", "ttft_mean"), ("TPOT", "tpot_mean")]:
         low, mid, high = (seconds(getattr(found.metrics[metric], part) / 1e3) for part in ("low", "mid", "high"))
         lines.append(f"  mean {name} {mid} ({low} to {high})")
     rate = found.metrics["output_throughput_total"]
-    lines.append(f"  {rate.mid:,.0f} output tokens/s ({rate.low:,.0f} to {rate.high:,.0f})")
+    unit = "sequences" if encodes else "output tokens"
+    lines.append(f"  {rate.mid:,.0f} {unit}/s ({rate.low:,.0f} to {rate.high:,.0f})")
     return lines

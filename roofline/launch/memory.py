@@ -50,8 +50,9 @@ def room_of(scenario: Scenario, slots: int, needed: int, allots: bool) -> Room:
         if allots
         else f"a sequence of {longest:,} tokens takes"
     )
+    kept = f" for the KV cache, of which {what} {si(float(cache), 'B')}" if cache else ""
     lines = [
         f"Memory of the fullest device: {' + '.join(parts)} of {si(float(memory.budget), 'B')} usable leave"
-        f" {si(float(room), 'B')} for the KV cache, of which {what} {si(float(cache), 'B')}",
+        f" {si(float(room), 'B')}{kept}",
     ]
     return Room(longest, given is not None or (most is not None and longest != most), lines, memory.weights)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
 from roofline.launch.table import Server
-from roofline.scenario.memory import memory_reserve
+from roofline.scenario.memory import memory_reserve, second_device
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
@@ -34,6 +34,7 @@ BESIDE = frozenset(
         "prefix",
         "images",
         "image_size",
+        "audio",
         "price",
         "engine",
         "host",
@@ -48,7 +49,7 @@ OWN = frozenset({"continuous-batching", "paged-attention", "flash-attention", "c
 
 SAID = frozenset(
     {"tensor-parallelism", "pipeline-parallelism", "data-parallelism", "expert-parallelism", "chunked-prefill"}
-    | {"two-batch-overlap", "experts-on-cpu", "fp8-kv"}
+    | {"two-batch-overlap", "experts-on-cpu", "fp8-kv", "mixed-devices"}
 )
 """Techniques that change settings which are read from the scenario."""
 
@@ -58,7 +59,7 @@ DEGREES = (
 )
 FORMATS = ("quant", "quantization", "weights", "activations", "kv", "dtype")
 COUNTS = ("max_model_len", "ctx_size", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
-OTHERS = ("enforce_eager", "n_gpu_layers", "offload", "flash")
+OTHERS = ("enforce_eager", "n_gpu_layers", "offload", "flash", "mm_encoder_tp_mode")
 """Options that `server_settings` reads, in the parts of a scenario that they set."""
 
 
@@ -185,7 +186,7 @@ def _parallel(scenario: Scenario, server: Server, version: str) -> Iterator[Want
                 raise RooflineError(f"{server.title} divides layers (pp) or tensors (tp), not both, and no experts")
     several = spread.expert * spread.sequence > spread.devices_per_node
     if spread.all_to_all:
-        own = exchange_choice(scenario.profile, scenario.hardware, several)
+        own = exchange_choice(scenario.profile, scenario.hardware, several, spread.expert)
         if spread.exchange or own == "deepep":  # which is no engine's default
             yield Wanted("all_to_all", spread.exchange or own)
     if spread.redundant:
@@ -212,7 +213,8 @@ def _counts(scenario: Scenario, server: Server, slots: int, context: int, limite
         yield Wanted("max_num_seqs", slots if allots else settings.sequences or reserve.sequences, pinned=not told)
     tokens, told = scenario.settings.pass_tokens, scenario.settings.pass_tokens is not None
     if told or (reserve.tokens and not allots):
-        yield Wanted("max_num_batched_tokens", tokens or reserve.tokens, pinned=not told)
+        least = context if scenario.model.task == "encode" else 0  # which takes its prompts whole
+        yield Wanted("max_num_batched_tokens", tokens or max(reserve.tokens or 0, least), pinned=not told)
     if settings.utilization is not None or (reserve.utilization < 1 and not allots):
         yield Wanted("gpu_memory_utilization", float(reserve.utilization), pinned=settings.utilization is None)
 
@@ -236,7 +238,9 @@ def _places(scenario: Scenario, server: Server) -> Iterator[Wanted]:
                 "an engine keeps some of the weights on its device: weights below 1", options=["offload"]
             )
         yield Wanted("offload", round(left * share / (1 - share) / GIB, 1))
-    if settings.host is not None:
+    if second_device(scenario) is not None and settings.host is not None:
+        yield Wanted("tensor_split", f"{1 - settings.host.work:.3g},{settings.host.work:.3g}")
+    elif settings.host is not None:
         on_cpu = round(settings.host.work * model.layers)
         if settings.host.part is Part.ALL:
             yield Wanted("n_gpu_layers", model.layers - on_cpu)
@@ -254,6 +258,10 @@ def _switches(scenario: Scenario) -> Iterator[Wanted]:
         yield Wanted("enforce_eager", True)
     if scenario.given("flash") is not None:
         yield Wanted("flash", scenario.given("flash"))
+    if scenario.model.task == "encode" and scenario.model.vocabulary:
+        yield Wanted("pooling", True)
+    if settings.towers == "data":
+        yield Wanted("mm_encoder_tp_mode", "data")
     if settings.two_batch_overlap:
         yield Wanted("two_batch_overlap", True)
     if settings.chunk is not None:

@@ -24,10 +24,10 @@ from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass, Schedule
 from roofline.scenario.speculation import iterations
-from roofline.specs.releases import with_young_support
 from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, prefetch, resolve
 from roofline.timing.intervals import Estimate
+from roofline.timing.intervals.releases import with_young_support
 
 
 class Generation(Struct, frozen=True):
@@ -72,10 +72,8 @@ class Analysis(Result):
         build = Build(self.fusions, scenario.convention, every_position=logits)
         self.schedule = Schedule(scenario.model, scenario.hardware, precision, build, scenario.settings)
         passes = self.schedule.prefill(scenario.prefill_step, scenario.tower_step)
-        self._calibrate = calibrate
-        self.prefill = Phase(
-            "prefill", passes, scenario.shape, with_young_support(scenario.profile, scenario.model), calibrate
-        )
+        self._calibrate, self._engine = calibrate, with_young_support(scenario.profile, scenario.model)
+        self.prefill = Phase("prefill", passes, scenario.shape, self._engine, calibrate)
         self.decode: Phase | None = None
         if scenario.model.task == "generate":
             self.decode = self.decode_phase(scenario.decode_step, scenario.shape)
@@ -94,8 +92,7 @@ class Analysis(Result):
 
     def decode_phase(self, step: Step, shape: tuple[int, ...] = ()) -> Phase:
         """A decode iteration at `step`, whose grid has `shape`."""
-        engine = with_young_support(self.scenario.profile, self.scenario.model)
-        return Phase("decode", self.schedule.decode(step), shape, engine, self._calibrate)
+        return Phase("decode", self.schedule.decode(step), shape, self._engine, self._calibrate)
 
     @property
     def network(self) -> Network:

@@ -14,6 +14,7 @@ from typing import Any
 from roofline.core.errors import UnsupportedError
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.energy import times
+from roofline.scenario.memory import second_device
 from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Reading
 
@@ -28,9 +29,10 @@ def hourly_rent(analysis: Analysis) -> float | None:
 
 
 def billed_pools(analysis: Analysis) -> tuple[Hardware, ...]:
-    """The hardware of every billed pool: that of prefill, and of decode where phases are disaggregated."""
-    settings = analysis.scenario.settings
-    return tuple(pool for pool in (analysis.scenario.hardware, settings.decode_hardware) if pool is not None)
+    """The hardware of every billed pool: that of prefill, that of decode where it is apart, and a second GPU."""
+    scenario = analysis.scenario
+    pools = (scenario.hardware, scenario.settings.decode_hardware, second_device(scenario))
+    return tuple(pool for pool in pools if pool is not None)
 
 
 def rent(pools: Iterable[tuple[Hardware, int]], given: float | None) -> float | None:

@@ -52,8 +52,10 @@ IRRELEVANT: Mapping[str, bool] = MappingProxyType(
         **dict.fromkeys(("--revision", "--download-dir", "--load-format", "--generation-config", "--log-level"), True),
         **dict.fromkeys(("--chat-template", "--tool-call-parser", "--reasoning-parser", "--response-role"), True),
         **dict.fromkeys(("--uvicorn-log-level", "--allowed-origins", "--root-path", "--random-seed", "--alias"), True),
+        **dict.fromkeys(("--runner", "--task", "--convert", "--limit-mm-per-prompt", "--pooler-config"), True),
         **dict.fromkeys(("--temp", "--top-p", "--top-k", "--min-p", "--ssl-keyfile", "--ssl-certfile"), True),
         **dict.fromkeys(("--trust-remote-code", "--enable-auto-tool-choice", "--disable-log-requests"), False),
+        "--is-embedding": False,
         **dict.fromkeys(("--disable-log-stats", "--enable-metrics", "--log-disable", "--no-webui", "--jinja"), False),
         **dict.fromkeys(("--no-enable-log-requests", "--metrics", "--slots", "--no-mmap", "--mlock"), False),
     }
@@ -68,9 +70,13 @@ STAND_INS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("-b", "--batch-size"), "the most tokens of a step are --max-num-batched-tokens"),
         "--enable-chunked-prefill": "prompts under load are always cut to --max-num-batched-tokens",
         "--enable-prefix-caching": "say how much is cached: --prefix of a batch, --prefix-hits of a load",
+        **dict.fromkeys(
+            ("--decode-context-parallel-size", "-dcp", "--dcp"),
+            "tensor ranks that divide the tokens of the KV cache are not modelled; --sp are further devices that do",
+        ),
         "--block-size": "the KV cache is in the blocks of the engine's profile",
         "--cpu-offload-gb": "name the fraction of the weights: --offload weights=0.5",
-        "--speculative-config": "name a technique: --with eagle, draft and others of 'roofline techniques'",
+        "--mm-enable-dp-encoder": "say --mm-encoder-tp-mode data",
     }
 )
 """Options of engines that no option is another name of, and what stands for them here."""

@@ -102,7 +102,7 @@ def kv_capacity(
 
     >>> from roofline import load_hardware, load_model
     >>> kv_capacity(load_model("llama-3-8b"), load_hardware("h100-sxm")).tokens
-    424272
+    425904
     """
     profile = resolve_engine(hardware, None, model)
     engine = profile if reserve is None else replace(profile, memory=reserve)

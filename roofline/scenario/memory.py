@@ -3,7 +3,9 @@
 An engine runs prompts in passes of limited tokens (`roofline.specs.reserve`), so that activations do not grow with the
 batch, and holds the KV cache in whole blocks. One that profiles at its start reserves
 
-    activations = max(a pass of all its tokens, sequences x vocabulary x bytes per logit of the sampler)
+    activations = max(a pass of all its tokens and images, sequences x vocabulary x bytes per logit of the sampler)
+
+with as many of the largest images as such a pass may have, at least one, whose patches and outputs it keeps.
 
 Encoders run whole sequences, and attention scores that a scenario keeps (`--no-flash`) are those of whole prompts. The
 static reading (`--memory-reading static`, the LLM-Viewer convention) counts one pass over all prompts, no runtime, and
@@ -36,6 +38,7 @@ from roofline.graph.tensor import Role
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass, Schedule
 from roofline.specs.hardware import Hardware
+from roofline.specs.images import largest_image
 from roofline.specs.model import Model
 from roofline.specs.reserve import NO_RESERVE, STATIC, Reserve, visible_memory
 
@@ -158,6 +161,34 @@ def sampler_bytes(model: Model, reserve: Reserve) -> float:
     return reserve.sequences * model.vocabulary * reserve.sampled if sampled else 0.0
 
 
+PIXEL_BYTES = 6
+"""Bytes of a number of a patch that vLLM's profile keeps: in fp32 as made, and in 16 bits.
+
+With Qwen3.8 27B on an RTX 5090 activations peak at 2.21, 2.32, 2.42 and 2.84 GiB for passes of 2,048, 3,072, 4,096 and
+8,192 tokens, those of the tokens beside a constant (vllm-project/vllm, issue 52872).
+"""
+
+
+def _profiled_images(schedule: Schedule, reserve: Reserve, tokens: float) -> float:
+    """Bytes of the images in the pass of `tokens` tokens that an engine profiles: patches, outputs, the encoder's peak.
+
+    vllm/v1/worker/gpu_model_runner.py, profile_run.
+    """
+    model = schedule.model
+    tower, (tiles, positions) = model.tower, largest_image(model)
+    each = tiles * model.merged(positions)
+    if tower is None or model.tower_kind != "vision" or not each:
+        return 0.0
+    images = max(1, min(int(tokens / each), reserve.sequences or 1))
+    patches = images * tiles * positions * (tower.patch or 0) * PIXEL_BYTES
+    outputs = max(tokens, images * each) * model.hidden * schedule.precision.base.bytes
+    return (
+        patches
+        + outputs
+        + float(activation_peak(schedule.tower, Step(images * tiles, positions, 0), Convention.PHYSICAL)[0])
+    )
+
+
 def _pass_peak(run: Pass, convention: Convention = Convention.PHYSICAL) -> Any:
     """The activation peak of a pass in bytes, for all micro-batches that overlap."""
     graph = run.placement.network
@@ -227,7 +258,8 @@ def _activations(
     def whole(run: Pass) -> Any:
         return grid(_pass_peak(run, convention), run.step)
 
-    peaks = [limited(run) * (np.asarray(run.repeat) > 0)[()] for run in prefill]
+    seen = _profiled_images(schedule, reserve, tokens) if reserve.profiles and tokens is not None else 0.0
+    peaks = [limited(run) * (np.asarray(run.repeat) > 0)[()] + seen for run in prefill]
     return reduce(np.maximum, [*peaks, *map(whole, decode)], sampler_bytes(model, reserve))
 
 
@@ -248,6 +280,12 @@ def _smallest_device(scenario: Scenario) -> Hardware:
     return min((scenario.hardware, scenario.settings.decode_hardware or scenario.hardware), key=visible_memory)
 
 
+def second_device(scenario: Scenario) -> Hardware | None:
+    """The device that shares the layers with another one of a different kind; None without one, or for a CPU."""
+    host = scenario.settings.host
+    return host.hardware if host is not None and host.hardware.kind == "gpu" else None
+
+
 def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pass], decode: Iterable[Pass]) -> Memory:
     """Memory of the fullest device at the end of the generation, with the passes of both phases."""
     device, reserve = _smallest_device(scenario), memory_reserve(scenario)
@@ -259,6 +297,11 @@ def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pa
     runtime = reserve.runtime(schedule.settings.parallel.devices)
     visible = device.memory_capacity if memory_is_static(scenario) else visible_memory(device)
     budget = reserve.budget(visible, weights, peak, runtime)
+    if (other := second_device(scenario)) is not None:
+        # In bytes of the first device, which holds 1 - memory where the second one holds memory.
+        held_there = scenario.settings.host.memory  # type: ignore[union-attr]
+        most = reserve.budget(visible_memory(other), weights, peak, runtime)
+        budget = np.minimum(budget, most * (1 - held_there) / max(held_there, 1e-9))
     plain: Callable[[Any], Any] = (lambda value: value) if scenario.shape else float
     return Memory(
         weights, plain(held.cache), plain(held.state), plain(peak), runtime, plain(budget), device.memory_capacity

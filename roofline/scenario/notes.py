@@ -15,8 +15,9 @@ from roofline.graph.extents import AttentionMask, Convolution
 from roofline.graph.fusion import FUSIONS
 from roofline.graph.network import Network
 from roofline.graph.tensor import Role
-from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.analysis import Analysis, analyze, filled, longest_context
 from roofline.scenario.kv_capacity import startable_sequences
+from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.stored import stored_notes
@@ -41,7 +42,7 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
         found += [SPLIT] if analysis.scenario.profile.split_layers and analysis.parallel.pipeline > 1 else []
         links = _host_note(analysis), _network_note(analysis)
         found += filter(None, (analysis.scenario.profile.version_note, _kernel_note(analysis), *links))
-        found += filter(None, [_states_note(analysis.scenario)])
+        found += filter(None, [_states_note(analysis.scenario), _length_note(analysis)])
     return tuple(found)
 
 
@@ -52,6 +53,18 @@ def _states_note(scenario: Scenario) -> str:
         return ""
     option = f"{OPTIONS['max_num_seqs'].flag} {most}"
     return f"{scenario.profile.name} starts with {option} at most, where each sequence has room for its states"
+
+
+def _length_note(analysis: Analysis) -> str:
+    """The longest sequences with which an engine starts that has no room for one of the model's maximum length."""
+    scenario, most = analysis.scenario, analysis.scenario.model.max_context
+    if not memory_reserve(scenario).longest or scenario.settings.longest is not None or most is None:
+        return ""
+    ranks = analysis.parallel.data
+    if not np.all(analysis.memory.fits) or filled(scenario, ranks, most).fits:
+        return ""
+    option = f"{OPTIONS['max_model_len'].flag} {longest_context(scenario, ranks)}"
+    return f"{scenario.profile.name} starts with {option} at most: {most:,} tokens, its default, have no room"
 
 
 def _kernel_note(analysis: Analysis) -> str:

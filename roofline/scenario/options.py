@@ -137,7 +137,7 @@ class Workload(TypedDict, total=False):
             metavar="HW",
             needed="hardware such as h100-sxm, h200-sxm, b200-sxm, mi300x, rtx-4090 or m4-max"
             " ('roofline specs list hardware' lists all)",
-            check=later("roofline.specs.hardware", "load_devices"),
+            check=later("roofline.specs.hardware", "load_mixed"),
             flags=("--hardware",),
             known=later("roofline.specs.hardware", "list_hardware"),
             often=True,
@@ -213,6 +213,7 @@ class Workload(TypedDict, total=False):
             "Images",
             "0",
             unit="images",
+            static=False,
             example="3",
             beside=_IMAGES,
         ),
@@ -227,9 +228,20 @@ class Workload(TypedDict, total=False):
             metavar="WxH",
             otherwise="the model's",
             check=later("roofline.specs.images", "parse_image_size"),
-            static=True,
             example="1024x1024",
             beside=_IMAGES,
+        ),
+    ]
+    audio: Annotated[
+        float | str | None,
+        Option(
+            "Audio per sequence, in windows of the model's encoder, such as 45s.",
+            Kind.TIME,
+            WORKLOAD,
+            short="Audio",
+            metavar="TIME",
+            example="45s",
+            beside={"model": "voxtral-mini-3b"},
         ),
     ]
 
@@ -434,7 +446,9 @@ class Deployment(TypedDict, total=False):
     ]
     sp: Annotated[
         int | None,
-        _degree("Sequence-parallel (context-parallel) devices.", "sequence", "SP", "--decode-context-parallel-size"),
+        _degree(
+            "Sequence-parallel (context-parallel) devices.", "sequence", "SP", "--prefill-context-parallel-size", "--cp"
+        ),
     ]
     nodes: Annotated[
         int | None,
@@ -612,6 +626,20 @@ class Deployment(TypedDict, total=False):
             example="true",
         ),
     ]
+    mm_encoder_tp_mode: Annotated[
+        str | None,
+        _setting(
+            "How tensor-parallel ranks share the encoder of images: its weights, or the images (data).",
+            Kind.TEXT,
+            "towers",
+            "Image encoder",
+            metavar="weights|data",
+            default="weights",
+            choices=("weights", "data"),
+            example="data",
+            beside={**_IMAGES, "tp": "2"},
+        ),
+    ]
     n_gpu_layers: Annotated[
         int | None,
         Option(
@@ -715,7 +743,7 @@ MEANT: Mapping[str, str] = {
 
 OF_A_LOAD = frozenset(
     {"concurrency", "max_concurrency", "rate", "request_rate", "offline", "trace", "burstiness", "prefix_hits"}
-    | {"users", "rounds", "simulate", "num_prompts", "seed", "disaggregation", "ttft", "tpot"}
+    | {"users", "rounds", "policy", "tenants", "simulate", "num_prompts", "seed", "disaggregation", "ttft", "tpot"}
 )
 """Names of the options of a load and of targets, which are in a later room."""
 

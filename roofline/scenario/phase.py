@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 from msgspec import Struct
 
 from roofline.bound.roof import Bound
+from roofline.core import numeric as np
 from roofline.graph.extents import Step, extents, on_grid
 from roofline.graph.op import Op
 from roofline.scenario.schedule import Pass
@@ -134,8 +134,10 @@ class Phase:
         """The rows of `Placement.summary` over all passes; pipeline bubbles take time without work."""
         summaries = []
         for run, values in zip(self.passes, self._values, strict=True):
-            summary = self._shaped(run.placement.summary(values), run.step) * run.repeat
-            summary[_WORK] = summary[_WORK] * run.busy
+            summary = self._shaped(run.placement.summary(values), run.step)
+            if not (np.all(run.repeat == 1) and np.all(run.busy == 1)):
+                summary = summary * run.repeat
+                summary[_WORK] = summary[_WORK] * run.busy
             summaries.append(summary)
         return summaries[0] if len(summaries) == 1 else sum(summaries[1:], start=summaries[0])
 

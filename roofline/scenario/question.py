@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
@@ -23,7 +24,7 @@ from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, by_name, missing
 from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import GGUF_ENGINE, Engine, resolve_engine
-from roofline.specs.hardware import Hardware, load_devices, load_hardware, networked
+from roofline.specs.hardware import Hardware, load_devices, load_hardware, load_mixed, networked
 from roofline.specs.library import spec_path, written
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
@@ -36,6 +37,9 @@ OBJECTS: Mapping[str, type] = {"precision": Precision, "settings": Settings, "fu
 
 _OF_TYPE: Mapping[str, type] = {"engine": Engine, "offload": Offload, "convention": Convention}
 """Options that also take an object of the library."""
+
+MIXED = "mixed-devices"
+"""The technique of layers on devices of two kinds."""
 
 CPU = "core-i9-13900k"
 """The CPU beside a GPU, as of the technique that puts layers on it."""
@@ -77,6 +81,8 @@ class Question(Struct, frozen=True, dict=True):
             shared = "tp" if "tp" in values else "pp"
             values.pop(shared)
             counted = 1 if not new.keys().isdisjoint(("hw", shared)) else counted
+        if isinstance(new.get("hw"), str) and "+" in new["hw"]:
+            new = _mixed(new, values)
         for name, value in sorted(new.items(), key=lambda change: change[0] == "hw"):
             if (other := INSTEAD.get(name)) is not None and other not in new:
                 values.pop(other, None)
@@ -132,15 +138,18 @@ class Question(Struct, frozen=True, dict=True):
 
     @property
     def engine(self) -> Engine | str | None:
-        """The engine as given; of formats that only GGUF files have, the engine that reads them."""
+        """The engine as given; llama.cpp of formats that only GGUF files have, and of devices of two kinds."""
         written = (self.values.get("quant"), self.values.get("weights"))
-        return self.values.get("engine") or (GGUF_ENGINE if not GGUF_SCHEMES.isdisjoint(written) else None)
+        mixed = any(name.partition(":")[0] == MIXED for name in self.values.get("with", ()))
+        own = mixed or not GGUF_SCHEMES.isdisjoint(written)
+        return self.values.get("engine") or (GGUF_ENGINE if own else None)
 
     @cached_property
     def degrees(self) -> dict[str, Any]:
         """The degrees of parallelism by field, with those that the switches of engines set."""
-        settings: Settings = self.values.get("settings", PLAIN_SETTINGS)
-        parallel = {name: value for name, value in asdict(settings.parallel).items() if value != getattr(SINGLE, name)}
+        settings: Settings | None = self.values.get("settings")
+        given = {} if settings is None else asdict(settings.parallel)
+        parallel = {name: value for name, value in given.items() if value != getattr(SINGLE, name)}
         ranks = {**parallel, **self.groups["degrees"]}
         if self.values.get("enable_expert_parallel"):
             ranks = expert_parallel(ranks, self.values["model"])
@@ -220,6 +229,23 @@ def _read(name: str, value: Any) -> tuple[Any, str | None]:
     return option.read(value), None
 
 
+def _mixed(new: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of two devices, as in rtx-4090+rtx-3090: the second has layers by its part of the memory.
+
+    Raises RooflineError for several of one of them.
+    """
+    loaded = load_mixed(new["hw"])
+    if len(loaded) == 1:
+        return dict(new)
+    if any(devices > 1 for _, devices in loaded):
+        raise RooflineError(f"{quote(new['hw'])}: devices of two kinds are one of each")
+    one, other = (hardware for hardware, _ in loaded)
+    share = other.memory_capacity / (one.memory_capacity + other.memory_capacity)
+    added = f"{MIXED}:hardware={other.name},share={share:.3g}"
+    asked = new.get("with", values.get("with", ()))
+    return {**new, "hw": one.name, "with": [*([asked] if isinstance(asked, str) else asked), added]}
+
+
 def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:
     """The devices that degrees of parallelism need, of hardware named with its count; raises RooflineError for others.
 
@@ -255,13 +281,30 @@ def resolve(question: Question) -> dict[str, Any]:
         "precision": _precision(question),
         "fusions": _fusions(values),
         "convention": values.get("convention", Convention.PHYSICAL),
-        "images": values.get("images", 0),
+        "images": values.get("images", 0) if values.get("audio") is None else _windows(model, values),
         "settings": settings,
         "techniques": (),
         "engine": question.engine,
         **{name: values.get(name) for name in ("context", "price", "image_size", "host", "network")},
         "drawn": values.get("drawn", drawn),
     }
+
+
+def _windows(model: Model, values: Mapping[str, Any]) -> int:
+    """The windows of the encoder that the seconds of audio fill, which pass it like images."""
+    if "images" in values:
+        raise RooflineError("audio and images are of two kinds of models: give one of them", options=["audio"])
+    seconds = model.audio_seconds
+    if seconds is None:
+        raise RooflineError(f"the spec of {model.name} has no encoder of audio", options=["audio"])
+    windows: int = math.ceil(values["audio"] / seconds)
+    if model.tower_kind != "encoder":
+        return windows
+    if windows > 1:
+        raise RooflineError(
+            f"{model.name} hears {seconds:g} s at once: each such window is a request", options=["audio"]
+        )
+    return 0
 
 
 def _mean(length: Any) -> Any:

@@ -235,6 +235,7 @@ class Scenario:
             plain._check_limits()
         applied = catalogue().apply(plain, techniques) if techniques else plain
         vars(self).update({**applied._fields, "_question": question, "_plain": plain if techniques else None})
+        vars(self)["profile"] = applied.profile
 
     @property
     def _fields(self) -> dict[str, Any]:
@@ -296,7 +297,9 @@ class Scenario:
     @cached_property
     def profile(self) -> Engine:
         """The engine's profile."""
-        return resolve_engine(self.hardware, self.engine, self.model)
+        found = resolve_engine(self.hardware, self.engine, self.model)
+        speculation = self.settings.speculation
+        return found if speculation is None else found.with_drafts(speculation.accepted)
 
     @cached_property
     def technique_cache(self) -> dict[str, Scenario]:
@@ -326,7 +329,9 @@ class Scenario:
     @property
     def prompt_tokens(self) -> Any:
         """Tokens of the decoder's prefill: prompt and image tokens, or the start token of an encoder-decoder."""
-        return 1 if self._encoder else self.prompt + self.images * self.image_tokens
+        if self._encoder:
+            return 1
+        return self.prompt + self.images * self.image_tokens if _any(self.images) else self.prompt
 
     @cached_property
     def _image(self) -> EncodedImage:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 from msgspec.structs import replace
 
 from roofline.bound.memory import stored_tensors
 from roofline.bound.roof import Placement, place
+from roofline.core import numeric as np
 from roofline.core.errors import RooflineError
 from roofline.graph.extents import Step
 from roofline.graph.network import EMBEDDING, HEAD, OVERLAP_BATCHES, Build, Network, Section, network
@@ -26,7 +26,7 @@ from roofline.graph.tensor import Role
 from roofline.scenario.chunks import chunks
 from roofline.scenario.parts import Part, divided, filtered, truncated, with_network, without
 from roofline.scenario.settings import Settings
-from roofline.specs.checkpoint import tower_precision
+from roofline.specs.checkpoint import draft_precision, tower_precision
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
@@ -89,9 +89,13 @@ class Schedule:
         self, model: Model, hardware: Hardware, *, decode: bool, every_position: bool = False, head: bool = True
     ) -> Placement:
         """A draft or cascade model on the same devices; techniques and offloading do not apply to it."""
-        parallel = auxiliary_parallelism(self.settings.parallel.on(hardware), model)
+        parallel, speculation = (
+            auxiliary_parallelism(self.settings.parallel.on(hardware), model),
+            self.settings.speculation,
+        )
         build = replace(self._build, parallel=parallel, decode=decode and model.uses_mla, every_position=every_position)
-        graph = network(model, self.precision, build)
+        beside = speculation is not None and model is speculation.draft and speculation.shared_ends
+        graph = network(model, draft_precision(self.precision) if beside else self.precision, build)
         return place(graph if head else without(graph, HEAD), hardware, parallel.node_layout)
 
     def _place(self, graph: Network, hardware: Hardware) -> Placement:
@@ -127,6 +131,14 @@ class Schedule:
         )
 
     @cached_property
+    def _extending(self) -> Placement:
+        """The first draft pass of an iteration, which reads the hidden states of the tokens that were verified."""
+        speculation = self.settings.speculation
+        assert speculation is not None
+        assert speculation.draft is not None
+        return self._place_auxiliary(speculation.draft, self.decoder, decode=True)
+
+    @cached_property
     def cascade(self) -> Placement | None:
         """The smaller model of a cascade on the hardware of decode."""
         cascade = self.settings.cascade
@@ -154,7 +166,8 @@ class Schedule:
     def tower(self) -> Network:
         """The graph of the model's encoder, tensor-parallel as the model is.
 
-        A vision encoder that the ranks do not divide runs whole on each, as in engines (Kimi K3: 12 heads on 8 GPUs).
+        A vision encoder that the ranks do not divide runs whole on each, as in engines (Kimi K3: 12 heads on 8 GPUs),
+        and so does one whose images they share.
         """
         tower = self.model.tower
         assert tower is not None
@@ -162,6 +175,8 @@ class Schedule:
         whole = self.model.tower_kind == "encoder"
         precision = self.precision if whole else tower_precision(tower, self.precision)
         ranks, rewrites = Parallelism(tensor=self.settings.parallel.tensor), self.settings.rewrites if whole else ()
+        if not whole and self.settings.towers == "data":
+            ranks = Parallelism()
         build = Build(self._build.fusions, parallel=ranks, rewrites=rewrites)
         try:
             return network(tower, precision, build)
@@ -198,6 +213,8 @@ class Schedule:
             runs: Any = 1.0
             if isinstance(tower.batch, np.ndarray):  # points of a grid without images have no pass
                 runs, tower = (tower.batch > 0) * 1.0, tower._replace(batch=np.maximum(tower.batch, 1))
+            if self.settings.towers == "data":  # vLLM's run_dp_sharded_vision_model
+                tower = tower._replace(batch=np.ceil(tower.batch / self.settings.parallel.tensor))
             placed, local = self._place(self.tower, self.hardware), self._local(tower, micro=False)
             passes.append(Pass(placed, local, runs, "encoder", self._single_stage))
         if self.settings.padding != 1:
@@ -292,7 +309,12 @@ class Schedule:
         passes: list[Pass] = []
         if self.draft is not None:
             drafts = Pass(self.draft, middle, float(speculation.drafts), "draft", self._single_stage, host="draft")
-            passes.append(drafts)
+            if speculation.extends:
+                first = drafts.step._replace(queries=speculation.length + 1, cached=drafted.cached)
+                passes.append(drafts._replace(placement=self._extending, step=first, repeat=1.0))
+                drafts = drafts._replace(repeat=drafts.repeat - 1)
+            if drafts.repeat:
+                passes.append(drafts)
         elif speculation.draft_depth:
             self_draft = self._verifier(speculation.draft_depth)
             drafts = Pass(self_draft, middle, repeat * speculation.drafts, "draft", busy, host="draft")

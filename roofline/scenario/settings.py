@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -69,7 +69,8 @@ class Settings(Checked, frozen=True):
     run on a data-parallel rank, requests have at most `longest` tokens, and a step of the engine at most `step_tokens`:
     all by default the engine's. `eager`: the engine replays no CUDA graphs. `stages`:
     fractions of the layers in order, each with the share of the tokens that they process; () for all. `propagate_keys`:
-    layers that a decoded token skips (`depth`) still compute its keys and values. `fetch`: the prefix's KV cache is
+    layers that a decoded token skips (`depth`) still compute its keys and values. `towers`: tensor-parallel ranks share
+    the weights of the vision encoder, or its images ("data"). `fetch`: the prefix's KV cache is
     loaded over a network.
     """
 
@@ -99,6 +100,7 @@ class Settings(Checked, frozen=True):
     eager: bool = False
     stages: tuple[tuple[float, float], ...] = ()
     propagate_keys: bool = False
+    towers: Literal["weights", "data"] = "weights"
     fetch: Fetch | None = None
 
     def __post_init__(self) -> None:

@@ -35,6 +35,11 @@ class Speculation(Struct, frozen=True):
     measured: str = ""
 
     @property
+    def extends(self) -> bool:
+        """Whether the draft reads the target's hidden states, first those of the tokens just verified (EAGLE, MTP)."""
+        return bool(self.shared_ends) and self.draft_passes is None
+
+    @property
     def drafts(self) -> int:
         """Passes of the draft per iteration: `length`, unless it proposes several tokens at once."""
         return self.length if self.draft_passes is None else self.draft_passes
@@ -55,6 +60,8 @@ def iterations(tokens: Any, accepted: float) -> Any:
     The last one yields more than are wanted: the wanted ones end at any of its tokens, so that half of the others is
     lost on average. One token takes one iteration, a mean of less than one token that part of it.
     """
+    if accepted == 1:
+        return tokens
     return np.where(tokens < 1, tokens, np.maximum((tokens - 0.5) / accepted + 0.5, 1.0))
 
 

@@ -10,6 +10,7 @@ from roofline.core.lazy import lazy
 
 if TYPE_CHECKING:
     from roofline.serving.curve import Curve, serve
+    from roofline.serving.fleet import FleetRun, Scaling, run_fleet
     from roofline.serving.load import Load, Trace
     from roofline.serving.outcome import Outcome
     from roofline.serving.sessions.served import SessionCurve, serve_sessions
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Curve",
+    "FleetRun",
     "Load",
     "Outcome",
+    "Scaling",
     "SessionCurve",
     "Trace",
     "Workload",
     "read_trace",
+    "run_fleet",
     "serve",
     "serve_sessions",
 ]
@@ -32,6 +36,7 @@ __getattr__ = lazy(
     __name__,
     {
         "curve": "Curve serve",
+        "fleet": "FleetRun Scaling run_fleet",
         "load": "Load Trace",
         "outcome": "Outcome",
         "sessions.served": "SessionCurve serve_sessions",

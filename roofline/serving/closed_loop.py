@@ -128,6 +128,7 @@ def _drawn(load: Load, running: int, total: int, count: int) -> Requests:
         np.maximum(np.round(lengths.inverse((place + 0.5) / count)), 1)
         for lengths, place in zip((load.prompts, load.outputs), places, strict=True)
     )
+    prompt += load.beside
     cached = np.floor(load.hits * prompt)
     # Of those in progress, of length-biased outputs, a uniform part is left.
     sample = np.sort(load.outputs.sample)

@@ -20,11 +20,11 @@ from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
 from roofline.serving.load import Arrivals, Load, Trace, finite_number, served_scenario
-from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values
+from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
+from roofline.serving.policies import FCFS, scheduled
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
-from roofline.serving.simulation import simulate
 from roofline.serving.steady import steady
 from roofline.serving.traces import read_trace
 from roofline.specs.hardware import Hardware
@@ -59,12 +59,11 @@ class Curve(Result, Struct, frozen=True):
         """Hardware and devices: of prefill and decode where they are apart."""
         return (self.tandem or self.replica).pools
 
-    def cost(self, outcome: Outcome) -> float | None:
-        """USD per million output tokens; None without a price."""
+    def cost(self, outcome: Outcome, per_second: float | None = None) -> float | None:
+        """USD per million output tokens, or of what an outcome has `per_second`; None without a price."""
         hourly = rent(self.pools, self.scenario.price)
-        if hourly is None or not outcome.output_tokens_per_second:
-            return None
-        return hourly / HOUR / outcome.output_tokens_per_second * MILLION
+        amount = outcome.output_tokens_per_second if per_second is None else per_second
+        return None if hourly is None or not amount else hourly / HOUR / amount * MILLION
 
     def energy(self, outcome: Outcome) -> float | None:
         """Joules per output token with all devices at TDP; None without a TDP."""
@@ -107,6 +106,8 @@ def serve(
     load = object_of(load, Load, "a load is a Load, or keywords such as concurrency=4").of(scenario)
     requests, seed = asked["simulate"], asked["seed"]
     targets = targets_of(asked["ttft"], asked["tpot"])
+    if scenario.model.task == "encode" and math.isfinite(targets[1]):
+        raise RooflineError(f"{scenario.model.name} only encodes: omit tpot", options=["tpot"])
     points = _points(load, values)
     quick = load.arrivals in VARIED and requests is None and load.rounds is None
     _check_simulated(load, requests, seed, quick)
@@ -152,8 +153,10 @@ def outcomes_at(deployment: Deployment, load: Load, values: Any, targets: Target
 
 def _simulated(deployment: Deployment, load: Load, requests: int, seed: int, targets: Targets) -> Outcome:
     if isinstance(deployment, Tandem):
+        if load.policy != FCFS or load.tenants:
+            raise RooflineError("prefill and decode apart serve in order of arrival: omit policy and tenants")
         return simulated_outcome(deployment, load, requests, seed, targets)
-    return outcome_of(deployment, load, simulate(deployment, load, requests, seed), targets)
+    return outcome_of(deployment, load, scheduled(deployment, load, requests, seed), targets)
 
 
 def targets_of(ttft: float | str | None, tpot: float | str | None) -> Targets:
@@ -165,7 +168,9 @@ def targets_of(ttft: float | str | None, tpot: float | str | None) -> Targets:
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Requests in flight where no load is given."""
 
-ARRIVALS = frozenset({"concurrency", "rate", "offline", "trace", "burstiness", "prefix_hits", "rounds"})
+ARRIVALS = frozenset(
+    {"concurrency", "rate", "offline", "trace", "burstiness", "prefix_hits", "rounds", "tenants", "policy"}
+)
 """Options that make a load."""
 
 
@@ -187,7 +192,7 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = option.number(values[0]) if len(values) == 1 else values
         elif name in ("concurrency", "rate") and isinstance(value, Iterable):
             found[name] = [option.number(entry) for entry in value]
-        elif isinstance(value, (Trace, Pools)):
+        elif isinstance(value, (Trace, Pools)) or name == "tenants":
             found[name] = value
         else:
             found[name] = option.read(os.fspath(value) if isinstance(value, os.PathLike) else value)
@@ -206,8 +211,8 @@ def _load_of(asked: Mapping[str, Any]) -> tuple[Load, Sequence[float] | None]:
             given[name] = values[0] if values else None
     if isinstance(given.get("trace"), str):
         given["trace"] = read_trace(Path(given["trace"]))
-    hits, rounds = asked["prefix_hits"], asked["rounds"]
-    return Load(**given, burstiness=asked["burstiness"], hits=hits, rounds=rounds), values
+    own = {name: asked[name] for name in ("burstiness", "rounds", "policy")}
+    return Load(**given, **own, hits=asked["prefix_hits"], tenants=shares_of(asked["tenants"])), values
 
 
 DEFAULT_REQUESTS = 2000
@@ -254,6 +259,9 @@ def _check_simulated(load: Load, requests: int | None, seed: int, quick: bool) -
     if requests is not None and (load.arrivals not in VARIED or load.rounds is not None):
         other = "rounds" if load.rounds is not None else load.arrivals
         raise RooflineError(f"{other} says how many requests are simulated: omit simulate", options=["simulate"])
+    if quick and (load.policy != FCFS or load.tenants):
+        given = "tenants" if load.policy == FCFS else "policy"
+        raise RooflineError(f"a steady state has no {given}: simulate a number of requests", options=[given])
     if seed and (quick or load.trace is not None):
         why = "a steady state" if quick else "a trace"
         raise RooflineError(f"{why} draws no requests: omit seed, or simulate a number of them", options=["seed"])

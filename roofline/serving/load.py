@@ -49,6 +49,9 @@ OF_A_BATCH = tuple(name for name in STATIC if name != "prefix")
 
 LENGTHS = ("prompt", "generate", "prefix")
 
+ONE = parse_lengths(1, "generate")
+"""The output of a request to a model that only encodes."""
+
 
 def told(scenario: Scenario, names: Iterable[str]) -> list[str]:
     """The options among `names` that a scenario was given, other than with their default."""
@@ -100,7 +103,9 @@ class Load(Struct, frozen=True):
     """The requests of a deployment: exactly one of `concurrency`, `rate`, `offline` (requests) and `trace`.
 
     `prompt` and `generate` are lengths in tokens as of `parse_lengths`; None are the scenario's (`of`). `hits` is the
-    fraction of a prompt that is in the prefix cache. Raises RooflineError.
+    fraction of a prompt that is in the prefix cache. `beside` are the tokens of images and audio that every prompt has
+    besides those of `prompt`. `tenants`: the shares of requests by tenant, () for one; `policy`: which request is next
+    (`roofline.serving.policies`), of both only simulations know. Raises RooflineError.
     """
 
     prompt: float | str | Lengths | None = None
@@ -113,6 +118,9 @@ class Load(Struct, frozen=True):
     hits: float = 0.0
     rounds: float | None = None
     ramp: float = 0.0
+    beside: int = 0
+    tenants: tuple[float, ...] = ()
+    policy: str = "fcfs"
 
     def __post_init__(self) -> None:
         given = [name for name in ("concurrency", "rate", "offline", "trace") if getattr(self, name) is not None]
@@ -131,6 +139,8 @@ class Load(Struct, frozen=True):
             raise RooflineError(f"the seconds between the first requests must be at least 0, got {quote(self.ramp)}")
         if not 0 <= finite_number(self.hits) < 1:
             raise RooflineError(f"prefix_hits must be at least 0 and below 1, got {quote(self.hits)[1:-1]}")
+        if not all(finite_number(share) > 0 for share in self.tenants):
+            raise RooflineError(f"tenants are shares above 0, got {list(self.tenants)}", options=["tenants"])
         for name, kind in OF_ARRIVALS.items():
             if kind not in given and getattr(self, name) not in (None, 1.0 if name == "burstiness" else 0.0):
                 raise RooflineError(f"{name} is for a load with {kind}: omit it with {given[0]}", options=[name])
@@ -147,11 +157,17 @@ class Load(Struct, frozen=True):
         """
         if scenario.shape:
             raise RooflineError("a load is served by one deployment: the scenario's workload must not be an array")
+        beside = int(scenario.images * scenario.image_tokens)
         if self.trace is not None:
             if given := told(scenario, LENGTHS):
                 raise RooflineError(f"a trace has its own lengths: omit {' and '.join(given)}", options=given)
-            return self
+            return replace(self, beside=beside)
         lengths = dict(zip(("prompt", "generate"), scenario.lengths, strict=True))
+        if scenario.model.task == "encode":
+            if told(scenario, ("generate",)):
+                raise RooflineError(f"{scenario.model.name} only encodes: omit generate", options=["generate"])
+            self = replace(self, generate=ONE)
+            lengths["generate"] = ONE
         for name, own in lengths.items():
             found = getattr(self, name)
             if found is not None and scenario.asked and scenario.given(name) is not None and found != own:
@@ -159,13 +175,14 @@ class Load(Struct, frozen=True):
         prompt, generate = self.prompt or lengths["prompt"], self.generate or lengths["generate"]
         prefix = int(scenario.prefix)
         if not prefix or self.prompt is not None:
-            return replace(self, prompt=prompt, generate=generate)
+            return replace(self, prompt=prompt, generate=generate, beside=beside)
         if self.hits or scenario.drawn[0] is not None:
             raise RooflineError(
                 "a cached prefix beside prefix_hits or a distribution of prompts: give prefix_hits alone"
             )
         whole = float(prefix + scenario.prompt)
-        return replace(self, prompt=whole, generate=generate, hits=prefix / whole)
+        hits = prefix / (whole + beside)
+        return replace(self, prompt=whole, generate=generate, hits=hits, beside=beside)
 
     @property
     def arrivals(self) -> Arrivals:
@@ -186,8 +203,8 @@ class Load(Struct, frozen=True):
     def means(self) -> tuple[float, float]:
         """Mean tokens of prompt and output."""
         if self.trace is not None:
-            return float(np.mean(self.trace.prompt)), float(np.mean(self.trace.output))
-        return self.prompts.mean, self.outputs.mean
+            return self.beside + float(np.mean(self.trace.prompt)), float(np.mean(self.trace.output))
+        return self.beside + self.prompts.mean, self.outputs.mean
 
     @property
     def biased_output(self) -> float:
@@ -206,15 +223,15 @@ class Load(Struct, frozen=True):
     def longest(self) -> float:
         """Tokens of the longest request: its prompt and output, at the 99.9th percentile of a distribution."""
         if self.trace is not None:
-            return float(max(self.trace.tokens))
-        return self.prompts.quantile(0.999) + self.outputs.quantile(0.999)
+            return float(self.beside + max(self.trace.tokens))
+        return self.beside + self.prompts.quantile(0.999) + self.outputs.quantile(0.999)
 
     @property
     def shortest(self) -> float:
         """Tokens of the shortest request."""
         if self.trace is not None:
-            return float(min(self.trace.tokens))
-        return self.prompts.quantile(0.001) + self.outputs.quantile(0.001)
+            return float(self.beside + min(self.trace.tokens))
+        return self.beside + self.prompts.quantile(0.001) + self.outputs.quantile(0.001)
 
     @property
     def outputs(self) -> Lengths:
@@ -258,13 +275,13 @@ def draw(load: Load, count: int, seed: int = 0) -> Requests:
     if load.trace is not None:
         trace = load.trace
         cached = np.array(trace.cached or np.zeros(len(trace.prompt)), np.int64)
-        prompt = np.array(trace.prompt, np.int64)
+        prompt = np.array(trace.prompt, np.int64) + load.beside
         hits = np.maximum(cached, np.floor(load.hits * prompt).astype(np.int64))
         return computed(np.array(trace.arrival, float), prompt, np.array(trace.output, np.int64), hits)
     random = np.random.default_rng(seed)
     prompt, output = (
-        np.maximum(np.round(lengths.inverse(random.random(count))), 1).astype(np.int64)
-        for lengths in (load.prompts, load.outputs)
+        np.maximum(np.round(lengths.inverse(random.random(count))), 1).astype(np.int64) + beside
+        for lengths, beside in ((load.prompts, load.beside), (load.outputs, 0))
     )
     gaps = np.zeros(count)
     if load.concurrency is not None:

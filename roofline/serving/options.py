@@ -105,6 +105,28 @@ class LoadOptions(TypedDict, total=False):
             example="10",
         ),
     ]
+    tenants: Annotated[
+        "str | Sequence[float] | None",
+        Option(
+            "Shares of requests by tenant, the first the most urgent: 1,3.",
+            Kind.TEXT,
+            LOAD,
+            metavar="SHARES",
+            example="1,3",
+        ),
+    ]
+    policy: Annotated[
+        str | None,
+        Option(
+            "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve.",
+            Kind.TEXT,
+            LOAD,
+            metavar="NAME",
+            default="fcfs",
+            choices=("fcfs", "priority", "shortest", "vtc", "fastserve"),
+            example="vtc",
+        ),
+    ]
     simulate: Annotated[
         int | None,
         Option(
@@ -124,8 +146,10 @@ class LoadOptions(TypedDict, total=False):
     disaggregation: Annotated[
         "str | Pools | None",
         Option(
-            "Prefill and decode on devices of their own: replicas of both (prefills=2,decodes=1), hardware and layout"
-            " of decode (decode=h200-sxm,tp=8,ep=8,dp=1), the link of the KV cache (link=network or node).",
+            "Prefill and decode on devices of their own: replicas of both (prefills=2,decodes=7), hardware and layout"
+            " of a replica of decode (decode=h200-sxm,dp=8,ep=8 or tp=8,ep=8,dp-attention), sequences that decode on a"
+            " rank (sequences=64), layout of one of prefill (prefill-tp=4), the link of the KV cache (link=network or"
+            " node).",
             Kind.TEXT,
             LOAD,
             metavar="KEY=VALUE,...",
@@ -149,6 +173,16 @@ SPELLINGS: Mapping[str, str] = {
     flag.lstrip("-").replace("-", "_"): option.name for option in LOAD_OPTIONS.values() for flag in option.flags
 }
 """The options by the names that engines have for them."""
+
+
+def shares_of(asked: str | Sequence[float] | None) -> tuple[float, ...]:
+    """The shares of tenants, of a text such as 1,3; () without any. Raises RooflineError."""
+    if asked is None or not isinstance(asked, str):
+        return tuple(asked or ())
+    try:
+        return tuple(float(part) for part in asked.split(","))
+    except ValueError:
+        raise RooflineError(f"tenants are shares such as 1,3, got {quote(asked)}", options=["tenants"]) from None
 
 
 def load_values(name: str, text: str) -> list[int] | list[float]:

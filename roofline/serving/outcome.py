@@ -15,8 +15,8 @@ from roofline.serving.replica import Replica
 from roofline.serving.served import Served
 from roofline.serving.steady import Steady
 from roofline.serving.waits import P95
-from roofline.specs.releases import later
 from roofline.timing.intervals import Estimate
+from roofline.timing.intervals.releases import later
 
 Array = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class Outcome(Struct, frozen=True):
     `output_tokens_per_second` and `total_tokens_per_second` are of the replica; `saturated_at` is its largest
     sustainable rate in requests/s (None: not computed), and `stable` whether the load is below it. `running` (in
     prefill or decode), `waiting` (`queued`: for others to end, in a steady state) and `kv_use` are means over time,
-    `prefill_share` the share of time in steps with prompts.
+    `prefill_share` the share of time in steps with prompts. `tenants`: the outcomes of each tenant's requests.
     """
 
     ttft: Latency
@@ -67,6 +67,7 @@ class Outcome(Struct, frozen=True):
     saturated_at: float | None = None
     queued: float = 0.0
     goodput: float | None = None
+    tenants: tuple[Outcome, ...] = ()
 
     @property
     def output_per_device(self) -> float:
@@ -118,7 +119,9 @@ def outcome_of(replica: Replica, load: Load, served: Served, targets: Targets = 
     if any(map(math.isfinite, targets)):
         met = (ttft <= targets[0]) & ~(tpot > targets[1])
         goodput = copies * float(met.sum()) / served.duration
+    tenants = () if served.tenant is None else tuple(np.unique(served.tenant).tolist())
     return Outcome(
+        tenants=tuple(outcome_of(replica, load, _only(served, each), targets) for each in tenants),
         ttft=latency(ttft, spread[0]),
         tpot=latency(tpot, spread[1]),
         e2e=latency(e2e, spread[1]),
@@ -133,6 +136,13 @@ def outcome_of(replica: Replica, load: Load, served: Served, targets: Targets = 
         devices=replica.devices,
         goodput=goodput,
     )
+
+
+def _only(served: Served, tenant: int) -> Served:
+    """The finished requests of one tenant."""
+    own = served.tenant == tenant
+    columns = {name: getattr(served, name)[own] for name in ("arrival", "first", "last", "output")}
+    return served._replace(**columns, tenant=None)
 
 
 def steady_outcomes(replica: Replica, load: Load, found: Steady, targets: Targets = NO_TARGETS) -> tuple[Outcome, ...]:

@@ -7,6 +7,7 @@ pool in turn.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.options import SWITCHES
 from roofline.graph.extents import Step
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.analysis import analyze
@@ -32,14 +34,24 @@ DEGREES = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "dp": "data"}
 MOST = 1000
 """The most replicas of a pool, and the largest degree of its layout."""
 
-KEYS = ("prefills", "decodes", "decode", *DEGREES, "link")
+ATTENTION = "dp-attention"
+LAYOUT = (*DEGREES, ATTENTION)
+KEYS = ("prefills", "decodes", "decode", *LAYOUT, *(f"prefill-{name}" for name in LAYOUT), "sequences", "link")
+OTHER_NAMES = {
+    "prefill-num-workers": "prefills",
+    "decode-num-workers": "decodes",
+    **{f"decode-{name}": name for name in LAYOUT},
+}
+"""Keys of pools of InferenceX's tables, and of decode with its name."""
 
 
 class Pools(Struct, frozen=True):
-    """The replicas of prefill and of decode.
+    """The replicas (workers) of prefill and of decode: a replica has as many devices as its layout has ranks.
 
-    `decode` is the hardware of decode, `parallel` its layout (None: those of prefill). `link` is the kind or the scope
-    (network, node, host) of the interconnect of prefill's devices that carries the KV cache.
+    `decode` is the hardware of decode, `parallel` its layout (None: those of prefill), `prefill_parallel` that of
+    prefill (None: the scenario's), `sequences` the most that decode on a data-parallel rank (None: the engine's limit).
+    `link` is the kind or the scope (network, node, host) of the interconnect of prefill's devices that carries the KV
+    cache.
     """
 
     prefills: int = 1
@@ -47,13 +59,23 @@ class Pools(Struct, frozen=True):
     decode: Hardware | None = None
     parallel: Parallelism | None = None
     link: str = "network"
+    prefill_parallel: Parallelism | None = None
+    sequences: int | None = None
 
 
 def parse_pools(text: str) -> Pools:
-    """The pools of `prefills=2,decodes=1,decode=h200-sxm,tp=8,link=node`; raises RooflineError."""
+    """The pools of `prefills=2,decodes=1,decode=h200-sxm,tp=8,sequences=64,link=node`; raises RooflineError.
+
+    `decodes=7,dp=8,ep=8` are 7 replicas of 8 devices each, as is `decodes=7,tp=8,ep=8,dp-attention`; degrees are those
+    of decode, those of prefill begin with `prefill-`.
+    """
     given: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         key, separator, value = (piece.strip() for piece in part.partition("="))
+        key = key.lower().replace("_", "-")
+        key = OTHER_NAMES.get(key, key)
+        if key.endswith(ATTENTION) and not separator:
+            separator, value = "=", "true"
         if not separator or not value:
             raise RooflineError(
                 f"disaggregation takes {', '.join(f'{name}=' for name in KEYS)}, got {quote(part)}",
@@ -64,15 +86,37 @@ def parse_pools(text: str) -> Pools:
         if key in given:
             raise RooflineError(f"disaggregation: {quote(key)} is given twice")
         given[key] = value
-    counts = {key: _count(key, value) for key, value in given.items() if key not in ("decode", "link")}
-    degrees: dict[str, Any] = {DEGREES[key]: value for key, value in counts.items() if key in DEGREES}
     return Pools(
-        counts.get("prefills", 1),
-        counts.get("decodes", 1),
+        _count("prefills", given.get("prefills", "1")),
+        _count("decodes", given.get("decodes", "1")),
         load_hardware(given["decode"]) if given.get("decode", "same") != "same" else None,
-        Parallelism(**degrees) if degrees else None,
+        _layout(given, ""),
         given.get("link", "network"),
+        _layout(given, "prefill-"),
+        _count("sequences", given["sequences"]) if "sequences" in given else None,
     )
+
+
+def _layout(given: Mapping[str, str], pool: str) -> Parallelism | None:
+    """The layout of a pool's replica; None where no degree is given.
+
+    With attention data parallelism dp of the tp devices attend to sequences of their own, by default all, and the
+    experts are divided among all, as SGLang and InferenceX count them.
+    """
+    degrees = {name: _count(name, given[pool + name]) for name in DEGREES if pool + name in given}
+    attention = given.get(pool + ATTENTION, "false").lower()
+    if attention not in SWITCHES:
+        raise RooflineError(f"disaggregation: {pool}{ATTENTION} is true or false, got {quote(attention)}")
+    if SWITCHES[attention]:
+        ranks = degrees.get("tp", degrees.get("dp", 1))
+        data = degrees.get("dp", ranks)
+        if ranks % data or degrees.get("ep", ranks) != ranks:
+            raise RooflineError(
+                f"disaggregation: with {ATTENTION} tp counts the devices of a replica, which dp divides and ep equals"
+            )
+        degrees |= {"tp": ranks // data, "dp": data, "ep": ranks}
+    named: dict[str, Any] = {DEGREES[name]: count for name, count in degrees.items()}
+    return Parallelism(**named) if named else None
 
 
 def _count(key: str, text: str) -> int:
@@ -118,15 +162,14 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
     """The deployment of a scenario's model with prefill and decode apart; raises RooflineError."""
     settings = scenario.settings
     hardware = pools.decode or settings.decode_hardware or scenario.hardware
-    parallel = pools.parallel or replace(settings.parallel, nodes=None)
-    first = scenario.changed(settings=replace(settings, decode_hardware=None))
+    own = settings.parallel if pools.prefill_parallel is None else pools.prefill_parallel
+    parallel = pools.parallel or replace(own, nodes=None)
+    first = scenario.changed(settings=replace(settings, decode_hardware=None, parallel=own))
     second = first.changed(hardware=hardware, settings=replace(first.settings, parallel=parallel))
     policy = scheduler or scenario.profile.scheduler
-    # Only prompts run on the devices of prefill, and the front end is theirs.
-    ahead = replace(policy, order=PREFILL_FIRST, stream=1, gather=0)
-    after = replace(policy, latency=0.0, request=0.0, prompt_token=0.0, gather=0)
-    prefill = replica_of(first, only_prompts(load), ahead)
-    decode = replica_of(second, load, after)
+    if pools.sequences is not None:
+        second = second.changed(settings=replace(second.settings, sequences=pools.sequences))
+    prefill, decode = prefill_replica(first, load, policy), decode_replica(second, load, policy)
     ends = (first, second)
     tokens = geometric(1, load.longest, CONTEXTS)
     seconds = np.max(
@@ -136,13 +179,24 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
     return Tandem(
         apart,
         replace(prefill, copies=1),
-        replace(decode, copies=1, received=True),
+        replace(decode, copies=1),
         pools.prefills * prefill.copies,
         pools.decodes * decode.copies,
         pools.link,
         tokens,
         seconds,
     )
+
+
+def prefill_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replica:
+    """The replica of prefill: only prompts run on its devices, and the front end is theirs."""
+    return replica_of(scenario, only_prompts(load), replace(policy, order=PREFILL_FIRST, stream=1, gather=0))
+
+
+def decode_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replica:
+    """The replica of decode, which receives the prompts' KV cache."""
+    after = replace(policy, latency=0.0, request=0.0, prompt_token=0.0, gather=0)
+    return replace(replica_of(scenario, load, after), received=True)
 
 
 def only_prompts(load: Load) -> Load:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 from msgspec import Struct
@@ -110,8 +111,14 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
         one = scenario.changed(settings=replace(scenario.settings, parallel=replace(parallel, data=1)))
         return replace(replica_of(one, load, scheduler), copies=parallel.data)
     policy = scheduler or engine.scheduler
+    if scenario.model.task == "encode" or scenario.model.tower_kind == "encoder":
+        policy = replace(policy, whole=True)  # both directions of a prompt are seen at once
+    if scenario.model.task == "encode":
+        policy = replace(policy, request=policy.encoding or policy.request)
     settings = _with_policy(scenario.settings, policy, engine.scheduler)
     budget = budget_of(scenario, policy)
+    if policy.whole and budget:  # a step has room for the longest sequence (vLLM's scheduler)
+        budget = max(budget, math.ceil(load.longest), scenario.settings.longest_of(scenario.model) or 0)
     policy = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
     model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
     reserve = settings.reserved(engine.memory.on(hardware))
@@ -124,7 +131,8 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
 
     def room(length: float) -> int:
         """The tokens that fit on a rank in sequences of that length."""
-        return UNLIMITED if (found := capacity.tokens_of(length)) is None else found
+        found = None if scenario.model.task == "encode" else capacity.tokens_of(length)
+        return UNLIMITED if found is None else found
 
     kv_tokens = min(room(load.held) * parallel.data, UNLIMITED)
     longest, limit = load.longest, settings.longest
@@ -149,7 +157,10 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
             )
         policy = replace(policy, sequences=states)
     chunk = min(budget or longest, max(longest, budget or 0))
-    steps = StepTimes(scenario, context=longest, chunk=max(chunk, 64))
+    step = scenario.changed(batch=1).tower_step if scenario.images else None
+    density = 0.0 if step is None else step.batch / load.means[0]
+    steps = StepTimes(scenario, context=longest, chunk=max(chunk, 64), density=density)
     policy = replace(policy, latency=policy.latency + steps.waiting(min(load.means[0], chunk)))
-    logged = capacity.logged(int(model.max_context or longest), reserve.pass_tokens(model.max_context) or 0, reserve)
+    ahead = reserve.pass_tokens(model.max_context) or 0
+    logged = None if kv_tokens >= UNLIMITED else capacity.logged(int(model.max_context or longest), ahead, reserve)
     return Replica(steps, policy, int(kv_tokens), None if logged is None else logged * parallel.data)

@@ -18,7 +18,8 @@ class Served(NamedTuple):
 
     `arrival`, `first` and `last` are absolute times of arrival, first and last token; `output` the tokens generated.
     `duration` is the time of the run, `prefilling` that of steps with prompts, `running` and `waiting` mean requests,
-    `cached` the mean tokens in the KV cache. `steps` counts passes, `tokens` those computed of prompts.
+    `cached` the mean tokens in the KV cache. `steps` counts passes, `tokens` those computed of prompts. `tenant` is the
+    number of each finished request's tenant, None where a load has none.
     """
 
     arrival: Array
@@ -33,3 +34,4 @@ class Served(NamedTuple):
     preemptions: int
     steps: int
     prompt_tokens: int
+    tenant: NDArray[np.intp] | None = None

@@ -210,7 +210,7 @@ class Simulation:
             queue.popleft()
             self.waiting -= 1
             self._admitted(sequence)
-            if self.received and not sequence.generated:
+            if self._is_computed(sequence):
                 self._receive(sequence)
                 continue
             self.prefilling.append(sequence)
@@ -221,6 +221,10 @@ class Simulation:
     def _fits(self, sequence: Sequence, need: float) -> bool:  # noqa: ARG002
         """Whether the KV cache has room for the tokens of a request."""
         return self.context + self.promised + need <= self.room
+
+    def _is_computed(self, sequence: Sequence) -> bool:
+        """Whether the KV cache of the prompt exists, so that the request decodes at once."""
+        return self.received and not sequence.generated
 
     def _admitted(self, sequence: Sequence) -> None:
         """A request leaves the queue."""
@@ -381,7 +385,13 @@ class Simulation:
         sequence = self.order[-1]
         if self.running <= 1:
             self._let_pass(self.step, sequence)
-        self.order.pop()
+        self._evict(sequence)
+        self.preemptions += 1
+        self.blocked = True
+
+    def _evict(self, sequence: Sequence) -> None:
+        """A running sequence leaves the KV cache and waits first in the queue, its prompt with what it generated."""
+        self.order.remove(sequence)
         self.ends[sequence.ends].remove(sequence)
         if not self.ends[sequence.ends]:
             del self.ends[sequence.ends]
@@ -393,9 +403,7 @@ class Simulation:
         sequence.prompt += generated - (sequence.generated - 1)
         sequence.generated = generated
         sequence.prompt = min(sequence.prompt, self.room - sequence.base - 1)
-        sequence.left = sequence.prompt
-        self.preemptions += 1
-        self.blocked = True
+        sequence.left, sequence.ends = sequence.prompt, 0
         self.waiting += 1
         self.queues[sequence.rank].appendleft((self.step, sequence))
 

@@ -14,6 +14,10 @@ and k are those of one data-parallel rank, the one with the most; the kernels of
 ranks, take the mean over ranks. Where n ranks divide the experts, the one with the most rows decides: with t tokens to
 e experts each at random, it has 1 + z ((n - 1) / (e t))^(1/2) times the mean, z the expected largest of n deviates.
 
+Images of prompts are encoded in the step of the chunk that has their tokens: tower(q density) more seconds. A model
+that only encodes has chunks alone. The prompts of an encoder-decoder are those of its encoder, beside which its decoder
+computes one token.
+
 A pipeline of p stages under load has m batches in flight, p unless a number of micro-batches is set: while one is in a
 stage, the others are in other stages, so that no stage waits. A step is then a round in which each of the batches, with
 1 / m of the sequences and of the chunks, passes all stages: max(1, m / p) T, and not less than the host times of all m.
@@ -43,9 +47,9 @@ from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass
 from roofline.specs.engine import Engine
-from roofline.specs.releases import young_error
 from roofline.timing.evaluation import resolve
 from roofline.timing.intervals import Estimate
+from roofline.timing.intervals.releases import young_error
 from roofline.timing.passes import Timing
 
 Array = NDArray[np.float64]
@@ -53,7 +57,7 @@ Array = NDArray[np.float64]
 TOKENS, BATCHES, CHUNKS, CONTEXTS = 1.08, 1.3, 1.2, 1.6
 """Ratios of the grids."""
 
-MAX_TOKENS = 2**17
+MAX_TOKENS = 2**18
 """The most tokens of a step."""
 
 PROBES = Step(np.array([64.0, 1.0, 64.0]), np.array([1.0, 64.0, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
@@ -160,18 +164,29 @@ def _by_tokens(timing: Timing) -> NDArray[np.bool_]:
     return np.asarray(np.isclose(spent, spent[:, :1], rtol=1e-6).all(axis=1), bool)
 
 
+def _count(timing: Timing) -> float:
+    """The kernels of a pass."""
+    return float(sum(kernel.count for kernel in timing.kernels))
+
+
 class StepTimes:
     """The seconds of a step of a scenario's deployment, for any mix of decode and prefill.
 
     `context` and `chunk` are the longest context and chunk in tokens that the tables cover, `batch` the most sequences
-    of a data-parallel rank. Raises UnsupportedError for a model with an encoder.
+    of a data-parallel rank, `density` the tiles of images for each token of prompts. Raises UnsupportedError for a
+    model of no text.
     """
 
-    def __init__(self, scenario: Scenario, context: float = 32768, chunk: float = 32768, batch: float = 4096) -> None:
-        if scenario.model.tower_kind == "encoder" or scenario.model.task == "encode":
-            raise UnsupportedError(
-                f"serving is simulated for decoder-only models; {scenario.model.name} has an encoder"
-            )
+    def __init__(
+        self,
+        scenario: Scenario,
+        context: float = 32768,
+        chunk: float = 32768,
+        batch: float = 4096,
+        density: float = 0.0,
+    ) -> None:
+        if not scenario.model.vocabulary:
+            raise UnsupportedError(f"serving is simulated for models of text, which {scenario.model.name} is not")
         if scenario.settings.decode_hardware is not None:
             raise UnsupportedError(
                 "prefill and decode on devices of their own are taken by serve, by solve max-rate and max-concurrency,"
@@ -181,7 +196,9 @@ class StepTimes:
         settings = replace(scenario.settings, chunk=None, step_tokens=None, parallel=replace(asked, micro_batches=1))
         single = scenario.changed(batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
         self.scenario = scenario
-        self._covered = (context, chunk, batch)
+        self._covered, self.density = (context, chunk, batch, density), density
+        self.encodes, self.pair = scenario.model.task == "encode", scenario.model.tower_kind == "encoder"
+        self._source = float(scenario.prompt) if self.pair else 0.0
         self._answer = analyze(single)
         self.engine = self._answer.prefill.engine
         self.young = young_error(scenario.profile, scenario.model)
@@ -195,25 +212,40 @@ class StepTimes:
         self.accepted = self._answer.tokens_per_iteration
         batches, contexts = geometric(1, batch, BATCHES), geometric(16, context, CONTEXTS)
         chunks, before = geometric(1, chunk, CHUNKS), np.append(0.0, geometric(256, context, CONTEXTS))
-        decode, prefill = self._runs(batches, contexts, decode=True), self._runs(chunks, before, decode=False)
+        decode = () if self.encodes else self._runs(batches, contexts, decode=True)
+        prefill = self._runs(chunks, before, decode=False)
         self._tabulate(decode, prefill, (batches, contexts), (chunks, before))
+        self._encode(scenario, chunk)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StepTimes, (self.scenario, *self._covered)  # tables are faster to make than to store
 
     def _phase(self, decode: bool) -> Phase:
         answer: Analysis = self._answer
-        found = answer.decode if decode else answer.prefill
-        assert found is not None
-        return found
+        return answer.decode if decode and answer.decode is not None else answer.prefill
+
+    def _encode(self, scenario: Scenario, chunk: float) -> None:
+        """Tabulate the seconds in which the tower encodes the tiles of chunks."""
+        self.tiles, self.tower = np.array([0.0, 1.0]), np.zeros(2)
+        step = scenario.changed(batch=1).tower_step
+        if not self.density or step is None:
+            return
+        tiles = geometric(1, max(chunk * self.density, 2.0), BATCHES)
+        own = Step(tiles, np.full_like(tiles, step.queries), np.zeros_like(tiles))
+        run = self._answer.schedule.prefill(Step(1, 1, 0), own)[0]
+        seconds = resolve(self._phase(False).timed(run).deferred(run.step, "prefill", "none")).mid
+        self.tiles, self.tower = np.append(0.0, tiles), np.append(0.0, seconds)
 
     def _runs(self, rows: Array, columns: Array, decode: bool) -> tuple[Pass, ...]:
         """The passes of decode steps of `rows` sequences a rank, or of chunks of `rows` tokens."""
         row, column = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
         schedule, one = self._answer.schedule, np.ones(row.size)
-        if decode:
-            return schedule.decode(Step(row * self.data, one, column))
-        return schedule.prefill(Step(one * self.data, row, column), None)
+        if decode and not self.encodes:
+            return schedule.decode(Step(row * self.data, one, np.maximum(column - self._source, 0), self._source))
+        if self.pair:
+            own = Step(one * self.data, row, 0 * row)
+            return schedule.prefill(Step(one * self.data, one, 0 * row, row, row), own)
+        return schedule.prefill(Step(one * self.data, row, 0 * row if self.encodes else column), None)
 
     def _tabulate(
         self,
@@ -222,8 +254,9 @@ class StepTimes:
         sequences: tuple[Array, Array],
         pieces: tuple[Array, Array],
     ) -> None:
-        *before, main = decode
-        *ahead, prompt = prefill
+        prompt = [run for run in prefill if not run.label][-1]  # the draft's prefill and transfers come after it
+        ahead = [run for run in prefill if run is not prompt]
+        *before, main = decode or (prompt,)
         one, other = self._phase(True).timed(main), self._phase(False).timed(prompt)
         names, prompts = _names(one), _names(other)
         head = np.array([name[0] == HEAD for name in names])
@@ -233,18 +266,20 @@ class StepTimes:
         common = {name for name, is_shared in zip(names, shared, strict=True) if is_shared}
         own = np.array([name not in common and name[0] != HEAD for name in prompts])
         self._shared_times(one, main, shared, head)
-        self.kernels = float(sum(kernel.count for kernel in one.kernels))
-        self.drafts = float(sum(np.max(run.repeat) for run in before if run.host == "draft"))
-        self.decode = Table(
-            *sequences, self._own(one, main, ~shared & ~head, before, True).reshape(-1, sequences[1].size)
-        )
+        self.kernels = _count(one)
+        drafts = [(float(np.max(run.repeat)), self._phase(True).timed(run)) for run in before if run.host == "draft"]
+        self.drafts = sum(repeat for repeat, _ in drafts)
+        self.draft_kernels = sum(repeat * _count(timing) for repeat, timing in drafts)
+        shape = sequences[0].size, sequences[1].size
+        own_of = self._own(one, main, ~shared & ~head, before, True).reshape(shape) if decode else np.zeros(shape)
+        self.decode = Table(*sequences, own_of)
         self.prefill = Table(*pieces, self._own(other, prompt, own, ahead, False).reshape(-1, pieces[1].size))
 
     def _shared_times(self, timing: Timing, run: Pass, shared: Any, head: Any) -> None:
         """Tabulate the kernels of tokens: on one rank, of experts, and of the head."""
         tokens = geometric(1, MAX_TOKENS, TOKENS)
         parts = run.placement.network.overlap_batches
-        step = Step(tokens / parts, np.ones_like(tokens), np.full_like(tokens, 100.0))
+        step = Step(tokens / parts, np.ones_like(tokens), np.full_like(tokens, 0.0 if self.encodes else 100.0))
         detail = timing.detail(step)
         spent = timing.spent(detail) * float(np.max(run.repeat))
         hidden = timing.hidden(detail, step, "decode") * float(np.max(run.repeat))
@@ -276,7 +311,7 @@ class StepTimes:
         All are of the rank with the most tokens; `mean` are the tokens of a rank on average (None: the same).
         """
         chunk, prompts = np.asarray(chunk, float), np.maximum(prompts, 1e-9)
-        tokens = batch * self.decode_tokens + chunk / self.ring
+        tokens = batch * self.decode_tokens + (np.where(chunk > 0, prompts, 0.0) if self.pair else chunk / self.ring)
         ends = batch * self.decode_tokens + np.where(chunk > 0, self.engine.logits_of(prompts, chunk / self.ring), 0.0)
         seconds = np.interp(tokens, self.tokens, self.local) + np.interp(ends, self.tokens, self.head)
         seconds = seconds + np.interp(tokens if mean is None else mean, self.tokens, self.experts)
@@ -305,10 +340,12 @@ class StepTimes:
         some = chunk > 0
         share = np.where(some, chunk / np.maximum(batch * self.decode_tokens + chunk, 1e-9), 0.0)
         slower = (1 - share) * engine.kernel_slowdown("decode") + share * engine.kernel_slowdown("prefill")
-        kernels = kernels * slower + engine["gap"] * self.kernels
-        issued = engine["issue"] * self.kernels * ("decode" not in engine.graphs)
+        launched = self.kernels + np.where(np.asarray(batch) > 0, self.draft_kernels, 0.0)
+        kernels = kernels * slower + engine["gap"] * launched
+        issued = engine["issue"] * launched * ("decode" not in engine.graphs)
         eager = some & (batch * self.decode_tokens + chunk / self.ring > engine.scheduler.captured)
         busy = np.maximum(kernels, np.where(eager, self.dispatched, issued))
+        busy = busy + np.interp(chunk * self.density, self.tiles, self.tower)
         step, sequence = self.host
         drafting = np.where(np.asarray(batch) > 0, self.drafts * engine["draft_step"], 0.0)
         work = sequence * (batch + np.where(some, prompts, 0.0))
@@ -324,7 +361,7 @@ class StepTimes:
     def host(self) -> tuple[float, float]:
         """Host seconds of a step, and of a sequence in it."""
         engine, policy = self.engine, self.engine.scheduler
-        return policy.step or engine["step"], policy.sequence or engine["sequence"]
+        return policy.step or engine["step"], (policy.sequence or engine["sequence"]) * engine.handled
 
     @property
     def dispatched(self) -> float:
@@ -378,9 +415,10 @@ class SingleStep:
             Curve(times.tokens, values) for values in (times.local, times.head, times.experts)
         )
         self._decode, self._prefill = Grid(times.decode), Grid(times.prefill)
+        self._tower, self._density, self._pair = Curve(times.tiles, times.tower), times.density, times.pair
         self._per_sequence, self._ring = times.decode_tokens, times.ring
         self._slower = engine.kernel_slowdown("decode"), engine.kernel_slowdown("prefill")
-        self._gap = engine["gap"] * times.kernels
+        self._gap = engine["gap"] * times.kernels, engine["gap"] * (times.kernels + times.draft_kernels)
         self._issued, self._logits = times.dispatched, engine.logits_of
         self._captured = engine.scheduler.captured
         (self._step, self._sequence), self._overlap = times.host, engine.overlap
@@ -402,7 +440,7 @@ class SingleStep:
         self, batch: float, context: float, chunk: float, cached: float, prompts: float, mean: float | None
     ) -> float:
         decoded = batch * self._per_sequence
-        tokens = decoded + chunk / self._ring
+        tokens = decoded + (prompts if self._pair else chunk / self._ring)
         kernels = self._local(tokens) + self._head(decoded + self._logits(prompts, chunk / self._ring))
         kernels += self._experts(tokens if mean is None else mean)
         if batch > 0:
@@ -410,9 +448,11 @@ class SingleStep:
         if prompts > 0:
             kernels += prompts * self._prefill(chunk / prompts, cached)
         share, (decode, prefill) = chunk / max(decoded + chunk, 1e-9), self._slower
-        busy = kernels * ((1 - share) * decode + share * prefill) + self._gap
+        busy = kernels * ((1 - share) * decode + share * prefill) + self._gap[batch > 0]
         if tokens > self._captured:
             busy = max(busy, self._issued)
+        if self._density:
+            busy += self._tower(chunk * self._density)
         host = self._sequence * (batch + prompts)
         wait = max(host - busy, 0.0) if self._overlap else host
         return busy + wait + self._step + (self._drafting if batch > 0 else 0.0)

@@ -261,7 +261,7 @@ def _lengths(load: Load) -> Array:
     """Quantiles of the prompt's length."""
     shares = (np.arange(LENGTHS) + 0.5) / LENGTHS
     if load.trace is not None:
-        return np.asarray(np.quantile(np.array(load.trace.prompt, float), shares), float)
+        return load.beside + np.asarray(np.quantile(np.array(load.trace.prompt, float), shares), float)
     if not load.prompts.varies:
-        return np.array([load.prompts.mean])
-    return np.asarray(np.maximum(load.prompts.inverse(shares), 1.0))
+        return np.array([load.means[0]])
+    return load.beside + np.asarray(np.maximum(load.prompts.inverse(shares), 1.0))

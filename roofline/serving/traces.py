@@ -64,12 +64,12 @@ MAX_REQUESTS = 10**6
 def read_trace(path: Path) -> Trace:
     """The requests of a trace file; raises RooflineError with file and line for the first that is none."""
     where, text = str(path), read_text(path, MAX_BYTES)
-    rows = list(islice(_json_rows(text, where) if _is_json(text) else _csv_rows(text, where), MAX_REQUESTS + 1))
+    rows = list(islice(rows_in(text, where), MAX_REQUESTS + 1))
     if not rows:
         raise RooflineError(f"the trace {quote(where)} has no requests")
     if len(rows) > MAX_REQUESTS:
         raise RooflineError(f"the trace {quote(where)} has more than {MAX_REQUESTS} requests")
-    times, prompts, outputs = (_column(rows[0][1], names) for names in (TIMES, PROMPTS, OUTPUTS))
+    times, prompts, outputs = (column(rows[0][1], names) for names in (TIMES, PROMPTS, OUTPUTS))
     if prompts is None or outputs is None:
         missing = "prompt" if prompts is None else "output"
         known = PROMPTS if prompts is None else OUTPUTS
@@ -80,7 +80,7 @@ def read_trace(path: Path) -> Trace:
     seen: set[Any] = set()
     found = [
         (
-            0.0 if times is None else _time(row.get(times), where, line) * scale,
+            0.0 if times is None else time_of(row.get(times), where, line) * scale,
             _length(row.get(prompts), prompts, where, line),
             _length(row.get(outputs), outputs, where, line),
             _cached(row.get("hash_ids"), seen),
@@ -93,8 +93,9 @@ def read_trace(path: Path) -> Trace:
     return Trace(tuple(time - start for time in arrival), prompt, output, cached)
 
 
-def _is_json(text: str) -> bool:
-    return text.lstrip()[:1] in ("{", "[")
+def rows_in(text: str, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of CSV, JSONL or a JSON list by lower-case names, with their lines; raises RooflineError."""
+    return _json_rows(text, where) if text.lstrip()[:1] in ("{", "[") else _csv_rows(text, where)
 
 
 def _json_rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -131,7 +132,8 @@ def _csv_rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         raise RooflineError(f"the trace {quote(where)} is no CSV file ({error})") from None
 
 
-def _column(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+def column(row: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """The first of some names that a row has."""
     return next((name for name in names if name in row), None)
 
 
@@ -145,7 +147,7 @@ def _length(value: object, name: str, where: str, line: int) -> int:
     return int(number)
 
 
-def _time(value: object, where: str, line: int) -> float:
+def time_of(value: object, where: str, line: int) -> float:
     """Seconds: a number, or a date and time."""
     try:
         number = float(value)  # type: ignore[arg-type]

@@ -112,6 +112,18 @@ def tower_precision(tower: Model, precision: Precision) -> Precision:
     return replace(precision, weights=find_weight_scheme(scheme_formats(tower.quantization)[0] or tower.quantization))
 
 
+def draft_precision(precision: Precision) -> Precision:
+    """The formats of a draft layer that reads a model's hidden states: 16 bits where the weights have fewer than 8.
+
+    NVFP4, MXFP4, AWQ and GPTQ checkpoints leave MTP modules alone (nvidia/DeepSeek-R1-0528-FP4, hf_quant_config.json:
+    model.layers.61*), and draft layers trained apart are released in 16 bits.
+    """
+    linear = precision.weights.linear
+    if linear is None or linear.bytes >= 1:
+        return precision
+    return replace(precision, weights=find_weight_scheme(precision.base.name), activations=precision.base)
+
+
 def runs_as_stored(model: Model, engine: Engine) -> bool:
     """Whether an engine keeps the formats of a checkpoint's tensors.
 

@@ -9,11 +9,11 @@ for N kernels. `kernels` is the sum of their times, which include the engine's `
 `collective`, `dequantization`, `integer_blocks` and `kv_conversion`, multiplied by `prefill` or `decode`. The host
 launches kernels ahead of the device, so the slower of the two counts; a CUDA graph removes the launches (`issue`).
 `step` and `sequence` are scheduling, sampling and detokenisation between two passes; drafts of speculative decoding
-follow each other within one step, each after `draft_step`. With overlap scheduling (vLLM's
-asynchronous scheduling) the host prepares the sequences of the next pass while the device computes this one, and only
-`step` stays between two passes. When shared experts run concurrently with routed experts (`shared_stream`), `kernels`
-has the longer branch, and at least the bound of both together. A profile holds for a range of versions
-(`roofline.specs.engine_versions`) and one benchmark harness, which its file states.
+follow each other within one step, each after `draft_step`, and `sequence` counts for each accepted token. With overlap
+scheduling (vLLM's asynchronous scheduling) the host prepares the sequences of the next pass while the device computes
+this one, and only `step` stays between two passes. When shared experts run concurrently with routed experts
+(`shared_stream`), `kernels` has the longer branch, and at least the bound of both together. A profile holds for a range
+of versions (`roofline.specs.engine_versions`) and one benchmark harness, which its file states.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ PARAMETERS = (
         1.0,
         "fraction of the error of inherited kernels that remains after a fit to whole passes",
     ),
+    Parameter("decode_error", Unit.RATIO, 0.0, 1.0, 1.0, "the same for decode, relative to that of prefill"),
     Parameter("dequantization", Unit.RATIO, 0.005, 1.0, 0.5, "fraction of the vector peak that dequantization reaches"),
     Parameter(
         "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "SM cycles for 1024 multiplications of block-scaled integers"
@@ -141,15 +142,17 @@ class Engine(Checked, frozen=True, dict=True):
     first, () if it has one for all.
 
     `fusions`: names of FUSIONS. `graphs`: phases that replay CUDA graphs. `overlap`: the host schedules the next pass
-    while the device computes this one. `shared_stream`: passes of up to this many tokens, if replayed, run shared
-    experts on a second stream. `all_reduce`: the engine's own all-reduce kernel by the first word of a link's kind;
-    the faster of it and NCCL is used, over PCIe the one that the engine takes (`roofline.timing.pcie_collectives`).
-    `gated_delta_rule`: its prefill kernel
+    while the device computes this one; not with `serial_drafts` where drafts are verified. `handled`: tokens of a
+    sequence that it handles after a pass, of drafts those accepted. `shared_stream`: passes of up to this many tokens,
+    if replayed, run shared experts on a second stream. `all_reduce`: the engine's own all-reduce kernel by the first
+    word of a link's kind; the faster of it and NCCL is used, over PCIe the one that the engine takes
+    (`roofline.timing.pcie_collectives`). `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
     layers with integer weights quantize their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose
     calibration does not apply, because it measured other kernels (PyTorch's on CPUs), `own_kernels_of`: the engine that
-    has them, where that is another one. `prompt_logits`: it computes the logits of all prompt tokens, not of the last
-    alone. `split_layers`: several devices each hold some of the layers by default, not a part of every layer.
+    has them, where that is another one. `at_roofs`: nobody measured its kernels, and each is expected at its bound.
+    `prompt_logits`: it computes the logits of all prompt tokens, not of the last alone. `split_layers`: several devices
+    each hold some of the layers by default, not a part of every layer.
     `memory`: what it reserves of a device's memory (`roofline.specs.reserve`).
     `scheduler`: how it fills its steps under load (`roofline.specs.scheduler`). `checkpoints`: quantization schemes of
     released checkpoints that it runs, and the scheme it runs each in; others are dequantized to 16 bits (None: all run
@@ -179,11 +182,14 @@ class Engine(Checked, frozen=True, dict=True):
     vector_experts: bool = False
     expert_kernels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     overlap: bool = False
+    serial_drafts: bool = False
+    handled: Annotated[float, Meta(ge=1, le=1e3)] = 1.0
     shared_stream: Annotated[int, Meta(ge=0, le=10**9)] = 0
     all_reduce: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     gated_delta_rule: str = CHUNKED
     own_kernels: tuple[str, ...] = ()
     own_kernels_of: str = ""
+    at_roofs: bool = False
     prompt_logits: bool = False
     split_layers: bool = False
     weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -281,6 +287,10 @@ class Engine(Checked, frozen=True, dict=True):
         """The phases that replay CUDA (or HIP) graphs on such hardware; other kinds have none."""
         return self.graphs if hardware.kind == "gpu" and hardware.vendor != "Apple" else ()
 
+    def with_drafts(self, accepted: float) -> Engine:
+        """The profile with so many tokens of a sequence an iteration, ahead of which some schedulers do not run."""
+        return replace(self, overlap=self.overlap and not self.serial_drafts, handled=max(accepted, 1.0))
+
     def without_graphs(self) -> Engine:
         """The profile with CUDA graphs switched off: the host launches every kernel of a pass, and none are kept.
 
@@ -314,7 +324,7 @@ class Engine(Checked, frozen=True, dict=True):
 
     def host_wait(self, busy: Any, sequences: Any) -> Any:
         """Seconds that a pass waits for host work on its sequences while the device is `busy` for that many seconds."""
-        work = self["sequence"] * sequences
+        work = self["sequence"] * self.handled * sequences
         return np.maximum(work - busy, 0.0) if self.overlap else work
 
     def logits_of(self, prompts: Any, tokens: Any) -> Any:
@@ -337,13 +347,19 @@ DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.defa
 GGUF_ENGINE = "llama.cpp"
 """The engine of GGUF files."""
 
+COMPILED = frozenset({"cerebras", "fpga", "graphcore", "groq", "sambanova"})
+"""Families of hardware that run what their vendor's or a paper's compiler makes of a model, and no engine of others."""
+
 
 def default_engine(hardware: Hardware, model: Model | None = None) -> str:
     """The default engine: llama.cpp on CPUs, Apple silicon and AMD's APUs, and of a model in GGUF, its files' format.
 
-    Otherwise vLLM, which also stands in for a vendor's fork. On Strix Halo vLLM is not what people run: 7.5 tokens/s of
-    gpt-oss-120b where llama.cpp has 52 (vllm-project/vllm, issue 34578).
+    Chips with a compiler of their own run its schedule. Otherwise vLLM, which also stands in for a vendor's fork. On
+    Strix Halo vLLM is not what people run: 7.5 tokens/s of gpt-oss-120b where llama.cpp has 52 (vllm-project/vllm,
+    issue 34578).
     """
+    if hardware.family in COMPILED:
+        return "compiled"
     apu = hardware.kind == "soc" and hardware.vendor == "AMD"
     if hardware.kind == "cpu" or hardware.family == "apple" or apu or (model is not None and model.in_gguf):
         return GGUF_ENGINE
@@ -402,22 +418,22 @@ def load_engine(name: str | os.PathLike[str] | Engine) -> Engine:
     family, version = split_name(written(name, "engine"))
     own = own_files(ENGINES)
     if family.endswith((".yaml", ".yml")) or "/" in family:
-        path = Path(family)
+        file = File(path := Path(family), modified(path))
     elif family in own:
-        path = own[family].path
+        file = own[family]
     elif family in bundled_profiles():
-        path = bundled_profiles()[family]
+        file = File(bundled_profiles()[family], 0)
     elif family not in (aliases := _aliases(tuple(own.values()))):
         raise UnknownNameError("engine", family, (*list_engines(), *aliases))
     elif version:
         raise RooflineError(f"{family} is {aliases[family]}: name another version of {split_name(aliases[family])[0]}")
     else:
         return load_engine(aliases[family])
-    return _load(path, modified(path), version)
+    return _load(file, version)
 
 
 @lru_cache(maxsize=64)
-def _load(path: Path, _modified: int, version: str) -> Engine:
+def _load(file: File, version: str) -> Engine:
     from roofline.specs.engine_files import parse_engine
 
-    return parse_engine(read_mapping(path), str(path), version)
+    return parse_engine(read_mapping(file.path), str(file.path), version)

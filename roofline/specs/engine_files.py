@@ -100,8 +100,16 @@ PLAIN = Engine("plain")
 
 _ALWAYS = ("fusions", "graphs")
 _FLOWING = (
-    *(*_ALWAYS, "overlap", "shared_stream", "all_reduce", "gated_delta_rule", "own_kernels", "own_kernels_of"),
-    *("split_layers", "prompt_logits", "int8_activations", "checkpoints", "fp8_inputs"),
+    *(*_ALWAYS, "overlap", "serial_drafts", "shared_stream", "all_reduce", "gated_delta_rule"),
+    *(
+        "own_kernels",
+        "own_kernels_of",
+        "split_layers",
+        "prompt_logits",
+        "int8_activations",
+        "checkpoints",
+        "fp8_inputs",
+    ),
     *("vector_experts", "expert_kernels"),
     *("kernels_of", "also", "weight_only"),
 )

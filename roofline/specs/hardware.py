@@ -326,7 +326,14 @@ def load_devices(name: str | os.PathLike[str] | Hardware) -> tuple[Hardware, int
     if path is not None:
         return _load(path, modified(path)), 1
     from roofline.specs.hardware_names import read_hardware
+    from roofline.specs.states import LIMITED, SLICED, limited, sliced
 
+    if (slice_of := SLICED.fullmatch(str(name).strip())) is not None:
+        whole, devices = load_devices(slice_of["hardware"])
+        return sliced(whole, f"{slice_of['slices']}g.{slice_of['memory']}gb"), devices
+    if (limit := LIMITED.fullmatch(str(name).strip())) is not None:
+        free, devices = load_devices(limit["hardware"])
+        return limited(free, float(limit["watts"])), devices
     named = read_hardware(name)
     found = _load(named.path, modified(named.path))
     if (size := named.changes.get("memory")) is not None:
@@ -337,6 +344,12 @@ def load_devices(name: str | os.PathLike[str] | Hardware) -> tuple[Hardware, int
         title = f"{found.title}, macOS {macos}"
         found = replace(found, name=f"{found.name}-macos{macos}", title=title, memory_visible=visible)
     return found, named.devices
+
+
+def load_mixed(name: str | os.PathLike[str] | Hardware) -> list[tuple[Hardware, int]]:
+    """The hardware of a name, or of two joined by a plus (rtx-4090+rtx-3090). Raises like `load_devices`."""
+    several = str(name).split("+") if isinstance(name, str) else []
+    return [load_devices(part.strip()) for part in several] if len(several) == 2 else [load_devices(name)]
 
 
 APPLE_SHARES = (

@@ -38,6 +38,11 @@ _COUNTED = (
 )
 """8xH100, 8 x H100, 2x4090, and H100 x8, H100:8, 4090x2."""
 
+_NUMBERS = {"two": 2, "three": 3, "four": 4, "six": 6, "eight": 8, "sixteen": 16}
+
+_SAID = re.compile(rf"(?P<count>\d{{1,2}}|{'|'.join(_NUMBERS)})\s+(?P<device>\S.*?)(?<=[\dx])s?", re.IGNORECASE)
+"""Two 4090s, 8 H100: a number before the device, and its plural."""
+
 _TITLE = re.compile(r"^title: (.*)", re.MULTILINE)
 _VENDOR = re.compile(r"^vendor: (.*)", re.MULTILINE)
 _MEMORY_KIND = re.compile(r"^memory:\n(?:  .*\n)*?  kind: (\S+)", re.MULTILINE)
@@ -135,6 +140,9 @@ def _counted(text: str) -> Iterator[tuple[str, int]]:
         match = pattern.fullmatch(text.strip())
         if match and int(match["count"]):
             yield match["device"].strip(), int(match["count"])
+    if said := _SAID.fullmatch(text.strip()):
+        number = said["count"].lower()
+        yield said["device"], _NUMBERS.get(number) or int(number)
 
 
 def _is_named(entry: _Entry, given: tuple[str, ...]) -> bool:

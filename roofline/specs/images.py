@@ -62,6 +62,25 @@ def encoded_image(model: Model, size: ImageSize | None) -> EncodedImage:
     return EncodedImage(1, (width // rule.patch) * (height // rule.patch))
 
 
+def largest_image(model: Model) -> EncodedImage:
+    """What the vision encoder sees of the largest image that the image processor keeps; the spec's where none is."""
+    rule = model.image
+    if rule is None:
+        return EncodedImage(1, model.tower_tokens or 0)
+    if rule.tile is not None:
+        tiles = rule.tiles or 1
+        return EncodedImage(tiles + 1 if tiles > 1 else 1, (rule.tile // rule.patch) ** 2)
+    pixels = rule.max_pixels if rule.max_side is None else rule.max_side**2
+    return EncodedImage(1, model.tower_tokens or 0 if pixels is None else pixels // rule.patch**2)
+
+
+def default_size(model: Model) -> ImageSize:
+    """The square image that a model's vision encoder sees without a size."""
+    patch = model.image.patch if model.image else math.isqrt((model.tower.patch or 3) // 3) if model.tower else 1
+    side = math.isqrt(model.tower_tokens or 0) * patch
+    return ImageSize(side, side)
+
+
 def _resized(size: ImageSize, rule: ImageRule) -> ImageSize:
     """The size to the nearest multiples of a token's side, with the area between the rule's bounds.
 

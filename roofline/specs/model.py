@@ -6,6 +6,7 @@ residual stream. `roofline.specs.sublayers` has the records of mixers and feed-f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Literal
@@ -29,6 +30,9 @@ from roofline.specs.sublayers import (
     UNet,
 )
 from roofline.specs.weight_files.stored import Stored
+
+FRAMES = 100
+"""Frames of audio features a second (Whisper's hop of 160 samples at 16 kHz)."""
 
 
 class Norm(Struct, frozen=True, forbid_unknown_fields=True):
@@ -254,6 +258,21 @@ class Model(Checked, frozen=True, dict=True):
     def image_tokens(self) -> int:
         """Prompt tokens per image of the spec's size."""
         return self.merged(self.tower_tokens or 0)
+
+    @property
+    def audio_seconds(self) -> float | None:
+        """Seconds of audio in one window of the encoder; None for a model that hears none.
+
+        Its convolutions see 100 frames a second (Whisper's features).
+        """
+        if self.tower is None or not self.tower.convolutions or self.tower_tokens is None:
+            return None
+        return self.tower_tokens * math.prod(part.stride for part in self.tower.convolutions) / FRAMES
+
+    @property
+    def encoded(self) -> str:
+        """What an encoder beside the decoder sees at once."""
+        return "image" if self.audio_seconds is None else "audio window"
 
     def merged(self, positions: int) -> int:
         """Prompt tokens of so many patches in the vision encoder, which its projector merges."""

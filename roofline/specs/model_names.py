@@ -24,7 +24,7 @@ from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
 from roofline.specs.precision import scheme_formats
 
-TUNED = frozenset({"base", "chat", "hf", "instruct", "it", "pt"})
+TUNED = frozenset({"base", "chat", "hf", "instruct", "it", "pt", "reasoning"})
 """What a checkpoint was trained for, or how it is stored; the architecture is the same."""
 
 MISSPELT = 0.9
@@ -265,7 +265,7 @@ def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...])
         if len(entry.known[0]) > 1 and any(_contains(entry.stripped(own), entry.known[0]) for own in spellings)
     ]
     ranked = sorted(((_likeness(spellings, entry), entry) for entry in entries), key=lambda pair: -pair[0])
-    family = [entry.name for _, entry in ranked if any(own[:1] == entry.spelled[0][:1] for own in spellings)]
+    family = [entry.name for _, entry in ranked if any(own[:2] == entry.spelled[0][:2] for own in spellings)]
     near = [ranked[0][1].name] if ranked[0][0] >= MISSPELT else family[:NEAREST]
     candidates = begun or [max(inside, key=len)] if begun or inside else near
     hint = "" if candidates else "; 'roofline specs list models' lists all, and any other is read from its config.json"

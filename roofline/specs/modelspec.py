@@ -71,7 +71,8 @@ def _from_hub(name: str, unknown: UnknownNameError) -> Model:
         raise unknown
     if not is_on():
         said = str(unknown).partition("; 'roofline specs list models'")[0]
-        raise RooflineError(f"{said}; --hub reads it from the Hugging Face hub, or give its config.json") from None
+        end = " " if said.endswith("?") else "; "
+        raise RooflineError(f"{said}{end}--hub reads it from the Hugging Face hub, or give its config.json") from None
     path = folder_of(wanted)
     return _load(path, _modified(path / CONFIG))
 

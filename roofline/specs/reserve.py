@@ -89,8 +89,9 @@ class Reserve(Checked, frozen=True):
     pass beside it, in multiples of so many (0: the window alone). `vision_apart`: a vision encoder is a file of its
     own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`: all
     layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a recurrent
-    state takes a page. `states`: the engine starts only where each of its `sequences` has a state. `logs`: the size of
-    the KV cache that the engine prints, the tokens of `blocks` in all layers or of `sequences` of the maximum length.
+    state takes a page. `states`: the engine starts only where each of its `sequences` has a state, `longest` where a
+    sequence of the maximum length has room. `logs`: the size of the KV cache that the engine prints, the tokens of
+    `blocks` in all layers or of `sequences` of the maximum length.
     """
 
     utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -115,6 +116,7 @@ class Reserve(Checked, frozen=True):
     keeps_all: bool = False
     pages: bool = False
     states: bool = False
+    longest: bool = False
     logs: Literal["blocks", "sequences"] = "blocks"
 
     def on(self, hardware: Hardware) -> Reserve:
@@ -277,7 +279,7 @@ def render_reserve(reserve: Reserve) -> list[str]:
     lines += [f"  padding: {list(reserve.padding)}"] if reserve.padding != (1, 1) else []
     lines += [
         f"  {name}: true"
-        for name in ("profiles", "widened", "vision_apart", "keeps_all", "pages", "states")
+        for name in ("profiles", "widened", "vision_apart", "keeps_all", "pages", "states", "longest")
         if getattr(reserve, name)
     ]
     lines += [f"  logs: {reserve.logs}"] if reserve.logs != "blocks" else []

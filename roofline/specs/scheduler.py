@@ -39,7 +39,8 @@ class Scheduler(Checked, frozen=True):
     one message to the client to the next, the first included. `captured`: tokens of a step with prompts up to which
     CUDA graphs of the pieces between attention are replayed.
     `latency`: seconds from client to scheduler and back (HTTP, queues). `request`, `prompt_token`: seconds of the front
-    end a request and a token of its prompt (tokenizer), one request after the other. `dispatch`: host seconds of each
+    end a request and a token of its prompt (tokenizer), one request after the other; `encoding`: in place of `request`
+    where nothing is generated, so that no tokens are streamed (0: the same). `dispatch`: host seconds of each
     kernel of a step with prompts, which no CUDA graph replays: a step takes at least that long. `step`, `sequence`:
     host seconds of a step and of a sequence in it, of a server that streams to its clients (0: the profile's own).
     `spread_tpot`, `spread_ttft`: the distances of p10 and p90 from p50 of a latency under load, over those of the step
@@ -59,6 +60,7 @@ class Scheduler(Checked, frozen=True):
     latency: Time = 0.0
     request: Time = 0.0
     prompt_token: Time = 0.0
+    encoding: Time = 0.0
     dispatch: Time = 0.0
     step: Time = 0.0
     sequence: Time = 0.0
@@ -68,7 +70,7 @@ class Scheduler(Checked, frozen=True):
 
 PLAIN_SCHEDULER = Scheduler()
 
-_TIMES = ("latency", "request", "prompt_token", "dispatch", "step", "sequence")
+_TIMES = ("latency", "request", "prompt_token", "encoding", "dispatch", "step", "sequence")
 _SPREADS = ("spread_tpot", "spread_ttft")
 
 

@@ -97,7 +97,7 @@ class LatentAttention(Struct, frozen=True, forbid_unknown_fields=True):
     heads: Count
     kv_rank: Count
     nope_dim: Count
-    rope_dim: Count
+    rope_dim: Natural
     value_dim: Count
     q_rank: Count | None = None
     indexer: Indexer | None = None
@@ -189,14 +189,16 @@ class DeltaNet(Struct, frozen=True, forbid_unknown_fields=True):
 class KimiDelta(Struct, frozen=True, forbid_unknown_fields=True):
     """Kimi Delta Attention: the delta rule with a decay for each channel of a key (Kimi Linear, 2025, section 3).
 
-    `heads` heads with a head_dim x head_dim state matrix each. The decay is projected through a rank of `head_dim`, the
-    output gate through one of `gate_rank` (None: by one full matrix, Kimi K3).
+    `heads` heads with a head_dim x head_dim state matrix each. The decay is projected through a rank of `head_dim`, or
+    by one full matrix (`full_decay`, Ling 3.0); the output gate through a rank of `gate_rank` (None: by one full
+    matrix, Kimi K3).
     """
 
     heads: Count
     head_dim: Count
     conv: Count = 4
     gate_rank: Count | None = None
+    full_decay: bool = False
 
 
 class Retention(Struct, frozen=True, forbid_unknown_fields=True):

@@ -128,6 +128,8 @@ def apply_techniques(scenario: Scenario, requests: str | Iterable[str]) -> Scena
         if slot in slots:
             raise RooflineError(f"{name} conflicts with {slots[slot]}: both set the {slot}")
         if requested.technique.change is None:
+            if command := requested.technique.command:
+                raise UnsupportedError(f"{name} is no change of a scenario: {visible(command)} simulates it")
             raise UnsupportedError(f"{name} cannot be simulated: {visible(requested.technique.caveat[:400])}")
         chosen[name] = requested
         slots[slot] = name

@@ -67,7 +67,8 @@ class Technique(Struct, frozen=True):
     `covers` lists the systems and methods of the literature that the entry represents. Two techniques with the same
     `slot` exclude each other. `function` names the function that applies the technique, as module.function of this
     room; its arguments are the scenario, the technique's name, the `constants` and the values of the `parameters`. It
-    is "" for techniques that roofline does not simulate; `caveat` gives the reason, or what a simulation omits.
+    is "" for techniques that no scenario has: `command` is the one that simulates them under a load, or `caveat` gives
+    the reason. Otherwise `caveat` is what a simulation omits.
     `requires` names what the model must have, of `roofline.techniques.changes.REQUIREMENTS`. `same_as` names the entry
     that has the same simulation, with other defaults.
     """
@@ -86,6 +87,7 @@ class Technique(Struct, frozen=True):
     parameters: tuple[Parameter, ...] = ()
     published: tuple[Published, ...] = ()
     caveat: str = ""
+    command: str = ""
     same_as: str = ""
 
     @property

@@ -79,6 +79,13 @@ def prediction_module(target: Model) -> Model:
     return _fused_input_model(target, "mtp", _attention_layer(target, "multi-token-prediction"))
 
 
+@lru_cache(maxsize=128)
+def block_layers(target: Model, layers: int, experts: bool) -> Model:
+    """The layers of a draft of blocks (DFlash, DSpark) behind the GEMM that fuses hidden states (2h x h)."""
+    layer = _attention_layer(target, "a draft of blocks")
+    return _fused_input_model(target, "block", layer if experts else _dense(layer), layers=layers)
+
+
 def _residual_layer(target: Model, matrices: float) -> Layer:
     """A residual layer of `matrices` hidden x hidden matrices: an MLP with as many weights."""
     return Layer(_PLAIN, None, Mlp(int(target.hidden * matrices) // 2, gated=False, activation="silu"))
@@ -113,13 +120,13 @@ def _attention_layer(target: Model, technique: str) -> Layer:
     return layer
 
 
-def _fused_input_model(target: Model, suffix: str, layer: Layer, matrices: float = 2) -> Model:
-    """A model of the fusing GEMM, of `matrices` hidden x hidden matrices, and one decoder layer."""
+def _fused_input_model(target: Model, suffix: str, layer: Layer, matrices: float = 2, layers: int = 1) -> Model:
+    """A model of the fusing GEMM, of `matrices` hidden x hidden matrices, and decoder layers."""
     return replace(
         target,
         name=f"{target.name}-{suffix}",
-        groups=(LayerGroup("fusing", 1, _residual_layer(target, matrices)), LayerGroup("decoder", 1, layer)),
-        pattern=("fusing", "decoder"),
+        groups=(LayerGroup("fusing", 1, _residual_layer(target, matrices)), LayerGroup("decoder", layers, layer)),
+        pattern=("fusing", *("decoder",) * layers),
         embedding_width=None,
         tower=None,
         tower_kind=None,

@@ -35,14 +35,14 @@ def offload(scenario: Scenario, name: str, *, weights: float, kv: float = 0.0, b
 
 
 def _with_host(name: str, scenario: Scenario, hardware: str, **fractions: Any) -> Scenario:
-    """The scenario with a CPU beside a single device."""
+    """The scenario with a CPU, or another device, beside a single one."""
     if scenario.settings.parallel != SINGLE or scenario.settings.host is not None:
-        raise UnsupportedError(f"{name} is simulated for one device with one CPU beside it")
+        raise UnsupportedError(f"{name} is simulated for one device with one other beside it")
     return with_settings(scenario, host=Host(load_hardware(hardware), **fractions))
 
 
 def layers_on_cpu(scenario: Scenario, name: str, *, hardware: str, share: float) -> Scenario:
-    """A fraction of the layers on the CPU, with their weights and KV cache."""
+    """A fraction of the layers on the CPU or a second device, with their weights and KV cache."""
     return _with_host(name, scenario, hardware, work=share, memory=share)
 
 

@@ -16,9 +16,16 @@ from roofline.scenario.scenario import Scenario
 from roofline.scenario.speculation import Speculation, accepted_tokens
 from roofline.specs.model import Model
 from roofline.specs.sublayers import Attention, LatentAttention
-from roofline.techniques.acceptance import published_acceptance
+from roofline.techniques.acceptance import is_published, published_acceptance
 from roofline.techniques.changes import with_settings
-from roofline.techniques.drafts import draft_model, eagle_3_layer, eagle_layer, medusa_heads, prediction_module
+from roofline.techniques.drafts import (
+    block_layers,
+    draft_model,
+    eagle_3_layer,
+    eagle_layer,
+    medusa_heads,
+    prediction_module,
+)
 
 Yields = Mapping[str, float | None]
 
@@ -48,13 +55,13 @@ def _accepted(name: str, length: int, yields: Yields) -> float:
 
 
 def _accepted_as_published(
-    scenario: Scenario, name: str, task: str, length: int, yields: Yields, tree: bool = False
+    scenario: Scenario, name: str, task: str, length: int, yields: Yields, tree: int = 0, topk: int = 1
 ) -> tuple[float, str]:
     """Tokens per iteration as given, else as published for the model and the task, and where those were measured."""
-    row = published_acceptance(name, scenario.model.name, task, tree)
+    row = published_acceptance(name, scenario.model.name, task, bool(tree))
     if row is None or any(value is not None for value in yields.values()):
         return _accepted(name, length, yields), ""
-    return row.of_length(length), f"{row.where} ({row.source})"
+    return row.of(length, tree, topk), f"{row.where} ({row.source})"
 
 
 def with_draft_model(
@@ -151,7 +158,7 @@ def draft_with_eagle(
     The draft continues `topk` tokens of a level of the tree.
     """
     network, shared_ends = EAGLE_DRAFTS[draft]
-    accepted, measured = _accepted_as_published(scenario, name, task, length, yields, tree=bool(tree))
+    accepted, measured = _accepted_as_published(scenario, name, task, length, yields, tree, topk)
     speculation = Speculation(
         length,
         accepted,
@@ -164,9 +171,33 @@ def draft_with_eagle(
     return _speculate(scenario, name, speculation, tree=bool(tree))
 
 
-def draft_with_mtp(scenario: Scenario, name: str, *, length: int, **yields: float | None) -> Scenario:
+def draft_with_mtp(scenario: Scenario, name: str, *, length: int, task: str, **yields: float | None) -> Scenario:
     """MTP modules of the checkpoint draft the next tokens."""
     if not scenario.model.mtp:
         raise UnsupportedError(f"{name} needs MTP modules in the checkpoint, and {scenario.model.name} has none")
-    draft, accepted = prediction_module(scenario.model), _accepted(name, length, yields)
-    return _speculate(scenario, name, Speculation(length, accepted, length, draft, shared_ends=(EMBEDDING, HEAD)))
+    accepted, measured = _accepted_as_published(scenario, name, task, length, yields)
+    draft, shared = prediction_module(scenario.model), (EMBEDDING, HEAD)
+    return _speculate(
+        scenario, name, Speculation(length, accepted, length, draft, shared_ends=shared, measured=measured)
+    )
+
+
+def draft_block(
+    scenario: Scenario, name: str, *, layers: int, experts: bool, length: int, task: str, **yields: float | None
+) -> Scenario:
+    """Layers on the model's hidden states draft a block of `length` tokens in one pass, with `experts` or dense."""
+    if is_published(name, scenario.model.name):
+        accepted, measured = _accepted_as_published(scenario, name, task, length, yields)
+    else:  # there are drafts for few models
+        accepted, measured = _accepted(name, length, yields), ""
+    speculation = Speculation(
+        length,
+        accepted,
+        length,
+        block_layers(scenario.model, layers, experts),
+        draft_width=length,
+        draft_passes=1,
+        shared_ends=(EMBEDDING, HEAD),
+        measured=measured,
+    )
+    return _speculate(scenario, name, speculation)

@@ -33,6 +33,8 @@ from roofline.timing.kernels.formats import FORMATS, MXFP4_TRITON, MXFP4_TRITON_
 Basis = Literal["calibrated", "version", "family", "engine", "pooled", "unmeasured", "bound"]
 """What a time rests on: the engine's version on the device, or the farthest level that its constants crossed."""
 
+SPARSE = "dsa", "csa", "hca", "msa"
+
 RELATIVES: Mapping[str, tuple[str, ...]] = {
     "fp32": ("bf16",),
     "fp16": ("bf16",),
@@ -63,6 +65,9 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "bf16/int8": ("bf16/fp8",),
     "bf16/fp8": ("fp8", "bf16"),
     "fused": ("chunked",),
+    **{f"{one}/64": ("bf16/64",) for one in ("fp32", "fp16", "fp8", "tf32")},
+    **{f"{one}/{width}": (f"bf16/{width}", "bf16/64") for one in ("fp32", "fp16", "fp8", "bf16") for width in (72, 80)},
+    **{f"{kind}/{one}": (f"{kind}/{other}",) for kind in SPARSE for one, other in (("fp8", "bf16"), ("bf16", "fp8"))},
     "ggml_fp32": ("ggml_fp16",),
     "ggml_fp16": ("ggml_bf16",),
     "ggml_bf16": ("ggml_fp16",),
@@ -154,10 +159,16 @@ class Match(Struct, frozen=True):
     def interval(self, shape: Any, bound: Array, mid: Array) -> Expected:
         """The expected seconds `mid` of kernels of a shape with their interval, none below the bound."""
         inside = fitted_range(self.fit.ranges, shape, mid.shape)
-        below, above = _factors(self.fit, self.widening, self.spread)
-        index = inside.astype(np.intp), kernel(self.fit.op).regimes(shape)
-        low, high = np.maximum(mid * below[index], bound), mid * above[index]
-        return Expected(low, mid, high, inside, self.basis, self.origin)
+        choices, regimes = _factors(self.fit, self.widening, self.spread), kernel(self.fit.op).regimes(shape)
+        which = inside * choices.shape[2] + regimes
+        times = mid * choices.reshape(3, -1).take(which, axis=1, mode="clip")
+        times[0] = np.maximum(times[0], bound)
+        return Expected(times, inside, self.basis, self.origin)
+
+    @property
+    def late(self) -> float:
+        """Seconds that such a kernel takes in a step beyond what its constants say."""
+        return 0.0
 
     @property
     def place(self) -> str:
@@ -181,14 +192,30 @@ FORMAT: Level = "format"
 
 
 class Expected(NamedTuple):
-    """Expected seconds of each row: 10th, 50th, 90th percentile; `inside`: the shape is in the fitted range."""
+    """Expected seconds: 10th, 50th and 90th percentile (first axis) of each row.
 
-    low: Array
-    mid: Array
-    high: Array
+    `inside`: the shape is in the fitted range.
+    """
+
+    times: Array
     inside: NDArray[np.bool_]
     basis: Basis
     source: str
+
+    @property
+    def low(self) -> Array:
+        """The 10th percentile of each row."""
+        return np.asarray(self.times[0])
+
+    @property
+    def mid(self) -> Array:
+        """The 50th percentile of each row."""
+        return np.asarray(self.times[1])
+
+    @property
+    def high(self) -> Array:
+        """The 90th percentile of each row."""
+        return np.asarray(self.times[2])
 
 
 Fits = Mapping[tuple[str, str], Fit]
@@ -255,7 +282,7 @@ class Calibration(Struct, frozen=True, eq=False):
 
 def unknown(bound: Array) -> Expected:
     """What is expected of kernels without constants: their bound."""
-    return Expected(bound, bound, bound, np.zeros(bound.shape, dtype=bool), "bound", "no measurements")
+    return Expected(np.stack([bound] * 3), np.zeros(bound.shape, dtype=bool), "bound", "no measurements")
 
 
 POOLED_VENDOR = "NVIDIA"
@@ -354,5 +381,5 @@ def on_units(fit: Fit, format: str, unit_peaks: Mapping[str, float]) -> Fit:
 
 
 @cached(maxsize=1024)
-def _factors(fit: Fit, widening: float, spread: float) -> tuple[Array, Array]:
+def _factors(fit: Fit, widening: float, spread: float) -> Array:
     return factors(fit.residuals, kernel(fit.op).regimes.labels, widening, spread)

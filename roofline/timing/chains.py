@@ -145,7 +145,12 @@ class Files(dict[str, File]):
 
 
 def engine_calibration(hardware: Hardware, engine: Engine) -> Calibration:
-    """The calibrations of `hardware` for an engine; see `load_calibration`."""
+    """The calibrations of `hardware` for an engine, none for one whose kernels are at their roofs.
+
+    See `load_calibration`.
+    """
+    if engine.at_roofs:
+        return Calibration(hardware.name, "bound")
     name, version = engine.measured_as(hardware)
     return load_calibration(hardware, engine=name, version=version, kind=engine.uses_calibrated_kernels(hardware))
 

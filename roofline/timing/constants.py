@@ -21,7 +21,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.timing.calibration import Calibration, Fit, Match
-from roofline.timing.exchanges import exchange_match, exchange_of, exchange_shape
+from roofline.timing.exchanges import GATHERED, exchange_match, exchange_of, exchange_shape
 from roofline.timing.intervals.kernels import UNMEASURED, unmeasured
 from roofline.timing.intervals.levels import crossing_spread
 from roofline.timing.kernels import kernel
@@ -136,8 +136,8 @@ class Constants(NamedTuple):
 
 
 @cached(maxsize=1 << 14)
-def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, by_expert: bool = False) -> Constants:
-    """The constants of a kernel of these operators; `by_expert`: of a layer whose experts ranks divide."""
+def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, ranks: float = 1.0) -> Constants:
+    """The constants of a kernel of these operators, of a layer whose experts so many ranks divide."""
     hardware, calibration = choices.hardware, choices.calibration
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
     upcasts = not choices.on_ggml and any(name.startswith("fp") and not hardware.supports(name) for name in caches)
@@ -152,10 +152,12 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
         return Constants(None, {}, {}, upcasts)
     shape, matches = _nearest(ops, shape, choices)
     others = _others(shape, choices)
-    if by_expert:
+    if ranks != 1.0:
         matches, others = (
             {op: _of_ranks(match, choices) for op, match in found.items()} for found in (matches, others)
         )
+        if shape.op == "moe" and choices.exchange in ("", GATHERED):
+            shape = replace(shape, texts={**shape.texts, "among": ranks})
     for op, name in choices.also:
         match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts)) if op in matches else None
         others = others if match is None else {**others, op: match}

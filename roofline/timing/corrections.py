@@ -5,8 +5,8 @@
     block-scaled integers           t = (form^2 + (multiplications x integer_blocks / (1024 units clock))^2)^(1/2)
     concurrent link transfers       t = max(form, link / 0.75)
 
-Every correction changes rows of `low`, `mid` and `high` in place, expected times of kernels (kernels, points); `times`
-are those of operators at their bounds (kinds of work, operators, points).
+Every correction changes rows of `expected` in place, p10, p50 and p90 of kernels (3, kernels, points); `times` are
+those of operators at their bounds (kinds of work, operators, points).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from roofline.timing.kernels.model import smooth_maximum
 from roofline.timing.launches import Kernel
 
 Rows = NDArray[np.intp]
+
+_UNMEASURED = np.array([UNMEASURED.low, UNMEASURED.mid, UNMEASURED.high]).reshape(3, 1, 1)
 
 COMPUTE_SHARE, MEMORY_SHARE, LINK_SHARE = 0.6, 0.8, 0.75
 """Achievable fractions of the peaks, of memory bandwidth and of links, for unmeasured kernels."""
@@ -67,14 +69,14 @@ class Corrections:
         rows = np.array(found, dtype=np.intp)
         return rows, self.parts[rows]
 
-    def apply_unmeasured(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+    def apply_unmeasured(self, times: Array, expected: Array) -> None:
         """Give kernels without constants their bound at typical efficiencies."""
         rows, parts = self._unmeasured
         if not rows.size:
             return
         compute, memory = times[: Row.MEMORY_TIME].max(axis=0), times[Row.MEMORY_TIME]
         guess = LAUNCH + smooth_maximum(parts @ compute / COMPUTE_SHARE, parts @ memory / MEMORY_SHARE, 2.0)
-        low[rows], mid[rows], high[rows] = guess * UNMEASURED.low, guess, guess * UNMEASURED.high
+        expected[:, rows] = guess * _UNMEASURED
 
     @cached_property
     def upcasting(self) -> Rows:
@@ -82,12 +84,12 @@ class Corrections:
         rows = self._kernels_with(Row.UPCAST_FLOPS)
         return np.array([row for row in rows if not _includes_upcast(self._kernels[row])], dtype=np.intp)
 
-    def apply_upcast(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+    def apply_upcast(self, times: Array, expected: Array) -> None:
         """Add the upcast of weights to the kernels that need one."""
         rows = self.upcasting
         if rows.size:
             vector = self.parts[rows] @ times[Row.VECTOR_TIME] / self._engine["dequantization"]
-            _overlap(rows, vector, low, mid, high)
+            _overlap(rows, vector, expected)
 
     @cached_property
     def scaling_factors(self) -> Array:
@@ -111,11 +113,11 @@ class Corrections:
         """Kernels that multiply block-scaled integers."""
         return np.array(sorted({self.kernel_of[i] for i in self.scaling_factors.nonzero()[0].tolist()}), dtype=np.intp)
 
-    def apply_block_scales(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+    def apply_block_scales(self, times: Array, expected: Array) -> None:
         """Add the scaling of every block's partial sum to kernels that multiply block-scaled integers."""
         rows = self.scaling
         if rows.size:
-            _overlap(rows, (self.parts[rows] * self.scaling_factors) @ times[Row.MATRIX_TIME], low, mid, high)
+            _overlap(rows, (self.parts[rows] * self.scaling_factors) @ times[Row.MATRIX_TIME], expected)
 
     @cached_property
     def linked(self) -> Rows:
@@ -127,14 +129,12 @@ class Corrections:
         """Whether a kernel's constants are those of a collective, or of an exchange of experts."""
         return bool(kernel.matches) and self._placement.ops[kernel.parts[0]][0].kind is Kind.COLLECTIVE
 
-    def apply_link(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+    def apply_link(self, times: Array, expected: Array) -> None:
         """Raise kernels with operands from a link to at least the link's time."""
         rows = self.linked
-        if not rows.size:
-            return
-        transfer = self.parts[rows] @ times[Row.LINK_TIME] / LINK_SHARE
-        low[rows], mid[rows] = np.maximum(low[rows], transfer * UNMEASURED.low), np.maximum(mid[rows], transfer)
-        high[rows] = np.maximum(high[rows], transfer * UNMEASURED.high)
+        if rows.size:
+            transfer = self.parts[rows] @ times[Row.LINK_TIME] / LINK_SHARE
+            expected[:, rows] = np.maximum(expected[:, rows], transfer * _UNMEASURED)
 
 
 CONVERTING = (*ATTENTION, *KERNELS_OF["sparse_attention"], ENCODER)
@@ -147,7 +147,7 @@ def _includes_upcast(kernel: Kernel) -> bool:
     return kernel.kind in CONVERTING or "weight_only" in texts or str(texts.get("dtype")).startswith(PREFIX)
 
 
-def _overlap(rows: Rows, work: Array, low: Array, mid: Array, high: Array) -> None:
+def _overlap(rows: Rows, work: Array, expected: Array) -> None:
     """Add seconds of work that overlaps with the kernels: (kernel^2 + work^2)^(1/2)."""
-    slower = smooth_maximum(mid[rows], work, 2.0) / np.where(mid[rows] > 0, mid[rows], 1.0)
-    low[rows], mid[rows], high[rows] = low[rows] * slower, mid[rows] * slower, high[rows] * slower
+    mid = expected[1, rows]
+    expected[:, rows] *= smooth_maximum(mid, work, 2.0) / np.where(mid > 0, mid, 1.0)

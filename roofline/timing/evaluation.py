@@ -13,10 +13,10 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
-import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from roofline.core import numeric as np
 from roofline.core.errors import RooflineError
 from roofline.core.result_cache import MAX_CACHED_VALUES, LruCache
 from roofline.specs.hardware import Hardware
@@ -30,6 +30,12 @@ from roofline.timing.launches import IS_DECODE_KERNEL
 
 FEW_POINTS = 32
 """Grid points up to which GEMMs of equal m are not merged: it would take as long as it saves."""
+
+FEW_NUMBERS = 3
+"""Kernels that take less time one by one, as numbers, than together in arrays."""
+
+NUMBERS = (np.ndarray, np.float64)
+"""The types of numeric columns; of one kernel at one point they are numbers."""
 
 T = TypeVar("T")
 
@@ -50,15 +56,23 @@ class KernelGroup(Struct, frozen=True):
     hardware: Hardware
     texts: Mapping[str, str | float]
     members: NDArray[np.intp]
-    fixed: Mapping[str, Array]
+    fixed: Mapping[str, Array | np.float64]
     varying: Mapping[str, Array]
     factor: float
     conversion: float
     form: object
 
+    @property
+    def rows(self) -> Any:
+        """The index of its kernels among those of the pass."""
+        return slice(self.members[0], self.members[0] + 1) if len(self.members) == 1 else self.members
+
     def columns(self, values: Array) -> dict[str, Any]:
         """The columns of the measurement schema, (members, points)."""
-        columns = {**self.texts, **self.fixed, **{name: rows @ values for name, rows in self.varying.items()}}
+        varying = {name: rows @ values for name, rows in self.varying.items()}
+        if values.shape[1] == len(self.members) == 1:
+            varying = {name: column[0, 0] for name, column in varying.items()}
+        columns = {**self.texts, **self.fixed, **varying}
         if "pairs" in columns:
             columns["kv_len"] = columns.pop("pairs") / np.maximum(columns["batch"], 1.0)
         return columns
@@ -79,7 +93,7 @@ class KernelGroup(Struct, frozen=True):
             counts[key] = distinct[np.newaxis], which.reshape(-1)
         distinct, which = counts[key]
         columns = {**self.texts, **self.fixed, "m": distinct}
-        return Target(self.members, _ALL_POINTS, Evaluation(self, columns, distinct.size), which)
+        return Target(self.rows, _ALL_POINTS, Evaluation(self, columns, distinct.size), which)
 
     def targets(self, own: Array) -> list[Target]:
         """The evaluations at the points where the group's kernels run.
@@ -88,8 +102,9 @@ class KernelGroup(Struct, frozen=True):
         faster than a decode kernel of the most that it takes, or of one, over the same keys.
         """
         if self.op not in IS_DECODE_KERNEL or "q_len" not in self.varying:
-            return [Target(self.members, _ALL_POINTS, Evaluation(self, self.columns(own), own.shape[1]))]
+            return [Target(self.rows, _ALL_POINTS, Evaluation(self, self.columns(own), own.shape[1]))]
         queries, choice = self.varying["q_len"][0] @ own, self.op in ATTENTION
+        queries = queries[0] if queries.size == 1 else queries
         if not IS_DECODE_KERNEL[self.op]:
             runs = self._among(own, queries > (1 if choice else DECODE_QUERIES), None if choice else np.maximum)
             return [runs] if runs else []
@@ -100,14 +115,17 @@ class KernelGroup(Struct, frozen=True):
 
     def _among(self, own: Array, runs: NDArray[np.bool_], join: Join | None = None, most: int = 0) -> Target | None:
         """The evaluation at some points, of their own queries or of `most`; None without any."""
-        if not runs.any():
+        if not np.any(runs):
             return None
-        rows, points = self.members, cast(Any, _ALL_POINTS)
-        if not runs.all():
-            rows, points = rows[:, np.newaxis], np.flatnonzero(runs)
+        rows, points = self.rows, cast(Any, _ALL_POINTS)
+        if not np.all(runs):
+            rows, points = rows if isinstance(rows, slice) else rows[:, np.newaxis], np.flatnonzero(runs)
             own = own[:, points]
         columns = self.columns(own)
         if most:
+            if "pairs" in self.varying:  # each token is a sequence: fewer queries are fewer tokens
+                fewer = most / columns["q_len"]
+                columns |= {name: columns[name] * fewer for name in self.varying if name not in ("q_len", "pairs")}
             columns["q_len"] = np.full_like(columns["q_len"], most)
         return Target(rows, points, Evaluation(self, columns, own.shape[1]), join=join)
 
@@ -122,13 +140,18 @@ class KernelGroup(Struct, frozen=True):
         found = self.match.expected(columns, self.hardware)
         if self.other is not None:
             found = _faster(found, self.other.expected(columns, self.hardware))
-        if self.conversion:
-            found = _with_upcast(found, columns, self.conversion, self.hardware)
-        factor = self.factor if empty is None or not empty.any() else np.where(empty, 0.0, self.factor)
-        if found.mid.shape == shape and np.ndim(factor) == 0 and factor == 1:
-            return found
-        low, mid, high = (np.broadcast_to(factor * time, shape) for time in found[:3])
-        return found._replace(low=low, mid=mid, high=high, inside=np.broadcast_to(found.inside, shape))
+        times, inside = found.times, found.inside
+        if self.conversion:  # the kernels overlap with their upcasts: (kernel^2 + conversion^2)^(1/2)
+            upcast = conversion_time(columns, self.conversion, self.hardware)
+            times = times * (smooth_maximum(found.mid, upcast, 2.0) / found.mid)
+        if self.factor != 1:
+            times = times * self.factor
+        if empty is not None and empty.any():
+            times = times * ~empty
+        if inside.size == math.prod(shape):
+            return found._replace(times=times.reshape(3, *shape), inside=inside.reshape(shape))
+        times = times.reshape(3, *(1 for _ in shape[inside.ndim :]), *inside.shape)
+        return found._replace(times=np.broadcast_to(times, (3, *shape)), inside=np.broadcast_to(inside, shape))
 
 
 def keys_of(columns: Mapping[str, Any]) -> Any:
@@ -159,7 +182,7 @@ class Evaluation:
     @property
     def key(self) -> tuple[Any, ...]:
         """A cache key: equal keys have equal times."""
-        values = (value.tobytes() for value in self.columns.values() if isinstance(value, np.ndarray))
+        values = (value.tobytes() for value in self.columns.values() if isinstance(value, NUMBERS))
         return (self.group.form, self.shape, *values)
 
     def run(self) -> None:
@@ -249,26 +272,25 @@ def evaluate_all(evaluations: Iterable[Evaluation]) -> None:
 
 def _run_stacked(evaluations: Sequence[Evaluation]) -> None:
     """Run evaluations of one form in one call, their columns concatenated."""
-    first = evaluations[0]
-    if len(evaluations) == 1:
-        first.run()
+    first, sizes = evaluations[0], [math.prod(evaluation.shape) for evaluation in evaluations]
+    if len(sizes) == 1 or sum(sizes) <= FEW_NUMBERS:
+        for evaluation in evaluations:
+            evaluation.run()
         return
-    ends = np.cumsum([math.prod(evaluation.shape) for evaluation in evaluations]).tolist()
+    ends = np.cumsum(sizes).tolist()
     parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
     columns = dict(first.columns)
     for name, value in first.columns.items():
-        if isinstance(value, np.ndarray):
+        if isinstance(value, NUMBERS):
             columns[name] = np.empty(ends[-1])
             for evaluation, part in zip(evaluations, parts, strict=True):
                 columns[name][part].reshape(evaluation.shape)[...] = evaluation.columns[name]
     found = first.group.evaluate(columns, (ends[-1],))
     for evaluation, part in zip(evaluations, parts, strict=True):
-        arrays = {name: getattr(found, name)[part].reshape(evaluation.shape) for name in _ARRAYS}
-        evaluation.found = found._replace(**arrays)
-
-
-_ARRAYS = ("low", "mid", "high", "inside")
-"""The array fields of `Expected`."""
+        times, inside = found.times[:, part], found.inside[part]
+        evaluation.found = found._replace(
+            times=times.reshape(3, *evaluation.shape), inside=inside.reshape(evaluation.shape)
+        )
 
 
 class Target(NamedTuple):
@@ -295,15 +317,18 @@ class Target(NamedTuple):
         assert found is not None
         if which is None:
             return found
-        return found._replace(**{name: getattr(found, name)[:, which] for name in _ARRAYS})
+        times = found.times.take(which, axis=2, mode="clip")  # clipping nothing takes a third of checking
+        return found._replace(times=times, inside=found.inside.take(which, axis=1, mode="clip"))
 
-    def write(self, times: Mapping[str, Any]) -> None:
-        """Write the evaluated times into arrays of all kernels and points, by their names in `Expected`."""
+    def write(self, times: Array, inside: NDArray[np.bool_]) -> None:
+        """Write the evaluated times into arrays of all kernels and points, (3, kernels, points) and without the 3."""
         found, where = self.found, (self.rows, self.points)
-        wins = None if self.join is None else self.join(found.mid, times["mid"][where]) == found.mid
-        for name in _ARRAYS:
-            own, all_times = getattr(found, name), times[name]
-            all_times[where] = own if wins is None else np.where(wins, own, all_times[where])
+        own, within = found.times, found.inside
+        if self.join is not None:
+            before = times[:, *where]
+            wins = self.join(own[1], before[1]) == own[1]
+            own, within = np.where(wins, own, before), np.where(wins, within, inside[where])
+        times[:, *where], inside[where] = own, within
 
 
 def conversion_time(columns: Mapping[str, Any], work: float, hardware: Hardware) -> Any:
@@ -327,13 +352,7 @@ def conversion_time(columns: Mapping[str, Any], work: float, hardware: Hardware)
     return 2.0 * tiles * np.maximum(cached, 0.0) * columns["head_dim"] * work / busy
 
 
-def _with_upcast(found: Expected, columns: Mapping[str, Any], work: float, hardware: Hardware) -> Expected:
-    """Times of kernels that overlap with their upcasts: (kernel^2 + conversion^2)^(1/2)."""
-    slower = smooth_maximum(found.mid, conversion_time(columns, work, hardware), 2.0) / found.mid
-    return found._replace(low=found.low * slower, mid=found.mid * slower, high=found.high * slower)
-
-
 def _faster(one: Expected, other: Expected) -> Expected:
     """The times of the faster kernel of each row, by their p50."""
     first = one.mid <= other.mid
-    return one._replace(**{name: np.where(first, getattr(one, name), getattr(other, name)) for name in _ARRAYS})
+    return one._replace(times=np.where(first, one.times, other.times), inside=np.where(first, one.inside, other.inside))

@@ -33,6 +33,9 @@ SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK, vLLM's VLLM_MOE_DP_CHUNK_SIZE)."
 
 GATHERED, NCCL = "allgather_reducescatter", "nccl"
 
+MORI = "mori"
+"""AMD's kernels (ROCm/mori), which send as DeepEP's normal ones do, with constants of their own on CDNA."""
+
 
 class Choice(Struct, frozen=True):
     """A row: what it is for, and the exchange that runs there. See the file for the meaning of each field."""
@@ -45,14 +48,16 @@ class Choice(Struct, frozen=True):
     nodes: str = ""
     vendor: str = ""
     domain: int = 0
+    ranks: int = 0
 
-    def runs(self, engine: Engine, hardware: Hardware, several: bool) -> bool:
+    def runs(self, engine: Engine, hardware: Hardware, several: bool, ranks: int) -> bool:
         """Whether an engine's version runs it on such hardware, over one or several nodes."""
         dated = self.since or self.before
         releases = Releases(self.engine, self.before, self.since)
         of_engine = releases.include(engine.name, engine.version) if dated else engine.name == self.engine
         of_nodes = self.nodes in ("", "several" if several else "one")
-        return of_engine and of_nodes and self.vendor in ("", hardware.vendor) and hardware.node_devices >= self.domain
+        of_hardware = self.vendor in ("", hardware.vendor) and hardware.node_devices >= self.domain
+        return of_engine and of_nodes and of_hardware and ranks >= self.ranks
 
 
 @lru_cache(maxsize=1)
@@ -69,12 +74,12 @@ def exchange_of(placement: Placement, engine: Engine) -> str:
         return ""
     if link.routed.exchange:
         return link.routed.exchange
-    return exchange_choice(engine, placement.hardware, placement.nodes.span(link.reach).across_nodes)
+    return exchange_choice(engine, placement.hardware, placement.nodes.span(link.reach).across_nodes, link.ranks)
 
 
-def exchange_choice(engine: Engine, hardware: Hardware, several: bool) -> str:
-    """The exchange that an engine's release runs on such hardware, over one or several nodes."""
-    return next((row.exchange for row in choices() if row.runs(engine, hardware, several)), NCCL)
+def exchange_choice(engine: Engine, hardware: Hardware, several: bool, ranks: int) -> str:
+    """The exchange that an engine's release runs among `ranks` of such hardware, over one or several nodes."""
+    return next((row.exchange for row in choices() if row.runs(engine, hardware, several, ranks)), NCCL)
 
 
 class FewMatch(Match, frozen=True, kw_only=True):
@@ -90,8 +95,8 @@ class FewMatch(Match, frozen=True, kw_only=True):
         """Expected seconds of the kernel for so many tokens."""
         many, few = Match.expected(self, row, hardware), self.few.expected(row, hardware)
         small = np.asarray(row["tokens"], float) <= FEW
-        low, mid, high, inside = (np.where(small, one, other) for one, other in zip(few[:4], many[:4], strict=True))
-        return Expected(low, mid, high, inside, self.basis, self.origin)
+        times, inside = (np.where(small, one, other) for one, other in zip(few[:2], many[:2], strict=True))
+        return Expected(times, inside, self.basis, self.origin)
 
 
 def exchange_shape(link: Link, exchange: str) -> KernelShape | None:
@@ -122,7 +127,7 @@ def exchange_shape(link: Link, exchange: str) -> KernelShape | None:
             )
         },
     }
-    op = "deepep_normal" if exchange == "deepep" else exchange
+    op = "deepep_normal" if exchange in ("deepep", MORI) else exchange
     return KernelShape(op, {"direction": "combine" if routed.returns else "dispatch"}, sizes)
 
 

@@ -37,6 +37,10 @@ IS_DECODE_KERNEL: Mapping[str, bool] = {
 """Ops with kernels for decode alone (a few query tokens), or for prefill alone; others have one kernel for both."""
 
 
+INDEXED = "index_scores", "fused_attention"
+"""Operators that are one kernel model on every engine: the scores of an indexer, and attention to what it picks."""
+
+
 class Kernel(Struct, frozen=True):
     """Operators of a section that run as one kernel, `count` times.
 
@@ -112,25 +116,26 @@ def _of_section(
     names = {op.name: index for index, op in enumerate(section.ops)}
     taken: set[int] = set()
     found = []
-    for group in fused:
+    for group in (*fused, INDEXED):
         parts = _fusible(section.ops, [names[name] for name in group if name in names and names[name] not in taken])
         if len(parts) > 1:
             taken.update(parts)
             found.append(parts)
     found += [(index,) for index in range(len(section.ops)) if index not in taken]
-    kernels, by_expert = [], _is_expert_parallel(section)
+    kernels, ranks = [], _expert_ranks(section)
     for parts in sorted(found):
         ops = tuple(section.ops[index] for index in parts)
-        constants = constants_of(ops, arithmetic[parts[0]], choices, by_expert)
+        constants = constants_of(ops, arithmetic[parts[0]], choices, ranks)
         kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *constants))
     return tuple(kernels)
 
 
-def _is_expert_parallel(section: Section) -> bool:
-    """Whether the router of a section chooses among more experts than this rank has."""
+def _expert_ranks(section: Section) -> float:
+    """The ranks that divide the experts of a section: those that its router chooses among, over those of this rank."""
     among = {op.writes[0].name: as_size(op.writes[0].shape[-1]) for op in section.ops if op.kind is Kind.GEMM}
     here = {op.operands[1].stored_shape[0] for op in section.ops if op.kind is Kind.MOE and len(op.operands) > 1}
-    return "router_logits" in among and any(among["router_logits"] != as_size(count) for count in here)
+    routed = among.get("router_logits")
+    return 1.0 if routed is None else max((routed.terms[()] / as_size(count).terms[()] for count in here), default=1.0)
 
 
 def _fusible(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:

@@ -63,16 +63,19 @@ exchanges take 0.38 of the time without.
 
 
 class Detail(NamedTuple):
-    """Expected times of kernels (kernels, points), whether each shape lies within the fitted range, and bounds.
+    """Expected times of kernels: 10th, 50th and 90th percentile (3, kernels, points).
 
-    `bounds` are those of the operators, (operators, points).
+    `inside`: whether each shape lies within the fitted range. `bounds` are those of the operators, (operators, points).
     """
 
-    low: Array
-    mid: Array
-    high: Array
+    times: Array
     inside: NDArray[np.bool_]
     bounds: Array
+
+    @property
+    def mid(self) -> Array:
+        """The 50th percentile of each kernel, (kernels, points)."""
+        return np.asarray(self.times[1])
 
 
 class Provenance(NamedTuple):
@@ -84,7 +87,10 @@ class Provenance(NamedTuple):
 
 
 class KernelCall(NamedTuple):
-    """The inputs of one kernel's time: op, columns, constants, the engine's factor, seconds to upcast the KV cache."""
+    """The inputs of one kernel's time: op, columns, constants, the engine's factor, seconds to upcast the KV cache.
+
+    `late` are the seconds that a step adds to a benchmark's (`Match.late`).
+    """
 
     op: str
     columns: dict[str, Any]
@@ -92,6 +98,7 @@ class KernelCall(NamedTuple):
     hardware: Hardware
     factor: float
     conversion: float
+    late: float = 0.0
 
 
 class Timing:
@@ -105,6 +112,7 @@ class Timing:
         shapes = [entry.shape for entry in self.kernels if entry.shape]
         self.monomials = monomials_of([size for shape in shapes for size in shape.sizes.values()])
         self._counts = np.array([entry.count for entry in self.kernels])
+        self._number = float(self._counts.sum())
         self._groups = kernel_groups(self.kernels, self.monomials, placement, engine)
         self.corrections = Corrections(placement, engine, self.kernels)
 
@@ -166,9 +174,8 @@ class Timing:
                 mids = [found.expected(one, hardware).mid for found in (match, group.other)]
                 match = match if mids[0] <= mids[1] else group.other
             op = group.op if (chosen := match.chosen(one)) is match else chosen.fit.op
-            match = chosen
             upcast = float(np.sum(conversion_time(one, group.conversion, hardware))) if group.conversion else 0.0
-            call = KernelCall(op, one, match, hardware, group.factor, upcast)
+            call = KernelCall(op, one, chosen, hardware, group.factor, upcast, match.late)
         return call
 
     def deferred(self, step: Step, phase: str, host: HostWork = "step") -> Deferred[Estimate]:
@@ -210,33 +217,30 @@ class Timing:
         bounds = times.max(axis=0)
         corrections = self.corrections
         floor = corrections.parts @ bounds
-        low, mid, high = (np.zeros(floor.shape) for _ in range(3))
-        inside = np.zeros(floor.shape, dtype=bool)
-        corrections.apply_unmeasured(times, low, mid, high)
+        expected, inside = np.zeros((3, *floor.shape)), np.zeros(floor.shape, dtype=bool)
+        corrections.apply_unmeasured(times, expected)
         for target in targets:
-            target.write({"low": low, "mid": mid, "high": high, "inside": inside})
-        corrections.apply_upcast(times, low, mid, high)
-        corrections.apply_block_scales(times, low, mid, high)
-        np.maximum(low, floor, out=low)
-        np.maximum(mid, floor, out=mid)
-        corrections.apply_link(times, low, mid, high)
-        np.maximum(high, mid, out=high)
+            target.write(expected, inside)
+        corrections.apply_upcast(times, expected)
+        corrections.apply_block_scales(times, expected)
+        np.maximum(expected[:2], floor, out=expected[:2])
+        corrections.apply_link(times, expected)
+        np.maximum(expected[2], expected[1], out=expected[2])
         if not floor.all():
-            for part in (low, mid, high):
-                part[floor <= 0] = 0.0
-        return Detail(low, mid, high, inside, bounds)
+            expected[:, floor <= 0] = 0.0
+        return Detail(expected, inside, bounds)
 
     def _pass(self, detail: Detail, batch: Array, tokens: Array, bound: Array, phase: str, host: HostWork) -> Estimate:
         """The time of a pass from its kernels, never below its bound (the module's formula)."""
         busy, slower = self._busy(detail, tokens, phase), self.engine.kernel_slowdown(phase)
         mid = np.maximum(busy + self._between(busy, batch, host), bound)
-        errors, share = (detail.mid - detail.low, detail.high - detail.mid), slower * self.engine["kernel_error"]
-        found = self._intervals.around(mid, errors, share, self.engine.spread)
+        left = self.engine["kernel_error"] * (self.engine["decode_error"] if phase == "decode" else 1.0)
+        found = self._intervals.around(mid, detail.times[1:] - detail.times[:-1], slower * left, self.engine.spread)
         return found._replace(low=np.maximum(found.low, bound))
 
     def _busy(self, detail: Detail, tokens: Array, phase: str) -> Array:
         """Seconds of a pass in which the device runs kernels or waits for their launch."""
-        engine, number = self.engine, float(self._counts.sum())
+        engine, number = self.engine, self._number
         kernels = self._counts @ detail.mid - self._hidden(detail, tokens, phase)
         device: Array = self.engine.kernel_slowdown(phase) * kernels + engine["gap"] * number
         return device if phase in engine.graphs else np.maximum(device, engine["issue"] * number)
@@ -287,7 +291,7 @@ class Timing:
         if self.placement.all_to_alls.size:
             communication: Array = hidden(self._overlappable_counts @ detail.mid, self._counts @ detail.mid)
             return OVERLAPPED * communication
-        overlapped = np.zeros(detail.mid.shape[1])
+        overlapped = np.zeros(tokens.shape)
         if self.engine.shared_stream and phase in self.engine.graphs:
             for shared, routed in self.branches:
                 one, other = self.branch(detail, shared), self.branch(detail, routed)
@@ -314,7 +318,7 @@ class Timing:
             whole = np.where(floor[row] > 0, floor[row], 1.0)
             for index in entry.parts:
                 share = detail.bounds[index] / whole
-                found[index] = Estimate(detail.low[row] * share, detail.mid[row] * share, detail.high[row] * share)
+                found[index] = Estimate(*(detail.times[:, row] * share))
         return tuple(found)
 
     @property
@@ -347,7 +351,7 @@ def _flat(value: Any, step: Step) -> Array:
     return flat
 
 
-_PASSES: LruCache[dict[bytes, tuple[float, float, float]]] = LruCache(1024)
+_PASSES: LruCache[dict[tuple[float, ...], tuple[float, float, float]]] = LruCache(1024)
 """The times (low, mid, high) of the passes of a timing in a phase, by what precedes them, by point.
 
 A setting that changes one phase leaves the other's passes as they are, and often the draft model's; more ranks of data

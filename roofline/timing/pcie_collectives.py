@@ -44,10 +44,8 @@ class OwnMatch(Match, frozen=True, kw_only=True):
         own = Match.expected(self, row, hardware)
         other = self.nccl.expected(row, hardware)
         small = np.asarray(row["bytes"], float) < OWN_BYTES
-        low, mid, high, inside = (
-            np.where(small, mine, theirs) for mine, theirs in zip(own[:4], other[:4], strict=True)
-        )
-        return Expected(low, mid, high, inside, self.basis, self.origin)
+        times, inside = (np.where(small, mine, theirs) for mine, theirs in zip(own[:2], other[:2], strict=True))
+        return Expected(times, inside, self.basis, self.origin)
 
 
 def of_two_peers(own: Match | None, nccl: Match, hardware: Hardware, ranks: int) -> Match:
@@ -67,7 +65,7 @@ class HostMatch(Match, frozen=True, kw_only=True):
     def expected(self, row: Row, hardware: Hardware) -> Expected:
         """Expected seconds: p50 on the host, p10 on the fastest machine, p90 on the slowest one."""
         found, low, high = (Match.expected(match, row, hardware) for match in (self, self.fastest, self.slowest))
-        return found._replace(low=low.low, high=high.high)
+        return found._replace(times=np.stack([low.low, found.mid, high.high]))
 
 
 def on_host(match: Match, hardware: Hardware) -> Match:

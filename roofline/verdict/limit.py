@@ -27,6 +27,7 @@ class Part(StrEnum):
     SMALL = "small kernels"
     HOST = "the engine between kernels"
     PROMPTS = "prompts"
+    FRONT = "the front end (HTTP, tokenizer)"
 
 
 class Limit(Struct, frozen=True):
@@ -53,6 +54,7 @@ _ROOFS = {
     Part.ACTIVATIONS: "memory bandwidth",
     Part.SMALL: "launches of kernels",
     Part.HOST: "the host",
+    Part.FRONT: "the host",
 }
 
 

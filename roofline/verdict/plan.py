@@ -1,14 +1,15 @@
 """Plans: the engine, the formats and the layout of a deployment, chosen where they are not said, until the model fits.
 
 As released, then fewer bits, each on every layout of the devices; on the default engine of the checkpoint and the
-hardware, then on that of GGUF files. Requests of all users fit at once, or else one does. Of the layouts of several
-users that fit, the one with the most tokens/s is chosen.
+hardware, then on that of GGUF files. Requests of all users fit at once, or else one does. Of the layouts under a load
+that fit, one that meets the targets is chosen: with the most tokens/s of users, or the least latency at a rate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -20,17 +21,27 @@ from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.configurations import formats_for
 from roofline.bound.memory import Memory
 from roofline.core.errors import RooflineError
-from roofline.scenario.analysis import analyze, longest_context, static_batch
+from roofline.scenario.analysis import analyze, longest_context
 from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
+from roofline.serving.load import Load
+from roofline.serving.outcome import NO_TARGETS, Targets
 from roofline.specs.engine import GGUF_ENGINE, load_engine
+from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.techniques import check_request
 from roofline.techniques.unsupported import unsupported
+from roofline.verdict.judged import judged
 
 WEIGHT_OPTIONS = tuple(name for name in of_group(FORMATS) if name not in ("kv", "dtype"))
 """Options that say in which format the weights are."""
 
-LAYOUT = ("tp", "pp", "dp")
+UTILIZATION, MOST_UTILIZED = "gpu_memory_utilization", 0.95
+"""The fraction of the memory that an engine may be told to use where nothing fits in its default.
+
+As vLLM's recipes do for gpt-oss-120b on one H100 (vllm-project/recipes, OpenAI/GPT-OSS.md).
+"""
+
+LAYOUT = ("tp", "pp", "dp", "ep", "enable_expert_parallel")
 """Options that say how the model is spread over devices."""
 
 
@@ -116,39 +127,49 @@ class Plan(Struct, frozen=True, dict=True):
         return tuple(sorted(found.values(), key=lambda fit: -fit.tokens_per_s))
 
 
-def choose(asked: Scenario, users: int = 1, schemes: Sequence[str] = ()) -> Plan:
+def choose(
+    asked: Scenario, load: Load | None = None, targets: Targets = NO_TARGETS, schemes: Sequence[str] = ()
+) -> Plan:
     """The first candidate of a scenario that fits with the sequences of all users, or else with one.
 
-    `schemes` are those that a server reads besides the formats as released; () leaves that to the engine's documents.
-    Candidates that the engine is documented to run come first, and for several users the fastest layout. Raises
-    RooflineError where none can be simulated.
+    `load` are users or a rate, None for a single user. `schemes` are those that a server reads besides the formats as
+    released; () leaves that to the engine's documents. Candidates that the engine is documented to run come first, and
+    under a load the layout that serves it best. Raises RooflineError where none can be simulated.
     """
-    tried: list[Candidate] = []
-    refused: RooflineError | None = None
-    for changes in _changes(asked, users > 1, schemes):
-        try:
-            candidate = Candidate(asked.with_(**changes), changes)
-            candidate.memory(1)
-        except RooflineError as error:
-            refused = refused or error
-            continue
-        tried.append(candidate)
+    users = (load.concurrency if load is not None else None) or 1
+    changes = list(_changes(asked, load is not None, schemes))
+    here = _candidates(asked, [each for each in changes if "engine" not in each])
+    if asked.given(UTILIZATION) is None and not any(each.supported and each.memory(1).fits for each in here):
+        here += _candidates(asked, [{**each.options, UTILIZATION: MOST_UTILIZED} for each in here])
+    tried = [*here, *_candidates(asked, [each for each in changes if "engine" in each])]
     if not tried:
-        raise refused or RooflineError("there is no way to run it")
+        asked.with_(**changes[0])  # raises why there is no way to run it
+        analyze(asked)
+        raise RooflineError("there is no way to run it")
     for sequences, documented in ((users, True), (1, True), (1, False)):
         running = [each for each in tried if each.supported or not documented]
         fitting = next((each for each in running if each.memory(sequences).fits), None)
         if fitting is not None:
-            return Plan(_fastest(fitting, running, sequences), True, tuple(tried))
+            laid_out = [each for each in running if each.unlaid == fitting.unlaid and each.memory(sequences).fits]
+            chosen = fitting if load is None else _best(laid_out, load, targets)
+            return Plan(chosen, True, tuple(tried))
     return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried))
 
 
-def _fastest(fitting: Candidate, others: list[Candidate], sequences: int) -> Candidate:
-    """Of the layouts in which a candidate fits with several sequences, that of the most tokens/s; the first of one."""
-    if sequences == 1:
-        return fitting
-    alike = [each for each in others if each.unlaid == fitting.unlaid and each.memory(sequences).fits]
-    return max(alike, key=lambda each: float(static_batch(each.scenario, sequences).expected.tokens_per_second.mid))
+def _candidates(asked: Scenario, changes: Iterable[dict[str, Any]]) -> list[Candidate]:
+    """The candidates of some changes that can be simulated."""
+    found = []
+    for options in changes:
+        with suppress(RooflineError):
+            candidate = Candidate(asked.with_(**options), options)
+            candidate.memory(1)
+            found.append(candidate)
+    return found
+
+
+def _best(layouts: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
+    """The layout that serves a load best; the first of equal ones."""
+    return max(layouts, key=lambda each: judged(each.scenario, load, targets)) if len(layouts) > 1 else layouts[0]
 
 
 def _changes(asked: Scenario, loaded: bool, schemes: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -157,7 +178,9 @@ def _changes(asked: Scenario, loaded: bool, schemes: Sequence[str]) -> Iterator[
         check_request(name).slot == "weight format" for name in asked.techniques
     )
     engines: list[str | None] = [None]
-    if asked.given("engine") is None and asked.profile.name != GGUF_ENGINE and not said and not asked.techniques:
+    if asked.given("engine") is None and asked.precision.weights.name in GGUF_SCHEMES:
+        engines = [GGUF_ENGINE]
+    elif asked.given("engine") is None and asked.profile.name != GGUF_ENGINE and not said and not asked.techniques:
         engines += [GGUF_ENGINE] if asked.hardware.kind in ("gpu", "soc") else []
     for engine in engines:
         own = {"engine": engine} if engine else {}
@@ -197,7 +220,8 @@ def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict
     """As said, or of devices that were named with their count: tensor parallelism within a node, and pipelines.
 
     So vLLM's guide to parallelism has it: tensor-parallel over the devices of a node, pipeline stages over nodes. Of
-    several users also replicas of fewer devices, among which engines divide the experts of a mixture.
+    several users also replicas of fewer devices, among which engines divide the experts of a mixture; so they do where
+    tensor parallelism would cut experts inside blocks of their weights.
     """
     devices, inside = asked.settings.parallel.devices, asked.hardware.node_devices
     if not asked.counted or (asked.profile if engine is None else load_engine(engine)).split_layers:
@@ -206,6 +230,8 @@ def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict
     for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, 1)):
         if devices % tensor == 0:
             yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {}
+            if tensor == devices > 1 and asked.model.experts:
+                yield {"enable_expert_parallel": True}
             if loaded and tensor < devices:
                 yield {"tp": tensor, "dp": devices // tensor, **({"ep": devices} if asked.model.experts else {})}
 

@@ -10,23 +10,29 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.advisor.advice import advise
+from roofline.advisor.options import requests
 from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import engine_techniques
 from roofline.advisor.sizing.configurations import OFFERED
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
-from roofline.core.options import Option
 from roofline.launch.table import SERVERS, Server, server_of
 from roofline.scenario.analysis import Analysis, ExpectedGeneration, static_batch
 from roofline.scenario.cost import hourly_rent
 from roofline.scenario.options import STATIC, missing
 from roofline.scenario.scenario import Scenario
-from roofline.serving.curve import Curve, serve
+from roofline.serving.curve import Curve, serve, targets_of
+from roofline.serving.load import Load
 from roofline.serving.options import LOAD_OPTIONS
-from roofline.serving.outcome import NO_TARGETS, Outcome, Targets
-from roofline.verdict.limit import Limit, limit_of
+from roofline.serving.outcome import Outcome, Targets
+from roofline.serving.replica import replica_of
+from roofline.serving.steady import front_seconds, largest_rate
+from roofline.verdict.judged import gain as times_better
+from roofline.verdict.judged import missed
+from roofline.verdict.limit import Limit, Part, limit_of
 from roofline.verdict.plan import Plan, choose
 from roofline.verdict.run import run_command
 from roofline.whatif.metrics import find_metric
@@ -45,6 +51,9 @@ GIVES_UP: Mapping[str, str] = {
 
 BUSY = 32
 """Sequences of the static batch that stands for a replica whose queue grows."""
+
+CROWDED = 0.9
+"""The share of the time of the front end from which it is the limit."""
 
 AFFORDED = (Price.LOSSLESS, Price.ENGINEERING, Price.CALIBRATION)
 """What an answer may propose: nothing that needs training or loses quality by its design."""
@@ -73,15 +82,13 @@ class Change(Struct, frozen=True):
 class Verdict(Result, Struct, frozen=True, dict=True):
     """The answer: the plan, what it does for one user or under load, what limits it, and the next best change.
 
-    `users` are the requests in flight, and `rate` requests/s that arrive; one user without both. `targets` are TTFT
-    and TPOT in seconds at p95, infinite without one.
+    `load` are requests in flight or a rate at which they arrive; None is one user. `targets` are TTFT and TPOT in
+    seconds at p95, infinite without one.
     """
 
     plan: Plan
-    users: int | None
-    rate: float | None
+    load: Load | None
     targets: Targets
-    hits: float = 0.0
 
     @property
     def scenario(self) -> Scenario:
@@ -95,18 +102,33 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     @property
     def loaded(self) -> bool:
         """Whether the answer is that of a load, not of one user."""
-        return self.users is not None or self.rate is not None
+        return self.load is not None
 
-    def served(self, scenario: Scenario) -> Curve:
-        """A deployment under the load."""
-        options: dict[str, Any] = {"concurrency": self.users} if self.rate is None else {"rate": self.rate}
-        ttft, tpot = (None if math.isinf(target) else target for target in self.targets)
-        return serve(scenario, **options, prefix_hits=self.hits, ttft=ttft, tpot=tpot)
+    @property
+    def users(self) -> int | None:
+        """Requests in flight; None for a rate or one user."""
+        return None if self.load is None else self.load.concurrency
+
+    @property
+    def rate(self) -> float | None:
+        """Requests/s that arrive; None for users."""
+        return None if self.load is None else self.load.rate
 
     @cached_property
     def curve(self) -> Curve | None:
         """The plan under its load; None for one user."""
-        return self.served(self.scenario) if self.fits and self.loaded else None
+        return serve(self.scenario, self.load) if self.fits and self.load is not None else None
+
+    @cached_property
+    def largest_rate(self) -> float | None:
+        """The most sequences/s of a model that only encodes; None of others, and under a load."""
+        if self.scenario.model.task != "encode" or self.loaded:
+            return None
+        try:
+            load = Load(rate=1.0).of(self.scenario)
+            return largest_rate(replica_of(self.scenario, load), load)
+        except RooflineError:
+            return None
 
     @property
     def outcome(self) -> Outcome | None:
@@ -128,19 +150,30 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         """The sequences that are in memory at once."""
         return 1 if self.outcome is None or not self.outcome.stable else max(1, math.ceil(self.outcome.running))
 
+    @property
+    def slots(self) -> int:
+        """The requests that the server takes at once: the users, or of a rate as many as run for 98% of the time."""
+        if self.users is not None or self.outcome is None or not self.outcome.stable:
+            return self.users or 1
+        return math.ceil(self.outcome.running + 2 * math.sqrt(self.outcome.running))
+
     @cached_property
     def limit(self) -> Limit:
+        if self.curve is not None and self.outcome is not None:
+            used = self.outcome.requests_per_second * front_seconds(self.curve.replica, self.curve.load)
+            if used > CROWDED * self.curve.replica.copies:
+                return Limit(Part.FRONT, min(used / self.curve.replica.copies, 1.0), Part.FRONT)
         return limit_of(self.analysis, self.outcome)
 
     @cached_property
     def command(self) -> str:
         """The command that starts it under the load."""
-        return run_command(self.scenario, self.context, None if self.curve is None else self.curve.load)
+        return run_command(self.scenario, self.context, None if self.curve is None else self.curve.load, self.slots)
 
     @property
     def missed(self) -> Mapping[str, float]:
         """The targets that are missed, each with the value at p95 (s), or that of one user."""
-        return _missed(self.outcome or self.analysis.expected, self.targets)
+        return missed(self.outcome or self.analysis.expected, self.targets)
 
     @property
     def met(self) -> bool:
@@ -210,32 +243,15 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     ) -> Iterator[Change]:
         """A change with its gain: as simulated for one user (`alone`), or under the load, if it can be served."""
         found: Outcome | ExpectedGeneration | None = alone
-        if self.outcome is not None:
+        if self.load is not None and self.outcome is not None:
             try:
-                found = outcome = self.served(scenario).outcomes[0]
+                found = outcome = serve(scenario, self.load).outcomes[0]
             except RooflineError:
                 return
-            gain = _speed(outcome, self.rate) / _speed(self.outcome, self.rate) if self.outcome.stable else 1
+            gain = times_better(outcome, self.outcome, self.load)
         if found is not None:
-            meets = not _missed(found, self.targets) and (not isinstance(found, Outcome) or found.stable)
+            meets = not missed(found, self.targets) and (not isinstance(found, Outcome) or found.stable)
             yield Change(option, gain, gives_up, meets, scenario)
-
-
-def _missed(found: Outcome | ExpectedGeneration, targets: Targets) -> dict[str, float]:
-    """The targets that are missed, each with the value at p95 of a load, or that of one user (s)."""
-    if isinstance(found, Outcome):
-        values = {"ttft": found.ttft.p95.mid, "tpot": found.tpot.p95.mid}
-    else:
-        values = {"ttft": found.ttft.mid, "tpot": 0.0 if found.tpot is None else found.tpot.mid}
-    pairs = zip(values.items(), targets, strict=True)
-    return {name: float(value) for (name, value), target in pairs if math.isfinite(target) and not value <= target}
-
-
-def _speed(outcome: Outcome, rate: float | None) -> float:
-    """What a change improves: tokens/s of a closed loop, or one over the latency of requests that arrive at a rate."""
-    if rate is None:
-        return outcome.output_tokens_per_second
-    return 1 / outcome.e2e.mean.mid if outcome.stable else math.nan
 
 
 def own_server(scenario: Scenario) -> Server | None:
@@ -278,29 +294,28 @@ def answer(
     given = {"model": model, "hw": hw, **options}
     if "users" in given:
         given["concurrency"] = given.pop("users")
-    load = {name: _read(LOAD_OPTIONS[name], given.pop(name, None)) for name in ASKED}
-    if load["concurrency"] is not None and load["rate"] is not None:
-        raise RooflineError("users and rate are two loads: give one of them")
+    told = {name: given.pop(name, None) for name in ASKED}
+    load = load_of(told["concurrency"], told["rate"], told["prefix_hits"])
     for name in ("model", "hw"):
         if given[name] is None:
             raise RooflineError(missing(name), options=["hw"] if name == "hw" else [])
     if static := [name for name in STATIC if given.get(name) is not None]:
         raise RooflineError(f"{static[0]} is of a static batch, which 'roofline analyze' has; here it is users or rate")
-    targets = tuple(NO_TARGETS[0] if load[name] is None else load[name] for name in ("ttft", "tpot"))
-    users = load["concurrency"]
     asked = Scenario(**{name: value for name, value in given.items() if value is not None})
     schemes: Sequence[str] = ()
     if (server := own_server(asked)) is not None:
         server.check_vendor(asked.hardware.vendor)
         schemes = server.loads
-    plan = choose(asked, users or 1, schemes)
-    return Verdict(
-        plan, users if users != 1 else None, load["rate"], (targets[0], targets[1]), load["prefix_hits"] or 0
-    )
+    targets = targets_of(told["ttft"], told["tpot"])
+    return Verdict(choose(asked, load, targets, schemes), load, targets)
 
 
-def _read(option: Option, value: Any) -> Any:
-    """The value of an option of a load: one, as an answer is that of one load."""
-    if option.name == "rate" and isinstance(value, str):
-        value = value.strip().removesuffix("/s")
-    return option.read(value)
+def load_of(users: Any, rate: Any, hits: Any = None) -> Load | None:
+    """The load of several users or of a rate, as numbers or texts; None for one user. Raises RooflineError."""
+    count, arriving = replace(LOAD_OPTIONS["concurrency"], name="users").read(users), requests(rate)
+    share = LOAD_OPTIONS["prefix_hits"].read(hits) or 0.0
+    if count is not None and arriving is not None:
+        raise RooflineError("users and rate are two loads: give one of them", options=["rate"])
+    if arriving is None and (count or 1) == 1:
+        return None
+    return Load(concurrency=count, rate=arriving, hits=share)

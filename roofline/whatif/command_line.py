@@ -32,7 +32,8 @@ def command_line(scenario: Scenario, command: str = "analyze") -> str:
 def serve_command(scenario: Scenario, load: Load) -> str:
     """The `roofline serve` command of a scenario's deployment under a load of requests in flight, or of a rate."""
     deployed = scenario.without("prompt", "generate", *STATIC)
-    words = ["--prompt", load.prompts.written, "--generate", load.outputs.written]
+    words = ["--prompt", load.prompts.written]
+    words += [] if scenario.model.task == "encode" else ["--generate", load.outputs.written]
     words += ["--prefix-hits", f"{load.hits!r}"] if load.hits else []
     words += ["--concurrency", str(load.concurrency)] if load.rate is None else ["--rate", f"{load.rate!r}"]
     return f"{command_line(deployed, 'serve')} {shlex.join(words)}"

@@ -106,7 +106,7 @@ def _of_phase(phase: Phase, times: float) -> Iterator[_Part]:
     for run in phase.passes:
         kernels = phase.timed(run)
         detail = kernels.detail(run.step)
-        half = (detail.high[:, 0] - detail.low[:, 0]) / 2
+        half = (detail.times[2, :, 0] - detail.times[0, :, 0]) / 2
         for kernel, error, middle in zip(kernels.kernels, half.tolist(), detail.mid[:, 0].tolist(), strict=True):
             kind = (kernel.kind, run.placement.hardware.name)
             weight = times * slower * kernel.count * float(np.mean(run.repeat))

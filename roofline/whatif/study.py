@@ -33,7 +33,7 @@ from roofline.core.options import Kind
 from roofline.scenario.options import NEEDED, OPTIONS, SPELLINGS, by_name, missing, read_options
 from roofline.scenario.question import OBJECTS
 from roofline.specs.engine import default_engine, load_engine
-from roofline.specs.hardware import load_devices
+from roofline.specs.hardware import load_mixed
 from roofline.specs.host import load_host
 from roofline.specs.modelspec import load_model
 from roofline.specs.network import load_fabric
@@ -168,7 +168,7 @@ def make_study(
     condition = None if where is None else parse_condition(where, _types(varied, at), TIMES)
     tested = condition.names if condition else frozenset()
     figures = (*outputs, *sorted(name for name in tested if name not in varied and name not in outputs))
-    check_needs(figures, at, [load_devices(value)[0] for value in values["hw"]], "price" in values)
+    check_needs(figures, at, [load_mixed(value)[0][0] for value in values["hw"]], "price" in values)
     keep = invalid == "keep" and where is None and selection.everything
     named = [((axis.name, label), value) for axis in axes if not axis.grid for label, value in axis.pairs]
     objects = {place: value for place, value in named if isinstance(value, Struct)}
@@ -248,14 +248,13 @@ def _sources(values: Mapping[str, Iterable[Any]]) -> dict[tuple[str, str], str]:
     named = {name: [value for value in values.get(name, ()) if isinstance(value, str)] for name in _LOADERS}
     if not values.get("engine"):
         models = [load_model(value) for value in values["model"] if value]
-        devices = [load_devices(value)[0] for value in values["hw"] if value]
+        devices = [load_mixed(value)[0][0] for value in values["hw"] if value]
         named["engine"] = sorted({default_engine(device, model) for device in devices for model in models})
     return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
 
 
 def _hardware(name: str) -> object:
-    hardware, _ = load_devices(name)
-    return hardware, load_calibration(hardware)
+    return [(hardware, load_calibration(hardware)) for hardware, _ in load_mixed(name)]
 
 
 _LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine, "host": load_host, "network": load_fabric}

@@ -17,6 +17,7 @@ from roofline.advisor.sizing.search import Search
 from roofline.advisor.sizing.sizing import _beyond, size
 from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
+from roofline.serving.pools import parse_pools
 from roofline.serving.replica import replica_of
 from roofline.serving.times import slots_of
 from roofline.specs.engine import load_engine
@@ -32,7 +33,6 @@ def searched(model, service: Service, hardware: list[str], engine: str | None = 
 def test_bad_services_are_told() -> None:
     for arguments, message in (
         ((0, 100, 100), "rate must be between 1e-06"),
-        ((5, 100, 1), "at least 2 tokens"),
         ((5, 100, 100, -1.0), "ttft must be seconds above 0"),
         ((5, 100, 100, 1.0, 1.0, "0.9"), "the quantile must be 0.5, 0.95, 0.99 or mean"),
         ((5, 100, 100, 1.0, 1.0, "0.95", 10), "a rate or requests in flight, not both"),
@@ -41,7 +41,9 @@ def test_bad_services_are_told() -> None:
         with pytest.raises(RooflineError, match=message):
             Service(*arguments)
     with pytest.raises(RooflineError, match="only encodes"):
-        size(load_model("bert-base"), Service(5, 100, 100))
+        size(load_model("bert-base"), Service(None, 100, 100))
+    with pytest.raises(RooflineError, match="at least 2 tokens"):
+        size(MODEL, Service(5, 100, 1))
     with pytest.raises(RooflineError, match="unknown hardware"):
         size(MODEL, Service(5, 100, 100), ["h100-sxn"])
     with pytest.raises(RooflineError, match="maximum context"):
@@ -78,19 +80,18 @@ def test_no_deployment_is_better_than_the_bounds_that_prune(service, hardware, m
     """Up to 2%, the interpolation of the tables that serve."""
     found = searched(load_model(model), service, [hardware])
     indices = found.capable[:: max(1, len(found.capable) // 4)]
-    found._expect(indices)
     for index in indices:
         candidate, deployment = found.fitting[index], found._deployment(index)
         if deployment is None:
             continue
         outcome = deployment.outcome
-        for bounds in (candidate.roof, found._expected[index]):
+        for bounds in (candidate.roof, candidate.decoding, candidate.expected):
             least = found._least(candidate, bounds, math.inf)
             assert least.devices <= deployment.devices
             assert least.energy is None or least.energy <= 1.02 * deployment.figures.energy
             assert least.tpot <= 1.02 * deployment.tpot.mid
             assert bounds.ttft <= 1.02 * deployment.ttft.mid
-            assert bounds.loaded(service, deployment.replicas) <= 1.02 * deployment.tpot.mid
+            assert bounds.loaded(deployment.replicas) <= 1.02 * deployment.tpot.mid
             assert bounds.rate[-1] * 1.02 >= outcome.requests_per_second
 
 
@@ -376,3 +377,17 @@ def test_formats_are_those_that_documents_state_for_the_engine_there() -> None:
     assert "w8a8" in {scheme for scheme, _ in offered("vllm", "a100-sxm-80gb")}
     assert ("", "int8") in offered("lmdeploy", "a100-sxm-80gb")
     assert not any(scheme == "nvfp4" for scheme, _ in offered("vllm", "h100-sxm"))
+
+
+def test_prefill_and_decode_apart_meet_the_service_with_the_command_that_says_so() -> None:
+    asked = {"rate": 20, "prompt": 2000, "generate": 300, "ttft": 1.0, "tpot": 0.02, "hw": "h100-sxm"}
+    found = size("llama-3.1-8b", **asked, disaggregation=True).apart
+    assert found is not None
+    assert found.outcome.devices == found.devices
+    assert found.outcome.ttft.p95.mid <= 1
+    assert found.outcome.tpot.p95.mid <= 0.02
+    pools = parse_pools(found.command.split("--disaggregation ")[1])
+    assert (pools.prefills, pools.decodes) == (found.ratio.prefills, found.ratio.decodes)
+    assert size("llama-3.1-8b", **asked).apart is None
+    with pytest.raises(RooflineError, match="sized for a rate"):
+        size("llama-3.1-8b", **{**asked, "rate": None, "concurrency": 8}, disaggregation=True)

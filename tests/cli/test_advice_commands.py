@@ -37,7 +37,7 @@ def test_no_change_that_helps_is_stated(run: Run) -> None:
 
 
 def test_uncertain_gain_has_its_interval(run: Run) -> None:
-    asked = ("advise", "gpt-oss-20b", "--hw", "mi300x", "--batch", "192", "--prompt", "512", "--generate", "64")
+    asked = ("advise", "gpt-oss-20b", "--hw", "mi300x", "--batch", "96", "--prompt", "512", "--generate", "64")
     status, out, _ = run(*asked)
     assert status == 0
     lines = out.splitlines()

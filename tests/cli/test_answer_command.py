@@ -29,6 +29,18 @@ def test_a_count_before_hardware_is_a_count(run: Run, words: tuple[str, ...]) ->
     assert out.startswith("Yes: llama-3.3-70b runs on 2 x rtx-4090, ")
 
 
+@pytest.mark.parametrize("words", ["2x4090 llama-3.3-70b", "Llama 3.3 70B 2x4090", "two 4090s Llama 3.3 70B"])
+def test_the_order_of_words_and_blanks_in_them_do_not_matter(run: Run, words: str) -> None:
+    status, out, err = run(*words.split())
+    assert status == 0
+    assert err.startswith("roofline: read as ")
+    assert out.startswith("Yes: llama-3.3-70b runs on 2 x rtx-4090, ")
+
+
+def test_a_file_type_of_gguf_runs_in_llama_cpp(run: Run) -> None:
+    assert ", q4_k_m on llama.cpp, " in run("qwen3-32b", "3090", "--quant", "Q4_K_M")[1]
+
+
 def test_the_document_has_what_is_printed(run: Run) -> None:
     words = ("llama-3.1-8b", "l40s", "--users", 50, "--tpot", "30ms")
     found: dict[str, Any] = json.loads(run(*words, "--format", "json")[1])

@@ -816,6 +816,7 @@ def test_only_the_called_command_is_imported() -> None:
     modules, names = done.stdout.splitlines()
     assert modules.split() == [
         "roofline.cli.advice",
+        "roofline.cli.draft_flags",
         "roofline.cli.engine_flags",
         "roofline.cli.options",
         "roofline.cli.program",

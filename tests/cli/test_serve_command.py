@@ -163,12 +163,6 @@ def test_user_errors_are_one_sentence(run, options, message) -> None:
     assert err.count("\n") == 1
 
 
-def test_a_model_with_an_encoder_is_refused(run) -> None:
-    status, _, err = run("serve", "t5-base", "--hw", "h100-sxm", "--concurrency", 4)
-    assert status == 2
-    assert "decoder-only" in err
-
-
 def test_prefill_and_decode_apart(run) -> None:
     asked = (*ASKED, "--rate", "2,6", "--disaggregation", "prefills=1,decodes=2,decode=h200-sxm,tp=2")
     status, out, err = run(*asked)

@@ -61,3 +61,28 @@ def test_the_most_sessions_meet_the_targets_and_the_next_do_not(run) -> None:
     assert 0 < found["sessions"] < found["next"]
     assert found["missed"]
     assert found["outcome"]["tpot_s"]["p95"]["mid"] <= 9e-3
+
+
+def test_what_each_tier_adds(run) -> None:
+    words = ("llama-3.1-8b", "--hw", "h100-sxm", "--profile", "chat", "--ttft", "1s", "--tpot", "9ms")
+    tiers = "dram=8GB:price=0.2USD/h,ssd=1TB:bandwidth=9GB/s"
+    status, out, err = run("choose", "offload", *words, "--tiers", tiers)
+    assert (status, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines() if " adds " in line] == ["dram", "ssd"]
+    for more in (("--users", 4), ("--objective", "cost")):
+        assert run("choose", "offload", *words, "--tiers", tiers, *more)[0] == 2
+    assert run("choose", "layout", *words)[0] == 2
+
+
+@pytest.mark.parametrize(("sessions", "shown"), [("2,8", "hit rate of prompt tokens"), ("4", "tokens of the prompt")])
+def test_answers_are_drawn(run, tmp_path, sessions, shown) -> None:
+    path = tmp_path / "sessions.svg"
+    assert run(*ASKED, "--sessions", sessions, "--profile", "chat", "--output", path)[0] == 0
+    assert shown in path.read_text()
+
+
+def test_prefill_and_decode_apart(run) -> None:
+    more = ("--sessions", 8, "--profile", "chat", "--disaggregation", "prefills=1,decodes=1", "--format", "json")
+    document = json.loads(run(*ASKED[:-2], *more)[1])
+    assert document["devices"] == 2
+    assert document["points"][0]["hit"] > 0.5

@@ -119,13 +119,44 @@ def test_later_scenarios_change_the_first_as_with_does() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "words", "technique"),
+    [
+        (
+            "llama-3.1-8b",
+            "--speculative-algorithm EAGLE3 --speculative-draft-model-path d --speculative-num-steps 3"
+            " --speculative-eagle-topk 4 --speculative-num-draft-tokens 16",
+            "eagle-3:length=3,topk=4,tree=15",
+        ),
+        ("deepseek-r1", "--speculative-algo EAGLE --speculative-num-steps 3", "multi-token-prediction:length=3"),
+        ("llama-3.1-8b", "--speculative-algo EAGLE --speculative-draft-model-path=d", "eagle"),
+        (
+            "deepseek-r1",
+            '--speculative-config {"method":"mtp","num_speculative_tokens":2}',
+            "multi-token-prediction:length=2",
+        ),
+    ],
+)
+def test_options_of_drafts_are_a_technique(run: Run, model: str, words: str, technique: str) -> None:
+    ours = run("analyze", model, "--hw", "8xb200-sxm", "--format", "json", "--with", technique)
+    assert run("analyze", model, "--hw", "8xb200-sxm", "--format", "json", *words.split()) == ours
+    assert ours[0] == 0
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--max-concurrency 4", "analyze does not take --concurrency (--max-concurrency)"),
         ("--rate 4", "analyze does not take --rate;"),
         ("-ctk q8_0 -ctv q8_0", "no such option: -ctv; keys and values have one format here: --kv"),
         ("--gpus 2", "no such option: --gpus; tp is the number of devices"),
-        ("--speculative-config {}", "no such option: --speculative-config; name a technique: --with"),
+        ("--speculative-config {}", "unknown speculative method"),
+        ("--speculative-config [", "--speculative-config takes a JSON object"),
+        ("--speculative-num-steps 3", "--speculative-num-steps needs --speculative-algorithm"),
+        ("--speculative-algo EAGLE3 --speculative-num-steps 3 --speculative-eagle-topk 4", "a tree takes"),
+        (
+            "--speculative-algorithm EAGLE3 --speculative-num-steps 3 --speculative-num-draft-tokens 9",
+            "verifies 4 tokens",
+        ),
         ("--port --tp 2", "--port takes a value"),
         ("--port", "--port takes a value"),
         ("--batchs 2", "no such option: --batchs; did you mean --batch"),

@@ -10,8 +10,8 @@ pytest.importorskip("torch")
 from lab.model_types import Row, compare, page, varied
 from roofline.specs.classes.build import known_types
 
-EVERY = 12
-"""One type of so many is varied: variations of all of them take a quarter of an hour."""
+EVERY = 3
+"""One type of so many is varied: variations of all of them take as long as the rest of the suite."""
 
 CACHED_OTHERWISE = frozenset({"deepseek_v32", "deepseek_v4", "glm_moe_dsa"})
 """Types whose readers count the keys of the indexer, or compressed entries, which the class keeps otherwise."""

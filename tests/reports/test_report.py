@@ -51,7 +51,7 @@ def test_the_page_is_small_and_whole(page: str) -> None:
     assert len(page.encode()) < 1e6
     assert not re.search(r"(src|href)=\"(?!data:|#)", page)
     assert "default-src &#39;none&#39;" in page
-    assert re.search(r"Fits in memory \(24\.9 GB of 78\.2 GB\)\. TTFT 3[67]\d ms \(\d+ to \d+\)", page)
+    assert re.search(r"Fits in memory \(24\.7 GB of 78\.2 GB\)\. TTFT 3[67]\d ms \(\d+ to \d+\)", page)
     for anchor in ("summary", "operators", "what-if", "accuracy", "definitions", "reproduce"):
         assert f'<section id="{anchor}"' in page
 

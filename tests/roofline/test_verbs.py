@@ -258,8 +258,6 @@ def test_what_is_of_one_scenario_takes_no_grid(verb: str) -> None:
         ({"batch": 4, "context": 300}, "batch and context mean nothing under load"),
         ({"memory_reading": "static"}, "memory_reading"),
         ({"convention": "llm-viewer"}, "convention"),
-        ({"model": "qwen2.5-vl-7b", "hw": "h100-sxm", "images": 4}, "images"),
-        ({"model": "qwen2.5-vl-7b", "hw": "h100-sxm", "image_size": "640x480"}, "image_size"),
     ],
 )
 def test_options_of_a_static_batch_mean_nothing_under_load(options: dict[str, Any], named: str) -> None:

@@ -70,6 +70,16 @@ def test_vllm_bench_latency_and_throughput() -> None:
     assert found == {("all 200 requests at once", "output_throughput_total"): 5.0 * 128}
 
 
+def test_vllm_bench_serve_of_embeddings(tmp_path: Path) -> None:
+    found = {"model_id": "BAAI/bge-m3", "tokenizer_id": "BAAI/bge-m3", "backend": "openai-embeddings", "completed": 10}
+    found |= {"max_concurrency": 1, "request_rate": "inf", "total_input_tokens": 5120, "mean_e2el_ms": 31.0}
+    (tmp_path / "measured.json").write_text(json.dumps({**found, "request_throughput": 32.0}), encoding="utf-8")
+    metrics = {
+        row["metric"]: (row["value"], row["output_len"]) for row in rows(tmp_path / "measured.json", Given(hw="l4"))
+    }
+    assert metrics == {"e2e_mean": ("31", "1"), "output_throughput_total": ("32", "1")}
+
+
 def test_sglang_bench_serving() -> None:
     found = rows(DATA / "sglang.jsonl", Given(hw="h100-sxm"))
     assert {(row["model"], row["engine"], row["batch"]) for row in found} == {

@@ -98,6 +98,32 @@ def test_a_worker_is_its_pools_devices_over_its_workers() -> None:
     assert found.pools.parallel == Parallelism(data=32, expert=32)
 
 
+def test_unstated_layouts_of_gb200_are_those_of_its_recipes() -> None:
+    """Workers of four devices that decode are tensor-parallel, and so is what fills them."""
+    cells = {"framework": "dynamo-sglang", "prefill_tp": "1.0", "decode_tp": "1.0", "decode_dp_attention": "True"}
+    found = case(APART, **cells, decode_num_workers="8.0")
+    assert found.scenario.settings.parallel == Parallelism(tensor=4)
+    assert found.pools is not None
+    assert found.pools.parallel == Parallelism(tensor=4)
+    assert case(APART, **cells).scenario.settings.parallel == Parallelism(data=4, expert=4)
+
+
+@pytest.mark.parametrize(
+    ("cells", "sequences"),
+    [
+        ({"decode_dp_attention": "True", "decode_num_workers": "1.0", "concurrency": "1075"}, 32),
+        ({"decode_dp_attention": "True", "decode_num_workers": "1.0", "concurrency": "12288"}, 384),
+        ({"concurrency": "26"}, 4),
+        ({"concurrency": "24"}, None),
+        ({"concurrency": "24", "precision": "fp8"}, 4),
+    ],
+)
+def test_requests_beyond_the_sequences_of_a_recipe_wait(cells: dict[str, str], sequences: int | None) -> None:
+    found = case(APART, **cells)
+    assert found.pools is not None
+    assert found.pools.sequences == sequences
+
+
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [

@@ -67,7 +67,7 @@ def test_every_card_of_the_list_is_bundled() -> None:
     [
         ("NVIDIA H100 80GB HBM3", 85.0e9, 132, "h100-sxm"),
         ("NVIDIA H100 PCIe", 85.0e9, 114, "h100-pcie"),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 10.4e9, 16, None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 10.4e9, 16, "h100-sxm-1g.10gb"),
         ("NVIDIA H100 NVL", 100e9, 132, "h100-nvl"),
         ("NVIDIA GB10", 128e9, 48, "dgx-spark"),
         ("NVIDIA H200", 150.0e9, 132, "h200-sxm"),

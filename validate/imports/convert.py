@@ -20,6 +20,7 @@ ReadText = Callable[[Content], Result | Iterable[Result]]
 
 READERS: tuple[tuple[Read, tuple[str, ...]], ...] = (
     (vllm.serve, ("model_id", "tokenizer_id", "request_throughput", "total_output_tokens")),
+    (vllm.embeddings, ("model_id", "tokenizer_id", "request_throughput", "total_input_tokens", "mean_e2el_ms")),
     (vllm.latency, ("avg_latency", "latencies", "percentiles")),
     (vllm.throughput, ("elapsed_time", "num_requests", "total_num_tokens", "tokens_per_second")),
     (sglang.run, ("backend", "total_output_tokens", "mean_e2e_latency_ms", "median_ttft_ms")),

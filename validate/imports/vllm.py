@@ -6,6 +6,8 @@ Fields: https://docs.vllm.ai/en/latest/benchmarking/cli/ and vllm/benchmarks/ of
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from roofline.core.errors import SpecError
 from roofline.validate.imports.fields import Fields
 from roofline.validate.imports.result import Result
@@ -34,6 +36,12 @@ def serve(fields: Fields) -> Result:
         prompt=fields.mean("total_input_tokens", "completed"),
         output=fields.mean("total_output_tokens", "completed"),
     )
+
+
+def embeddings(fields: Fields) -> Result:
+    """A document of `vllm bench serve --backend openai-embeddings`, whose requests have one answer, of no tokens."""
+    found = serve(fields)
+    return replace(found, output=1.0, engine="vLLM", requests_per_s=fields.number("request_throughput"))
 
 
 def latency(fields: Fields) -> Result:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Latency, Outcome, outcome_of
 from roofline.serving.pools import Pools, tandem_of
 from roofline.serving.replica import UNLIMITED, DoesNotFitError, Replica, budget_of, replica_of
+from roofline.serving.sessions.profiles import profile
+from roofline.serving.sessions.served import SessionOutcome, deployed_of, outcome_at
 from roofline.serving.simulation import simulate
 from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import Scheduler
@@ -30,7 +33,7 @@ from roofline.timing.intervals import Estimate
 from roofline.validate.score.kernels import error_statistics
 from roofline.validate.tables import disaggregated, inferencex
 from roofline.validate.tables.loads import REQUESTS
-from roofline.validate.tables.serving import COLUMNS, LOAD_COLUMNS, ServingCase, loaded_cases, to_case
+from roofline.validate.tables.serving import COLUMNS, LOAD_COLUMNS, Agents, ServingCase, loaded_cases, to_case
 from roofline.validate.tables.text import Line, read_lines
 
 KEYS = ("engine", "version", "model", "hardware", "format", "lengths", "deployment", "metric")
@@ -127,14 +130,28 @@ class Predictor:
             self._outcomes[key] = outcome_of(replica, load, simulate(replica, load, REQUESTS))
         return self._outcomes[key]
 
-    def __call__(self, case: ServingCase) -> Outcome:
+    def __call__(self, case: ServingCase) -> Outcome | SessionOutcome:
         """The outcome of a case, with TPOT of decode alone where that has devices of its own; raises RooflineError."""
+        if case.agents is not None:
+            return self._sessions(case, case.agents)
         if case.pools is not None:
             return self._apart(case, case.pools)
         found = self.outcome(case.scenario, case.load, case.scheduler)
         if case.decode is None:
             return found
         return replace(found, tpot=self.outcome(*case.decode, case.scheduler).tpot)
+
+    def _sessions(self, case: ServingCase, agents: Agents) -> SessionOutcome:
+        """The outcome of sessions of a profile, with the longest context that fits: it has run."""
+        asked, work = {"tiers": agents.tiers, "pool": agents.pool}, profile(agents.profile)
+        for changed, longest in product((case.scenario, _all_memory(case.scenario)), CONTEXTS):
+            settings = replace(changed.settings, longest=longest)
+            with suppress(DoesNotFitError):
+                deployed = deployed_of(changed.changed(settings=settings), work, asked, case.pools)
+                break
+        else:
+            raise DoesNotFitError(f"{case.scenario.model.name} does not fit with contexts of {CONTEXTS[-1]} tokens")
+        return outcome_at(deployed, None, float(case.load.concurrency or 1), is_open=False, part=agents.part)
 
     def _apart(self, case: ServingCase, pools: Pools) -> Outcome:
         """The outcome of prefill and decode on pools of their own."""
@@ -149,6 +166,10 @@ class Predictor:
 
 ALL = 0.97
 """Utilization of memory where a model does not fit with the engine's own: benchmarks raise it."""
+
+
+CONTEXTS = (None, 1 << 18, 1 << 17)
+"""The engine's max_model_len of agents: the model's, and those of benchmarks where it does not fit."""
 
 
 def _replica(scenario: Scenario, load: Load, scheduler: Scheduler) -> Replica:
@@ -182,9 +203,9 @@ def _key(scenario: Scenario) -> tuple[Any, ...]:
 
 def predict(
     cases: Iterable[ServingCase], predictor: Predictor
-) -> tuple[list[tuple[ServingCase, Outcome]], list[SkippedLine]]:
+) -> tuple[list[tuple[ServingCase, Outcome | SessionOutcome]], list[SkippedLine]]:
     """The cases with their outcomes, and those that cannot be simulated."""
-    found: list[tuple[ServingCase, Outcome]] = []
+    found: list[tuple[ServingCase, Outcome | SessionOutcome]] = []
     skipped: list[SkippedLine] = []
     for case in cases:
         try:
@@ -194,7 +215,7 @@ def predict(
     return found, skipped
 
 
-def estimate_of(outcome: Outcome, metric: str, median: bool = False) -> Estimate:
+def estimate_of(outcome: Outcome | SessionOutcome, metric: str, median: bool = False) -> Estimate:
     """The predicted mean, or median, of a metric in seconds; throughput has the relative interval of E2E latency."""
     if metric != "throughput":
         latency: Latency = getattr(outcome, metric)
@@ -202,7 +223,7 @@ def estimate_of(outcome: Outcome, metric: str, median: bool = False) -> Estimate
     return outcome.e2e.mean.times(1 / (outcome.output_tokens_per_second * outcome.e2e.mean.mid))
 
 
-def rows_of(predicted: Iterable[tuple[ServingCase, Outcome]]) -> list[dict[str, Any]]:
+def rows_of(predicted: Iterable[tuple[ServingCase, Outcome | SessionOutcome]]) -> list[dict[str, Any]]:
     """A row for each measured time: labels, seconds measured and predicted with their interval."""
     rows = []
     for case, outcome in predicted:

@@ -6,16 +6,27 @@ are seconds, mean or median. What the columns leave open is read from the benchm
 (SemiAnalysisAI/InferenceX, benchmarks/ and runners/):
 
 * layout      With data-parallel attention every device of a worker is a rank of it, and the experts are divided among
-              all; a worker is the pool's devices over its workers, also where its tp is written as 1.
+              all; a worker is the pool's devices over its workers, also where its tp is written as 1. Such rows of
+              GB200 say data-parallel attention of all: workers of four devices that decode, and prefill for them or
+              in FP4 for 8192 tokens, are tensor-parallel (recipes/gb200-fp4 and -fp8 of NVIDIA/srt-slurm). Where ep is
+              more than tp, ranks have tp devices each.
+* sequences   TensorRT-LLM's pools decode 2^k sequences a rank, or 3 x 2^k, and 5 to 40% more are in flight, which wait
+              (names of its recipes: batch32 on 16 ranks for 666; NVIDIA/srt-slurm, recipes/trtllm).
 * requests    Lengths from 0.8 to 1 of those written, ten requests for each in flight. Medians are taken where a row has
               both: kernels that compile for the first requests take up to 80 s, which means of TTFT contain.
 * version     Of the image, else of the one that ran on the date. Dynamo's images have TensorRT-LLM inside.
-* drafts      MTP has two draft tokens with SGLang; with TensorRT-LLM three, and one with data-parallel attention.
+* exchange    Ranks of experts in pools of AMD's devices exchange tokens by MoRI (benchmarks/multi_node/amd_utils).
+* budget      A step of prefill has two prompts with TensorRT-LLM, and at least 8192 tokens.
+* drafts      MTP has two draft tokens with SGLang, three on AMD (one in pools); with TensorRT-LLM three, and one with
+              data-parallel attention, of pools from 70 sequences a rank (mtp1 and mtp3 in the names of recipes; in FP8
+              on B200 always three). More of them are accepted in outputs of 8,192 tokens than in those of 1,024.
 * throughput  Output tokens/s a GPU count the devices of decode where pools are apart.
+* sessions    Of a scenario agentic-coding, `concurrency` are sessions of its traces, at a time; times are of turns.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -28,15 +39,16 @@ from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
 from roofline.serving.load import Load
 from roofline.serving.pools import Pools
+from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.techniques import apply_techniques
-from roofline.validate.tables.harness import profile_of, scheduler_of
+from roofline.validate.tables.harness import LEAST_BUDGET, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
 from roofline.validate.tables.serving import (
-    MTP_TECHNIQUES,
     RATIO,
     ROUNDS,
+    Agents,
     ServingCase,
     find_profile,
     precision_in,
@@ -53,6 +65,19 @@ COLUMNS = (
         for name in ("tp", "ep", "dp_attention", "num_workers", "gpus")
     ),
 )
+
+AGENTIC = "agentic-coding"
+"""The scenario of sessions, of the profile `coding-agent`."""
+
+STARTS = (0.25, 0.75)
+"""The part of their turns at which the sessions of a run begin (its agentic protocol)."""
+
+AGENTIC_COLUMNS = (
+    *("scenario", "host_gb_per_gpu", "pool_tokens", "hit_rate", "pp", "dcp_size"),
+    *(f"{pool}_{name}" for pool in ("prefill", "decode") for name in ("pp", "dcp_size", "hardware")),
+)
+"""Further columns, of which a table may lack each: memory of the hosts and pool of the devices that hold the KV cache,
+what was found there, and layouts beyond those of `COLUMNS`."""
 
 MODELS: Mapping[str, str] = MappingProxyType(
     {
@@ -92,8 +117,34 @@ RAN: tuple[tuple[str, str, str], ...] = (
 DYNAMO: Mapping[str, str] = MappingProxyType({"0.5": "1.1.0rc5", "0.8": "1.2.0rc6"})
 """TensorRT-LLM in the images of Dynamo's releases (ai-dynamo/dynamo, release notes)."""
 
-SGLANG_MTP = "multi-token-prediction:length=2,acceptance=0.72"
-"""speculative-num-steps in InferenceX's scripts of SGLang; the acceptance is between those of three drafts and one."""
+LONG_OUTPUT = 4096
+"""Output tokens from which acceptance is that of outputs of 8,192."""
+
+ACCEPTANCE: Mapping[int, tuple[float, float]] = MappingProxyType({1: (0.75, 0.89), 2: (0.71, 0.82), 3: (0.69, 0.81)})
+"""Acceptance rates of so many draft tokens, in outputs of 1,024 and of 8,192 tokens.
+
+Where a chunk of the stream is an iteration, or ten, the median time between chunks over TPOT is the tokens of an
+iteration: with two drafts 2.2 and 2.5 (SGLang on H100, decode apart), with three 2.2 and 2.8, with one 1.55 and 1.9
+(TensorRT-LLM on B200; prompts between iterations lower those of 1,024, where pull request 649 has 2.5 for three)."""
+
+AMD_POOLS = "multi-token-prediction:length=1,acceptance=0.97"
+"""Pools on MI355X: 1.97 tokens an iteration by the same measure, whatever the lengths."""
+
+SMALL, LONG = 4, 4096
+"""Devices of a worker, and tokens of prompts above which prefill is in FP4, that are tensor-parallel on GB200."""
+
+SLACK = 128
+"""Tokens beyond each of the two prompts that a step of TensorRT-LLM's prefill has room for (max_num_tokens: 16640)."""
+
+CROWDED = 70
+"""Sequences of a rank from which TensorRT-LLM's pools draft one token."""
+
+AGENTS_OUTPUT = 1024
+"""Tokens of a turn of an agent, for the acceptance of its drafts."""
+
+EAGLE_3 = "eagle-3:length=3,acceptance=0.79"
+"""Drafts of "mtp" with a checkpoint that has no modules for it: three tokens, of which an iteration has 2.88 (its
+golden_al_distribution/kimik2.5_eagle3.yaml)."""
 
 _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:rc|post)\d+)*)")
 
@@ -120,8 +171,25 @@ class Deployment(Struct, frozen=True):
             return self.layout, 1
         return self.pools.parallel, self.pools.decodes
 
-    def case(self, line: Line, prompt: int, output: int, concurrency: int) -> ServingCase:
-        """The deployment under a number of requests in flight with lengths up to these, without times."""
+    def drafts(self, output: int, concurrency: int) -> str:
+        """The technique of MTP, with the draft tokens of its scripts (benchmarks/single_node, *_mtp.sh) and recipes."""
+        if not self.model.mtp:
+            return EAGLE_3
+        if self.backend == "trtllm":
+            ranks, decoders = self.decoding[0].data, self.decoding[1]
+            three = self.hardware.name == "b200-sxm" and "fp8" in self.modes
+            crowded = concurrency / (ranks * decoders) > CROWDED and not three
+            length = 1 if ranks > 1 and (self.pools is None or crowded) else 3
+        elif self.hardware.vendor == "AMD":
+            if self.pools is not None:
+                return AMD_POOLS
+            length = 3
+        else:
+            length = 2
+        return f"multi-token-prediction:length={length},acceptance={ACCEPTANCE[length][output >= LONG_OUTPUT]}"
+
+    def scenario(self, output: int, concurrency: int) -> Scenario:
+        """The deployment, or a worker of prefill, with the formats and the drafts that it states."""
         engine = find_profile(self.backend, self.version)
         if (
             engine == "sglang" and self.hardware.vendor == "AMD" and self.version
@@ -130,33 +198,74 @@ class Deployment(Struct, frozen=True):
         precision = precision_in(self.modes, self.model, self.hardware, engine)
         profile, parallel = profile_of(engine, precision, drawn=True), Settings(parallel=self.layout)
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)
-        if self.mtp:
-            few = self.decoding[0].data > 1
-            drafts = MTP_TECHNIQUES[few] if self.backend == "trtllm" else SGLANG_MTP
-            scenario = apply_techniques(scenario, (drafts,))
+        if not self.mtp:
+            return scenario
+        if engine == "sglang" and self.version:
+            profile = replace(profile, serial_drafts=load_engine(f"sglang@{self.version}").serial_drafts)
+            scenario = scenario.changed(engine=profile)
+        return apply_techniques(scenario, (self.drafts(output, concurrency),))
+
+    def case(self, line: Line, prompt: int, output: int, concurrency: int) -> ServingCase:
+        """The deployment under a number of requests in flight with lengths up to these, without times."""
+        scenario = self.scenario(output, concurrency)
+        profile = scenario.profile
         prompts, outputs = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
         load = Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
         # Medians of TTFT say that no first token waits for further ones of its stream.
         scheduler = replace(scheduler_of(profile.scheduler, scenario, load, concurrency, self.version), stream=1)
+        if self.pools is not None and self.backend == "trtllm":
+            scheduler = replace(scheduler, tokens=max(LEAST_BUDGET, 2 * (prompt + SLACK)))
         scenario = scenario.changed(engine=replace(profile, scheduler=scheduler))
         return ServingCase(line, scenario, load, scheduler, None, None, pools=self.pools)
+
+    def agents(self, line: Line, sessions: int) -> ServingCase:
+        """The deployment under sessions of coding agents, with the tiers and the pool that the row states."""
+        host, pool = (positive(line.cells.get(name, "")) for name in ("host_gb_per_gpu", "pool_tokens"))
+        devices = self.layout.devices * (1 if self.pools is None else self.pools.prefills)
+        tiers = f"dram={host * devices:.6g}GB" if host else ""
+        load = Load(prompt=1, generate=1, concurrency=sessions)
+        agents = Agents("coding-agent", tiers, pool, STARTS)
+        scenario = self.scenario(AGENTS_OUTPUT, sessions)
+        policy = scenario.profile.scheduler
+        return ServingCase(line, scenario, load, policy, None, None, pools=self.pools, agents=agents)
 
 
 def to_case(line: Line) -> ServingCase:
     """A row as a deployment under a load; raises RooflineError, mostly Unmapped, with the reason where it cannot be."""
-    cells = line.cells
-    model, hardware = _model(cells), find_hardware(cells["hardware"]).hardware
+    cells, asked = line.cells, deployment_of(line.cells)
+    number = count(cells, "concurrency")
+    if cells.get("scenario") == AGENTIC:
+        case = asked.agents(line, number)
+    else:
+        case = asked.case(line, count(cells, "isl"), count(cells, "osl"), number)
+    median = positive(cells["median_tpot"]) is not None
+    statistic = "median" if median else "mean"
+    ttft, tpot, e2e = (positive(cells[f"{statistic}_{metric}"]) for metric in ("ttft", "tpot", "e2el"))
+    rate, (decoding, decoders) = positive(cells["output_tokens_per_s_per_gpu"]), asked.decoding
+    throughput = 1 / (rate * decoding.devices * decoders) if rate else None
+    return replace(case, ttft=ttft, tpot=tpot, e2e=e2e, throughput=throughput, median=median)
+
+
+def deployment_of(cells: Mapping[str, str]) -> Deployment:
+    """What a row's cells state of its deployment; raises RooflineError, mostly Unmapped."""
+    model = _model(cells)
+    hardware = find_hardware(cells.get("prefill_hardware") or cells["hardware"]).hardware
     drafts = cells["speculation"].strip().lower()
     if drafts not in ("", "none", "mtp"):
         raise Unmapped("drafts other than MTP are stated without their number")
+    backend = _backend(cells["framework"])
     if _truth(cells["disaggregated"]):
         layout, prefills = _worker(cells, "prefill_", model)
         parallel, decodes = _worker(cells, "decode_", model)
-        pools = Pools(prefills, decodes, parallel=parallel)
+        if hardware.vendor == "AMD":
+            layout, parallel = (replace(each, exchange="mori" if each.data > 1 else "") for each in (layout, parallel))
+        other = cells.get("decode_hardware")
+        pools = Pools(prefills, decodes, find_hardware(other).hardware if other else None, parallel)
+        if backend == "trtllm":
+            pools = replace(pools, sequences=_sequences(cells, pools, hardware))
     else:
         layout, pools = _layout(cells, "", count(cells, "tp"), model), None
-    backend = _backend(cells["framework"])
-    asked = Deployment(
+    return Deployment(
         model,
         hardware,
         backend,
@@ -166,13 +275,6 @@ def to_case(line: Line) -> ServingCase:
         pools,
         drafts == "mtp",
     )
-    case = asked.case(line, count(cells, "isl"), count(cells, "osl"), count(cells, "concurrency"))
-    median = positive(cells["median_tpot"]) is not None
-    statistic = "median" if median else "mean"
-    ttft, tpot, e2e = (positive(cells[f"{statistic}_{metric}"]) for metric in ("ttft", "tpot", "e2el"))
-    rate, (decoding, decoders) = positive(cells["output_tokens_per_s_per_gpu"]), asked.decoding
-    throughput = 1 / (rate * decoding.devices * decoders) if rate else None
-    return replace(case, ttft=ttft, tpot=tpot, e2e=e2e, throughput=throughput, median=median)
 
 
 def _model(cells: Mapping[str, str]) -> Model:
@@ -203,14 +305,49 @@ def _worker(cells: Mapping[str, str], pool: str, model: Model) -> tuple[Parallel
     workers, devices = count(cells, f"{pool}num_workers"), count(cells, f"{pool}gpus")
     if devices % workers:
         raise Unmapped(f"the {devices} devices of a pool are not those of {workers} equal workers")
-    return _layout(cells, pool, devices // workers, model), workers
+    devices //= workers
+    if _unstated(cells, pool, devices):
+        return Parallelism(tensor=devices), workers
+    return _layout(cells, pool, devices, model), workers
+
+
+def _unstated(cells: Mapping[str, str], pool: str, devices: int) -> bool:
+    """Whether a worker is tensor-parallel although the row, which states no layout, says data-parallel attention."""
+    if cells["framework"].strip() != "dynamo-sglang" or count(cells, f"{pool}tp") == devices or devices != SMALL:
+        return False
+    few = count(cells, "decode_gpus") == SMALL * count(cells, "decode_num_workers")
+    return few or (pool == "prefill_" and "4" in cells["precision"] and count(cells, "isl") > LONG)
+
+
+def _sequences(cells: Mapping[str, str], pools: Pools, hardware: Hardware) -> int | None:
+    """The most sequences of a rank of TensorRT-LLM's decode pools by its recipes, None for as many as come."""
+    layout = pools.parallel or Parallelism()
+    asked = count(cells, "concurrency")
+    each = asked / (pools.decodes * layout.data)
+    swept = layout.data == 1 and ("4" in cells["precision"] or hardware.name == "b200-sxm")
+    if each < 1 or (swept and asked % pools.decodes == 0):
+        return None
+    least = 1 << math.floor(math.log2(each))
+    return least * 3 // 2 if each >= 1.5 * least > 1 and layout.data > 1 else least
 
 
 def _layout(cells: Mapping[str, str], pool: str, devices: int, model: Model) -> Parallelism:
+    """The layout of so many devices, those of its pipeline stages included where a pool states them."""
+    if (parse_count(cells.get(f"{pool}dcp_size", "")) or 1) > 1:
+        raise Unmapped("decode context parallelism has no layout here")
+    stages = parse_count(cells.get(f"{pool}pp", "")) or 1
+    if pool and devices % stages:
+        raise Unmapped(f"{devices} devices are not {stages} stages of equal size")
+    devices //= stages if pool else 1
     expert = parse_count(cells[f"{pool}ep"].partition(".")[0].strip()) or 1
     if _truth(cells[f"{pool}dp_attention"]):
-        return Parallelism(data=devices, expert=devices if model.experts else 1)
-    return Parallelism(tensor=devices, expert=expert if devices % expert == 0 and model.experts else 1)
+        tensor = parse_count(cells[f"{pool}tp"].partition(".")[0].strip()) or 1
+        if 1 < tensor < expert:  # groups of ranks, and experts over all of them
+            return Parallelism(tensor=tensor, data=expert // tensor, expert=expert, pipeline=stages)
+        devices = devices if pool else max(devices, expert)
+        return Parallelism(data=devices, expert=devices if model.experts else 1, pipeline=stages)
+    expert = expert if devices % expert == 0 and model.experts else 1
+    return Parallelism(tensor=devices, expert=expert, pipeline=stages)
 
 
 def _truth(text: str) -> bool:

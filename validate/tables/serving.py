@@ -90,12 +90,24 @@ NAMED_BY = (("backend", "backend_version"), ("framework", "image"), ("engine",))
 """Columns that name the engine and its version in tables of each kind."""
 
 
+class Agents(Struct, frozen=True):
+    """Sessions of a profile, as many as a load's requests in flight, with tiers of the cache and the devices' pool.
+
+    They begin at a `part` of their turns.
+    """
+
+    profile: str
+    tiers: str = ""
+    pool: float | None = None
+    part: tuple[float, float] | None = None
+
+
 class ServingCase(Struct, frozen=True):
     """A row as a scenario under a load, and its measured mean times in seconds (None: not measured).
 
     `throughput` is a time, too: the reciprocal of the output tokens/s of all requests. `decode` is the deployment and
     the load of decode alone, where it has devices of its own: TPOT is that of it. `pools` are the replicas of prefill
-    and decode where a row states both. `median`: the times are medians, not means.
+    and decode where a row states both. `median`: the times are medians, not means. `agents`: of turns of sessions.
     """
 
     line: Line
@@ -110,6 +122,7 @@ class ServingCase(Struct, frozen=True):
     throughput: float | None = None
     pools: Pools | None = None
     median: bool = False
+    agents: Agents | None = None
 
     def run_by(self, engine: Engine) -> ServingCase:
         """The case with another engine profile and its scheduler."""
@@ -120,16 +133,20 @@ class ServingCase(Struct, frozen=True):
         """The row's value of each grouping key."""
         cells = self.line.cells
         stated = next(names for names in NAMED_BY if names[0] in cells)
-        prompt, output = self.load.means
         return {
             "engine": self.scenario.profile.profile,
             "version": " ".join(cells[name].strip() for name in stated).strip(),
             "model": self.scenario.model.name,
             "hardware": self.scenario.hardware.name,
             "format": (cells.get("precision") or cells.get("weights") or "").strip() or "as released",
-            "lengths": f"{cells['isl']}/{cells['osl']}" if "isl" in cells else f"{prompt:.0f}/{output:.0f}",
+            "lengths": self.agents.profile if self.agents else self._lengths,
             "deployment": self.deployment,
         }
+
+    @property
+    def _lengths(self) -> str:
+        cells, (prompt, output) = self.line.cells, self.load.means
+        return f"{cells['isl']}/{cells['osl']}" if "isl" in cells else f"{prompt:.0f}/{output:.0f}"
 
     @property
     def deployment(self) -> str:
@@ -277,12 +294,14 @@ def precision_in(modes: Set[str], model: Model, hardware: Hardware, engine: str,
     """
     if not modes:
         return precision_of(model, hardware, engine)
+    released = precision_of(model, hardware, engine)
+    mixed = released.weights.linear is not None and "/" in released.weights.name  # one release has both formats
     few = any("mxfp4" in mode or "int4" in mode or "w4a" in mode for mode in modes)
     if model.quantization == "mxfp4":  # gpt-oss, whose scripts set formats on Blackwell alone
         told = {"activations": "fp8", "kv": "fp8"} if hardware.has_tensor_memory else {}
         return precision_of(model, hardware, engine, **told)
-    if few and model.quantization is not None:
-        chosen = precision_of(model, hardware, engine)
+    if mixed or (few and model.quantization is not None):
+        chosen = released
     elif "fp4" in modes and hardware.vendor == "AMD":
         chosen = parse_precision("bf16", "mxfp4", activations="mxfp4")
     elif modes & {"nvfp4", "fp4"}:

@@ -209,11 +209,14 @@ def _kimi_delta(spec: KimiDelta, source: Tensor, target: Tensor, formats: Format
     if spec.gate_rank is not None:
         down = linear("output_gate_in_proj", source, low_gate, formats, component="gate_in_proj")
         gated = [down, linear("output_gate_proj", low_gate, gate, formats)]
+    decayed = [linear("decay_proj", source, decay, formats)]
+    if not spec.full_decay:
+        first = linear("decay_in_proj", source, low, formats, component="gate_in_proj")
+        decayed = [first, linear("decay_proj", low, decay, formats)]
     return [
         linear("in_proj", source, qkv, formats),
         convolution,
-        linear("decay_in_proj", source, low, formats, component="gate_in_proj"),
-        linear("decay_proj", low, decay, formats),
+        *decayed,
         linear("rate_proj", source, rates, formats, component="gate_in_proj"),
         *gated,
         _scan(

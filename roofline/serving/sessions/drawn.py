@@ -19,7 +19,7 @@ class Turn:
     """A request of a session: tokens of its prompt, those of earlier turns in it, and of its output; the gap after.
 
     `tail` is the end of its path in the cache, `hits` the tokens found in each tier; with a `branch` a sub-agent begins
-    after it.
+    after it, and one `aside` is no part of the context.
     """
 
     session: Session
@@ -30,6 +30,7 @@ class Turn:
     tail: Run | None = None
     hits: tuple[int, ...] = ()
     branch: bool = False
+    aside: bool = False
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class Session:
     output: list[int]
     gap: list[float]
     branch: list[bool]
-    reset: list[bool]
+    aside: list[bool]
     place: int = 0
     reusable: int = 0
     child: bool = False
@@ -100,11 +101,12 @@ class Draw:
             _whole(each.inverse(share)) for each, share in zip((work.new, work.output), shares[:2], strict=True)
         )
         gap = work.gap.quantiles(shares[2])
-        branch, reset = (random.random(number) < share for share in (work.branches, work.resets))
+        branch, aside = (random.random(number) < share for share in (work.branches, work.asides))
+        aside[0] = False
         new[0] = min(first, work.limit - before) if work.limit else first
         group = int(random.integers(work.groups))
         context = before + int(new[0])
-        lists = (each.tolist() for each in (new, output, gap, branch, reset))
+        lists = (each.tolist() for each in (new, output, gap, branch, aside))
         return Session(self.count - 1, group, context, *lists)
 
     def _quantiles(self, column: int, number: int, random: Any) -> Any:
@@ -120,20 +122,28 @@ class Draw:
 def grown(session: Session, work: Workload) -> bool:
     """The session's next turn, with the output and the next input in its context.
 
-    False where the cache knows no more of it than the shared prefix: after a reset, or where it was compacted.
+    False where the cache knows no more of it than the shared prefix, since it was compacted. A call beside the session
+    leaves the context as it is.
     """
-    session.reusable = session.context + (session.output[session.place] if work.kept else 0)
+    if not session.aside[session.place]:
+        session.reusable = session.context + (session.output[session.place] if work.kept else 0)
     session.place += 1
-    if session.place == len(session.new):
+    if session.place == len(session.new) or session.aside[session.place]:
         return True
     session.context = session.reusable + session.new[session.place]
     over = bool(work.limit) and session.context > work.limit
     if over:
         session.context = min(work.shared + work.compacted + session.new[session.place], work.limit)
-    if over or session.reset[session.place]:
         session.reusable = work.shared
-        return False
-    return True
+    return not over
+
+
+def turn_of(session: Session, work: Workload) -> Turn:
+    """The turn that a session is at."""
+    place = session.place
+    output, gap, aside = session.output[place], session.gap[place], session.aside[place]
+    prompt, reusable = (work.aside, 0) if aside else (session.context, max(session.reusable, work.shared))
+    return Turn(session, prompt, reusable, output, gap, branch=session.branch[place] and not session.child, aside=aside)
 
 
 def _whole(values: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 from roofline.core.limits import MAX_CONCURRENCY, MAX_LENGTH, MAX_RATE
 from roofline.core.options import Kind, Option, table
 from roofline.serving.sessions.profiles import PROFILES
+from roofline.serving.sessions.routing import PREFIX, ROUTINGS, SESSION
 
 if TYPE_CHECKING:
     from roofline.scenario.lengths import Lengths
@@ -54,11 +55,11 @@ class SessionOptions(TypedDict, total=False):
     profile: Annotated[
         str | None,
         Option(
-            "What sessions are like; the options that follow change it. [default: requests of --prompt and --generate]",
+            f"What sessions are like, which further options change: {', '.join(PROFILES)}, or a file of `roofline"
+            " workload`. [default: requests of --prompt and --generate]",
             Kind.TEXT,
             SESSIONS,
-            choices=tuple(PROFILES),
-            metavar="NAME",
+            metavar="NAME|FILE",
             example="coding-agent",
         ),
     ]
@@ -118,6 +119,18 @@ class SessionOptions(TypedDict, total=False):
             low=1,
             high=10**12,
             example="1m",
+        ),
+    ]
+    routing: Annotated[
+        str | None,
+        Option(
+            "To data-parallel ranks: sessions stay where they began, or turns go by prefix or by the fewest requests.",
+            Kind.TEXT,
+            SESSIONS,
+            choices=ROUTINGS,
+            metavar="NAME",
+            default=SESSION,
+            example=PREFIX,
         ),
     ]
 

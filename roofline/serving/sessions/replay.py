@@ -52,10 +52,12 @@ class _Tree:
                 self.next[key] = run
                 return run
             own = self.hashes[run.serial]
-            common = 0
-            most = min(len(own), len(hashes) - place)
-            while common < most and own[common] == hashes[place + common]:
-                common += 1
+            part = hashes[place : place + len(own)]
+            common = len(own)
+            if own != part:
+                common = next(
+                    (at for at, (one, two) in enumerate(zip(own, part, strict=False)) if one != two), len(part)
+                )
             if common < len(own):
                 first = self.cache.split(run, common)
                 self.hashes[first.serial], self.hashes[run.serial] = own[:common], own[common:]

@@ -18,11 +18,13 @@ from roofline.scenario.lengths import parse_lengths
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load, served_scenario, told
 from roofline.serving.outcome import NO_TARGETS, Latency, Targets, latency, spreads
-from roofline.serving.replica import Replica, replica_of
+from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
+from roofline.serving.replica import DoesNotFitError, Replica, replica_of
 from roofline.serving.sessions.drawn import Draw
 from roofline.serving.sessions.options import SESSION_OPTIONS, SessionOptions
 from roofline.serving.sessions.profiles import profile
-from roofline.serving.sessions.simulation import Ran, simulate_sessions
+from roofline.serving.sessions.routing import SESSION
+from roofline.serving.sessions.simulation import Ran, hit_rates, simulate_sessions
 from roofline.serving.sessions.store import Store, store_of
 from roofline.serving.sessions.theory import State, Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
@@ -47,6 +49,17 @@ class SessionCost(Struct, frozen=True):
     output: float
 
 
+class TurnTimes(Struct, frozen=True):
+    """A turn of a run: seconds of its arrival, first and last token, its tokens, and those that some tier had."""
+
+    arrival: float
+    first: float
+    last: float
+    prompt: float
+    hit: float
+    output: float
+
+
 class SessionOutcome(Struct, frozen=True):
     """What a number of sessions, or a rate of new ones, yields.
 
@@ -55,7 +68,7 @@ class SessionOutcome(Struct, frozen=True):
     fewer sessions. `recomputed`: tokens a turn that were computed before. `reads` are B/s from each tier below the
     pool. `running`, `waiting`: turns in the engine, and before it; `pool_use`: the part of the pool that running turns
     hold. `met`: the part of turns within targets, None without any. `thrashes`: a cache once empty stays so, or most
-    time goes into computing again what was evicted.
+    time goes into computing again what was evicted. `example`: the turns of the session that had most in the run.
     """
 
     value: float
@@ -78,6 +91,7 @@ class SessionOutcome(Struct, frozen=True):
     thrashes: bool
     met: float | None = None
     cost: SessionCost | None = None
+    example: tuple[TurnTimes, ...] = ()
 
     @property
     def hit(self) -> float:
@@ -85,29 +99,33 @@ class SessionOutcome(Struct, frozen=True):
         return sum(self.hits)
 
 
-class SessionCurve(Result, Struct, frozen=True):
-    """The outcomes of a replica at each of `values`: sessions at a time, or new ones a second (`open`)."""
+class Deployed(Struct, frozen=True):
+    """A replica with its cache, under sessions of a workload; with a `tandem` it is the prefill of that."""
 
     replica: Replica
     store: Store
     workload: Workload
+    tandem: Tandem | None = None
+    routing: str = SESSION
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario with all copies, or with the hardware of prefill and decode."""
+        return self.replica.scenario if self.tandem is None else self.tandem.scenario
+
+    @property
+    def whole(self) -> Replica | Tandem:
+        """All of the deployment: its `devices` and `pools`."""
+        return self.tandem or self.replica
+
+
+class SessionCurve(Result, Deployed, frozen=True, kw_only=True):
+    """The outcomes of a deployment at each of `values`: sessions at a time, or new ones a second (`open`)."""
+
     values: tuple[float, ...]
     outcomes: tuple[SessionOutcome, ...]
     open: bool
     targets: Targets = NO_TARGETS
-
-    @property
-    def scenario(self) -> Scenario:
-        """The deployment."""
-        return self.replica.scenario
-
-
-class Deployed(Struct, frozen=True):
-    """A replica with its cache, under sessions of a workload."""
-
-    replica: Replica
-    store: Store
-    workload: Workload
 
 
 def serve_sessions(
@@ -117,48 +135,61 @@ def serve_sessions(
     targets: Targets = NO_TARGETS,
     simulate: int | None = None,
     seed: int = 0,
+    disaggregation: str | Pools | None = None,
     **options: Unpack[SessionOptions],
 ) -> SessionCurve:
     """The outcomes of a scenario's deployment under sessions, at one or several numbers or rates of them.
 
     The cache is simulated, block by block and turn by turn: `simulate` turns, by default some of each session. The
     workload is a `Workload`, or options, by default requests of the scenario's lengths. `targets` are TTFT and TPOT in
-    seconds. Raises RooflineError where the model or no turn fits.
+    seconds. With a `disaggregation` the cache is that of the workers of prefill, and turns decode on others. Raises
+    RooflineError where the model or no turn fits.
     """
     asked = read_sessions(options)
     given = {name: asked.pop(name) for name in ("sessions", "session_rate") if name in asked}
     if len(given) != 1:
         raise RooflineError("sessions are a number of them (sessions) or a rate of new ones (session_rate): give one")
     ((name, values),) = given.items()
-    deployed = deployed_of(scenario, workload, asked)
+    pools = parse_pools(disaggregation) if isinstance(disaggregation, str) else disaggregation
+    deployed = deployed_of(scenario, workload, asked, pools)
     points = tuple(float(value) for value in (values if isinstance(values, Sequence) else [values]))
     is_open = name == "session_rate"
-    theory = Theory(deployed.replica, deployed.store, deployed.workload)
+    theory = Theory(deployed.replica, deployed.store, deployed.workload, tandem=deployed.tandem)
     found = tuple(outcome_at(deployed, theory, value, is_open, targets, simulate, seed) for value in points)
     copies = deployed.replica.copies
     if copies > 1 and not is_open and any(value < copies for value in points):
         raise RooflineError(f"{copies} copies of the model need at least as many sessions")
-    return SessionCurve(deployed.replica, deployed.store, deployed.workload, points, found, is_open, targets)
+    parts = (getattr(deployed, name) for name in Deployed.__struct_fields__)
+    return SessionCurve(*parts, values=points, outcomes=found, open=is_open, targets=targets)
 
 
-def deployed_of(scenario: Scenario, workload: Workload | None, asked: Mapping[str, Any]) -> Deployed:
-    """The deployment of a scenario under a workload, or under that of options as `read_sessions` has them."""
+def deployed_of(
+    scenario: Scenario, workload: Workload | None, asked: Mapping[str, Any], pools: Pools | None = None
+) -> Deployed:
+    """The deployment of a scenario under a workload, or under that of options as `read_sessions` has them.
+
+    With `pools`, prefill and decode are apart: the cache is that of the workers of prefill.
+    """
     scenario = served_scenario(scenario)
+    if scenario.images or scenario.model.task == "encode" or scenario.model.tower_kind == "encoder":
+        raise RooflineError("sessions are of text that a decoder reads: no images, audio or encoders")
     work = within(workload_of(scenario, asked) if workload is None else workload, scenario)
     longest = max(round(work.longest), 2)
     output = max(min(round(work.output.mean), longest - 1), 1)
     load = Load(prompt=float(longest - output), generate=float(output), concurrency=1)
     bare = scenario.without("prompt", "generate") if scenario.asked else scenario
-    replica = replica_of(bare, load.of(bare))
+    tandem = None if pools is None else tandem_of(bare, load.of(bare), pools)
+    replica = replica_of(bare, load.of(bare)) if tandem is None else replace(tandem.prefill, copies=tandem.prefills)
     tiers = asked.get("tiers") or ()
     pool = asked.get("pool")
-    store = store_of(replica, parse_tiers(tiers, scenario) if isinstance(tiers, str) else tuple(tiers), pool)
+    below = parse_tiers(tiers, scenario) if isinstance(tiers, str) else tuple(tiers)
+    store = store_of(replica, below, pool, max(round(load.held), 1))
     if longest > store.tokens / replica.data:
-        raise RooflineError(
+        raise DoesNotFitError(
             f"the longest turn, {longest:,} tokens, does not fit in the KV cache of"
             f" {store.tokens / replica.data:,.0f} tokens: take shorter sessions or more memory"
         )
-    return Deployed(replica, store, work)
+    return Deployed(replica, store, work, tandem, asked.get("routing") or SESSION)
 
 
 def within(work: Workload, scenario: Scenario) -> Workload:
@@ -203,8 +234,12 @@ def outcome_at(
     targets: Targets = NO_TARGETS,
     simulate: int | None = None,
     seed: int = 0,
+    part: tuple[float, float] | None = None,
 ) -> SessionOutcome:
-    """The outcome of a number of sessions or a rate of new ones, of which each copy has its share."""
+    """The outcome of a number of sessions or a rate of new ones, of which each copy has its share.
+
+    Sessions are those of a random moment, or as drawn, and begin at a `part` of their turns (a short benchmark).
+    """
     copies = deployed.replica.copies
     each = value / copies
     sessions = max(round(each), 1)
@@ -214,11 +249,17 @@ def outcome_at(
     count = simulate or int(min(max(LEAST_TURNS, OF_EACH * sessions), MOST_TURNS))
     draw = Draw(deployed.workload, seed)
     rate = each if is_open else None
-    ran = simulate_sessions(deployed.replica, deployed.store, draw, count, sessions, rate)
+    routing, tandem = deployed.routing, deployed.tandem
+    begin = part or (0.0, 1.0)
+    ran = simulate_sessions(
+        deployed.replica, deployed.store, draw, count, sessions, rate, routing, begin, part is None, tandem
+    )
     if theory is None:
         return _outcome(deployed, value, ran, (), targets)
     branches = theory.at(sessions)
-    states = (branches.warm, branches.cold, *(theory.warm(part * sessions) for part in NEAR))
+    ranks = deployed.replica.data if deployed.routing == SESSION else 1
+    crowd = 1 + math.sqrt(2 * math.log(ranks) * ranks / sessions)  # of the rank with the most sessions, over the mean
+    states = (branches.warm, branches.cold, *(theory.warm(part * sessions) for part in (NEAR[0], NEAR[1] * crowd)))
     return _outcome(deployed, value, ran, states, targets)
 
 
@@ -255,7 +296,7 @@ def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ..
     if any(map(math.isfinite, targets)):
         met = float(((ttft <= targets[0]) & ~(tpot > targets[1])).mean())
     total = float(ran.prompt.sum())
-    hits = tuple((ran.hits.sum(axis=0) / total).tolist())
+    hits = tuple(hit_rates(ran))
     known = np.minimum(ran.reusable, ran.prompt - 1)
     lost = float((known - ran.hits.sum(axis=1)).clip(0).mean())
     endless = float(known.sum()) / total
@@ -282,7 +323,21 @@ def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ..
         parted or (lost > float((ran.prompt - known).mean()) and ran.prefilling > BUSY),
         met,
         _cost(deployed, ran),
+        _example(ran),
     )
+
+
+def _example(ran: Ran) -> tuple[TurnTimes, ...]:
+    """The turns of the session that has most of them, from its first on."""
+    owners, counts = np.unique(ran.owner, return_counts=True)
+    own = np.flatnonzero(ran.owner == owners[counts.argmax()])[:EXAMPLE]
+    begin = ran.arrival[own].min()
+    times = (ran.arrival - begin, ran.first - begin, ran.last - begin, ran.prompt, ran.hits.sum(axis=1), ran.output)
+    return tuple(TurnTimes(*(float(column[turn]) for column in times)) for turn in own[np.argsort(ran.arrival[own])])
+
+
+EXAMPLE = 60
+"""The most turns of an example."""
 
 
 PARTED = 1.1
@@ -295,15 +350,16 @@ BUSY = 0.5
 def _cost(deployed: Deployed, ran: Ran) -> SessionCost | None:
     """The rent of a session and of its tokens, by the seconds of steps that each takes."""
     replica = deployed.replica
-    hourly = rent(replica.pools, replica.scenario.price)
+    hourly = rent(deployed.whole.pools, deployed.scenario.price)
     if hourly is None:
         return None
-    usd = hourly / HOUR / replica.copies
+    usd = (hourly / replica.copies + sum(tier.price for tier in deployed.store.tiers)) / HOUR
     cached = float(ran.hits.sum(axis=1).mean())
     computed, output = float(ran.prompt.mean()) - cached, float(ran.output.mean())
     chunk, running = min(max(computed, 1.0), replica.budget), max(ran.running / replica.data, 1.0)
     plain, after = (float(replica.steps.seconds(0.0, 0.0, chunk, before)) for before in (0.0, max(cached, 1.0)))
-    step = float(replica.steps.seconds(running, float(ran.prompt.mean()))) / running / replica.steps.accepted
+    decode = replica if deployed.tandem is None else deployed.tandem.decode
+    step = float(decode.steps.seconds(running, float(ran.prompt.mean()))) / running / decode.steps.accepted
     weights = np.array([plain / chunk, max(after - plain, 0.0) / max(cached, 1.0) * computed / chunk, step])
     share = weights / float(weights @ np.array([computed, cached, output]))
     turn = usd * ran.duration / ran.prompt.size

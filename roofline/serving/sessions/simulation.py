@@ -23,17 +23,17 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.serving.load import Requests
+from roofline.serving.pools import Tandem
 from roofline.serving.replica import Replica
 from roofline.serving.served import Finished
 from roofline.serving.sessions.cache import Level, PrefixCache, Run
-from roofline.serving.sessions.drawn import Draw, Session, Turn, grown
+from roofline.serving.sessions.decoding import Decoding
+from roofline.serving.sessions.drawn import Draw, Session, Turn, grown, turn_of
+from roofline.serving.sessions.routing import PREFIX, SESSION
 from roofline.serving.sessions.store import Store
 from roofline.serving.simulation import Piece, Sequence, Simulation
 
 Array = NDArray[np.float64]
-
-AFFINITY, BALANCED = "affinity", "balanced"
-"""Routing to data-parallel ranks: to the one with the longest prefix of a prompt, or with the fewest requests."""
 
 WARM = 1 / 3
 """The part of a run that is not observed."""
@@ -47,8 +47,8 @@ class _Request(Sequence):
 
     __slots__ = ("loaded", "need", "pinned", "turn")
 
-    def __init__(self, index: int, at: float, turn: Turn) -> None:
-        super().__init__(index, at, turn.prompt, turn.output, 0)
+    def __init__(self, index: int, at: float, turn: Turn, output: int) -> None:
+        super().__init__(index, at, turn.prompt, output, 0)
         self.turn, self.pinned, self.loaded, self.need = turn, False, False, 0.0
 
 
@@ -56,7 +56,8 @@ class Ran(NamedTuple):
     """What a run observed after its warm-up.
 
     Of each turn: arrival, first and last token (seconds), tokens of output and prompt, those of earlier turns or the
-    shared prefix in it (`reusable`), and those found in each tier (turns, tiers). Over the `duration`: mean running and
+    shared prefix in it (`reusable`), those found in each tier (turns, tiers), the gap after it, and the number of its
+    session (`owner`). Over the `duration`: mean running and
     waiting requests, tokens of running ones, the share of time in steps with prompts, blocks in each tier, and bytes
     read from and written to each.
     """
@@ -69,7 +70,7 @@ class Ran(NamedTuple):
     reusable: Array
     hits: Array
     gaps: Array
-    sessions: int
+    owner: Array
     duration: float
     running: float
     waiting: float
@@ -82,7 +83,7 @@ class Ran(NamedTuple):
 
 
 class SessionRun(Simulation):
-    """The state of a replica that serves sessions."""
+    """The state of a replica that serves sessions; with a `tandem` it is a worker of prefill, and others decode."""
 
     def __init__(
         self,
@@ -91,13 +92,15 @@ class SessionRun(Simulation):
         draw: Draw,
         sessions: int | None = None,
         rate: float | None = None,
-        routing: str = AFFINITY,
+        routing: str = SESSION,
         part: tuple[float, float] | None = (0.0, 1.0),
         biased: bool = True,
+        tandem: Tandem | None = None,
     ) -> None:
         nothing = np.zeros(0, np.int64)
         super().__init__(replica, Requests(np.zeros(0), nothing, nothing, nothing), None)
         self.draw, self.work, self.store = draw, draw.workload, store
+        self.decode = None if tandem is None else Decoding(tandem)
         self.routing, self.rate, self.block = routing, rate, store.block
         self.pool = store.tokens
         self.room = self.pool  # type: ignore[assignment]
@@ -109,18 +112,18 @@ class SessionRun(Simulation):
         self.read = [0.0] * len(levels)
         self.roots: list[list[Run]] = [[self._root(cache) for _ in range(self.work.groups)] for cache in self.caches]
         self.tails: dict[tuple[int, int], Run] = {}
+        self.homes: dict[int, int] = {}
         self.due: list[tuple[float, int, Turn | None]] = []
         self.loading: list[tuple[float, int, _Request]] = []
         self.aside = True
         self.number, self.active = count(), dict[int, Turn]()
-        self.ended = 0
         self.rows: list[tuple[float, ...]] = []
         self.found: list[tuple[int, ...]] = []
         self.random = np.random.default_rng([draw.seed, 2**31])
         for _ in range(sessions or 0):
             session = draw.session(part, biased)
             place = min(max(session.place - 1, 0), len(session.gap) - 1)
-            self._later(self.random.random() * session.gap[place], self._turn(session))
+            self._later(self.random.random() * session.gap[place], turn_of(session, self.work))
         if rate is not None:
             self._later(0.0, None)
 
@@ -128,14 +131,14 @@ class SessionRun(Simulation):
         """The run of so many turns, of which the first part warms the cache."""
         self._until(round(number * WARM))
         start, self.area, self.prefill_time = self.now, [0.0, 0.0, 0.0], 0.0
-        self.rows, self.found, self.ended, before = [], [], 0, self.preemptions
+        self.rows, self.found, before = [], [], self.preemptions
         earlier = list(self.read), self._written()
         self._until(number - round(number * WARM))
         duration = max(self.now - start, 1e-12)
         rows, hits = np.array(self.rows, float).T, np.array(self.found, float)
         running, waiting, cached = (value / duration for value in self.area)
         used = np.mean([[row * self.block for row in cache.used] for cache in self.caches], axis=0) * self.data
-        arrival, first, last, output, prompt, reusable, gaps = rows
+        arrival, first, last, output, prompt, reusable, gaps, owner = rows
         read, written = (
             tuple((each - past) / duration for each, past in zip(now, then, strict=True))
             for now, then in zip((self.read, self._written()), earlier, strict=True)
@@ -149,7 +152,7 @@ class SessionRun(Simulation):
             reusable,
             hits,
             gaps,
-            self.ended,
+            owner,
             duration,
             running,
             waiting,
@@ -171,10 +174,14 @@ class SessionRun(Simulation):
 
     def event(self) -> None:
         """What is due, then a step, a run of decode steps, or the time until something is."""
+        idle, since = self.work.idle, self.now if self.decode is None else max(self.now, self.decode.until)
+        if idle and self.rate is None and self.due and not self.active and self.due[0][0] > since + idle:
+            sooner = self.due[0][0] - since - idle
+            self.due = [(at - sooner, number, turn) for at, number, turn in self.due]  # the order stays
         while self.due and self.due[0][0] <= self.now:
             at, _, turn = heappop(self.due)
             if turn is None:
-                turn = self._turn(self.draw.session())
+                turn = turn_of(self.draw.session(), self.work)
                 assert self.rate is not None
                 self._later(at + self.random.exponential(1 / self.rate), None)
             self._arrive(at, turn)
@@ -200,27 +207,22 @@ class SessionRun(Simulation):
         heappush(self.due, (at, next(self.number), turn))
 
     def _arrive(self, at: float, turn: Turn) -> None:
-        request = _Request(next(self.number), at, turn)
+        request = _Request(next(self.number), at, turn, turn.output if self.decode is None else 1)
         self.active[request.index] = turn
         self.front_free = max(self.front_free, at) + self.each + self.per_token * request.prompt
         self.coming.append((self.front_free + self.latency, request))
 
-    def _turn(self, session: Session) -> Turn:
-        place = session.place
-        turn = Turn(session, session.context, session.reusable, session.output[place], session.gap[place])
-        turn.branch = session.branch[place] and not session.child
-        return turn
-
     # Routing and paths
 
     def _assign(self, sequence: Sequence) -> None:
-        """The rank of a request: by the prefix that its cache has, unless too many are there, or by requests."""
+        """The rank of a request, by the routing; the longest prefix, unless too many are there."""
         assert isinstance(sequence, _Request)
-        ranks = range(self.data)
+        ranks, turn = range(self.data), sequence.turn
         least = min(self.held)
         chosen = self.held.index(least)
-        if self.data > 1 and self.routing == AFFINITY:
-            turn = sequence.turn
+        if self.data > 1 and self.routing == SESSION:
+            chosen = self.homes.setdefault(turn.session.number, int(self.random.integers(self.data)))
+        elif self.data > 1 and self.routing == PREFIX:
             end = turn.prompt // self.block
             known = [sum(self.caches[rank].found(self._tail(turn.session, rank), end)) for rank in ranks]
             best = max(ranks, key=lambda rank: (known[rank], -self.held[rank]))
@@ -228,7 +230,8 @@ class SessionRun(Simulation):
                 chosen = best
         sequence.rank = chosen
         self.held[chosen] += 1
-        sequence.turn.tail = self._tail(sequence.turn.session, chosen)
+        cache, group = self.caches[chosen], turn.session.group
+        turn.tail = cache.run(self.roots[chosen][group]) if turn.aside else self._tail(turn.session, chosen)
 
     def _root(self, cache: PrefixCache) -> Run:
         root = cache.run(priority=self.store.priority)
@@ -302,7 +305,7 @@ class SessionRun(Simulation):
         """Blocks of the prompt that earlier turns may have left; of a preempted request, all that it computed."""
         if request.generated:
             return 1 << 60
-        return max(request.turn.reusable, self.work.shared) // self.block
+        return request.turn.reusable // self.block
 
     def _fits(self, sequence: Sequence, need: float) -> bool:
         assert isinstance(sequence, _Request)
@@ -389,37 +392,37 @@ class SessionRun(Simulation):
 
     def _leave(self, index: int, times: Finished) -> None:
         turn = self.active.pop(index)
-        session = turn.session
-        self.rows.append((*times, turn.prompt, max(turn.reusable, self.work.shared), turn.gap))
+        session, after = turn.session, self.now
+        if self.decode is not None:
+            first, after = self.decode.times(after, turn.prompt, turn.output)
+            times = (times[0], first, after, turn.output)
+        self.rows.append((*times, turn.prompt, turn.reusable, turn.gap, session.number))
         self.found.append(turn.hits)
         if turn.branch:
-            self._start_branch(session)
+            self._start_branch(session, after)
         known = grown(session, self.work)
         if session.place >= len(session.new):
-            self._end(session)
+            self._end(session, after)
             return
         if not known:
             self._forget(session)
-        self._later(self.now + turn.gap, self._turn(session))
+        self._later(after + turn.gap, turn_of(session, self.work))
 
-    def _start_branch(self, session: Session) -> None:
+    def _start_branch(self, session: Session, at: float) -> None:
         """A sub-agent begins with a part of the context."""
         context = max(int(self.work.branch_context * session.context), self.work.shared)
         child = self.draw.branch(session, context)
         for rank, cache in enumerate(self.caches):
             tail = self._tail(session, rank)
-            at = context // self.block - tail.start
-            parent = cache.split(tail, at) if 0 < at <= tail.length else tail.parent
+            place = context // self.block - tail.start
+            parent = cache.split(tail, place) if 0 < place <= tail.length else tail.parent
             self.tails[child.number, rank] = cache.run(parent)
-        self._later(self.now, self._turn(child))
+        self._later(at, turn_of(child, self.work))
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: Session, at: float) -> None:
         self._forget(session)
-        if session.child:
-            return
-        self.ended += 1
-        if self.rate is None:
-            self._later(self.now + session.gap[-1], self._turn(self.draw.session()))
+        if self.rate is None and not session.child:
+            self._later(at + session.gap[-1], turn_of(self.draw.session(), self.work))
 
     def _forget(self, session: Session) -> None:
         for rank in range(self.data):
@@ -433,19 +436,20 @@ def simulate_sessions(
     turns: int,
     sessions: int | None = None,
     rate: float | None = None,
-    routing: str = AFFINITY,
+    routing: str = SESSION,
     part: tuple[float, float] | None = (0.0, 1.0),
     biased: bool = True,
+    tandem: Tandem | None = None,
 ) -> Ran:
     """A run of so many turns, of a number of `sessions`, each followed by another one, or of a `rate` of new ones.
 
     With a rate, `sessions` are those at the start. Sessions at the start are at a random `part` of their turns, drawn
-    by their turns where `biased`. Raises RooflineError without any.
+    by their turns where `biased`. With a `tandem` the replica is a worker of its prefill. Raises RooflineError without
+    any.
     """
     if not sessions and rate is None:
         raise RooflineError("sessions are a number of them, or a rate of new ones: give one of both")
-    run = SessionRun(replica, store, draw, sessions, rate, routing, part, biased)
-    return run.turns(turns)
+    return SessionRun(replica, store, draw, sessions, rate, routing, part, biased, tandem).turns(turns)
 
 
 def hit_rates(ran: Ran) -> Rows[float]:

@@ -48,14 +48,16 @@ class Store(Struct, frozen=True):
         ]
 
 
-def store_of(replica: Replica, tiers: tuple[Tier, ...] = (), pool: float | None = None) -> Store:
+def store_of(replica: Replica, tiers: tuple[Tier, ...] = (), pool: float | None = None, length: int = 1) -> Store:
     """The KV cache of a replica; `pool` are the tokens of its devices, by default those that fit.
+
+    A token in a tier is one of sequences of a `length`: of more than a window those layers hold no more.
 
     Raises RooflineError for a model without a KV cache.
     """
     scenario = replica.steps.scenario
     engine = scenario.profile
-    bytes_ = kv_bytes_per_token(scenario.model, scenario.run_precision)
+    bytes_ = kv_bytes_per_token(scenario.model, scenario.run_precision, length=length)
     if not bytes_ or replica.kv_tokens >= UNLIMITED:
         raise RooflineError(f"{scenario.model.name} has no KV cache of which sessions could share a prefix")
     name = engine.name.split()[0].lower()

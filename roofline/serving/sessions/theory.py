@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 from scipy.special import gammainc
 
 from roofline.scenario.speculation import iterations
+from roofline.serving.pools import Tandem
 from roofline.serving.replica import Replica
-from roofline.serving.sessions.drawn import Draw, Session, grown
+from roofline.serving.sessions.drawn import Draw, Session, grown, turn_of
 from roofline.serving.sessions.store import Store
 from roofline.serving.sessions.workload import Workload
 from roofline.serving.steps import MAX_TOKENS
@@ -63,15 +64,17 @@ MANY = 10.0
 
 
 class Turns(NamedTuple):
-    """Turns of equal weight: tokens of the prompt, of those before it that it could reuse, of output, and left behind.
+    """Turns of equal weight: tokens of the prompt, of those that it could reuse, of output, and left behind.
 
-    Those left behind are its own, after the shared prefix. `idle` is the gap before it; that after it is
-    `pause` for the client (none after the last of a sub-agent) and `gap` for the cache: infinite where it does not know
-    the next turn. `main` is 1 for a session's own turns, 0 for those of its sub-agents.
+    They could reuse those of earlier turns, and those `shared`. Those left behind are its own, after the shared prefix.
+    `idle` is the gap before it; that after it is `pause` for the client (none after the last of a sub-agent) and `gap`
+    for the cache: infinite where it does not know the next turn. `main` is 1 for a session's own turns, 0 for those of
+    its sub-agents.
     """
 
     prompt: Array
     reusable: Array
+    shared: Array
     output: Array
     left: Array
     idle: Array
@@ -98,41 +101,34 @@ def _rows(session: Session, work: Workload, draw: Draw, waiting: list[Session]) 
     """The turns of a session; its sub-agents are left to others."""
     found, idle = list[tuple[float, ...]](), 0.0
     while session.place < len(session.new):
-        place, prompt = session.place, session.context
-        reusable, output = max(session.reusable - work.shared, 0), session.output[place]
-        if session.branch[place] and not session.child:
-            waiting.append(draw.branch(session, max(int(work.branch_context * prompt), work.shared)))
-        known = grown(session, work) and session.place < len(session.new)
-        left = prompt - work.shared + (output if work.kept else 0)
-        pause = session.gap[place]
-        ends = session.child and session.place == len(session.new)
-        gaps = idle, pause if known else math.inf, 0.0 if ends else pause
-        found.append((prompt, reusable, output, left, *gaps, not session.child))
-        idle = pause
+        turn, context = turn_of(session, work), session.context
+        if turn.branch:
+            waiting.append(draw.branch(session, max(int(work.branch_context * context), work.shared)))
+        known = grown(session, work)
+        left = turn.prompt - work.shared + (turn.output if work.kept else 0)
+        ends = session.place == len(session.new)
+        pause = 0.0 if session.child and ends else turn.gap
+        # What a call beside a session had is not used again, and the session's context is idle over it.
+        beside = 0.0 if ends or not session.aside[session.place] else session.gap[session.place]
+        gap = turn.gap + beside if known and not ends and not turn.aside else math.inf
+        shared = 0 if turn.aside else work.shared
+        tokens = turn.prompt, turn.reusable - shared, shared, turn.output, left
+        found.append((*tokens, idle, gap, pause, not session.child))
+        idle = turn.gap + (idle if turn.aside else 0.0)
     return found
 
 
 class State(Struct, frozen=True):
-    """A steady state: `sessions`, turns/s, and of a turn the means in seconds of waits, prefill and decoding.
+    """A steady state: turns/s, the fractions of prompt tokens that each tier has, and mean seconds of TTFT and of TPOT.
 
-    `hits`: fractions of prompt tokens that each tier has, `ttft` and `e2e` mean seconds, `tpot` seconds a token of
-    output; `running` requests, `pinned` the part of the pool that they use, `busy` the part of time in prefill;
-    `computed` prompt tokens of a turn, and those of them that an endless cache would have.
+    `pinned` is the part of the pool that running requests use.
     """
 
-    sessions: float
     turns_per_second: float
     hits: tuple[float, ...]
     ttft: float
     tpot: float
-    e2e: float
-    running: float
     pinned: float
-    busy: float
-    computed: float
-    recomputed: float
-    tokens_per_second: float
-    links: tuple[float, ...]
 
 
 class _Load:
@@ -160,10 +156,16 @@ class Branches(Struct, frozen=True):
 
 
 class Theory:
-    """The model of a replica, a store and a workload, for any number of sessions."""
+    """The model of a replica, a store and a workload, for any number of sessions.
 
-    def __init__(self, replica: Replica, store: Store, work: Workload, seed: int = 0) -> None:
-        self.replica, self.store, self.work = replica, store, work
+    With a `tandem` the replica is a worker of its prefill, and decodes on a share of its others.
+    """
+
+    def __init__(
+        self, replica: Replica, store: Store, work: Workload, seed: int = 0, tandem: Tandem | None = None
+    ) -> None:
+        self.replica, self.store, self.work, self.tandem = replica, store, work, tandem
+        self.decode = replica if tandem is None else tandem.decode
         self.turns = turns_of(work, seed)
         sizes, sum_ = [store.tokens], store.tokens
         for tokens, through in store.levels:
@@ -177,7 +179,9 @@ class Theory:
         self.alone = scheduler.order == PREFILL_FIRST
         self.budget = float(min(replica.budget, MAX_TOKENS))
         self.front = scheduler.latency + scheduler.request + scheduler.prompt_token * self.turns.prompt
-        self.decodes = np.asarray(iterations(np.maximum(self.turns.output - 1, 0.0), replica.steps.accepted), float)
+        accepted = self.decode.steps.accepted
+        self.decodes = np.asarray(iterations(np.maximum(self.turns.output - 1, 0.0), accepted), float)
+        self.sent = 0.0 if tandem is None else tandem.transfer(self.turns.prompt)
         self.main = float(self.turns.main.mean())
 
     def at(self, sessions: float) -> Branches:
@@ -214,17 +218,17 @@ class Theory:
                 loads[place] = min(rate * times.mean(), 0.999)
                 queues[place] = _wait(rate, times, loads[place], sessions)
                 load_wait += np.maximum(times - tier.overlap * work, 0.0) + queues[place] * (times > 0)
-            share = min(busy, 0.98)
+            share = 0.0 if self.tandem else min(busy, 0.98)
             decode = self.decodes * step / (1 - share)
-            inside = self.front + wait + load_wait + work + decode
+            inside = self.front + wait + load_wait + work + decode + self.sent
             cycle = (turns.main * (inside + turns.pause)).mean() / self.main
             # The prompts' server gives no more than its time.
             new_rate = min(sessions / cycle / self.main, 0.98 / work.mean())
-            use = load_wait + work + decode
+            use = load_wait + work + (0.0 if self.tandem else decode)
             own, groups = float((turns.left * use).mean()), self.work.groups
             once = self.work.shared * -groups * math.expm1(-new_rate * float(use.mean()) / groups)
             held = new_rate * own + once
-            slots = new_rate * (work + decode).mean()
+            slots = new_rate * use.mean()
             most = min((FULL * self.store.tokens - once) / max(new_rate * own, 1e-9), self.replica.sequences / slots)
             new_rate *= min(most, 1.0)
             rate = rate + DAMPING * (new_rate - rate) if rate else new_rate
@@ -233,7 +237,7 @@ class Theory:
             waits = max(sessions / (rate * self.main) - cycle, 0.0) if most < 1 else 0.0
             outside += DAMPING * (waits - outside)
             number = number + DAMPING * (max(rate * decode.mean(), 1e-3) - number)
-            mean = float((self.front + outside + wait + load_wait + work).mean())
+            mean = float((self.front + outside + wait + load_wait + work + self.sent).mean())
             hits += DAMPING * (self._hits(rate, use, self.front + outside + wait) - hits)
             after = (rate, number, wait, outside)
             if round_ > 10 and all(
@@ -241,32 +245,18 @@ class Theory:
             ):
                 break
         load.rate, load.number, load.busy, load.wait, load.outside = rate, number, busy, wait, outside
-        keep = self.known * hits
-        total = turns.prompt.mean()
-        computed_mean = float(total - keep.sum(axis=0).mean())
-        endless = float(self.known[0].mean())
-        tokens = float(total + turns.output.mean())
         return State(
-            sessions,
             float(rate),
-            tuple((keep.mean(axis=1) / total).tolist()),
+            tuple(((self.known * hits).mean(axis=1) / turns.prompt.mean()).tolist()),
             mean,
             float(decode.sum() / np.maximum(turns.output - 1, 1).sum()),
-            float(inside.mean() + outside),
-            float(rate * (work + decode).mean()),
             float(min(held / self.store.tokens, 1.0)),
-            float(busy),
-            computed_mean,
-            computed_mean - float(total) + endless,
-            float(rate * tokens),
-            tuple(float(each) for each in loads),
         )
 
     @cached_property
     def known(self) -> Array:
         """Tokens of each turn that an endless cache has: its own, with the shared prefix."""
-        shared = float(self.work.shared)
-        own = np.minimum(self.turns.reusable + shared, self.turns.prompt - 1)
+        own = np.minimum(self.turns.reusable + self.turns.shared, self.turns.prompt - 1)
         return np.maximum(own, 0.0)[np.newaxis] // self.store.block * self.store.block
 
     def _hits(self, rate: float, use: Array, outside: Array) -> Array:
@@ -305,23 +295,25 @@ class Theory:
             if shared:  # touched by the other sessions of its group, too
                 near = _clipped(size, level, around, np.full(level.shape, shared)).mean(axis=1)
                 near = 1 - idle_group * (1 - near)
-                part = (part * turns.reusable + near * shared) / (turns.reusable + shared)
+                part = (part * turns.reusable + near * turns.shared) / np.maximum(turns.reusable + turns.shared, 1.0)
             found.append(part)
         return np.diff(np.array(found), axis=0, prepend=0.0).clip(0.0, 1.0)
 
     def _work(self, computed: Array, base: Array, number: float, rate: float) -> tuple[Array, float]:
         """Seconds that each prompt adds to steps, and of a step without prompts, of so many sequences."""
-        steps, ranks = self.replica.steps, self.replica.data
-        batch = max(number / ranks, 1.0)
+        steps, ranks, tandem = self.replica.steps, self.replica.data, self.tandem
+        shares = ranks if tandem is None else self.decode.data * tandem.decodes / tandem.prefills
+        batch = max(number / shares, 1.0)
         context = float((self.turns.prompt + self.turns.output / 2).mean())
-        step = float(steps.seconds(batch, context))
+        step = float(self.decode.steps.seconds(batch, context))
         # Prompts that come within a step share it.
         full = np.floor(computed / self.budget)
         rest = computed - full * self.budget
-        period = step + float(steps.seconds(0.0, 0.0, min(float(computed.mean()), self.budget), float(base.mean())))
+        still = 0.0 if self.alone else step
+        period = float(steps.seconds(0.0, 0.0, min(float(computed.mean()), self.budget), float(base.mean())))
+        period += step if tandem is None else 0.0
         together = min(max(rate * period, 1.0), max(self.budget / max(float(rest.mean()), 1.0), 1.0))
         beside = 0.0 if self.alone else batch
-        still = 0.0 if self.alone else step
 
         def added(chunk: Any, cached: Any, prompts: float = 1.0) -> Array:
             found = steps.seconds(beside, context, chunk, cached, prompts)

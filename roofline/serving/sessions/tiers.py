@@ -4,7 +4,7 @@ A tier is written as NAME=SIZE with further settings behind colons:
 
     dram=1TB                            the hosts' memory, over the devices' links to it
     ssd=8TB:bandwidth=50GB/s            a bandwidth of the whole replica
-    remote=inf:latency=2ms:write=back:overlap=0.9
+    remote=inf:latency=2ms:write=back:overlap=0.9:price=0.5USD/h
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ LINKS = {"dram": "host", "remote": "network"}
 """The link of a device that a tier of this name is behind, where no bandwidth is given."""
 
 WRITES = ("through", "back")
+SETTINGS = ("bandwidth", "latency", "write", "overlap", "price")
 
 EFFICIENCY = 0.8
 """Of a link's bandwidth that copies of large blocks reach: 51.2 of the 64 GB/s of PCIe 5.0 x16, an H100's DMA of 16 MB
@@ -33,7 +34,7 @@ class Tier(Checked, frozen=True):
     `latency`: seconds of a read. `write`: `through`, a copy of all that is computed, as vLLM's offloading connector,
     LMCache, Mooncake's store and HiCache have by default, or `back`, what the tier above evicts. `overlap`: the
     fraction of a request's own prefill that hides its read, 1 where layers are loaded while others compute (HiCache),
-    0 where the request waits for all.
+    0 where the request waits for all. `price`: USD an hour that it adds to the rent of a replica.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Tier(Checked, frozen=True):
     latency: NotNegative = 0.0
     write: Literal["through", "back"] = "through"
     overlap: Fraction = 0.0
+    price: NotNegative = 0.0
 
 
 def parse_tiers(text: str, scenario: Scenario) -> tuple[Tier, ...]:
@@ -57,8 +59,8 @@ def _tier(text: str, scenario: Scenario) -> Tier:
     name, _, size = head.partition("=")
     given = dict(setting.partition("=")[::2] for setting in settings)
     for key in given:
-        if key not in ("bandwidth", "latency", "write", "overlap"):
-            raise UnknownNameError("setting of a tier", key, ("bandwidth", "latency", "write", "overlap"))
+        if key not in SETTINGS:
+            raise UnknownNameError("setting of a tier", key, SETTINGS)
     if not name or not size:
         raise RooflineError(f"a tier is NAME=SIZE such as dram=1TB, got {quote(text)}")
     bytes_ = None if size == "inf" else parse_quantity(size, Dimension.BYTES).value
@@ -75,7 +77,8 @@ def _tier(text: str, scenario: Scenario) -> Tier:
         part = math.nan
     if not 0 <= part <= 1:
         raise RooflineError(f"the overlap of a tier is a fraction from 0 to 1, got {quote(overlap)}")
-    return Tier(name, bytes_, bandwidth, latency, "back" if write == "back" else "through", part)
+    price = parse_quantity(given["price"], Dimension.MONEY_RATE).value if "price" in given else 0.0
+    return Tier(name, bytes_, bandwidth, latency, "back" if write == "back" else "through", part, price)
 
 
 def _bandwidth(name: str, scenario: Scenario) -> float:

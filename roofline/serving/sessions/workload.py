@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from roofline.core.checked import Checked, Fraction
+from roofline.core.checked import Checked, Fraction, Positive
 from roofline.core.errors import RooflineError, quote
 from roofline.core.limits import MAX_LENGTH
 from roofline.scenario.lengths import Lengths, as_number, parse_lengths
@@ -29,7 +29,7 @@ _TIME = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*(ms|s|min|h)?(?![\w.])")
 
 
 class Gaps(Struct, frozen=True):
-    """A distribution of times, as `written`: a `Lengths` of milliseconds, None for no time; `most` seconds cut it.
+    """A distribution of times, as `written`: a `Lengths` of milliseconds, None for no time.
 
     >>> parse_gaps("quantiles:p50=2s,p90=24s").quantiles(np.array([0.5])).round(3)
     array([2.])
@@ -37,27 +37,26 @@ class Gaps(Struct, frozen=True):
 
     written: str
     lengths: Lengths | None
-    most: float = float("inf")
 
     def quantiles(self, shares: Any) -> Array:
         """Seconds at some quantiles."""
         if self.lengths is None:
             return np.zeros(np.shape(shares))
-        return np.minimum(np.asarray(self.lengths.inverse(np.asarray(shares, float)), float) / 1e3, self.most)
+        return np.asarray(self.lengths.inverse(np.asarray(shares, float)), float) / 1e3
 
 
-def parse_gaps(written: object, what: str = "a gap", most: float = float("inf")) -> Gaps:
+def parse_gaps(written: object, what: str = "a gap") -> Gaps:
     """The distribution of a number of seconds or a text, as of lengths with times; raises RooflineError."""
     if isinstance(written, Gaps):
         return written
     text = str(written).strip()
     if as_number(text.removesuffix("s")) == 0:
-        return Gaps(text, None, most)
+        return Gaps(text, None)
     if text.startswith("-"):
         raise RooflineError(f"{what} must be at least 0 s, got {quote(text)}")
     scaled = _TIME.sub(lambda found: f"{float(found[1]) * MILLISECONDS[found[2] or 's']:.12g}", text)
     try:
-        return Gaps(text, parse_lengths(scaled), most)
+        return Gaps(text, parse_lengths(scaled))
     except RooflineError:
         examples = "a time such as 5s, or times such as exponential:mean=5s or quantiles:p50=2s,p90=24s"
         raise RooflineError(f"{what} is {examples}, got {quote(text)}") from None
@@ -69,10 +68,13 @@ class Workload(Checked, frozen=True):
     The first prompt of a session has the `shared` prefix, one of `groups` different ones, and `first` tokens of its own
     (None: those of `new`); each turn adds `new` tokens and has an `output`. The next turn comes a `gap` after the end
     of one: the time of a tool or a person. `kept`: the output is in the next prompt as it was generated, so that it is
-    found in the cache; else the next prompt has other tokens there, which `new` counts. Of the share `resets` of turns
-    all but the shared prefix is new to the cache. A context of more than `limit` tokens is compacted to `compacted`.
-    Each turn starts `branches` sub-agents on average, each a session of `branch_turns` with the share `branch_context`
-    of the context (0: the shared prefix) and `branch_first` tokens. `source` says where the numbers are from.
+    found in the cache; else the next prompt has other tokens there, which `new` counts. The share `asides` of turns are
+    calls beside the session: of `aside` tokens, which no cache has, and the session goes on without them. A context of
+    more than `limit` tokens is compacted to `compacted`. Each turn starts `branches` sub-agents on average, each a
+    session of `branch_turns` with the share `branch_context` of the context (0: the shared prefix) and `branch_first`
+    tokens. Of a number of sessions, where no turn runs, the next one comes after `idle` seconds at most, and all others
+    by as much sooner (a benchmark that replays them).
+    `source` says where the numbers are from.
     """
 
     turns: Lengths
@@ -83,13 +85,15 @@ class Workload(Checked, frozen=True):
     shared: Tokens = 0
     groups: Annotated[int, Meta(ge=1, le=10**6)] = 1
     kept: bool = True
-    resets: Fraction = 0.0
+    asides: Fraction = 0.0
+    aside: Tokens = 0
     limit: Tokens = 0
     compacted: Tokens = 0
     branches: Fraction = 0.0
     branch_turns: Lengths | None = None
     branch_first: Lengths | None = None
     branch_context: Fraction = 0.0
+    idle: Positive | None = None
     name: str = ""
     source: str = ""
 
@@ -99,6 +103,8 @@ class Workload(Checked, frozen=True):
             raise RooflineError(
                 f"a context limit of {self.limit} tokens has no room for the shared prefix of {self.shared} and a turn"
             )
+        if self.asides and not self.aside:
+            raise RooflineError("calls beside a session need the tokens of their prompt: aside")
         if self.branches and (self.branch_turns is None or self.branch_first is None):
             raise RooflineError("sub-agents need the lengths branch_turns and branch_first")
 

@@ -168,6 +168,7 @@ def _without_defaults(entry: Spec) -> Spec:
 
 def _attention(core: Core, shared: bool) -> Spec:
     made: Spec = {"heads": core.heads, "kv_heads": core.kv_heads, "head_dim": core.head_dim}
-    given = {"value_dim": core.value_dim if core.value_dim != core.head_dim else None, "window": core.window}
+    window = core.window if core.causal or core.window is None else 2 * core.window - 1  # on both sides
+    given = {"value_dim": core.value_dim if core.value_dim != core.head_dim else None, "window": window}
     made |= {key: value for key, value in {**given, "chunk": core.chunk}.items() if value is not None}
     return made | ({} if core.causal else {"causal": False}) | ({"kv_shared": True} if shared else {})

@@ -1,13 +1,16 @@
-"""A forward pass of a class on the meta device: which modules run, on how many rows, and what they cache."""
+"""A forward pass of a class on the meta device: which modules run, on how many rows, and what they cache.
+
+Of layers that are alike (modules, shapes, settings) one runs, and the others are taken to do the same.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from roofline.specs.classes.build import ATTENTION
 
@@ -58,6 +61,117 @@ class Trace(Struct):
 
 def trace(model: Any) -> Trace:
     """Run one pass of the model on the meta device; what the class cannot do there is in `failed`."""
+    repeated = _repeated(model)
+    made = _traced(model, repeated)
+    pair = getattr(model.config, "is_encoder_decoder", False)
+    alike = {layer: like for layer, like in repeated.items() if like in made.entered}
+    alike = {layer: like for layer, like in alike.items() if not (pair and "encoder" in layer)}
+    wrong = made.failed or any(_index(layer) in {**made.cached, **made.states} for layer in alike)
+    return _traced(model, {}) if repeated and wrong else _completed(made, repeated, alike)
+
+
+def _index(layer: str) -> int:
+    return int(layer.rpartition(".")[2])
+
+
+def _repeated(model: Any) -> dict[str, str]:
+    """Layers of a list that are like an earlier one of it, which stands for them."""
+    from torch.nn import ModuleList
+
+    text = model.config.get_text_config(decoder=True)
+    found: dict[str, str] = {}
+    for path, layers in model.named_modules():
+        if not isinstance(layers, ModuleList) or any(path.startswith(f"{layer}.") for layer in found):
+            continue
+        named = (
+            value for value in vars(text).values() if isinstance(value, (list, tuple)) and len(value) == len(layers)
+        )
+        listed = [value for value in named if len(set(map(repr, value))) < len(layers)]
+        kinds: dict[Any, str] = {}
+        for index, layer in enumerate(layers):
+            kind = (_signature(layer, index), repr([value[index] for value in listed]))
+            first = kinds.setdefault(kind, f"{path}.{index}")
+            if first != f"{path}.{index}":
+                found[f"{path}.{index}"] = first
+    return found
+
+
+def _signature(layer: Any, index: int) -> Any:
+    """What makes a layer do what it does: its modules with their shapes and settings, but for its place."""
+    return tuple(
+        (
+            name,
+            type(module),
+            tuple((key, tuple(value.shape)) for key, value in module.named_parameters(recurse=False)),
+            tuple(
+                (key, value)
+                for key, value in sorted(vars(module).items())
+                if isinstance(value, (bool, int, float, str)) and not (key.endswith("_idx") and value == index)
+            ),
+        )
+        for name, module in layer.named_modules()
+    )
+
+
+def _completed(made: Trace, repeated: Mapping[str, str], alike: Mapping[str, str]) -> Trace:
+    """A trace with what the layers that did not run do as those that they are like; `alike` have caches, too."""
+    calls, flops, entered = list(made.calls), dict(made.flops), set(made.entered)
+    cached, states = dict(made.cached), dict(made.states)
+    of_layer: dict[str, list[Call]] = {like: [] for like in set(repeated.values())}
+    for call in made.calls:
+        if (like := _around(call.path, of_layer)) is not None:
+            of_layer[like].append(call)
+    for layer, like in repeated.items():
+        calls += [structs.replace(call, path=layer + call.path.removeprefix(like)) for call in of_layer[like]]
+        for path in [path for path in made.entered if f"{path}.".startswith(f"{like}.")]:
+            own = layer + path.removeprefix(like)
+            entered.add(own)
+            if path in made.flops:
+                flops[own] = made.flops[path]
+    for layer, like in alike.items():
+        if (index := _index(like)) in made.cached:
+            cached[_index(layer)] = made.cached[index]
+        if index in made.states:
+            states[_index(layer)] = made.states[index]
+    return structs.replace(made, calls=calls, flops=flops, entered=entered, cached=cached, states=states)
+
+
+def _around(path: str, layers: Mapping[str, Any]) -> str | None:
+    """The layer that a module is in."""
+    parts = path.split(".")
+    return next((name for end in range(len(parts), 0, -1) if (name := ".".join(parts[:end])) in layers), None)
+
+
+@contextlib.contextmanager
+def _skipped(model: Any, repeated: Mapping[str, str]) -> Iterator[None]:
+    """Layers give what the one that they are like gave; once, as one that runs again does something else."""
+    modules, given, ran = dict(model.named_modules()), dict[str, Any](), set[str]()
+
+    def keep(name: str) -> Callable[..., None]:
+        return lambda _module, _arguments, output: given.__setitem__(name, output)
+
+    def skip(layer: str, like: str) -> Callable[..., Any]:
+        def forward(*_arguments: Any, **_options: Any) -> Any:
+            if layer in ran:
+                raise RuntimeError(f"{layer} runs twice")
+            ran.add(layer)
+            return given[like]
+
+        return forward
+
+    handles = [modules[name].register_forward_hook(keep(name)) for name in set(repeated.values())]
+    for layer, like in repeated.items():
+        modules[layer].forward = skip(layer, like)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for layer in repeated:
+            del modules[layer].forward
+
+
+def _traced(model: Any, repeated: Mapping[str, str]) -> Trace:
     import torch
 
     made, failed = Trace([], {}, {}, {}), ""
@@ -66,7 +180,8 @@ def trace(model: Any) -> Trace:
         stack: list[str] = []
         made = Trace([], {}, {}, {}, failed)
         with contextlib.ExitStack() as exits:
-            exits.enter_context(_noted(model, made, stack))
+            exits.enter_context(_skipped(model, repeated))
+            exits.enter_context(_noted(model, made, stack, repeated))
             exits.enter_context(_counted(made, stack))
             exits.enter_context(torch.no_grad())
             exits.enter_context(torch.device("meta"))
@@ -111,7 +226,7 @@ def _encoder_width(model: Any) -> int:
 
 
 @contextlib.contextmanager
-def _noted(model: Any, made: Trace, stack: list[str]) -> Iterator[None]:
+def _noted(model: Any, made: Trace, stack: list[str], repeated: Mapping[str, str]) -> Iterator[None]:
     """Hooks on every module: the rows of linear layers, the experts of routed ones, the calls of attention."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
@@ -151,6 +266,8 @@ def _noted(model: Any, made: Trace, stack: list[str]) -> Iterator[None]:
 
     handles = []
     for path, module in model.named_modules():
+        if path in repeated:
+            continue
         handles.append(module.register_forward_pre_hook(before(path), with_kwargs=True))
         handles.append(module.register_forward_hook(after, always_call=True))
     try:

@@ -18,7 +18,7 @@ from roofline.specs.huggingface.config import (
     spec_with_pattern,
 )
 from roofline.specs.huggingface.moe import moe_section, moe_spec, qwen_sparse
-from roofline.specs.huggingface.recurrent import mamba2_section
+from roofline.specs.huggingface.recurrent import mamba2_section, state_format
 
 
 def _jamba(config: Config) -> Spec:
@@ -151,6 +151,7 @@ def _qwen_hybrid(config: Config) -> tuple[dict[str, Spec], list[str]]:
         "key_dim": config.integer("linear_key_head_dim", default=128),
         "value_dim": config.integer("linear_value_head_dim", default=128),
         "conv": config.integer("linear_conv_kernel_dim", default=4),
+        **state_format(config),
     }
     mixers = {"linear": {"delta_net": delta}, "full": {"attention": attention}}
     return mixers, kinds or ["linear" if (index + 1) % period else "full" for index in range(layers)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
@@ -39,6 +39,14 @@ UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
 """Residuals of kernels without measurements, at constants of related ones or at typical efficiencies."""
 
 
+def wider(times: Array, spread: tuple[float, float]) -> Array:
+    """Times (10th, 50th and 90th percentile, first axis) with a further, independent factor of these p10 and p90."""
+    low, mid, high = times
+    below, above = np.log(spread)
+    exponents = [-np.hypot(np.log(mid / low), below), np.zeros_like(mid), np.hypot(np.log(high / mid), above)]
+    return np.asarray(mid * np.exp(exponents))
+
+
 def unmeasured(residuals: Mapping[str, Residuals]) -> dict[str, Residuals]:
     """Residuals by regime, at least those of a kernel without measurements."""
     return {regime: own.at_least(UNMEASURED) for regime, own in {"all": UNMEASURED, **residuals}.items()}
@@ -46,20 +54,18 @@ def unmeasured(residuals: Mapping[str, Residuals]) -> dict[str, Residuals]:
 
 def inside(ranges: Mapping[str, tuple[float, float]], shape: Any, rows: tuple[int, ...]) -> NDArray[np.bool_]:
     """Whether each row of a kernel's shape lies in the fitted range of every size."""
-    found = np.ones(rows, dtype=bool)
+    found: NDArray[np.bool_] = np.ones(rows, dtype=bool) if rows else cast(Any, np.True_)
     for name, (low, high) in ranges.items():
         if (values := getattr(shape, name, None)) is not None:
             found = found & (values >= low) & (values <= high)
     return found
 
 
-def factors(
-    residuals: Mapping[str, Residuals], regimes: Sequence[str], widening: float, spread: float
-) -> tuple[Array, Array]:
-    """The factors from p50 down to p10 and up to p90, (2, regimes): of shapes outside the fitted range, then inside."""
+def factors(residuals: Mapping[str, Residuals], regimes: Sequence[str], widening: float, spread: float) -> Array:
+    """The factors from p50 to p10, p50 and p90, (3, 2, regimes): of shapes outside the fitted range, then inside."""
     everywhere = residuals.get("all", UNKNOWN)
     found = [residuals.get(regime, everywhere) for regime in regimes]
     ends = [[min(own.low, 1.0) for own in found], [max(own.high, 1.0) for own in found]]
     exponents = np.log(ends)[:, np.newaxis] * (widening * np.array([[OUTSIDE], [1.0]]))
     below, above = np.hypot(exponents, TO_P90 * spread)
-    return np.exp(-below), np.exp(above)
+    return np.asarray(np.exp([-below, np.zeros_like(below), above]))

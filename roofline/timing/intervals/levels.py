@@ -48,11 +48,6 @@ def _spread(op: str, format: str, crossed: tuple[Level, ...], file: File) -> flo
     return sqrt(sum(own[level] ** 2 for level in crossed))
 
 
-def level_components() -> Mapping[str, Mapping[Level, float]]:
-    """The standard deviation of each level by kind of kernel and format (`gemm fp8`), by kind, and of `other` kinds."""
-    return _components(_file())
-
-
 def _file() -> File:
     """The file with the components, as it is now; one in `ROOFLINE_SPECS` comes before the bundled one."""
     if not os.environ.get(SEARCH_PATH):

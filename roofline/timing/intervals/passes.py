@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -50,27 +51,31 @@ class Intervals:
         kinds = {name: row for row, name in enumerate(dict.fromkeys(entry.kind for entry in kernels))}
         self._counts = np.zeros((len(kinds), len(kernels)))
         self._counts[[kinds[entry.kind] for entry in kernels], range(len(kernels))] = counts
-        others = inherited(kernels)
+        self._squared, others = self._counts**2, inherited(kernels)
         self._shared = np.array([[within_kind(name, others)] for name in kinds])
         self._across = ACROSS_KINDS[others]
 
     def combined(self, errors: Array) -> Array:
-        """The error of a pass at each point, from the errors of single kernels (kernels, points)."""
-        together, apart = (self._counts @ errors) ** 2, self._counts**2 @ errors**2
+        """The error of a pass at each point, from the errors of single kernels (..., kernels, points)."""
+        together, apart = (self._counts @ errors) ** 2, self._squared @ errors**2
         squares = self._shared * together + (1 - self._shared) * apart
-        together, apart = np.sqrt(squares).sum(axis=0) ** 2, squares.sum(axis=0)
+        together, apart = np.sqrt(squares).sum(axis=-2) ** 2, squares.sum(axis=-2)
         combined: Array = np.sqrt(self._across * together + (1 - self._across) * apart)
         return combined
 
-    def around(self, mid: Array, errors: tuple[Array, Array], share: float, spread: tuple[float, float]) -> Estimate:
+    def around(self, mid: Array, errors: Array, share: float, spread: tuple[float, float]) -> Estimate:
         """The interval of a pass around the expected seconds `mid` of each point.
 
-        `errors` are the distances of single kernels' p10 and p90 from their p50, in seconds (kernels, points), of which
-        the `share` counts; `spread` is p10 and p90 of the engine's own factor on a pass.
+        `errors` are the distances of single kernels' p10 and p90 from their p50, in seconds (2, kernels, points), of
+        which the `share` counts; `spread` is p10 and p90 of the engine's own factor on a pass.
         """
-        combined = share * self.combined(np.concatenate(errors, axis=1))
-        below, above = combined[: mid.size], combined[mid.size :]
-        return Estimate(mid - np.hypot(below, mid * (1 - spread[0])), mid, mid + np.hypot(above, mid * (spread[1] - 1)))
+        below, above = share * self.combined(errors)
+        return with_spread(mid, below, above, spread)
+
+
+def with_spread(mid: Any, below: Any, above: Any, spread: tuple[float, float]) -> Estimate:
+    """Expected seconds whose kernels' p10 and p90 are `below` and `above`, with p10 and p90 of the engine's factor."""
+    return Estimate(mid - np.hypot(below, mid * (1 - spread[0])), mid, mid + np.hypot(above, mid * (spread[1] - 1)))
 
 
 def ratio_error(errors: Mapping[tuple[str, str], Iterable[float]], inherited: bool) -> float:

@@ -280,25 +280,14 @@ _SHIPPED: Mapping[str, Kernel] = {
                 sparse.shape,
                 sparse.bound,
                 terms,
-                _always(sparse.GATHERED),
+                _always(sparse.PARAMETERS),
                 Regimes(_product("batch"), (132, 4096), ("tokens<=132", "tokens<=4k", "tokens>4k")),
-                ("dtype", "kv_dtype", "batch", "kv_len", "heads", "latent", "rope"),
+                ("variant", "dtype", "kv_dtype", *sparse.NAMES),
                 ("batch", "kv_len", "heads"),
                 ("batch", "heads"),
+                formatted=("variant", "kv_dtype"),
             )
             for op, terms in (("sparse_prefill", sparse.prefill_terms), ("sparse_decode", sparse.decode_terms))
-        ),
-        Kernel(
-            "index_scores",
-            sparse.scores_shape,
-            sparse.scores_bound,
-            sparse.scores_terms,
-            _always(sparse.SCORES),
-            Regimes(_product("batch", "kv_len"), (65536, 4194304), ("scores<=64k", "scores<=4M", "scores>4M")),
-            ("dtype", "batch", "kv_len", "heads", "head_dim", "queries"),
-            ("batch", "kv_len", "heads"),
-            ("batch", "kv_len"),
-            formatted=("dtype",),
         ),
         Kernel(
             "hyper_connection",
@@ -319,10 +308,10 @@ _SHIPPED: Mapping[str, Kernel] = {
             attention_prefill.terms,
             _always(attention_prefill.PARAMETERS),
             BY_QUERIES,
-            ("dtype", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"),
+            ("dtype", "variant", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"),
             ("batch", "q_len", "heads", "head_dim"),
             ("heads", "head_dim"),
-            formatted=("dtype",),
+            formatted=("dtype", "variant"),
         ),
         *(
             Kernel(

@@ -8,10 +8,10 @@ mean d of 160.
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.formats import Numbers, numbers
@@ -26,6 +26,18 @@ NO_OTHER = 2e-3
 KV_WRITE_LAUNCH = 2.8e-6
 """Seconds of launch of the kernel that writes the KV cache: the difference between the shortest rows of public tables
 with and without it (vLLM 0.24 and 0.22) on H200 and B200."""
+
+ODD_WIDTHS = 72.0, 80.0
+"""Head dimensions of vision encoders that are no power of two: kernels of their own, or general ones, by library.
+
+TensorRT-LLM 1.3's on B200 reach 660 TFLOP/s with heads of 64 and 170 to 200 with these.
+"""
+
+
+def encoder_width(head_dim: float) -> str:
+    """The width whose kernels encoders with such heads run: constants of an encoder's attention are by width."""
+    return f"{head_dim:g}" if head_dim in ODD_WIDTHS else "64"
+
 
 OTHER_DIM = Parameter(
     "other_dim", Unit.RATIO, 1e-3, 30.0, 1e-3, "slowdown of head dimensions without a kernel", 0.1, local=True

@@ -27,9 +27,9 @@ grouped kernel, which goes through both together, reads half of them from the L2
 
 from __future__ import annotations
 
-import numpy as np
 from numpy.typing import NDArray
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import OTHER_DIM, Attention, launch_alone, slowdown
@@ -156,7 +156,7 @@ def _on_units(
     per_key = 2.0 * shape.head_dim * shape.cache.bytes / parameters["unit_bandwidth"]
     slower = parameters.get("head_slowdown", 0.0) * count / hardware.matrix_peak(shape.cache.arithmetic(hardware))
     per_key = per_key + 4.0 * shape.head_dim * np.minimum(rows, GROUP_ROWS) * slower
-    partial = 8.0 * splits * shape.batch * shape.heads * shape.q_len * shape.head_dim / bandwidth
+    partial = 8.0 * shape.batch * shape.heads * shape.q_len * shape.head_dim / bandwidth * splits
     always = shape.split_kv > 1 or parameters["split_single"] > 0.5
     may_split = (shape.split_kv > 0) & ((shape.heads > shape.kv_heads) | always)
     parts = rounds(work * splits / count, whole) * (per_key * keys + prologue)
@@ -201,6 +201,6 @@ def _keys_read(shape: Attention, block: Array, parameters: Parameters) -> Array:
 
 def best_split(parts: Array, partial: Array, allowed: Array, splits: Array, parameters: Parameters) -> Array:
     """Seconds on the units with the fastest of the `allowed` splits: `parts`, then combining the `partial` results."""
-    combining = np.where(splits > 1, parameters["combine"] * np.log2(splits) / 3.0 + partial, 0.0)
-    fastest: Array = np.min(np.where(allowed, parts + combining, np.inf), axis=0)
+    combining = (splits > 1) * (parameters["combine"] * np.log2(splits) / 3.0 + partial)
+    fastest: Array = np.where(allowed, parts + combining, np.inf).min(axis=0)
     return fastest

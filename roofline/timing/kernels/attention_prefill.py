@@ -23,9 +23,9 @@ SGLang's (`extend` 1) 128 queries of a head, and a window hides no keys from it.
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import OTHER_DIM, Attention, launch_alone, slowdown

@@ -8,15 +8,16 @@ H heads of d_k by d_v, L tokens a sequence, B sequences, S units:
     memory         T_M = (operands + intermediate_traffic x intermediates) / bandwidth
     time           t   = launch + (T_C^p + T^p)^(1/p),     T = T_F + T_M of chunked kernels, max(T_F, T_M) of fused ones
 
-The `chunked` variant (FLA's, in Triton) is a series of kernels that pass w, u, the inverse of a chunk's triangle, the
-states of all chunks and the new values through memory; all but one of them process the chunks in parallel. The `fused`
-variant (FlashInfer's) keeps these intermediates on chip: a unit processes one head of a sequence from its first chunk
-to its last.
+Of a chunk that a sequence does not fill, GEMMs and states take as long. The `chunked` variant (FLA's, in Triton) is a
+series of kernels that pass w, u, the inverse of a chunk's triangle, the states of all chunks and the new values through
+memory; all but one of them process the chunks in parallel. The `fused` variant (FlashInfer's) keeps these intermediates
+on chip: a unit processes one head of a sequence from its first chunk to its last.
 
     operands       2 B L (2 H_k d_k + 2 H d_v) + 8 B H d_k d_v bytes       of H_k key heads; states are in 32 bits
     intermediates  2 B L H (4 d_k + 4 d_v + 7 C + 2 d_k d_v / C) bytes     chunked; the triangle is in 32 bits
 
-`intermediate_traffic` is below 1 where intermediates stay in the L2, and above 1 where kernels leave memory idle.
+The peak of `chunked` kernels is that of Hopper's instructions on all units (`MMA`). `intermediate_traffic` is below 1
+where intermediates stay in the L2, and above 1 where kernels leave memory idle.
 
 H counts value heads, several of which share a key head. Decode has another kernel, which reads and writes every state;
 its public timings are of other engines than those that run it, so it counts as unmeasured (`roofline.timing.passes`).
@@ -30,19 +31,24 @@ from msgspec import Struct
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine import GATED_DELTA_RULE_KERNELS
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import ceil_div, units
+from roofline.timing.kernels.common import ceil_div, unit_clocks, units
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, text
 
 CHUNK = 64.0
 """Tokens of a chunk in FLA, FlashInfer and AITER."""
+
+MMA = 4096.0
+"""FLOPs of a multiprocessor in a clock that kernels in Triton reach at most: Hopper's, not Blackwell's tensor memory.
+
+The same kernels take as long on B200 as on H100 where GEMMs bound them."""
 
 CHUNKED, FUSED = GATED_DELTA_RULE_KERNELS
 
 PARAMETERS = (
     Parameter("launch", Unit.SECONDS, 1e-6, 200e-6, 20e-6, "launch of all kernels of a prompt"),
     Parameter("token", Unit.SECONDS, 0.1e-9, 500e-9, 30e-9, "recurrence of the state over one token"),
-    Parameter("compute_efficiency", Unit.RATIO, 0.005, 1.0, 0.2, "matrix unit's achievable fraction of its peak"),
-    Parameter("intermediate_traffic", Unit.RATIO, 0.01, 4.0, 0.9, "memory time of intermediates over that at the peak"),
+    Parameter("compute_efficiency", Unit.RATIO, 0.005, 1.0, 0.5, "matrix unit's achievable fraction of its peak"),
+    Parameter("intermediate_traffic", Unit.RATIO, 0.1, 4.0, 0.9, "memory time of intermediates over that at the peak"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of recurrence and GEMMs"),
 )
 
@@ -68,10 +74,20 @@ class DeltaRule(Struct, frozen=True):
         return self.batch * self.heads * self.key_dim * self.value_dim
 
     @property
+    def padded(self) -> Array:
+        """Tokens of a sequence in whole chunks."""
+        return CHUNK * ceil_div(self.q_len, CHUNK)
+
+    @property
     def flops(self) -> Array:
         """FLOPs of the GEMMs over a prompt, within chunks and with the state."""
         within = 2.0 * CHUNK * (3.0 * self.key_dim + 2.0 * self.value_dim)
-        return self.batch * self.q_len * self.heads * (6.0 * self.key_dim * self.value_dim + within)
+        return self.batch * self.padded * self.heads * (6.0 * self.key_dim * self.value_dim + within)
+
+    def gemm_peak(self, hardware: Hardware) -> float:
+        """The peak of the GEMMs of such kernels."""
+        peak = hardware.matrix_peak(self.arithmetic)
+        return peak if self.fused else min(peak, MMA * unit_clocks(hardware))
 
     @property
     def operand_bytes(self) -> Array:
@@ -84,9 +100,9 @@ class DeltaRule(Struct, frozen=True):
         """Bytes of intermediates, written by one kernel and read by another."""
         if self.fused:
             return np.zeros_like(self.batch)
-        states = 2.0 * self.key_dim * self.value_dim / CHUNK
-        each = 4.0 * (self.key_dim + self.value_dim) + 7.0 * CHUNK + states
-        return 2.0 * self.batch * self.q_len * self.heads * each
+        states = 2.0 * self.key_dim * self.value_dim / CHUNK * self.padded
+        tokens = (4.0 * (self.key_dim + self.value_dim) + 7.0 * CHUNK) * self.q_len
+        return 2.0 * self.batch * self.heads * (tokens + states)
 
 
 def shape(row: Row) -> DeltaRule:
@@ -109,9 +125,9 @@ def terms(rule: DeltaRule, hardware: Hardware, parameters: Parameters) -> Terms:
     """Launch, the recurrence from token to token, and what the units and the memory do meanwhile."""
     waves = ceil_div(rule.batch * rule.heads, units(hardware))
     recurrence = Term(
-        "recurrence", "tokens of a sequence x token x heads of a unit", rule.q_len * parameters["token"] * waves
+        "recurrence", "tokens of a sequence x token x heads of a unit", rule.padded * parameters["token"] * waves
     )
-    gemms = rule.flops / (parameters["compute_efficiency"] * hardware.matrix_peak(rule.arithmetic))
+    gemms = rule.flops / (parameters["compute_efficiency"] * rule.gemm_peak(hardware))
     moved = rule.operand_bytes + parameters["intermediate_traffic"] * rule.intermediate_bytes
     memory = moved / hardware.memory_bandwidth
     how = "max(GEMMs, memory)" if rule.fused else "GEMMs + memory"

@@ -36,13 +36,13 @@ So it gains where memory dominates, and loses where the units do: every b_m rows
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, WeightOnlyKernel
@@ -84,7 +84,7 @@ vLLM's CUTLASS kernels of FP8 for Ada (csrc/quantization, scaled_mm_c2x_sm89_fp8
 """
 
 
-class Dispatch(Struct, frozen=True):
+class Dispatch(Struct, frozen=True, dict=True):
     """The tiles (rows, columns) and splits of k that a library chooses among.
 
     `fixed_rows` is the least height of tiles where m > 64: fixed rules, as in CUTLASS's FP8 kernels. `batches`, where
@@ -96,6 +96,16 @@ class Dispatch(Struct, frozen=True):
     splits: tuple[int, ...] = (1,)
     fixed_rows: int = 0
     batches: tuple[tuple[float, float], ...] = ()
+
+    @cached_property
+    def sizes(self) -> Array:
+        """Rows, then columns of the tiles, (2, tiles)."""
+        return np.asarray(self.tiles, dtype=np.float64).T
+
+    @cached_property
+    def parts(self) -> Array:
+        """The splits of k."""
+        return np.asarray(self.splits, dtype=np.float64)
 
 
 DISPATCHES = (
@@ -335,7 +345,7 @@ def _fastest(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Array:
     count, prologue, whole = units(hardware), parameters["tile_prologue"], parameters["wave_quantization"]
     dispatch = DISPATCHES[int(parameters["dispatch"])] if weight_only is None else _weight_only_tiles(weight_only)
     below = tuple(1 for _ in m.shape)
-    rows, columns = np.asarray(dispatch.tiles, dtype=np.float64).T.reshape(2, -1, *below)
+    rows, columns = dispatch.sizes.reshape(2, -1, *below)
     tiles = ceil_div(m, rows) * ceil_div(n, columns)
     if dispatch.fixed_rows:
         tiles = np.where((rows < dispatch.fixed_rows) & (m > 64), NEVER, tiles)
@@ -345,7 +355,7 @@ def _fastest(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Array:
     peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
     if weight_only is not None and weight_only.multiply_adds:
         peak = min(peak, 2.0 * weight_only.multiply_adds * unit_clocks(hardware))
-    multiply = 2.0 * np.minimum(rows, _padded(m, form, hardware)) * columns * count / peak
+    multiply = np.minimum(rows, _padded(m, form, hardware)) * (2.0 * columns * count / peak)
     if not np.all(gemm.padded):
         odd = (m % 8 != 0) & (m > 64) & ~np.asarray(gemm.padded)
         multiply = multiply * (1.0 + parameters.get("odd_rows", 0.0) * odd)
@@ -353,10 +363,12 @@ def _fastest(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Array:
         multiply = multiply + conversion_time(weight_only, hardware) * columns * count
     operands = rows * form.input_bytes + columns * form.bytes
     one_step = np.maximum(multiply, operands / parameters["tile_bandwidth"])
-    splits = np.asarray(dispatch.splits, dtype=np.float64).reshape(-1, *below)
-    depth = 64.0 * ceil_div(k, 64.0 * splits)
-    waves = tiles * np.expand_dims(splits / count, 1)
-    times = np.min(rounds(waves, whole) * (one_step * np.expand_dims(depth, 1) + prologue), axis=1)
-    adding = 8.0 * splits * m * n / (3.0 * hardware.memory_bandwidth) + prologue
-    best: Array = np.min(np.where(splits > 1, times + adding, times), axis=0)
+    waves, adding = tiles / count, m * n * 8.0 / (3.0 * hardware.memory_bandwidth)
+    best: Array = (rounds(waves, whole) * (one_step * (64.0 * ceil_div(k, 64.0)) + prologue)).min(axis=0)
+    splits = dispatch.parts[1:].reshape(-1, *below)
+    # Parts of k multiply as much, and are added: many tiles are not worth splitting.
+    if splits.size and np.any((waves * one_step).min(axis=0) * k + 2.0 * adding + prologue < best):
+        depth = 64.0 * ceil_div(k, 64.0 * splits)
+        parts = rounds(tiles * (splits / count)[:, None], whole) * (one_step * depth[:, None] + prologue)
+        best = np.minimum(best, (parts.min(axis=1) + adding * splits + prologue).min(axis=0))
     return best * (1.0 + parameters.get("throttling", 0.0) * best / (best + THROTTLING_TIME))

@@ -11,13 +11,11 @@ A unit takes one head of a sequence from its first token to its last, chunk by c
 
 from __future__ import annotations
 
-import numpy as np
-
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import gated_delta_rule
 from roofline.timing.kernels.common import ceil_div, units
-from roofline.timing.kernels.gated_delta_rule import CHUNK, DeltaRule
+from roofline.timing.kernels.gated_delta_rule import DeltaRule
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, column
 
 PARAMETERS = (
@@ -51,11 +49,12 @@ def bound(rule: KimiDelta, hardware: Hardware) -> Bound:
 def terms(rule: KimiDelta, hardware: Hardware, parameters: Parameters) -> Terms:
     """Launch, the recurrence from token to token, and what the units and the memory do meanwhile."""
     waves = ceil_div(rule.batch * rule.heads, units(hardware))
-    padded = CHUNK * np.ceil(rule.q_len / CHUNK)
     recurrence = Term(
-        "recurrence", "waves x (head + token x tokens)", waves * (parameters["head"] + parameters["token"] * padded)
+        "recurrence",
+        "waves x (head + token x tokens)",
+        waves * (parameters["head"] + parameters["token"] * rule.padded),
     )
-    gemms = rule.flops / (parameters["compute_efficiency"] * hardware.matrix_peak(rule.arithmetic))
+    gemms = rule.flops / (parameters["compute_efficiency"] * rule.gemm_peak(hardware))
     moved = rule.operand_bytes + parameters["intermediate_traffic"] * rule.intermediate_bytes
     work = Term("GEMMs and memory", "GEMMs + memory", gemms + moved / hardware.memory_bandwidth)
     return Terms((Term("launch", "launch", parameters["launch"]),), recurrence, work, parameters["sharpness"])

@@ -44,19 +44,14 @@ goes through P parts of the multiprocessors and the sequences, and longer where 
     plan       t_P = 1.7 us + 80 ns P + 45 ns batch + 60 ns min(P, batch L / 64),      P = S / ceil(q_len heads / 64)
 
 which is the time that 1.2.0rc5 takes beyond 1.3.0rc10 in public tables, on H100 and H200, with caches in 16 and 8 bits.
-
-In sparse attention (DSA, DeepSeek-V3.2) every token attends to its own keys, picked by an indexer (`by_token`). Each
-token of a prompt is then a sequence: `batch` is the number of tokens, `keys` the mean number of their keys. Tiles start
-while others end, so that the prologue counts once (the published times of FlashMLA's sparse prefill, which the tests
-have: 8 to 60% too long otherwise, 36% at most so).
 """
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import attention, attention_prefill
@@ -70,7 +65,7 @@ from roofline.timing.kernels.common import (
     unit_clocks,
     units,
 )
-from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, flags, one_flag
+from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column
 
 FOUR, EIGHT, PART_KEYS, PARTS = 4.0, 8.0, 512.0, 2.0
 """Parts of the keys in Triton's kernels: of vLLM's (`four`), the most of SGLang (its default of
@@ -156,7 +151,7 @@ def prefill_terms(shape: Attention, hardware: Hardware, parameters: Parameters) 
 class LatentAttention(Struct, frozen=True):
     """Decode of `q_len` new tokens of `batch` sequences over `kv_len` latents; arrays of one shape, a kernel a row.
 
-    A latent has `latent` elements and a rotary key of `rope`. `by_token`: every token has keys of its own. `planned`
+    A latent has `latent` elements and a rotary key of `rope`. `planned`
     kernels of Hopper plan their work in every layer; `four`: vLLM's Triton kernel has four parts of the keys. `cold` is
     the time over memory relative to that of latents that no cache holds.
     """
@@ -168,7 +163,6 @@ class LatentAttention(Struct, frozen=True):
     latent: Array
     rope: Array
     cache: Cache
-    by_token: bool = False
     planned: Array | float = 0.0
     four: Array | float = 0.0
     cold: Array | float = 1.0
@@ -197,7 +191,6 @@ def shape(row: Row) -> LatentAttention:
         latent,
         rope,
         cache_of(row),
-        one_flag(flags(row, "by_token"), "by_token"),
         planned,
         four,
     )
@@ -262,12 +255,10 @@ def _on_units(
     multiply = multiply / _rate(shape.cache.arithmetic(hardware), hardware, parameters)
     loads = (shape.latent + shape.rope) * shape.cache.bytes / (sharing * parameters["unit_bandwidth"])
     keys = KEY_BLOCK * ceil_div(shape.kv_len, KEY_BLOCK * splits)
-    prologue = parameters["tile_prologue"]
-    one = keys * np.maximum(multiply, loads) + (0.0 if shape.by_token else prologue)
+    one = keys * np.maximum(multiply, loads) + parameters["tile_prologue"]
     partial = 8.0 * splits * shape.batch * shape.q_len * shape.heads * shape.latent / bandwidth
     waves = rounds(shape.batch * tiles * splits / count, parameters["wave_quantization"])
-    parts = waves * one + (prologue if shape.by_token else 0.0)
-    return best_split(parts, partial, np.asarray(True), splits, parameters)
+    return best_split(waves * one, partial, np.asarray(True), splits, parameters)
 
 
 def _tiles(shape: LatentAttention, hardware: Hardware, parameters: Parameters) -> tuple[Array, Array]:
@@ -280,7 +271,6 @@ def _tiles(shape: LatentAttention, hardware: Hardware, parameters: Parameters) -
     tiles = shape.batch * shape.q_len * ceil_div(shape.heads, few)
     splits = np.minimum(ceil_div(shape.kv_len, GEN_STEP), np.maximum(np.floor(units(hardware) / tiles), 1.0))
     small = (shape.heads <= 2 * few) | ((tiles <= units(hardware)) & (shape.kv_len <= splits * GEN_KEYS))
-    small = small & (not shape.by_token)
     return np.where(small, few, many), np.where(small | (shape.heads < 2 * many), 1.0, 2.0)
 
 

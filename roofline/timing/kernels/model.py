@@ -13,13 +13,15 @@ where p is the `sharpness`: infinite if both overlap perfectly, 1 if not at all.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from roofline.core import numeric as np
 from roofline.core.errors import UnknownNameError, UnsupportedError, quote
 from roofline.core.parameters import Parameter
 from roofline.specs.hardware import Hardware
@@ -97,8 +99,7 @@ class Terms(Struct, frozen=True):
 def smooth_maximum(first: Array, second: Array, sharpness: Array | float) -> Array:
     """`(first^p + second^p)^(1/p)`: the maximum where one dominates, 2^(1/p) times it where they are equal."""
     larger, smaller = np.maximum(first, second), np.minimum(first, second)
-    ratio = np.divide(smaller, larger, out=np.zeros(larger.shape), where=larger > 0)
-    return np.asarray(larger * (1.0 + ratio**sharpness) ** (1.0 / sharpness))
+    return np.asarray(larger * (1.0 + np.fraction(smaller, larger) ** sharpness) ** (1.0 / sharpness))
 
 
 class Bound(NamedTuple):
@@ -120,7 +121,7 @@ class Unusual(Struct, frozen=True):
     among: Callable[[Any], NDArray[np.bool_]]
 
 
-class Regimes(Struct, frozen=True):
+class Regimes(Struct, frozen=True, dict=True):
     """Classes of shapes with separate residuals: `sizes` between `edges` (inclusive above) of `size(shape)`.
 
     Unusual shapes have another set of the same classes.
@@ -131,6 +132,10 @@ class Regimes(Struct, frozen=True):
     sizes: tuple[str, ...]
     unusual: Unusual | None = None
 
+    @cached_property
+    def _edges(self) -> Array:
+        return np.asarray(self.edges)
+
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes: by size, then those of unusual shapes."""
@@ -138,7 +143,8 @@ class Regimes(Struct, frozen=True):
 
     def __call__(self, shape: Any) -> NDArray[np.int64]:
         """The index into `labels` of each row."""
-        index = np.searchsorted(np.asarray(self.edges), self.size(shape), side="left")
+        size = self.size(shape)
+        index = bisect_left(self.edges, size) if isinstance(size, float) else self._edges.searchsorted(size)
         return index if self.unusual is None else index + len(self.sizes) * self.unusual.among(shape)
 
 
@@ -151,10 +157,10 @@ class Formula(Protocol):
 class Kernel(Struct, frozen=True):
     """One kind of kernel: its shape, bound, terms and parameters, and how its measurements are grouped.
 
-    `shape` reads rows of the measurement schema. `columns` are the shape columns of a measurement, `ranged` those with
-    a fitted range, `held_out` those whose combinations are held out as a whole. `formatted` are the columns that select
-    a set of parameters: the data type, and the cache's where it differs; for collectives their kind (they move bytes of
-    any type), for the gated delta rule the kernel variant.
+    `shape` reads rows of the measurement schema: arrays, a kernel a row, or NumPy's numbers of one. `columns` are
+    the shape columns of a measurement, `ranged` those with a fitted range, `held_out` those whose combinations are held
+    out as a whole. `formatted` are the columns that select a set of parameters: the data type, and the cache's where it
+    differs; for collectives their kind (they move bytes of any type), for the gated delta rule the kernel variant.
     """
 
     op: str
@@ -204,6 +210,8 @@ SMALL = 4096
 def aligned(*columns: Array) -> tuple[Array, ...]:
     """Columns broadcast to one shape; read-only."""
     shape = np.broadcast(*columns).shape
+    if not shape:
+        return columns
     return tuple(column if column.shape == shape else _stretched(column, shape) for column in columns)
 
 

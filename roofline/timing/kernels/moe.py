@@ -34,9 +34,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 from msgspec import Struct
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.common import ceil_div, rounds, units
@@ -119,8 +119,10 @@ class Experts(Struct, frozen=True):
     `arriving` tokens are handed to the kernel: all of the batch in a served model. `gated` is 1 for experts of three
     matrices, 0 for two. `loads` that are `counted` are those of one batch, others expected ones, which bound nothing.
     `elsewhere` are pairs whose expert is on another device and that the kernel multiplies all the same, with an expert
-    that it has read anyway. `cold` is the fraction of the weights' bytes that come from memory, not from a cache.
-    `tiles` says where the tiles are from (`BEST`). `bare` kernels neither sort nor permute.
+    that it has read anyway. `among`: where `top_k` are a token's pairs on this device, as in the graph of a rank, the
+    devices whose pairs the kernel is handed, 1 if tokens are sent to those of their experts. `cold` is the fraction of
+    the weights' bytes that come from memory, not from a cache. `tiles` says where the tiles are from (`BEST`). `bare`
+    kernels neither sort nor permute.
     """
 
     tokens: Array
@@ -140,6 +142,7 @@ class Experts(Struct, frozen=True):
     bare: Flags = False
     tp: Array | None = None
     ep: Array | None = None
+    among: Array | float = 1.0
 
     @property
     def width(self) -> Array:
@@ -198,6 +201,7 @@ def shape(row: Row) -> Experts:
         bare=flags(row, "bare"),
         tp=tp if "tp" in row else None,
         ep=ep if "ep" in row else None,
+        among=column(row, "among", 1.0),
     )
 
 
@@ -240,7 +244,7 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
     if one_flag(experts.bare, "bare"):
         return Terms((launch,), units, memory, parameters["sharpness"])
     share = parameters["whole_batch"]
-    moved = (1.0 - share) * experts.pairs + share * experts.arriving * experts.top_k
+    moved = (1.0 - share) * experts.pairs + share * experts.arriving * experts.top_k * experts.among
     permutation = Term(
         "permutation",
         "P' (4 hidden + 2 (2 + gated) width) / (permute_efficiency bandwidth)",

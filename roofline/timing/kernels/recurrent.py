@@ -14,9 +14,9 @@ A causal convolution reads and writes its channels once, and the tokens before t
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.common import ceil_div, units

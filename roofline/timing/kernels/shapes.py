@@ -21,6 +21,7 @@ from roofline.graph.size import Dim, Size, as_size, product, total
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
 from roofline.timing.kernels import ggml
+from roofline.timing.kernels.attention import encoder_width
 from roofline.timing.kernels.formats import FORMATS
 from roofline.timing.kernels.hyper_connection import POST, PRE
 
@@ -76,6 +77,8 @@ def kernel_shape(parts: tuple[Op, ...], arithmetic: str | None) -> KernelShape |
         return _experts(experts, arithmetic)
     if all(op.kind is Kind.GEMM for op in parts):
         return _gemm(parts, arithmetic)
+    if first.kind is Kind.INDEX and len(parts) == 2:
+        return _sparse(parts[1], first)
     if first.kind is Kind.ATTENTION and len(first.operands) == 4:
         return _attention(first)
     if len(parts) == 1 and first.kind in OF_THEIR_OWN:
@@ -181,6 +184,8 @@ def _attention(op: Op) -> KernelShape | None:
     _, seen, kv_heads, _ = keys.shape
     dim = (as_size(width) + as_size(values.shape[-1])) / 2
     texts = {**_cached(query, keys), "causal": float(op.mask.causal)}
+    if not op.mask.causal:
+        texts["variant"] = encoder_width(dim.terms.get((), 0.0))
     if width != values.shape[-1]:
         texts["uneven"] = 1.0
     if keys.role is Role.ACTIVATION and not op.mask.causal:
@@ -203,22 +208,17 @@ def _attention(op: Op) -> KernelShape | None:
 
 
 def _mla(op: Op) -> KernelShape | None:
-    """MLA decode; with an indexer every token is a sequence of one query, in prefill, too."""
+    """MLA decode; with an indexer, or where one vector is key and value, sparse attention."""
     query, latents, *_ = op.operands
     if op.mask is None:
         return None
+    if op.mask.selected is not None or query.shape[-1] == op.writes[0].shape[-1]:
+        return _sparse(op)
     batch, queries, heads, width = query.shape
     latent = as_size(op.writes[0].shape[-1])
     sizes: Mapping[str, Dim] = {"batch": batch, "q_len": queries, "kv_len": latents.shape[1], "heads": heads}
-    if op.mask.selected is not None:
-        sizes = {**_per_token(batch, queries, op.mask), "heads": heads}
-    ranks = {"latent": latent, "rope": as_size(width) + -1 * latent}
-    numbers = {name: as_size(size) for name, size in sizes.items()} | ranks
-    if width == op.writes[0].shape[-1]:  # one vector is key and value
-        sizes = {**_per_token(batch, queries, op.mask), "q_len": queries}
-        numbers = {name: as_size(size) for name, size in sizes.items()}
-        texts = {**_cached(query, latents), "causal": 0.0}  # entries may be fewer than queries
-        return KernelShape("sparse_attention", texts, numbers | {"heads": as_size(heads)} | ranks)
+    numbers = {name: as_size(size) for name, size in sizes.items()} | {"latent": latent}
+    numbers["rope"] = as_size(width) + -1 * latent
     return KernelShape("mla_decode", _cached(query, latents), numbers)
 
 
@@ -313,15 +313,29 @@ def _hyper_connection(op: Op, _: str | None) -> KernelShape | None:
     return KernelShape("hyper_connection", {"variant": variant}, {name: as_size(size) for name, size in sizes.items()})
 
 
-def _index_scores(op: Op, arithmetic: str | None) -> KernelShape | None:
-    """The scores of an indexer, of every token's own keys."""
-    query = op.operands[0]
-    if op.mask is None or arithmetic is None:
+def _sparse(attention: Op, index: Op | None = None) -> KernelShape | None:
+    """Sparse attention, for which every token has its own keys, with the `index` scores in front of it."""
+    mask, (query, keys, _, values) = attention.mask, attention.operands
+    if mask is None:
         return None
     batch, queries, heads, width = query.shape
-    sizes = {**_per_token(batch, queries, op.mask), "heads": heads, "head_dim": width, "queries": queries}
-    texts = {"dtype": query.format.arithmetic}
-    return KernelShape("index_scores", texts, {name: as_size(size) for name, size in sizes.items()})
+    output, cached = attention.writes[0].shape[-1], _cached(query, keys)
+    vectors = [keys] if keys.name == values.name else [keys, values]
+    variant = "msa" if len(vectors) > 1 else "dsa" if width != output else "hca" if mask.selected is None else "csa"
+    per_key = [math.prod(map(_whole, tensor.shape[2:])) * tensor.format.bytes for tensor in vectors]
+    sizes: dict[str, Dim | float] = {**_per_token(batch, queries, mask), "q_len": queries, "heads": heads}
+    sizes |= {"width": 2.0 * (_whole(width) + _whole(output)), "entry": sum(per_key)}
+    sizes |= {"slots": (mask.selected or 0) + (mask.window or 0), "scored": 0, "index_flops": 0, "index_key": 0}
+    stored = "fp8" if "fp8" in cached.values() else "bf16"
+    computed = "bf16" if cached["dtype"] == "fp8" else cached["dtype"]  # efficiencies are of the 16-bit peak
+    texts = {**cached, "dtype": computed, "kv_dtype": stored, "variant": variant, "causal": 0.0}
+    if index is not None and index.mask is not None:
+        asked, known, *_ = index.operands
+        texts["index_dtype"] = asked.format.arithmetic
+        sizes["scored"] = product((batch, index.mask.pairs))
+        sizes["index_flops"] = 2 * _whole(asked.shape[2]) * _whole(asked.shape[3])
+        sizes["index_key"] = known.width * known.format.bytes
+    return KernelShape("sparse_attention", texts, {name: as_size(size) for name, size in sizes.items()})
 
 
 def _per_token(batch: Dim, queries: Dim, mask: AttentionMask) -> dict[str, Dim]:
@@ -342,7 +356,6 @@ OF_THEIR_OWN: Mapping[Kind, Callable[[Op, str | None], KernelShape | None]] = {
     Kind.MAMBA2: _mamba2,
     Kind.CONVOLUTION: _convolution,
     Kind.HYPER_CONNECTION: _hyper_connection,
-    Kind.INDEX: _index_scores,
     Kind.TOP_K: _top_k,
 }
 """Kinds of operators that are kernels by themselves."""

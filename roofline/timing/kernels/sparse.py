@@ -1,182 +1,148 @@
-"""Times of sparse attention: its index scores, and attention over the entries that each token gathers.
+"""Time of sparse attention with its indexer: what is scored, what is gathered, and what moves around both.
 
-Every token is a sequence of one query with n entries of its own, which all heads share (DeepSeek-V4's CSA and HCA).
-A unit takes the heads of one token, 64 at a time, and its entries in blocks of 64; with fewer tokens than units several
-share the entries of one, and a second kernel combines their parts:
+Every token is a sequence of one query with n keys of its own, that an indexer picked (DSA of DeepSeek-V3.2 and GLM-5,
+CSA of DeepSeek-V4, blocks for each KV head in MiniMax-M3's MSA) or that compression left (HCA). The indexer scores s
+keys a token first, with F FLOPs and, in decode, k bytes each. A layer has a dozen small kernels beside (rotations,
+quantization, the cache, indices of pages), which pass over the queries Q of attention and indexer in 16 bits:
 
-    tiles   W   = tokens ceil(heads / 64),       parts = min(blocks, max(1, floor(S / W))),   blocks = ceil(n / 64)
-    units   T_C = rounds(W parts / S) (tile_prologue + 4 x 64 (d + rope / 2) 64 ceil(blocks / parts) / (ce peak / S))
-    memory  T_M = tokens n entry bytes / (gather_rate bandwidth)
-    time    t   = launch + combine log2(parts) + (T_C^p + T_M^p)^(1/p)
+    scores   T_I = s F / (score_efficiency peak) + [decode] s k / bandwidth
+    queries  T_Q = passes 2 Q / bandwidth
+    units    T_C = tokens n ceil(heads / tile) tile (4 d + 2 rope) / (compute_efficiency peak)
+    memory   T_M = tokens n bytes of a key / (gather_rate bandwidth)
+    time     t   = launch + T_I + T_Q + (T_C^p + T_M^p)^(1/p)
 
-Kernels of prompts read the slots of a whole window, filled or not: blocks = max(ceil(n / 64), 2).
-Gathered entries are counted for every token: neighbours of a prompt find them in the L2, which shows as a
-`gather_rate` above 1. Scores of H index heads of width d are GEMMs with as many rows as tokens and heads; a score
-of 32 bits is written for each entry:
-
-    units   T_C = 2 tokens n H d / (compute_efficiency peak) + tile_prologue ceil(tokens / S)
-    memory  T_M = (keys + 4 tokens n) / (memory_efficiency bandwidth)
+A tile holds the query heads of one token: kernels pad them. Some kernels pass over all slots of a selection, filled or
+not, or over those of a window (`whole`), and some engines skip the indexer where nothing is left out and attend densely
+to expanded keys (`dense`), 320 elements instead of 1,088 for a head of DeepSeek's. Gathered keys are counted for every
+token: neighbours of a prompt find them in the L2, which shows as a `gather_rate` above 1.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import Cache, cache_of
-from roofline.timing.kernels.common import ceil_div, rounds, units
-from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column
+from roofline.timing.kernels.common import ceil_div
+from roofline.timing.kernels.formats import numbers
+from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, text
 
-SLOTS = 2.0
-"""Blocks of a window of 128 tokens."""
+TILES = 1.0, 16.0, 64.0, 128.0
+"""Query heads of a tile: the values of the parameter `tile`, which a fit tries."""
 
-BLOCK = 64.0
-"""Heads of a tile, and entries of a block (FlashMLA's sparse kernels)."""
+WINDOW = 128.0
+"""Slots of DeepSeek-V4's window, in front of those of its entries."""
 
-SCORE_BYTES = 4.0
+EXPANDED = 640.0 / 2176.0
+"""FLOPs of a pair with expanded keys and values (192 and 128 wide) over those with latents (576 and 512)."""
 
-GATHERED = (
-    Parameter("launch", Unit.SECONDS, 1e-6, 80e-6, 8e-6, "launch of the kernel"),
-    Parameter("compute_efficiency", Unit.RATIO, 0.02, 1.0, 0.5, "matrix unit's achievable fraction of its peak"),
-    Parameter("gather_rate", Unit.RATIO, 0.05, 8.0, 0.8, "bandwidth of gathered entries over that of memory"),
-    Parameter("tile_prologue", Unit.SECONDS, 0.1e-6, 50e-6, 3e-6, "start and end of a tile"),
-    Parameter("combine", Unit.SECONDS, 1e-9, 20e-6, 1e-6, "combining parts, for each doubling of them"),
-    Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.5, "fraction of a kernel in whole waves"),
+PARAMETERS = (
+    Parameter("launch", Unit.SECONDS, 1e-6, 80e-6, 10e-6, "launches of attention and of its indexer"),
+    Parameter("compute_efficiency", Unit.RATIO, 0.01, 1.0, 0.25, "achieved fraction of twice the 16-bit peak: FP8's"),
+    Parameter("gather_rate", Unit.RATIO, 0.05, 8.0, 0.8, "bandwidth of gathered keys over that of memory"),
+    Parameter("score_efficiency", Unit.RATIO, 0.01, 1.0, 0.3, "achieved fraction of their peak in scores"),
+    Parameter("passes", Unit.RATIO, 0.01, 200.0, 3.0, "passes of small kernels over queries in 16 bits"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
-)
-
-SCORES = (
-    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 4e-6, "launch of the kernel"),
-    Parameter("compute_efficiency", Unit.RATIO, 0.02, 1.0, 0.4, "matrix unit's achievable fraction of its peak"),
-    Parameter("memory_efficiency", Unit.RATIO, 0.02, 1.0, 0.6, "achieved fraction of bandwidth on keys and scores"),
-    Parameter("tile_prologue", Unit.SECONDS, 1e-9, 20e-6, 0.5e-6, "start and end of a token's scores"),
-    Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
+    Parameter("tile", Unit.CHOICE, 0, 3, 2, "query heads of a tile: 1, 16, 64 or 128", start=2),
+    Parameter("whole", Unit.CHOICE, 0, 2, 0, "1: empty slots take time, too; 2: those of a window", start=0),
+    Parameter("dense", Unit.CHOICE, 0, 1, 0, "1: dense attention where nothing is left out", start=0),
 )
 
 
-class Gathered(Struct, frozen=True):
-    """Attention of `batch` tokens to `kv_len` entries each, of `latent` + `rope` elements; arrays of one shape."""
+class Selected(Struct, frozen=True):
+    """Attention of `batch` tokens to `kv_len` keys each, of `width` FLOPs a pair and head and `entry` bytes a key.
+
+    `scored` keys of all tokens had scores of `index_flops` FLOPs and `index_key` bytes each; a selection has `slots`
+    (0: all that are visible). Arrays of one shape.
+    """
 
     batch: Array
     kv_len: Array
     heads: Array
-    latent: Array
-    rope: Array
+    width: Array
+    entry: Array
+    scored: Array
+    index_flops: Array
+    index_key: Array
+    slots: Array
     cache: Cache
+    index_arithmetic: str
 
     @property
     def flops(self) -> Array:
-        """FLOPs of scores and sums."""
-        return self.batch * self.heads * self.kv_len * (4.0 * self.latent + 2.0 * self.rope)
+        """FLOPs of scores and sums over the selected keys."""
+        return self.batch * self.heads * self.kv_len * self.width
+
+    def is_dense(self, parameters: Parameters) -> NDArray[np.bool_]:
+        """Where the engine skips the indexer, since nothing is left out."""
+        whole = self.kv_len * np.maximum(self.batch, 1.0) >= self.scored * (1.0 - 1e-9)
+        return np.asarray((parameters["dense"] > 0.5) & whole & (self.scored > 0))
 
     @property
-    def bytes(self) -> Array:
-        """Bytes of the entries of all tokens."""
-        return self.batch * self.kv_len * (self.latent + self.rope) * self.cache.bytes
+    def query_bytes(self) -> Array:
+        """Bytes of the queries of attention and indexer in 16 bits."""
+        return 2.0 * self.batch * (self.heads * self.width / 4.0 + (self.scored > 0) * self.index_flops / 2.0)
 
 
-def shape(row: Row) -> Gathered:
-    """The attention of rows with `batch` (tokens), `kv_len` (entries), `heads, latent, rope` and formats."""
-    names = ("batch", "kv_len", "heads", "latent", "rope")
-    tokens, entries, heads, latent, rope = aligned(*(column(row, name) for name in names))
-    return Gathered(tokens, entries, heads, latent, rope, cache_of(row))
+NAMES = ("batch", "kv_len", "heads", "width", "entry", "scored", "index_flops", "index_key", "slots")
 
 
-def bound(attention: Gathered, hardware: Hardware) -> Bound:
-    """The FLOPs at the peak; the entries may come from a cache."""
-    peak = hardware.matrix_peak(attention.cache.computed.arithmetic)
-    return Bound(attention.flops / peak, np.zeros_like(attention.batch))
+def shape(row: Row) -> Selected:
+    """The attention of rows with the columns `NAMES`, formats and an optional `index_dtype`."""
+    arithmetic = numbers(text(row, "index_dtype", "fp8")).arithmetic
+    sizes = dict(zip(NAMES, aligned(*(column(row, name) for name in NAMES)), strict=True))
+    return Selected(cache=cache_of(row), index_arithmetic=arithmetic, **sizes)
 
 
-def prefill_terms(attention: Gathered, hardware: Hardware, parameters: Parameters) -> Terms:
-    """The terms of a kernel of prompts."""
-    return _terms(attention, hardware, parameters, SLOTS)
+def _peaks(selected: Selected, hardware: Hardware) -> tuple[float, float]:
+    """The peaks of attention in FP8, and of scores in the indexer's arithmetic or, without it, in 16 bits."""
+    usual = selected.cache.computed.arithmetic
+    scored = selected.index_arithmetic if hardware.supports(selected.index_arithmetic) else usual
+    return 2.0 * hardware.matrix_peak(usual), hardware.matrix_peak(scored)
 
 
-def decode_terms(attention: Gathered, hardware: Hardware, parameters: Parameters) -> Terms:
-    """The terms of a kernel of decode."""
-    return _terms(attention, hardware, parameters, 1.0)
+def bound(selected: Selected, hardware: Hardware) -> Bound:
+    """The FLOPs of dense attention, which are fewer, at the peak; keys may come from a cache."""
+    peak, _ = _peaks(selected, hardware)
+    return Bound(EXPANDED * selected.flops / peak, np.zeros_like(selected.batch))
 
 
-def _terms(attention: Gathered, hardware: Hardware, parameters: Parameters, least: float) -> Terms:
-    """Launch, the combination of parts, and tiles of `least` blocks or more while entries are gathered."""
-    count = units(hardware)
-    tiles = attention.batch * ceil_div(attention.heads, BLOCK)
-    blocks = np.maximum(ceil_div(attention.kv_len, BLOCK), least)
-    parts = np.minimum(blocks, np.maximum(1.0, np.floor(count / np.maximum(tiles, 1.0))))
-    waves = rounds(tiles * parts / count, parameters["wave_quantization"])
-    rate = parameters["compute_efficiency"] * hardware.matrix_peak(attention.cache.computed.arithmetic) / count
-    each = (4.0 * attention.latent + 2.0 * attention.rope) * BLOCK * BLOCK * np.ceil(blocks / parts) / rate
-    tile = parameters["tile_prologue"] + each
-    work = Term("tiles", "waves x (tile_prologue + blocks x FLOPs of a block / rate)", waves * tile)
-    memory = Term(
-        "memory",
-        "gathered entries / (gather_rate bandwidth)",
-        attention.bytes,
-        parameters["gather_rate"] * hardware.memory_bandwidth,
+def prefill_terms(selected: Selected, hardware: Hardware, parameters: Parameters) -> Terms:
+    """The terms of prompts, whose index keys are read once for all their tokens."""
+    return _terms(selected, hardware, parameters, 0.0)
+
+
+def decode_terms(selected: Selected, hardware: Hardware, parameters: Parameters) -> Terms:
+    """The terms of decode, where each token reads the index keys of its own sequence."""
+    return _terms(selected, hardware, parameters, 1.0)
+
+
+def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own_keys: float) -> Terms:
+    peak, score_peak = _peaks(selected, hardware)
+    bandwidth, dense = hardware.memory_bandwidth, selected.is_dense(parameters)
+    slots = (np.zeros_like(selected.slots), selected.slots, np.minimum(selected.slots, WINDOW))
+    keys = np.maximum(selected.kv_len, slots[int(parameters["whole"])])
+    tile = TILES[int(parameters["tile"])]
+    heads = ceil_div(selected.heads, tile) * tile
+    flops = selected.batch * selected.width * np.where(dense, EXPANDED * selected.heads * selected.kv_len, heads * keys)
+    scores = selected.scored * (
+        selected.index_flops / (parameters["score_efficiency"] * score_peak) + own_keys * selected.index_key / bandwidth
     )
     serial = (
         Term("launch", "launch", parameters["launch"]),
-        Term("combination", "combine x log2(parts)", parameters["combine"] * np.log2(parts)),
+        Term("scores", "scores FLOPs / (score_efficiency peak) + index keys of decode / bandwidth", scores * ~dense),
+        Term("queries", "passes 2 queries / bandwidth", parameters["passes"] * selected.query_bytes, bandwidth),
     )
-    return Terms(serial, work, memory, parameters["sharpness"])
-
-
-class Scores(Struct, frozen=True):
-    """Scores of `batch` tokens with `kv_len` keys each, by `heads` of `head_dim`; `queries` tokens share their keys."""
-
-    batch: Array
-    kv_len: Array
-    heads: Array
-    head_dim: Array
-    queries: Array
-    cache: Cache
-
-    @property
-    def flops(self) -> Array:
-        """FLOPs of the products."""
-        return 2.0 * self.batch * self.kv_len * self.heads * self.head_dim
-
-    @property
-    def key_bytes(self) -> Array:
-        """Bytes of the keys of all sequences."""
-        return self.batch / self.queries * self.kv_len * self.head_dim * self.cache.bytes
-
-
-def scores_shape(row: Row) -> Scores:
-    """The scores of rows with `batch` (tokens), `kv_len`, `heads, head_dim`, optional `queries` and formats."""
-    names = ("batch", "kv_len", "heads", "head_dim")
-    sizes = (*(column(row, name) for name in names), column(row, "queries", 1.0))
-    tokens, keys, heads, width, queries = aligned(*sizes)
-    return Scores(tokens, keys, heads, width, queries, cache_of(row))
-
-
-def _arithmetic(scores: Scores, hardware: Hardware) -> str:
-    return scores.cache.arithmetic(hardware)
-
-
-def scores_bound(scores: Scores, hardware: Hardware) -> Bound:
-    """The FLOPs at the peak; keys at the bandwidth."""
-    return Bound(
-        scores.flops / hardware.matrix_peak(_arithmetic(scores, hardware)),
-        scores.key_bytes / hardware.memory_bandwidth,
-    )
-
-
-def scores_terms(scores: Scores, hardware: Hardware, parameters: Parameters) -> Terms:
-    """Launch, and GEMMs while keys are read and scores are written."""
-    peak = parameters["compute_efficiency"] * hardware.matrix_peak(_arithmetic(scores, hardware))
-    begun = parameters["tile_prologue"] * scores.batch / units(hardware)
-    moved = scores.key_bytes + SCORE_BYTES * scores.batch * scores.kv_len
-    work = Term(
-        "GEMMs", "FLOPs / (compute_efficiency peak) + tile_prologue tokens / units", scores.flops / peak + begun
+    units = Term(
+        "units", "FLOPs of padded heads / (compute_efficiency peak)", flops, parameters["compute_efficiency"] * peak
     )
     memory = Term(
         "memory",
-        "(keys + scores) / (memory_efficiency bandwidth)",
-        moved,
-        parameters["memory_efficiency"] * hardware.memory_bandwidth,
+        "gathered keys / (gather_rate bandwidth)",
+        selected.batch * keys * selected.entry * ~dense,
+        parameters["gather_rate"] * bandwidth,
     )
-    return Terms((Term("launch", "launch", parameters["launch"]),), work, memory, parameters["sharpness"])
+    return Terms(serial, units, memory, parameters["sharpness"])

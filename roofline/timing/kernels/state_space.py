@@ -3,14 +3,13 @@
 A unit takes one head of a sequence from chunk to chunk: the time does not depend on the heads until they are more than
 units, and a short sequence takes as long as a chunk. For H heads of P channels, states of N and G groups:
 
-    recurrence     T_C = ceil(B H / S) token C ceil(L / C)
+    recurrence     T_C = ceil(B H / S) (head + token C ceil(L / C))
     memory         T_M = (2 B L (2 H P + 2 G N + H) + 4 B H P N) / (memory_efficiency bandwidth)
-    time           t   = launch + (T_C^p + T_M^p)^(1/p)
+    time           t   = launch + (T_C^p + T_M^p)^(1/p)              `head`: the first and the last state
 """
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 
 from roofline.core.parameters import Parameter, Unit
@@ -19,7 +18,8 @@ from roofline.timing.kernels.common import ceil_div, units
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, text
 
 PARAMETERS = (
-    Parameter("launch", Unit.SECONDS, 1e-6, 300e-6, 20e-6, "launch of all kernels of a prompt"),
+    Parameter("launch", Unit.SECONDS, 1e-6, 300e-6, 10e-6, "launch of all kernels of a prompt"),
+    Parameter("head", Unit.SECONDS, 0.1e-6, 100e-6, 4e-6, "start and end of a head of a sequence"),
     Parameter("token", Unit.SECONDS, 0.1e-9, 500e-9, 80e-9, "work of a unit on one token of a head"),
     Parameter("memory_efficiency", Unit.RATIO, 0.05, 1.0, 0.7, "achieved fraction of bandwidth on operands"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 4.0, "exponent of the smooth maximum of both"),
@@ -66,8 +66,9 @@ def bound(scan: Scan, hardware: Hardware) -> Bound:
 def terms(scan: Scan, hardware: Hardware, parameters: Parameters) -> Terms:
     """Launch, and heads from chunk to chunk while operands pass through memory."""
     waves = ceil_div(scan.batch * scan.heads, units(hardware))
-    padded = scan.chunk * np.ceil(scan.q_len / scan.chunk)
-    recurrence = Term("recurrence", "waves x token x tokens", waves * parameters["token"] * padded)
+    padded = scan.chunk * ceil_div(scan.q_len, scan.chunk)
+    work = waves * (parameters["head"] + parameters["token"] * padded)
+    recurrence = Term("recurrence", "waves x (head + token x tokens)", work)
     rate = parameters["memory_efficiency"] * hardware.memory_bandwidth
     memory = Term("memory", "operands / (memory_efficiency bandwidth)", scan.bytes, rate)
     return Terms((Term("launch", "launch", parameters["launch"]),), recurrence, memory, parameters["sharpness"])

@@ -12,9 +12,9 @@ Rows of at most k scores need no passes.
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column

@@ -79,7 +79,7 @@ def _pass_terms(phase: Phase, run: Pass, kernels: float, number: float) -> tuple
     slowdown = shown(engine.kernel_slowdown(phase.name))
     device = f"{slowdown} * {shown(kernels)} + {shown(engine['gap'])} * {shown(number)}"
     formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
-    sequences = f"{shown(engine['sequence'])} * {shown(batch)}"
+    sequences = f"{shown(engine['sequence'] * engine.handled)} * {shown(batch)}"
     replayed, begins = phase.name in engine.graphs, run.host == "step"
     beside = [] if replayed else [("issue x number", f"{shown(engine['issue'])} * {shown(number)}")]
     beside += [("sequence x batch", sequences)] if engine.overlap and begins else []

@@ -267,6 +267,9 @@ def _kernel_model(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[li
     model = kernel(found.op)
     shape = shape_of(found.op, found.columns)
     lines = _terms(model.terms(shape, found.hardware, at_clock(fit.parameters, found.hardware)))
+    if found.late:
+        text = f"{last(lines)} + {shown(found.late)}"
+        lines.append(line("kernel in a step", "t + what ranks of several nodes wait longer in a step", text))
     if found.conversion:
         text = f"({last(lines)}**2 + {shown(found.conversion)}**2)**0.5"
         lines.append(line("kernel with conversions", "(t^2 + conversions of the cache in software^2)^(1/2)", text))

@@ -6,15 +6,20 @@
 ('found', True, False)
 """
 
-from roofline.whatif.solve.breakeven import break_even
-from roofline.whatif.solve.counts import max_batch, max_context, min_gpus
-from roofline.whatif.solve.crossovers import Change, Crossover, Crossovers, crossover
-from roofline.whatif.solve.device import min_bandwidth, min_memory, min_peak
-from roofline.whatif.solve.drafts import max_draft
-from roofline.whatif.solve.formats import max_bits, min_bits
-from roofline.whatif.solve.load import LoadAnswer, max_concurrency, max_rate
-from roofline.whatif.solve.sessions import SessionsAnswer, max_sessions
-from roofline.whatif.solve.targets import Answer, Check, Figures, TargetOptions, Targets, Verdict
+from typing import TYPE_CHECKING
+
+from roofline.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from roofline.whatif.solve.breakeven import break_even
+    from roofline.whatif.solve.counts import max_batch, max_context, min_gpus
+    from roofline.whatif.solve.crossovers import Change, Crossover, Crossovers, crossover
+    from roofline.whatif.solve.device import min_bandwidth, min_memory, min_peak
+    from roofline.whatif.solve.drafts import max_draft
+    from roofline.whatif.solve.formats import max_bits, min_bits
+    from roofline.whatif.solve.load import LoadAnswer, max_concurrency, max_rate
+    from roofline.whatif.solve.sessions import SessionsAnswer, max_sessions
+    from roofline.whatif.solve.targets import Answer, Check, Figures, TargetOptions, Targets, Verdict
 
 __all__ = [
     "Answer",
@@ -43,3 +48,18 @@ __all__ = [
     "min_memory",
     "min_peak",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "breakeven": "break_even",
+        "counts": "max_batch max_context min_gpus",
+        "crossovers": "Change Crossover Crossovers crossover",
+        "device": "min_bandwidth min_memory min_peak",
+        "drafts": "max_draft",
+        "formats": "max_bits min_bits",
+        "load": "LoadAnswer max_concurrency max_rate",
+        "sessions": "SessionsAnswer max_sessions",
+        "targets": "Answer Check Figures TargetOptions Targets Verdict",
+    },
+)

@@ -1,4 +1,4 @@
-"""The most sessions at a time that a deployment holds within targets, with and without the tiers below its pool.
+"""The most sessions at a time that a deployment holds within targets, with the tiers below its pool and without.
 
 The theory of `roofline.serving.sessions` brackets the answer, and simulations of runs find it: targets hold at p95.
 """
@@ -37,13 +37,18 @@ class Held(Struct, frozen=True):
 
 
 class SessionsAnswer(Result, Struct, frozen=True):
-    """The most sessions of a deployment within targets: with its tiers, and with the pool of its devices alone."""
+    """The most sessions of a deployment within targets: with its tiers, and with `fewer`: none, the nearest, ...."""
 
     scenario: Scenario
     deployed: Deployed
     targets: Targets
     held: Held
-    alone: Held | None
+    fewer: tuple[Held, ...] = ()
+
+    @property
+    def alone(self) -> Held | None:
+        """With the pool of the devices alone; None where there are no tiers."""
+        return self.fewer[0] if self.fewer else None
 
 
 def max_sessions(
@@ -64,10 +69,9 @@ def max_sessions(
     targets = targets_of(ttft, tpot)
     deployed = deployed_of(scenario, None, asked)
     held = _most(deployed, targets, seed)
-    alone = None
-    if deployed.store.tiers:
-        alone = _most(replace(deployed, store=replace(deployed.store, tiers=())), targets, seed)
-    return SessionsAnswer(scenario, deployed, targets, held, alone)
+    tiers = deployed.store.tiers
+    parts = (replace(deployed, store=replace(deployed.store, tiers=tiers[:count])) for count in range(len(tiers)))
+    return SessionsAnswer(scenario, deployed, targets, held, tuple(_most(part, targets, seed) for part in parts))
 
 
 def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
@@ -97,7 +101,7 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
 
 def _guess(deployed: Deployed, targets: Targets) -> int:
     """The sessions from which on the theory misses a target, or gains nothing."""
-    theory = Theory(deployed.replica, deployed.store, deployed.workload)
+    theory = Theory(deployed.replica, deployed.store, deployed.workload, tandem=deployed.tandem)
     number, most = 1, 0.0
     while number < MAX_SESSIONS:
         state = theory.warm(number)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
@@ -15,10 +16,14 @@ from roofline import load_model
 from roofline.core.errors import RooflineError
 from roofline.launch import launch
 from roofline.techniques import Scenario
+from tests.paths import DATA
 
 SCENARIO = Scenario("llama-3.1-8b", "h100-sxm", tp=2)
 TANDEM = {"disaggregation": "prefills=2,decodes=1,tp=4", "concurrency": 8}
 VERSION = "1.33"
+
+
+SCHEMAS = yaml.safe_load((DATA / "manifests.yaml").read_text(encoding="utf-8"))
 
 
 def documents(scenario: Scenario, target: str, **load: Any) -> list[dict[str, Any]]:
@@ -49,7 +54,7 @@ def test_several_nodes_are_a_leader_worker_set() -> None:
     """LeaderWorkerSet v1 (kubernetes-sigs/lws): its pods are Kubernetes' own, checked as those of Deployments."""
     found = documents(Scenario("deepseek-r1", "h100-sxm", tp=16, enable_expert_parallel=True), "kubernetes")
     group = found[0]
-    assert (group["apiVersion"], group["kind"]) == ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+    jsonschema.validate(group, SCHEMAS["LeaderWorkerSet"])
     assert group["spec"]["leaderWorkerTemplate"]["size"] == 2
     for role in ("leaderTemplate", "workerTemplate"):
         template = group["spec"]["leaderWorkerTemplate"][role]
@@ -97,7 +102,7 @@ def test_files_of_models_are_in_a_volume(tmp_path: Path) -> None:
 
 def test_llm_d() -> None:
     (values,) = documents(SCENARIO, "llm-d", **TANDEM)
-    assert set(values) == {"multinode", "modelArtifacts", "routing", "decode", "prefill"}
+    jsonschema.validate(values, SCHEMAS["llm-d"])
     assert (values["prefill"]["replicas"], values["decode"]["replicas"]) == (2, 1)
     for role, devices in (("prefill", "2"), ("decode", "4")):
         container = values[role]["containers"][0]
@@ -110,7 +115,7 @@ def test_llm_d() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_dynamo(engine: str) -> None:
     (graph,) = documents(SCENARIO.with_(engine=engine), "dynamo", **TANDEM)
-    assert graph["kind"] == "DynamoGraphDeployment"
+    jsonschema.validate(graph, SCHEMAS["DynamoGraphDeployment"])
     services = graph["spec"]["services"]
     assert {service.get("subComponentType") for service in services.values()} == {None, "prefill", "decode"}
     worker = services["PrefillWorker"]

@@ -380,3 +380,22 @@ def test_a_3_bit_model_with_a_long_context_exceeds_a_card_of_16_gb() -> None:
     asked = Scenario("qwen3.5-27b", "rtx-5080", quant="q3_k_m", kv="q8_0", prompt=65_512, engine="llama.cpp")
     assert not analyze(asked).memory.fits
     assert analyze(asked.with_(prompt=32_768)).memory.fits
+
+
+@pytest.mark.parametrize(("tokens", "peak"), [(2048, 2.21), (3072, 2.32), (4096, 2.42), (8192, 2.84)])
+def test_vllm_profiles_its_largest_images(tokens: int, peak: float) -> None:
+    """GiB of activations of Qwen3.8 27B, the shapes of Qwen3.5's, on an RTX 5090 (vllm-project/vllm, issue 52872)."""
+    card = load_hardware("rtx-5090")
+    reserve = load_engine("vllm@0.27").memory.on(card).limited(0.93, tokens, 4)
+    found = kv_capacity(load_model("qwen3.5-27b"), card, reserve=reserve)
+    assert found.activations / GIB == pytest.approx(peak, rel=0.05)
+
+
+def test_two_cards_hold_as_many_tokens_of_a_vision_model_as_vllm_says() -> None:
+    """On each of two cards (mitchross/talos-argocd-proxmox, pull request 1995; noonghunna/club-3090, issue 1087)."""
+    model, formats = load_model("qwen3.5-27b"), parse_precision("bf16", "fp8_block")
+    for card, tokens, pool in (("rtx-3090", 8192, 4.99), ("rtx-5090", 4096, 12.26)):
+        hardware = load_hardware(card)
+        reserve = load_engine("vllm@0.26").memory.on(hardware).limited(None, tokens, 2)
+        found = kv_capacity(model, hardware, formats, Parallelism(tensor=2), reserve)
+        assert found.cache / GIB == pytest.approx(pool, rel=0.08)

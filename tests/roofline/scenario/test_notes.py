@@ -95,3 +95,23 @@ def test_fused_lists_the_fusions_that_match() -> None:
         for name in ("llama-3.1-8b", "bert-base", "mamba2-2.7b")
     }
     assert joined == {"llama-3.1-8b": names, "bert-base": ("attention", "qkv"), "mamba2-2.7b": ()}
+
+
+@pytest.mark.parametrize(
+    ("model", "hw", "options", "most"),
+    [
+        ("gpt-oss-120b", "h100-sxm", {"gpu_memory_utilization": 0.95, "max_num_batched_tokens": 1024}, 37_232),
+        # 205,728 on H20 of 141 GB, of the same memory (vllm-project/recipes, pull request 12)
+        ("qwen3-coder-480b-a35b", "8xh200-sxm", {"dp": 8, "ep": 8, "quant": "fp8_block"}, 216_240),
+    ],
+)
+def test_vllm_starts_with_room_for_one_sequence_of_the_maximum_length(
+    model: str, hw: str, options: dict[str, Any], most: int
+) -> None:
+    asked = Scenario(model, hw, engine="vllm@0.10", **options)
+    limits = [note for note in notes(analyze(asked)) if "--max-model-len" in note]
+    assert len(limits) == 1
+    assert f"--max-model-len {most} " in limits[0]
+    assert not any("--max-model-len" in note for note in notes(analyze(asked.with_(max_model_len=most))))
+    trt = asked.with_(engine="tensorrt-llm", max_num_batched_tokens=None)
+    assert not any("--max-model-len" in note for note in notes(analyze(trt)))

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.graph.parallel import Parallelism
 from roofline.serving import Load, Trace, serve
 from roofline.serving.disaggregated import simulate_tandem, steady_tandem
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
@@ -158,6 +159,14 @@ def test_workers_of_several_devices_that_share_experts(decodes: int) -> None:
     assert quick.tpot.mean.mid == pytest.approx(slow.tpot.mean.mid, rel=0.1)
 
 
+def test_requests_wait_for_a_slot_of_decode() -> None:
+    """Two sequences at a time: what is left of C = L (TTFT + G T) waits."""
+    load = Load(prompt=1000, generate=100, concurrency=8)
+    few, many = (serve(SCENARIO, load, disaggregation=text).outcomes[0] for text in ("sequences=2", "decodes=1"))
+    assert few.tpot.mean.mid < many.tpot.mean.mid
+    assert few.ttft.mean.mid > many.ttft.mean.mid + 2 * (few.e2e.mean.mid - few.ttft.mean.mid)
+
+
 def test_a_trace_keeps_its_times() -> None:
     load = Load(trace=Trace((0.0, 5.0, 5.0), (100, 200, 300), (2, 3, 1), (0, 128, 0)))
     found = simulate_tandem(tandem_of(SCENARIO, load, Pools()), load)
@@ -205,3 +214,28 @@ def test_few_requests_of_a_replica_of_prefill_with_several_ranks_wait_no_negativ
     steady = steady_tandem(found, load, [8, 64])
     assert (steady.ttft > 0.9 * alone).all()
     assert (steady.running <= [8, 64]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "devices", "decode"),
+    [
+        ("decodes=7,dp=8,ep=8", 8 + 7 * 8, {"data": 8, "expert": 8}),
+        ("decodes=7,tp=8,ep=8,dp-attention", 8 + 7 * 8, {"data": 8, "expert": 8}),
+        ("decode_num_workers=7,decode_tp=8,decode_dp_attention=true", 8 + 7 * 8, {"data": 8, "expert": 8}),
+        ("decodes=2,tp=8,dp=4,dp-attention", 8 + 2 * 8, {"tensor": 2, "data": 4, "expert": 8}),
+        ("prefills=2,prefill-tp=4,prefill-ep=4,decodes=1", 2 * 4 + 4, {"tensor": 4, "expert": 4}),
+    ],
+)
+def test_layouts_of_both_pools_are_workers_of_so_many_devices(text: str, devices: int, decode: dict[str, int]) -> None:
+    scenario = Scenario("deepseek-v2-lite", "h100-sxm", tp=8)
+    found = tandem_of(scenario, Load(prompt=1000, generate=100, rate=1), parse_pools(text))
+    assert found.devices == devices
+    assert found.decode.scenario.settings.parallel == Parallelism(**decode)
+
+
+@pytest.mark.parametrize(
+    "text", ["tp=8,ep=4,dp-attention", "tp=8,dp=3,dp-attention", "dp-attention=perhaps", "decode-tp=0"]
+)
+def test_layouts_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(RooflineError, match="disaggregation: "):
+        parse_pools(text)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model
-from roofline.core.errors import UnsupportedError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.serving.steps import StepTimes, busiest
@@ -160,8 +159,3 @@ def test_single_steps_are_those_of_arrays(batch, context, chunk, prompts) -> Non
         for mean in (None, batch + chunk / 8):
             one = times.single(batch, context, chunk, 100, prompts, mean)
             assert one == pytest.approx(float(times.seconds(batch, context, chunk, 100, prompts, mean)))
-
-
-def test_models_with_an_encoder_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="decoder-only"):
-        StepTimes(scenario("t5-base"))

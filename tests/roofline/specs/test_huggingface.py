@@ -10,9 +10,11 @@ import pytest
 import yaml
 
 from roofline import Model, Scenario, SpecError, analyze, load_hardware, load_model, parameters
+from roofline.bound.memory import state_bytes_per_sequence
 from roofline.reports.documents.listing import imported
 from roofline.specs.huggingface import translate
 from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.precision import parse_precision
 from roofline.specs.sublayers import Attention, Mamba2, Mlp
 from tests.paths import CONFIGS
 
@@ -259,7 +261,9 @@ def test_layer_types_of_recurrent_models_are_not_ignored() -> None:
 # --- towers -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "changes"), [("gemma-3-4b", {"vision_config": None}), ("gemma-4-31b", {})])
+@pytest.mark.parametrize(
+    ("name", "changes"), [("gemma-3-4b", {"vision_config": None}), ("gemma-4-31b", {"vision_config": None})]
+)
 def test_title_of_a_text_decoder_only_spec(name: str, changes: dict[str, Any]) -> None:
     assert read(config(name, **changes)).title == "own (text decoder only)"
 
@@ -542,3 +546,11 @@ def test_the_chunk_of_a_scan_is_read(name: str, chunk: int) -> None:
 
     assert found(read(config(name))) == {chunk}
     assert found(read(config(name, chunk_size=64))) == {64}
+
+
+def test_the_format_of_states_is_that_of_the_file() -> None:
+    """`mamba_ssm_dtype` of Qwen3.5: half the bytes of the recurrent states, but for those of the convolutions."""
+    whole = config("qwen3.5-27b")
+    half = {**whole, "text_config": {**whole["text_config"], "mamba_ssm_dtype": "bfloat16"}}
+    full, less = (state_bytes_per_sequence(read(content), parse_precision("bf16")) for content in (whole, half))
+    assert 0.5 * full < less < 0.6 * full

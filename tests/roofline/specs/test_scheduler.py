@@ -14,7 +14,7 @@ from roofline.specs.scheduler import MIXED, PLAIN_SCHEDULER, PREFILL_FIRST, Sche
 def test_profiles_are_read_back(name) -> None:
     engine = load_engine(name)
     again = parse_engine(yaml.safe_load(render(engine)), name).scheduler
-    times = ("latency", "request", "prompt_token", "dispatch")
+    times = ("latency", "request", "prompt_token", "encoding", "dispatch")
     for time in times:
         assert getattr(again, time) == pytest.approx(getattr(engine.scheduler, time), rel=1e-3)
     same = {time: getattr(again, time) for time in times}

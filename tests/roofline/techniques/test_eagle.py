@@ -35,14 +35,14 @@ def test_the_draft_layer_of_eagle_3() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "published", "tolerance"), [("eagle", 1.54, 0.10), ("eagle-3", 2.36, 0.05)], ids=["eagle", "eagle-3"]
+    ("request_", "published", "tolerance"), [("eagle", 1.54, 0.10), ("eagle-3", 2.36, 0.06)], ids=["eagle", "eagle-3"]
 )
 def test_one_sequence_on_sglang(request_: str, published: float, tolerance: float) -> None:
     """Li et al. 2025, EAGLE-3: 158.34, 244.10 and 373.25 tokens/s of Llama 3.1 8B on MT-Bench, a chain of 3 drafts."""
-    scenario = Scenario(load_model("llama-3.1-8b"), H100, prompt=128, generate=256, engine="sglang")
+    scenario = Scenario(load_model("llama-3.1-8b"), H100, prompt=128, generate=256, engine="sglang@0.4.4")
     expected = analyze(scenario).expected.tpot
     assert expected is not None
-    assert 1 / expected.mid == pytest.approx(158.34, rel=0.05)
+    assert 1 / expected.mid == pytest.approx(158.34, rel=0.07)
     assert gain(scenario, request_) == pytest.approx(published, rel=tolerance)
 
 
@@ -73,10 +73,10 @@ def test_one_sequence_on_vllm(model: str, accepted: float, published: float, tol
 def test_a_chain_gains_where_a_tree_loses() -> None:
     """At batch 64 a chain of 3 gains 1.38 times the throughput on SGLang (Li et al. 2025); a tree of 25 loses."""
     batches = np.array([1, 4, 16, 64])
-    scenario = Scenario(load_model("llama-3.1-8b"), H100, batch=batches, prompt=128, generate=64, engine="sglang")
+    scenario = Scenario(load_model("llama-3.1-8b"), H100, batch=batches, prompt=128, generate=64, engine="sglang@0.4.4")
     chain = gain(scenario, "eagle-3")
-    assert (chain > 1.3).all()
-    assert chain[-1] < chain[0]
+    assert chain[-1] == pytest.approx(1.38, rel=0.15)
+    assert (np.diff(chain) < 0).all()
     tree = gain(scenario, "eagle:tree=25,topk=10,length=5,accept=3.94")
     assert tree[0] > 1.5
     assert tree[-1] < 1
@@ -106,8 +106,8 @@ def test_the_acceptance_rate_inverts_the_accepted_tokens(rate: float, length: in
 def test_acceptance_by_model_and_task() -> None:
     of_position = published_acceptance("eagle", "llama-2-7b", "mt-bench")
     assert of_position is not None
-    assert of_position.of_length(1) == pytest.approx(1.76)
-    assert of_position.of_length(3) == pytest.approx(1 + 0.76 + 0.76 * 0.69 + 0.76 * 0.69 * 0.67)
+    assert of_position.of(1) == pytest.approx(1.76)
+    assert of_position.of(3) == pytest.approx(1 + 0.76 + 0.76 * 0.69 + 0.76 * 0.69 * 0.67)
     tree = published_acceptance("eagle-3", "llama-3.1-8b", "humaneval", tree=True)
     assert tree is not None
     assert tree.tokens == 6.74
@@ -117,6 +117,28 @@ def test_acceptance_by_model_and_task() -> None:
     assert published_acceptance("medusa", "llama-7b", "mt-bench") is None
     with pytest.raises(UnknownNameError, match="did you mean 'gsm8k'"):
         published_acceptance("eagle", "llama-7b", "gsm8")
+
+
+def test_a_tree_of_another_size_lies_between_the_chain_and_the_published_tree() -> None:
+    """SGLang's usual tree of 15 draft tokens, 3 deep, against three of a chain and three levels of the paper's tree."""
+    chain = published_acceptance("eagle-3", "llama-3.1-8b", "mt-bench")
+    tree = published_acceptance("eagle-3", "llama-3.1-8b", "mt-bench", tree=True)
+    assert chain is not None
+    assert tree is not None
+    levels = accepted_tokens(acceptance_rate(tree.tokens, tree.length), 3)
+    assert chain.tokens < tree.of(3, 15, 4) < levels < 4
+    assert chain.of(3, 15, 4) == pytest.approx(tree.of(3, 15, 4), rel=0.05)
+    assert tree.of(8, 60, 10) == tree.tokens
+
+
+def test_golden_acceptance_lengths_by_number_of_drafts() -> None:
+    """InferenceX, golden_al_distribution: GLM-5.2 with MTP, Kimi K2.5 with EAGLE-3, thinking."""
+    module = published_acceptance("multi-token-prediction", "glm-5.2", "coding")
+    layer = published_acceptance("eagle-3", "kimi-k2.5", "coding")
+    assert module is not None
+    assert layer is not None
+    assert [module.of(length) for length in (1, 3, 8)] == pytest.approx([1.84, 2.99, 4.06])
+    assert layer.of(4) == pytest.approx(3.24)
 
 
 @pytest.mark.parametrize("row", published_rows(), ids=lambda row: f"{row.method}-{row.model}-{row.task}-{row.tree}")

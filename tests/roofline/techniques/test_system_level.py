@@ -209,7 +209,7 @@ def test_mtp_of_deepseek_v3() -> None:
     node = Settings(parallel=Parallelism(tensor=8, expert=8))
     scenario = Scenario(load_model("deepseek-v3"), load_hardware("h200-sxm"), settings=node)
     drafted = apply_techniques(scenario, ["multi-token-prediction"])
-    assert analyze(drafted).tokens_per_iteration == pytest.approx(1.85)
+    assert 1.85 <= analyze(drafted).tokens_per_iteration <= 1.9  # its report: 85 to 90% of second tokens
     assert 1 < tpot(analyze(scenario)) / tpot(analyze(drafted)) < 1.85
 
 

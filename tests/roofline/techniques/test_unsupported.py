@@ -95,7 +95,8 @@ def test_techniques_on_vllm(technique: str, expected: tuple[str, ...]) -> None:
 def test_every_bundled_model_has_known_features() -> None:
     found = {name: features(load_model(name)) for name in list_models()}
     assert all(found.values())
-    assert set().union(*found.values(), {"vision"}) == set(FEATURES)
+    # Modules of a class of Transformers without a reader have no name that a document could have.
+    assert set().union(*found.values(), {"vision"}) - {"modules"} == set(FEATURES)
 
 
 def test_every_answer_says_so() -> None:

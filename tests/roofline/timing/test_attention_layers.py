@@ -12,7 +12,7 @@ from roofline.timing.kernels.hyper_connection import PARAMETERS as MIXING
 from roofline.timing.kernels.kimi_delta import PARAMETERS as DELTA
 from roofline.timing.kernels.recurrent import CONVOLUTION
 from roofline.timing.kernels.recurrent import PARAMETERS as STEP
-from roofline.timing.kernels.sparse import GATHERED, SCORES
+from roofline.timing.kernels.sparse import PARAMETERS as SPARSE
 from roofline.timing.kernels.state_space import PARAMETERS as SCAN
 
 H200 = load_hardware("h200-sxm")
@@ -69,36 +69,38 @@ def test_hyper_connections_read_the_stream_twice_before_a_sub_layer() -> None:
     assert found == pytest.approx(1e-6 + 4096 * 7168 * 2 * 9 / H200.memory_bandwidth, rel=1e-6)
 
 
-def test_scores_are_written_in_32_bits_for_every_key() -> None:
-    found = seconds(
-        "index_scores",
-        SCORES,
-        ONLY_MEMORY | {"memory_efficiency": 1.0, "compute_efficiency": 1.0},
-        batch=1,
-        kv_len=1e8,
-        heads=1,
-        head_dim=128,
-        dtype="fp8",
-        kv_dtype="fp8",
-    )
-    assert found == pytest.approx(1e-6 + 1e8 * (128 + 4) / H200.memory_bandwidth, rel=0.05)
+DSA = {"heads": 16, "width": 2176.0, "entry": 656.0, "index_flops": 16384.0, "index_key": 132.0, "slots": 2048.0}
+DSA |= {"variant": "dsa", "dtype": "bf16", "kv_dtype": "fp8"}
+ONLY_UNITS = {"launch": 1e-6, "gather_rate": 8.0, "passes": 0.01, "score_efficiency": 1.0, "sharpness": 20.0}
 
 
-def test_idle_units_share_the_entries_of_a_token() -> None:
-    """The 64 blocks of a token are 64 parts: they take as long as one block, and six steps of combination."""
-    sizes = {"batch": 1, "heads": 64, "latent": 448, "rope": 64, "dtype": "bf16", "kv_dtype": "fp8"}
-    constants = {"combine": 1e-6, "gather_rate": 8.0}
-    one, four, all_parts = (
-        seconds("sparse_decode", GATHERED, constants, kv_len=64 * blocks, **sizes) for blocks in (1, 4, 64)
-    )
-    assert all_parts - one == pytest.approx(3 * (four - one), rel=0.02)
+def sparse(op: str, **given: Any) -> float:
+    """Seconds of a sparse attention of 10,000 tokens without scores, unless given."""
+    constants = {name: value for name, value in given.items() if name in {one.name for one in SPARSE}}
+    columns = {"batch": 1e4, "kv_len": 2048.0, "scored": 0.0, **DSA}
+    columns |= {name: value for name, value in given.items() if name not in constants}
+    return seconds(op, SPARSE, ONLY_UNITS | constants, **columns)
 
 
-def test_prompts_pay_for_the_slots_of_a_window() -> None:
-    sizes = {"batch": 4096, "heads": 64, "latent": 448, "rope": 64, "dtype": "bf16", "kv_dtype": "fp8"}
-    constants = {"gather_rate": 8.0}
-    few, window = (seconds("sparse_prefill", GATHERED, constants, kv_len=entries, **sizes) for entries in (16, 128))
-    assert few == pytest.approx(window, rel=1e-3)
+@pytest.mark.parametrize(("tile", "heads"), [(0, 16), (1, 16), (2, 64), (3, 128)])
+def test_tiles_pad_the_heads_of_a_token(tile: int, heads: int) -> None:
+    own, padded = (sparse("sparse_prefill", tile=tile, heads=count) for count in (16, heads))
+    assert own == pytest.approx(padded, rel=0.02)
+
+
+def test_all_slots_of_a_selection_take_time_where_kernels_pass_over_them() -> None:
+    few, all_slots = (sparse("sparse_prefill", whole=1.0, kv_len=keys) for keys in (16.0, 2048.0))
+    assert few == pytest.approx(all_slots, rel=1e-6)
+
+
+def test_decode_reads_the_index_keys_of_every_token() -> None:
+    prompt, step = (sparse(op, scored=1e9) for op in ("sparse_prefill", "sparse_decode"))
+    assert step - prompt == pytest.approx(1e9 * 132 / H200.memory_bandwidth, rel=1e-6)
+
+
+def test_dense_attention_skips_the_indexer_where_nothing_is_left_out() -> None:
+    complete, chosen = (sparse("sparse_prefill", dense=1.0, kv_len=1000.0, scored=1e4 * s) for s in (1000, 1001))
+    assert complete < 0.5 * chosen
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,10 @@ def test_mla_is_absorbed_in_decode_and_expanded_in_prefill() -> None:
     assert decode["op"] == "mla_decode"
     assert [float(decode[name]) for name in ("heads", "kv_len", "latent", "rope")] == [128, 101, 512, 64]
     for queries in (1, 100):  # an indexer's choice: every token with keys of its own
-        picked = shapes("deepseek-v3.2", 2, queries, 100)["fused_attention"]
-        assert picked["op"] == "mla_decode"
-        assert [float(picked[name]) for name in ("batch", "q_len", "heads")] == [2 * queries, 1, 128]
+        picked = shapes("deepseek-v3.2", 2, queries, 100)["index_scores"]
+        assert (picked["op"], picked["variant"], picked["kv_dtype"]) == ("sparse_attention", "dsa", "bf16")
+        assert [float(picked[name]) for name in ("batch", "q_len", "heads")] == [2 * queries, queries, 128]
+        assert [float(picked[name]) for name in ("width", "entry", "slots")] == [4 * 512 + 2 * 64, 1152, 2048]
         assert float(picked["pairs"]) == 2 * sum(range(101, 101 + queries))
     prefill = shapes("deepseek-v3", 2, 100, 0)["fused_attention"]
     assert (float(prefill["head_dim"]), float(prefill["kv_heads"])) == (160, 128)

@@ -11,7 +11,7 @@ from roofline.specs.network import load_fabric
 from roofline.timing.calibration import Expected
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import shape_of
-from roofline.timing.network_collectives import over_network
+from roofline.timing.network_collectives import LATE, over_network
 
 
 def exchanged(device: Hardware, nodes: int, size: float, kind: str = "all_reduce") -> Expected:
@@ -31,8 +31,8 @@ def exchanged(device: Hardware, nodes: int, size: float, kind: str = "all_reduce
 )
 def test_small_all_reduces_of_two_nodes_are_as_published(hardware: str, network: str, published: float) -> None:
     found = exchanged(networked(load_hardware(hardware), load_fabric(network)), 2, 512.0)
-    assert found.mid.item() == pytest.approx(published, rel=0.3)
-    assert found.low.item() < published < found.high.item()
+    assert found.mid.item() - LATE == pytest.approx(published, rel=0.3)
+    assert found.low.item() < published + LATE < found.high.item()
 
 
 def test_large_all_reduces_do_not_exceed_the_links() -> None:

@@ -36,7 +36,7 @@ from roofline.whatif.solve import (
 from roofline.whatif.solve.targets import figures, ratios, used
 from roofline.whatif.variation import scaled_bandwidth, scaled_peaks, scaled_vector_peaks, with_hardware
 
-SMALL = replace(load_hardware("rtx-4090"), memory_capacity=8e9)
+SMALL = replace(load_hardware("rtx-4090"), memory_capacity=8e9, memory_visible=None)
 MODEL = load_model("gpt2-xl")
 PLAIN = Scenario(MODEL, SMALL, prompt=100, generate=20)
 

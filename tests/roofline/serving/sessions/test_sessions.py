@@ -13,11 +13,13 @@ from roofline import Scenario
 from roofline.core.errors import RooflineError
 from roofline.scenario.lengths import parse_lengths
 from roofline.serving.load import Load
+from roofline.serving.pools import parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.sessions.drawn import Draw
-from roofline.serving.sessions.profiles import PROFILES
+from roofline.serving.sessions.profiles import PROFILES, profile
+from roofline.serving.sessions.routing import PREFIX, REQUESTS
 from roofline.serving.sessions.served import serve_sessions
-from roofline.serving.sessions.simulation import BALANCED, Ran, hit_rates, simulate_sessions
+from roofline.serving.sessions.simulation import Ran, hit_rates, simulate_sessions
 from roofline.serving.sessions.store import Store, store_of
 from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
@@ -90,9 +92,57 @@ def test_prefixes_are_found_where_requests_are_routed_to() -> None:
     scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, ep=4, engine="vllm")
     found = replica_of(scenario, Load(prompt=20_000.0, generate=500.0, concurrency=1).of(scenario))
     store, draw = store_of(found), [Draw(workload(), 1) for _ in range(2)]
-    near = simulate_sessions(found, store, draw[0], 400, 12)
-    far = simulate_sessions(found, store, draw[1], 400, 12, routing=BALANCED)
+    near = simulate_sessions(found, store, draw[0], 400, 12, routing=PREFIX)
+    far = simulate_sessions(found, store, draw[1], 400, 12, routing=REQUESTS)
     assert sum(hit_rates(near)) > sum(hit_rates(far)) + 0.1
+
+
+def test_a_hashed_session_stays_on_its_rank() -> None:
+    """Its turns find what it left; ranks are uneven, which the cache of a rank that is even has not."""
+    scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, ep=4, engine="vllm")
+    found = replica_of(scenario, Load(prompt=20_000.0, generate=500.0, concurrency=1).of(scenario))
+    ran = simulate_sessions(found, store_of(found, (), 1e9), Draw(workload(), 1), 400, 12)
+    block = store_of(found).block
+    known = np.minimum(ran.reusable, ran.prompt - 1) // block * block
+    assert ran.hits[:, 0] == pytest.approx(known, abs=block)
+
+
+def test_prefill_and_decode_apart_conserve_sessions() -> None:
+    """Little's law over both pools, and decode that is never reached by prompts: TPOT is that of its steps."""
+    load = Load(prompt=20_000.0, generate=500.0, concurrency=1).of(SCENARIO)
+    tandem = tandem_of(SCENARIO, load, parse_pools("prefills=2,decodes=1"))
+    work = workload()
+    ran = simulate_sessions(
+        tandem.prefill, store_of(tandem.prefill), Draw(work, 1), 900, 20, tandem=tandem, routing=REQUESTS
+    )
+    assert float((ran.last - ran.arrival + ran.gaps).sum()) / ran.duration == pytest.approx(20, rel=0.1)
+    several = ran.output > 1
+    tpot = ((ran.last - ran.first) / (ran.output - 1).clip(1))[several]
+    alone = float(tandem.decode.steps.seconds(1.0, 2000.0))
+    assert tpot.min() >= 0.9 * alone
+    assert np.median(tpot) < 2 * alone
+    theory = Theory(tandem.prefill, store_of(tandem.prefill), work, tandem=tandem).warm(20)
+    assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.15)
+
+
+def test_idle_time_of_all_ends_early() -> None:
+    work = workload(gap=parse_gaps("60s"), turns=parse_lengths(10))
+    rates = [
+        run(store_of(replica()), each, sessions=1, turns=120)
+        for each in (work, workload(gap=work.gap, turns=work.turns, idle=10.0))
+    ]
+    slow, fast = (ran.duration / ran.prompt.size for ran in rates)
+    assert slow - fast == pytest.approx(50, rel=0.05)
+
+
+def test_calls_beside_a_session_are_new_and_leave_it_cached() -> None:
+    work = workload(asides=0.2, aside=900)
+    ran = run(store_of(replica(), (), 1e9), work, turns=600)
+    beside = (ran.prompt == 900) & (ran.reusable == 0)
+    assert beside.mean() == pytest.approx(0.2 * (1 - 1 / 8), abs=0.05)
+    assert not ran.hits[beside].any()
+    after = ~beside & (ran.reusable > 0)
+    assert (ran.hits[after, 0] >= np.minimum(ran.reusable, ran.prompt - 1)[after] - store_of(replica()).block).all()
 
 
 def settings(seed: int) -> tuple[Workload, int, Store]:
@@ -182,7 +232,7 @@ def test_a_rate_of_sessions_has_as_many_as_little_says() -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_profiles_say_where_they_are_from(name: str) -> None:
-    work = PROFILES[name]
+    work = profile(name)
     assert work.source
     session = Draw(work, 3).session()
     assert session.context >= work.shared + 1

@@ -6,7 +6,7 @@ import pytest
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.specs.engine import load_engine
-from roofline.specs.releases import months_of_support
+from roofline.timing.intervals.releases import months_of_support
 
 
 @pytest.mark.parametrize(

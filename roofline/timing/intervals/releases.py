@@ -51,9 +51,9 @@ def _releases() -> _Releases:
 def months_of_support(engine: Engine, model: Model) -> float | None:
     """Months from the release of a model's architecture to that of the engine's version; None where one is unknown."""
     known = _releases()
-    names = [name for name in known.models if model.name.startswith(name)]
+    names = [name for name in known.models if engine.version and model.name.startswith(name)]
     versions: Mapping[str, str] = known.engines.get(engine.name, {})
-    if not engine.version or not names:
+    if not names:
         return None
     older = [Version(text) for text in versions if Version(text) <= Version(engine.version)]
     if not older:
@@ -79,5 +79,5 @@ def later(high: float, error: float) -> float:
 
 def with_young_support(engine: Engine, model: Model) -> Engine:
     """The engine with the spread of a version whose support of the model was young."""
-    low, high = engine.spread
-    return replace(engine, spread=(low, later(high, young_error(engine, model))))
+    error, (low, high) = young_error(engine, model), engine.spread
+    return replace(engine, spread=(low, later(high, error))) if error else engine

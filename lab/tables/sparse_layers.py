@@ -1,0 +1,165 @@
+"""Whole layers of sparse attention (DSA, CSA, HCA, MSA) in public tables, as rows of their attention with its indexer.
+
+The tables (ai-dynamo/aiconfigurator, collector/) time a layer from the normalised input to the output projection,
+without norms around it and without the all-reduce, on one rank's heads. A row here is of the indexer and attention;
+projections, norms and selections take the `rest` of the layer, as predicted with their own constants. Rows whose heads
+are not those of a rank are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from roofline.core.errors import RooflineError
+from roofline.graph.extents import Step, extents
+from roofline.scenario.analysis import analyze
+from roofline.scenario.scenario import Scenario
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.modelspec import load_model
+from roofline.timing.kernels import Array
+from roofline.timing.kernels.shapes import DECODE_QUERIES, kernel_shape
+from roofline.timing.launches import INDEXED
+from roofline.timing.passes import Timing
+from roofline.validate.tables.origin import origin
+from roofline.validate.tables.rows import Measurements
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MODELS: Mapping[str, tuple[str, int]] = {
+    "DeepSeek-V3.2": ("deepseek-v3.2", 128),
+    "GLM-5": ("glm-5", 64),
+    "DeepSeek-V4-Flash": ("deepseek-v4-flash", 64),
+    "DeepSeek-V4-Pro": ("deepseek-v4-pro", 128),
+    "MiniMax-M3": ("minimax-m3", 64),
+}
+"""The bundled model and its attention heads, by the beginning of a repository's name."""
+
+SECTIONS: Mapping[str, str] = {"csa": "csa_routed", "hca": "hca_routed", "dsa": "moe", "msa": "sparse_moe"}
+"""The group of layers whose attention a table times."""
+
+AROUND = ("attn_norm", "attn_all_reduce", "attn_add", "attn_hc_pre", "attn_hc_post")
+"""Operators of the attention sub-layer outside of what is timed; the feed-forward block has other prefixes."""
+
+AFTER = re.compile(r"mlp|router|expert|shared|dispatch|combine")
+
+FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+
+HOST_BOUND = 400.0
+"""Microseconds of the shortest rows of a table beyond which its layers were launched without a CUDA graph.
+
+Layers with graphs take 20 to 250 us; vLLM's, SGLang's and TensorRT-LLM's eager prompts 450 to 2,200, whatever their
+length (`collect_mla_module.py` and `collect_msa_module.py` of the collectors).
+"""
+
+SKIPPED = "index_q_proj", "index_weights_proj", "index_top_k"
+"""Operators of an indexer that dense attention goes without; its keys are cached for later (SGLang, nsa_indexer.py)."""
+
+PIECEWISE = "glm-5", "SGLang"
+"""The model and engine whose eager prompts have parts in CUDA graphs (`_enable_glm5_dsa_piecewise_graph`)."""
+
+HAPHAZARD = "msa", "context", "trtllm"
+"""TensorRT-LLM's prompts of MSA take 3 to 270 ms, neither monotonic in batch nor in length (1.3.0rc23, B200)."""
+
+FILE = re.compile(r"([^.]+)\.(?:dsv4_)?(csa|hca|dsa|msa)_(context|generation)_module\.(.+)\.parquet")
+
+
+def read(folder: Path, most: int = 1000) -> list[Measurements]:
+    """The rows of a folder's tables of layers, at most so many random ones of each."""
+    import pandas as pd
+
+    found: dict[tuple[str, str], list[pd.DataFrame]] = {}
+    for path in sorted(folder.glob("*_module.*.parquet")):
+        name = FILE.fullmatch(path.name)
+        if name is None or (name[2], name[3], name[4].partition("-")[0]) == HAPHAZARD:
+            continue
+        frame = pd.read_parquet(path)
+        eager = frame["latency_us"].quantile(0.05) > HOST_BOUND
+        frame = frame.astype(dict.fromkeys(frame.select_dtypes("number").columns, float))
+        frame = frame.sample(min(most, len(frame)), random_state=0)
+        for op, rows in _layers(frame, name[2], name[3] == "generation"):
+            found.setdefault((op, str(rows["variant"].iloc[0])), []).append(rows.assign(graph=1.0 - eager))
+    return [Measurements(op, pd.concat(parts, ignore_index=True), op) for (op, _), parts in found.items()]
+
+
+def _layers(frame: pd.DataFrame, kind: str, decode: bool) -> Iterator[tuple[str, pd.DataFrame]]:
+    keys = ["hardware", "model", "gemm_type", "kv_cache_dtype", "engine", "table_version", "num_heads"]
+    few = frame["isl"] <= DECODE_QUERIES  # which engines give to their kernels of decode, in tables of prompts, too
+    frame = frame[~frame["op_name"].str.contains("skip") & (few == decode)]
+    for values, part in frame.groupby(keys):
+        hardware, repository, gemm, cache, engine, version = map(str, values[:6])
+        base, heads = repository.rpartition("/")[2], float(str(values[6]))
+        known = next((one for name, one in sorted(MODELS.items(), reverse=True) if base.startswith(name)), None)
+        if known is None or gemm not in FORMATS or known[1] % heads:
+            continue
+        model, every = known
+        options: dict[str, Any] = {} if model.startswith("deepseek-v4") else {"quant": FORMATS[gemm]}
+        if cache.startswith("fp8") and options:
+            options["kv"] = "fp8"
+        software = f"{engine} {version}"
+        place = load_hardware(hardware)
+        try:
+            layer = _layer(model, place, int(every // heads), str(origin(software).engine), kind, decode, options)
+        except RooflineError:
+            continue
+        step = Step(*(part[name].to_numpy() for name in ("batch_size", "isl", "step")))
+        columns, rest, skipped = layer.rows(step)
+        given = {name: np.broadcast_to(value, len(part)) for name, value in columns.items()}
+        timed: dict[str, Any] = {
+            "software": software,
+            "kernel": part["kernel_source"],
+            "latency_us": part["latency_us"],
+        }
+        op = "sparse_decode" if decode else "sparse_prefill"
+        piecewise = float((model, engine) == PIECEWISE)
+        yield (
+            op,
+            part[["hardware"]].assign(op=op, **timed, **given, rest=rest, skipped=skipped, piecewise=piecewise),
+        )
+
+
+class Layer(NamedTuple):
+    """A layer in the timing of a pass: its kernels, of which one is its sparse attention."""
+
+    timing: Timing
+    kernels: list[int]
+    attention: int
+
+    def names(self, row: int) -> list[str]:
+        """The operators of a kernel."""
+        return [self.timing.placement.ops[index][0].name for index in self.timing.kernels[row].parts]
+
+    def rows(self, step: Step) -> tuple[dict[str, Any], Array, Array]:
+        """The columns of its sparse attention, the seconds of all other kernels, and of those of the indexer."""
+        parts = [self.timing.placement.ops[index][0] for index in self.timing.kernels[self.attention].parts]
+        shape = kernel_shape(tuple(parts), None)
+        assert shape is not None
+        extent = extents(step, self.timing.placement.network.rules)
+        sizes = {name: size.evaluate(extent) for name, size in shape.sizes.items()}
+        sizes["kv_len"] = sizes.pop("pairs") / sizes["batch"]
+        others = [row for row in self.kernels if row != self.attention]
+        indexer = [row for row in others if self.names(row)[0] in SKIPPED]
+        seconds = self.timing.detail(step).mid
+        return {**shape.texts, **sizes}, seconds[others].sum(axis=0), seconds[indexer].sum(axis=0)
+
+
+def _layer(
+    model: str, place: Hardware, ranks: int, engine: str, kind: str, decode: bool, options: Mapping[str, Any]
+) -> Layer:
+    """A layer of a model as an engine launches it."""
+    scenario = Scenario(load_model(model), place, tp=ranks, prompt=64, generate=2, engine=engine, **options)
+    answer = analyze(scenario)
+    phase = answer.decode if decode and answer.decode is not None else answer.prefill
+    timing = phase.timed(phase.passes[-1])
+    chosen, own = [], 0
+    for row, entry in enumerate(timing.kernels):
+        names = [timing.placement.ops[index][0].name for index in entry.parts]
+        if entry.section == SECTIONS[kind] and not AFTER.match(names[0]) and names[0] not in AROUND:
+            chosen.append(row)
+            own = row if INDEXED[-1] in names else own
+    return Layer(timing, chosen, own)

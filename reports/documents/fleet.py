@@ -1,0 +1,99 @@
+"""The document and the blocks of `roofline fleet`: a line an hour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from roofline.core.units import seconds, si
+from roofline.reports.output.blocks import Block, Face, finite, picked
+from roofline.reports.output.export import csv_text
+from roofline.serving.fleet import STEP, FleetRun
+
+MINUTES = 5
+"""Minutes of a point of the document."""
+
+COLUMNS = ("minute", "rate", "serving", "starting", "devices", "queue", "missed")
+
+
+def fleet_document(run: FleetRun) -> dict[str, Any]:
+    """The JSON document of a day: its sums, and means of some minutes."""
+    scenario, usd = run.scenario, run.usd
+    each = round(MINUTES * 60 / STEP)
+    arrivals = run.rate * STEP
+    rows = (run.rate, run.serving, run.starting, run.devices, run.queue, run.missed / np.maximum(arrivals, 1e-12))
+    parts = [[float(row[at : at + each].mean()) for row in rows] for at in range(0, run.rate.size, each)]
+    return {
+        "schema": "roofline.fleet/1",
+        "model": scenario.model.name,
+        "hardware": scenario.hardware.name,
+        "engine": scenario.profile.name,
+        "devices_each": run.curve.replica.devices,
+        "largest_rate_each": finite(run.curve.outcomes[0].saturated_at),
+        "scaling": picked(run.scaling, *run.scaling.__struct_fields__),
+        "targets": {name: finite(target) for name, target in zip(("ttft_s", "tpot_s"), run.curve.targets, strict=True)},
+        "requests": finite(arrivals.sum()),
+        "missed": finite(run.missed_share),
+        "devices_mean": finite(run.devices.mean()),
+        "devices_most": finite(run.devices.max()),
+        "lost": run.lost,
+        "fixed_replicas": run.fixed,
+        "usd": None if usd is None else finite(usd[0]),
+        "usd_fixed": None if usd is None else finite(usd[1]),
+        "points": [
+            dict(zip(COLUMNS, (MINUTES * place, *map(finite, part)), strict=True)) for place, part in enumerate(parts)
+        ],
+    }
+
+
+def as_csv(document: Mapping[str, Any]) -> str:
+    """A row a point."""
+    return csv_text(list(COLUMNS), [[point[name] for name in COLUMNS] for point in document["points"]])
+
+
+def fleet_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """A line an hour, and what the day costs."""
+    points, hour = document["points"], 60 // MINUTES
+    rows = []
+    for at in range(0, len(points), hour):
+        part = points[at : at + hour]
+        means = {name: sum(point[name] for point in part) / len(part) for name in COLUMNS[1:]}
+        come = sum(point["rate"] for point in part) or 1.0
+        missed = sum(point["missed"] * point["rate"] for point in part) / come
+        rows.append(
+            [
+                f"{at // hour}",
+                f"{means['rate']:.3g}",
+                f"{means['serving']:.1f}",
+                f"{means['starting']:.1f}",
+                f"{means['devices']:.1f}",
+                si(means["queue"], ""),
+                f"{missed:.1%}",
+            ]
+        )
+    header = ["hour", "requests/s", "replicas", "starting", "GPUs", "waiting", "missed"]
+    scaling = document["scaling"]
+    lines = [
+        f"{scaling['least']} to {scaling['most']} replicas of {document['devices_each']} GPUs, each for"
+        f" {scaling['share']:.0%} of {document['largest_rate_each']:.3g} requests/s; start-up"
+        f" {seconds(scaling['startup'])}, kept for {seconds(scaling['hold'])}"
+    ]
+    title = f"A day of {document['model']} on {document['hardware']}, {document['engine']}"
+    return [Block(title, lines, header, rows), Block(lines=list(_sums(document)))]
+
+
+def _sums(document: Mapping[str, Any]) -> list[str]:
+    lost = f"; {document['lost']} replicas lost" if document["lost"] else ""
+    found = [
+        f"{document['missed']:.2%} of {si(document['requests'], '')} requests miss their targets;"
+        f" {document['devices_mean']:.1f} GPUs on average, {document['devices_most']:.0f} at most{lost}"
+    ]
+    if document["usd"] is not None:
+        fixed = f"{document['fixed_replicas']} replicas all day: {document['usd_fixed']:,.0f} USD"
+        found.append(f"{document['usd']:,.0f} USD; {fixed}")
+    return found
+
+
+FLEET = Face(fleet_document, fleet_blocks, lambda document: document["points"], _sums)

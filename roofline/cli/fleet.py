@@ -1,0 +1,71 @@
+"""The command `roofline fleet`: replicas of a deployment over a day."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from roofline.cli.options import FORMAT, AnswerFormat, OutputFormat, OutputOption, emit, print_document
+from roofline.cli.scenario_options import LOAD_PARAMETERS, scenario_command
+from roofline.scenario.options import STATIC
+
+TAKEN = ("rate", "trace", "prefix_hits", "seed", "disaggregation", "ttft", "tpot")
+"""The options of a load that a fleet has: its rate is that of the peak."""
+
+
+@partial(scenario_command, without=STATIC, keywords={name: LOAD_PARAMETERS[name] for name in TAKEN})
+def fleet(
+    scenario: Any,
+    low: Annotated[
+        float, typer.Option(metavar="FRACTION", min=0, max=1, help="The lowest rate of the day over --rate, a sine.")
+    ] = 1.0,
+    replicas: Annotated[str, typer.Option(metavar="LEAST:MOST", help="Replicas; 0:10 scales to zero.")] = "1:10",
+    load_share: Annotated[
+        float, typer.Option("--share", metavar="FRACTION", help="Of its largest rate that a replica is to have.")
+    ] = 0.7,
+    startup: Annotated[
+        str, typer.Option(metavar="TIME", help="From asking for a replica to its first request.")
+    ] = "5min",
+    hold: Annotated[str, typer.Option(metavar="TIME", help="How long a replica is kept without need of it.")] = "5min",
+    loss: Annotated[
+        float, typer.Option(metavar="PER_HOUR", min=0, help="Replicas lost an hour, of each: spot devices.")
+    ] = 0.0,
+    format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
+    output: OutputOption = None,
+    **load: Any,
+) -> None:
+    """Run a fleet of replicas over a day: devices over time, missed targets and cost.
+
+    The autoscaler asks for so many replicas that each has --share of its largest rate; they take --startup, and spot
+    devices are lost. The rate is a sine between --low of --rate and --rate at 15 h, or that of a --trace.
+    """
+    from roofline.core.errors import RooflineError, quote
+    from roofline.reports.documents import fleet as page
+    from roofline.serving.fleet import Scaling, run_fleet
+    from roofline.serving.options import LOAD_OPTIONS
+    from roofline.serving.sessions.workload import parse_gaps
+    from roofline.serving.traces import read_trace
+
+    ends = replicas.split(":")
+    if len(ends) != 2 or not all(end.isascii() and end.isdigit() and len(end) < 6 for end in ends):
+        raise RooflineError(f"replicas are LEAST:MOST such as 1:10, got {quote(replicas)}", options=["replicas"])
+    starts, held = (float(parse_gaps(text).quantiles(0.5)) for text in (startup, hold))
+    scaling = Scaling(int(ends[0]), int(ends[1]), load_share, starts, held, loss)
+    rate, trace, seed = (load.pop(name) for name in ("rate", "trace", "seed"))
+    found = run_fleet(
+        scenario,
+        scaling,
+        None if rate is None else LOAD_OPTIONS["rate"].number(rate.removesuffix("/s")),
+        low,
+        None if trace is None else read_trace(Path(trace)),
+        LOAD_OPTIONS["seed"].read(seed) or 0,
+        **{name: value for name, value in load.items() if value is not None},
+    )
+    document = page.fleet_document(found)
+    if format is OutputFormat.CSV:
+        emit(page.as_csv(document), output)
+        return
+    print_document(document, page.fleet_blocks(document), AnswerFormat(format), output)

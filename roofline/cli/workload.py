@@ -1,0 +1,29 @@
+"""The command `roofline workload`: recorded requests as a workload of sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from roofline.cli.options import OutputOption, emit
+
+
+def workload(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Recorded requests, or a server's /metrics.")],
+    characters: Annotated[
+        float | None, typer.Option(metavar="NUMBER", min=0.1, help="Characters of a token, where the file has texts.")
+    ] = None,
+    output: OutputOption = None,
+) -> None:
+    """Turn recorded requests into a workload of sessions, for `serve --profile FILE`.
+
+    Reads request logs with sessions, Mooncake's and Weka's traces, AIPerf's records and sessions, vLLM's multi-turn
+    and ShareGPT conversations, and vLLM's or SGLang's /metrics. Only distributions are written: no text, no name.
+    """
+    from roofline.serving.sessions.recorded import as_text, read_recorded
+
+    found = read_recorded(file, characters)
+    emit(as_text(found.workload), output)
+    typer.echo(f"roofline: {found.note}", err=True)

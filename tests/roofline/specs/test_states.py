@@ -1,0 +1,54 @@
+"""Slices and power limits of hardware."""
+
+import pytest
+
+from roofline import Scenario, analyze, load_hardware
+from roofline.core.errors import RooflineError
+from roofline.specs.hardware import load_devices
+from roofline.specs.states import clock_at, profiles
+
+H100, H200, A100 = map(load_hardware, ("h100-sxm", "h200-sxm", "a100-sxm-40gb"))
+
+
+def test_slices_have_the_names_of_the_driver() -> None:
+    assert list(profiles(H100)) == ["1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]
+    assert list(profiles(H200)) == ["1g.18gb", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"]
+    assert list(profiles(A100)) == ["1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]
+
+
+@pytest.mark.parametrize("name", ["h100-sxm-3g.40gb", "h100-sxm mig 3g.40gb", "H100-SXM-mig-3g.40gb"])
+def test_a_slice_has_its_part_of_the_gpu(name: str) -> None:
+    found = load_hardware(name)
+    assert (found.units, found.memory_capacity) == (60, 40e9)
+    assert found.memory_bandwidth == H100.memory_bandwidth / 2
+    assert found.tensor["bf16"] == pytest.approx(H100.tensor["bf16"] * 60 / 132)
+    assert [link.scope for link in found.interconnects] == ["host"]
+    assert (found.price, found.tdp) == (None, None)
+
+
+def test_slices_are_counted_like_devices() -> None:
+    hardware, devices = load_devices("7xh100-sxm-1g.10gb")
+    assert (hardware.name, devices) == ("h100-sxm-1g.10gb", 7)
+
+
+@pytest.mark.parametrize(
+    ("watts", "measured"), [(350, 1.0), (300, 0.943), (250, 0.853), (200, 0.601), (150, 0.258)], ids=str
+)
+def test_a_power_limit_costs_prefill_what_it_cost_on_an_rtx_3090(watts: float, measured: float) -> None:
+    """Tokens/s of prefill on six RTX 3090 over those at 350 W (llmgarage.ai, February 2026)."""
+    assert clock_at(watts, 350) == pytest.approx(measured, abs=0.03)
+
+
+def test_a_power_limit_slows_compute_and_not_the_memory() -> None:
+    free, limited = (
+        analyze(Scenario("llama-3.1-8b", hw, engine="vllm", batch=8, prompt=4096))
+        for hw in ("h100-sxm", "h100-sxm-400w")
+    )
+    assert limited.prefill.expected.mid > 1.2 * free.prefill.expected.mid
+    assert limited.decode.expected.mid < 1.1 * free.decode.expected.mid
+
+
+@pytest.mark.parametrize("name", ["h100-sxm-2g.10gb", "l40s-1g.6gb", "rtx-3090-80w", "rtx-3090-400w", "sn40l-400w"])
+def test_states_that_do_not_exist_are_refused(name: str) -> None:
+    with pytest.raises(RooflineError):
+        load_hardware(name)
