@@ -5,8 +5,10 @@ Fewer bits, another engine, more devices, a part of the model in CPU memory, or 
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +23,7 @@ from roofline.core.search import last_before_failure, last_before_failure_scalar
 from roofline.scenario.analysis import analyze
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
+from roofline.serving.replica import DoesNotFitError, replica_of
 from roofline.specs.engine import GGUF_ENGINE
 from roofline.techniques.unsupported import unsupported
 from roofline.whatif.solve.counts import tensor_degrees
@@ -31,8 +34,11 @@ FEWER_BITS = ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k")
 USUAL_BITS = "q4_k_m"
 """The format of GGUF files of which a CPU computes some layers."""
 
-STAGES = [2, 4, 8, 16, 32]
+STAGES = [2, 4, 8, 16, 32, 64]
 """Devices over which layers are split."""
+
+UTILIZED = 0.95
+"""The share of a device's memory that an engine may take with little else on it."""
 
 OFFLOADED = 20
 """Steps of the fraction of the weights in CPU memory."""
@@ -55,13 +61,34 @@ class Fit(Struct, frozen=True):
 def what_fits(scenario: Scenario) -> tuple[Fit, ...]:
     """The changes that make a scenario fit, at most one of each kind, the fastest first.
 
-    The widest formats that the engine is known to run on this hardware (`formats_for`), the engine of GGUF files with
-    the widest of its formats, the fewest devices, the fewest layers or weights in CPU memory, and the largest batch or
-    else the longest prompt.
+    More of the memory where the engine leaves some, the widest formats that the engine is known to run on this hardware
+    (`formats_for`), the engine of GGUF files with the widest of its formats, the fewest devices, the fewest layers or
+    weights in CPU memory, and the largest batch or else the longest prompt.
     """
-    kinds = (_formats, _other_engine, _devices, _cpu_memory, _less_work)
-    found = (fit for kind in kinds if (fit := kind(scenario)) is not None)
+    found = (fit for kind in KINDS if (fit := kind(scenario)) is not None)
     return tuple(sorted(found, key=lambda fit: -fit.tokens_per_s))
+
+
+def remedy(error: DoesNotFitError) -> str:
+    """The least change, in the order of KINDS, that makes the scenario of an error fit under its load, as options."""
+    scenario, load = error.scenario, error.load
+    if scenario is None or load is None:
+        return ""
+    for kind in KINDS[:-1]:  # a load has no less work
+        with suppress(RooflineError):
+            if (fit := kind(scenario)) is not None:
+                replica_of(fit.scenario, load)
+                return str(fit)
+    return ""
+
+
+def _utilization(scenario: Scenario) -> Fit | None:
+    """A larger share of the device's memory than the engine takes by default."""
+    usual = scenario.profile.memory.on(scenario.hardware)
+    given = scenario.given("gpu_memory_utilization") is not None
+    if given or not usual.profiles or usual.utilization >= UTILIZED:  # others have activations beside it
+        return None
+    return _fitting(scenario, {"gpu_memory_utilization": UTILIZED})
 
 
 def _formats(scenario: Scenario) -> Fit | None:
@@ -90,15 +117,25 @@ def _other_engine(scenario: Scenario) -> Fit | None:
 
 
 def _devices(scenario: Scenario) -> Fit | None:
-    """The fewest devices more; the layers are split over them where the engine does so, or else every layer."""
+    """The fewest devices more; the layers are split over them where the engine does so, or else every layer.
+
+    Where no tensor parallelism suffices also pipeline stages of it.
+    """
     parallel, split = scenario.settings.parallel, scenario.profile.split_layers
     counts = STAGES if split else tensor_degrees(scenario.model, scenario.degrees)
     present = parallel.pipeline if split else parallel.tensor
+    single, name = scenario.counted and parallel.devices == present, scenario.hardware.name
     for count in (count for count in counts if count > present):
-        single = scenario.counted and parallel.devices == present
-        name = scenario.hardware.name
         if (found := _fitting(scenario, {"pp" if split else "tp": count})) is not None:
             return replace(found, options={"hw": f"{count}x{name}"}) if single else found
+    if split or parallel.devices > present:
+        return None
+    memory, layers = analyze(scenario).memory, scenario.model.layers
+    least = float(np.max(memory.weights)) * present / float(memory.budget)
+    grids = ((tensor, stages) for tensor in counts for stages in STAGES if stages <= layers)
+    for tensor, stages in sorted((grid for grid in grids if math.prod(grid) > least), key=math.prod):
+        if (found := _fitting(scenario, {"tp": tensor, "pp": stages})) is not None:
+            return replace(found, options={**found.options, "hw": f"{tensor * stages}x{name}"}) if single else found
     return None
 
 
@@ -172,3 +209,7 @@ def _stores_no_more(scenario: Scenario, other: Scenario) -> bool:
     memory, present = (analyze(one).memory for one in (scenario, other))
     pairs: tuple[tuple[Any, Any], ...] = ((memory.weights, present.weights), (memory.kv_cache, present.kv_cache))
     return all(own <= before for own, before in pairs)
+
+
+KINDS = (_utilization, _formats, _devices, _other_engine, _cpu_memory, _less_work)
+"""The kinds of changes, those first that change least of what was asked."""

@@ -15,8 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.search.goal import Quality
+from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
+from roofline.launch.bundle import launchable
 from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
@@ -25,7 +27,7 @@ from roofline.serving.ratios import Limits, ratios_on
 from roofline.specs.engine import list_engines
 from roofline.techniques import techniques
 from roofline.techniques.acceptance import is_published
-from roofline.techniques.support import is_documented, runs
+from roofline.techniques.support import is_documented, runs, runs_on
 
 
 class Decided(StrEnum):
@@ -61,6 +63,10 @@ OFFLOADED = (0.25, 0.5, 0.75, 1.0)
 
 NOT_SERVED = ("hf-eager", "ideal", "gpt-fast", "deepspeed-mii", "llama-cpp-python")
 """Profiles without a server of their own that is compared: kernels alone, an eager loop, scripts and wrappers."""
+
+
+PERSONAL = ("mlx", "ollama")
+"""Engines of one's own computer."""
 
 
 def layouts(scenario: Scenario) -> Iterator[Alternative]:
@@ -115,9 +121,10 @@ def formats(scenario: Scenario) -> Iterator[Alternative]:
 
 
 def engines(scenario: Scenario) -> Iterator[Alternative]:
-    """The engines with a server and documents."""
+    """The engines with a server and documents; those of one's own computer where the hardware is one."""
     for name in list_engines():
-        if is_documented(name) and name not in NOT_SERVED:
+        elsewhere = name in PERSONAL and not (is_consumer(scenario.hardware) and runs_on(name, scenario.hardware))
+        if is_documented(name) and name not in NOT_SERVED and not elsewhere:
             yield Alternative(name, scenario.with_(engine=name))
 
 
@@ -126,12 +133,13 @@ SEVERAL: Mapping[str, tuple[int, ...]] = MappingProxyType({"multi-token-predicti
 
 
 def speculations(scenario: Scenario) -> Iterator[Alternative]:
-    """No speculation, and each method that documents say the engine runs on this hardware."""
+    """No speculation, and each method that documents say the engine runs on this hardware, if its server has it."""
     slot = "speculative decoding"
     found = {entry.name: entry for entry in techniques().values() if entry.slot == slot}
     kept = [name for name in scenario.techniques if name.partition(":")[0] not in found]
     plain = scenario.with_(**{"with": kept or None})  # type: ignore[arg-type]
     yield Alternative("none", plain)
+    told = launchable(plain)
     for name in found:
         if not runs(name, scenario.profile.name, scenario.hardware):
             continue
@@ -139,7 +147,9 @@ def speculations(scenario: Scenario) -> Iterator[Alternative]:
             continue  # a draft of its own has hardly been trained for it
         for written in (f"{name}:length={length}" for length in SEVERAL[name]) if name in SEVERAL else (name,):
             try:
-                yield Alternative(written, plain.with_(**{"with": [*kept, written]}))  # type: ignore[arg-type]
+                changed = plain.with_(**{"with": [*kept, written]})  # type: ignore[arg-type]
+                if not told or launchable(changed):
+                    yield Alternative(written, changed)
             except RooflineError:  # the model has no such head, or the method needs a draft that is not named
                 break
 

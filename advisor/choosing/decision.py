@@ -175,23 +175,25 @@ def _deployed(
     limits: tuple[float | None, float | None],
     options: Mapping[str, Any],
 ) -> Alternative:
-    """The deployment on a kind of hardware: the devices that are named, or the cheapest that `size` finds."""
+    """The cheapest deployment on a kind of hardware that `size` finds, of as many devices as are named with it."""
     from roofline.advisor.sizing.sizing import size
     from roofline.advisor.sizing.workload import Service
 
-    if scenario.settings.parallel.devices > 1:
-        split = " ".join(f"{DEGREES[part]}={count}" for part, count in scenario.degrees.items() if count > 1)
-        return Alternative(f"{name}, {split}", scenario)
     service = Service(load.rate, load.prompts, load.outputs, *limits, concurrency=load.concurrency, hits=load.hits)
     fixed = {key: value for key, value in options.items() if key not in ("prompt", "generate", "price", "engine")}
-    usd = {} if scenario.price is None else {scenario.hardware_name: scenario.price}
-    sized = size(
-        scenario.model_name, service, [scenario.hardware_name], price=usd, engine=options.get("engine"), most=1, **fixed
-    )
-    if not sized.choices:
-        return Alternative(f"1 x {name}", scenario)
-    best = sized.choices[0].best  # the cheapest, or without a price the fewest devices
-    chosen = best.configuration.scenario.with_(price=scenario.price)
-    split = f" {best.configuration.split}" if best.configuration.split else ""
-    label = f"{best.devices} x {name}{split}, {best.configuration.formats}"
-    return Alternative(label, chosen, best.replicas)
+    counted = scenario.counted and scenario.settings.parallel.devices > 1
+    if counted:
+        fixed |= {DEGREES[part]: count for part, count in scenario.degrees.items() if count > 1}
+    kind = scenario.hardware.name if counted else scenario.hardware_name
+    usd = {} if scenario.price is None else {kind: scenario.price}
+    sized = size(scenario.model_name, service, [kind], price=usd, engine=options.get("engine"), most=1, **fixed)
+    if sized.choices:
+        best = sized.choices[0].best  # the cheapest, or without a price the fewest devices
+        found, replicas = best.configuration, 1 if counted else best.replicas
+    elif sized.closest:
+        found, replicas = next(iter(sized.closest.values())), 1
+    else:
+        return Alternative(name if counted else f"1 x {name}", scenario)
+    split = f" {found.split}" if found.split and not counted else ""
+    label = f"{name if counted else f'{found.devices * replicas} x {name}'}{split}, {found.formats}"
+    return Alternative(label, found.scenario.with_(price=scenario.price), replicas)

@@ -142,7 +142,8 @@ class Search:
                 load = _with_amount(self.load, share)
                 cost = money(each.deployment, load, each.row.outcome, self.hours, each.row.alternative.copies)
                 each.row = replace(each.row, money=cost)
-        rows = sorted((each.row for each in self.served), key=lambda row: row.rank)
+        # Of those that do not sustain the load that first which comes nearest.
+        rows = sorted((each.row for each in self.served), key=lambda row: (*row.rank, -(row.largest or 0.0)))
         if not rows or not rows[0].fits:
             raise RooflineError(f"none of the alternatives runs: {rows[0].reason if rows else 'there are none'}")
         return rows

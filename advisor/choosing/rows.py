@@ -85,6 +85,13 @@ class Row(Struct, frozen=True, dict=True):
         return 0.0 if self.outcome is None else self.outcome.requests_per_second * self.alternative.copies
 
     @property
+    def largest(self) -> float | None:
+        """The largest sustainable rate of all copies in requests/s; None of a load with users."""
+        if self.outcome is None or self.outcome.saturated_at is None:
+            return None
+        return self.outcome.saturated_at * self.alternative.copies
+
+    @property
     def per_device(self) -> float | None:
         """Output tokens/s of a device."""
         return None if self.outcome is None else self.outcome.output_per_device

@@ -42,6 +42,9 @@ BATCHES = np.array([1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 10
 COUNTS = 48
 """Numbers of sequences at which bounds are known."""
 
+NEGLIGIBLE = 1e-300
+"""In place of a share of steps that is 0 beside another that is."""
+
 FITTING = 0.99
 """Probability with which a request fits in the KV cache."""
 
@@ -71,7 +74,7 @@ class Bounds(Struct, frozen=True, dict=True):
             step = np.interp(rate * self.service.steps / self.accepted * found, self.counts, self.step)
             longer = np.maximum(step, self.prompt)
             some = -np.expm1(-rate * step)
-            some = some / (1 + some + np.expm1(-rate * longer))
+            some = some / np.maximum(some + np.exp(-rate * longer), NEGLIGIBLE)
             found = step + some * (longer - step)
         return found / self.accepted
 

@@ -124,7 +124,7 @@ def formats_for(
     if cached and runs("fp8-kv", engine.name, hardware):
         caches.append("fp8")
     elif cached and runs_format("kv", "int8", engine.name, hardware):
-        caches.append("int8")
+        caches.append("q8_0" if engine.name == "llama.cpp" else "int8")  # --cache-type-k q8_0
     schemes = [scheme or ""]
     if scheme is None and calibrated:
         schemes += ["q8_0", "q4_k_m"] if engine.name == "llama.cpp" else []

@@ -82,7 +82,7 @@ class Search:
     @property
     def simulated(self) -> int:
         """The number of configurations simulated under load."""
-        return len(self.deployments)
+        return len({index for index, _ in self.deployments})
 
     def names(self, priced: bool | None = None) -> set[str]:
         """Hardware of capable configurations; with `priced` that with or without a price."""

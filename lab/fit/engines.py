@@ -22,7 +22,6 @@ from types import MappingProxyType
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from scipy.optimize import least_squares
 
 from lab.command import run_command
 from lab.fit.pass_times import Array, Table, changed, passes_of, tabulate
@@ -32,6 +31,7 @@ from roofline.core.parameters import Parameter
 from roofline.specs.engine import DEFAULTS, PARAMETERS, Engine, load_engine
 from roofline.specs.engine_files import render
 from roofline.timing.intervals.passes import with_spread
+from roofline.validate.fit.posterior import mode
 from roofline.validate.score.end_to_end import Case, Predicted, map_rows, predict
 from roofline.validate.tables.published import PublishedRow, read_all
 
@@ -166,17 +166,15 @@ def fit(table: Table, measured: Array, weights: Array, around: Space, start: Arr
     logarithms, chosen = np.log(measured), weights > 0
     roots = np.sqrt(weights[chosen])
 
-    def residuals(at: Array) -> Array:
+    def errors(at: Array) -> Array:
         seconds = table.seconds(around.values(at), around.prior, measured.size)
-        errors = (np.log(seconds) - logarithms)[chosen] / RESIDUAL
-        # Beyond two units the loss grows linearly with the residual.
-        robust = np.sign(errors) * np.sqrt(2 * 4 * (np.sqrt(1 + errors**2 / 4) - 1))
-        return np.concatenate([roots * robust, at])
+        return np.asarray((np.log(seconds) - logarithms)[chosen])
 
     low, high = around.bounds()
     inside = np.clip(start, low + 0.3, high - 0.3)
-    found: Array = least_squares(residuals, inside, bounds=(low, high), xtol=1e-6, ftol=1e-6).x
-    return found
+    return mode(
+        errors, np.copy, inside, scale=RESIDUAL, knee=2.0, weights=roots, bounds=(low, high), xtol=1e-6, ftol=1e-6
+    )
 
 
 class Fitted(Struct, frozen=True):

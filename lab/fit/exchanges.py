@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from msgspec.structs import replace
-from scipy.optimize import least_squares
 
 from lab.command import run_command
 from roofline.core.documents import read_mapping
@@ -28,6 +27,7 @@ from roofline.timing.calibration import Fit
 from roofline.timing.calibration_files import parse_document, render
 from roofline.timing.kernels import Row, kernel, kernel_regimes, kernel_time
 from roofline.validate.fit.constants import percentiles, summarise
+from roofline.validate.fit.posterior import mode
 
 SOURCE = (
     "ai-dynamo/aiconfigurator at 095f58a, {software}: python -m lab.fit.exchanges FOLDER --output hwspecs/calibration"
@@ -140,8 +140,9 @@ def fit(op: str, direction: str, rows: Frame) -> dict[str, float]:
         values = dict(zip((one.name for one in parameters), np.exp(point).tolist(), strict=True))
         return np.asarray(np.log(predicted(op, direction, rows, values)) - measured)
 
-    found = least_squares(errors, np.log(start), bounds=(np.log(least), np.log(most)), loss="soft_l1", f_scale=0.1)
-    return dict(zip((one.name for one in parameters), np.exp(found.x).tolist(), strict=True))
+    bounds = np.log(least), np.log(most)
+    found = mode(errors, lambda point: point[:0], np.log(start), scale=0.1, knee=1.0, bounds=bounds)
+    return dict(zip((one.name for one in parameters), np.exp(found).tolist(), strict=True))
 
 
 def fitted(table: Table, rows: Frame) -> Fit:

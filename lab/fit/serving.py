@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from lab.command import run_command
 from roofline.core.files import save_text
@@ -37,6 +36,7 @@ from roofline.serving.outcome import LEAST
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.engine_files import render
 from roofline.specs.scheduler import Scheduler
+from roofline.validate.fit.posterior import mode
 from roofline.validate.score.serving import Predictor, estimate_of, predict, read_cases
 from roofline.validate.tables.serving import ServingCase
 
@@ -213,13 +213,20 @@ def solve(found: Residuals, engines: Sequence[str]) -> dict[str, Array]:
     def changes(vector: Array) -> Array:
         return vector[:size] + vector[size:].reshape(len(engines), size)
 
-    def loss(vector: Array) -> Array:
+    def errors(vector: Array) -> Array:
         moved = found.value + (found.slope * (changes(vector)[place] - found.place)).sum(axis=1)
-        scaled = np.where(moved > 0, np.expm1(np.minimum(moved, 3.0)), moved) / (RESIDUAL * OUTLIER)
-        soft = np.sign(scaled) * np.sqrt(np.log1p(scaled**2)) * OUTLIER
-        return np.concatenate([weight * soft, vector[:size] / wide, vector[size:] / np.tile(narrow, len(engines))])
+        return np.asarray(np.where(moved > 0, np.expm1(np.minimum(moved, 3.0)), moved))
 
-    solution = least_squares(loss, np.zeros(size * (1 + len(engines)))).x
+    deviations = np.concatenate([wide, np.tile(narrow, len(engines))])
+    solution = mode(
+        errors,
+        lambda vector: vector / deviations,
+        np.zeros(deviations.size),
+        scale=RESIDUAL,
+        knee=OUTLIER,
+        outliers=True,
+        weights=weight,
+    )
     return dict(zip(engines, changes(solution), strict=True))
 
 

@@ -23,7 +23,7 @@ from roofline.reports.output import export
 from roofline.reports.output.blocks import Block, Document, Face, finite, picked
 from roofline.reports.output.terminal import table
 from roofline.scenario import cost
-from roofline.scenario.memory import memory_is_static
+from roofline.scenario.memory import hardware_name, memory_is_static
 from roofline.scenario.notes import ATTENTION, caches, fused, generates
 from roofline.scenario.phase import Expectation, OpFigures, Phase
 from roofline.scenario.scenario import Scenario
@@ -46,7 +46,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
     return {
         "schema": ANALYSIS_SCHEMA,
         "model": analysis.scenario.model.name,
-        "hardware": analysis.scenario.hardware.name,
+        "hardware": hardware_name(analysis.scenario),
         "scenario": scenario_document(analysis),
         "parallelism": {
             **asdict(analysis.parallel),
@@ -79,7 +79,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
 
 def scenario_header(scenario: Scenario) -> dict[str, Any]:
     """What a document is about: model, hardware, and engine."""
-    return {"model": scenario.model.name, "hardware": scenario.hardware.name, "engine": scenario.profile.label}
+    return {"model": scenario.model.name, "hardware": hardware_name(scenario), "engine": scenario.profile.label}
 
 
 def memory_document(analysis: Analysis) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from roofline.scenario.memory import second_device
 from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.specs.engine import GGUF_ENGINE
-from roofline.techniques.unsupported import unsupported
+from roofline.techniques.unsupported import not_started, unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
 from roofline.verdict.plan import MOST_UTILIZED, UTILIZATION, WEIGHT_OPTIONS
@@ -27,6 +27,12 @@ SCHEMA = "roofline.answer/1"
 WIDTH = 80
 LINES = 8
 """Columns and lines of an answer."""
+
+RUN = "Run it: "
+"""What the line of the command begins with."""
+
+PLACEHOLDER = "MODEL"
+"""What a command says of a checkpoint whose repository the spec does not name (`roofline.launch.command`)."""
 
 SHOWN_FITS = 3
 """Changes that are shown of those that make a model fit."""
@@ -42,11 +48,13 @@ def answer_document(verdict: Verdict, better: bool = True) -> dict[str, Any]:
         "schema": SCHEMA,
         **scenario_header(scenario),
         "fits": verdict.fits,
+        "not_known_to_run": list(not_started(scenario)),
         "devices": plan.devices,
         "parallelism": {"tensor": scenario.settings.parallel.tensor, "pipeline": scenario.settings.parallel.pipeline},
         "weights": scenario.run_precision.weights.name,
         "kv": scenario.run_precision.kv.name,
         "chosen": {name: value for name, value in plan.candidate.options.items() if value is not None},
+        "too_long": verdict.too_long or None,
         "users": verdict.users,
         "rate": verdict.rate,
         "memory": {key: value for key, value in memory_document(verdict.analysis).items() if key != "fits_with"},
@@ -55,6 +63,7 @@ def answer_document(verdict: Verdict, better: bool = True) -> dict[str, Any]:
         change = verdict.better if better else None
         document |= {
             "context": verdict.context,
+            "at_once": verdict.at_once,
             **_speed(verdict),
             "missed": dict(verdict.missed),
             "limit": {"part": str(verdict.limit.part), "roof": verdict.limit.roof, "share": verdict.limit.share},
@@ -96,13 +105,17 @@ def _lines(verdict: Verdict, better: bool = True) -> Iterator[str]:
         yield from _failure(verdict)
         return
     yield _headline(verdict)
+    if verdict.too_long:
+        return
     yield f"Chosen: {_chosen(verdict)}"
     yield f"Speed: {_speed_text(verdict)}"
     yield f"Limited by: {_limit(verdict)}"
     if better and (change := verdict.better) is not None:
         yield f"Better: {change_text(verdict, change)}"
     yield f"Cost: {_cost(verdict)}"
-    yield f"Run it: {verdict.command}"
+    if f" {PLACEHOLDER} " in f"{verdict.command} ":
+        yield f"{PLACEHOLDER}: path or repository of a checkpoint in {verdict.plan.candidate.formats}"
+    yield f"{RUN}{verdict.command}"
 
 
 def change_text(verdict: Verdict, change: Change) -> str:
@@ -126,10 +139,18 @@ def devices_text(scenario: Scenario) -> str:
 
 def _headline(verdict: Verdict) -> str:
     """Whether it runs, or meets the load and the targets."""
+    if verdict.too_long:
+        return f"No: {verdict.too_long}"
     model, where = verdict.scenario.model.name, _where(verdict)
     how = f"{verdict.plan.candidate.formats} on {verdict.scenario.profile.name}"
-    context = f"{length(verdict.context)} context"
+    queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
+    kept = verdict.scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
+    context = f"{length(verdict.context)} context{queue}" if kept else "a state for any context"
     outcome = verdict.outcome
+    if missing := not_started(verdict.scenario):
+        engine, parts = verdict.scenario.profile.name, ", ".join(missing)
+        what = "" if missing[0].startswith("on ") else f" ({model} on {where})"
+        return f"No: {engine} is not known to run {parts}{what}; the figures are those if it did"
     if outcome is not None and not outcome.stable:
         most = "" if outcome.saturated_at is None else f": it sustains {outcome.saturated_at:.3g}/s"
         return f"No: {model} on {where}, {how}, cannot serve {verdict.rate:g} requests/s{most}"
@@ -141,7 +162,11 @@ def _headline(verdict: Verdict) -> str:
         )
         return f"No: {model} on {where}, {how}, misses {told}"
     if verdict.loaded:
-        load = f"{verdict.users} users" if verdict.rate is None else f"{verdict.rate:g} requests/s"
+        load = (
+            f"{verdict.users} user{'s' * (verdict.users != 1)}"
+            if verdict.rate is None
+            else f"{verdict.rate:g} requests/s"
+        )
         return f"Yes: {model} serves {load} on {where}, {how}, {context}"
     return f"Yes: {model} runs on {where}, {how}, {context}"
 
@@ -170,7 +195,9 @@ def _chosen(verdict: Verdict) -> str:
     plan, scenario = verdict.plan, verdict.scenario
     parallel, first = scenario.settings.parallel, plan.tried[0]
     memory = first.memory(1)
-    if plan.narrower:
+    if plan.narrower and memory.fits and not plan.elsewhere:
+        why = f"as {first.formats} has room for {first.room(verdict.slots)} of {verdict.slots} users at once"
+    elif plan.narrower:
         why = f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
     else:
         why = "as asked" if any(map(scenario.given, WEIGHT_OPTIONS)) else "as released"
@@ -218,8 +245,10 @@ def _speed_text(verdict: Verdict) -> str:
     expected = verdict.analysis.expected
     first = seconds(expected.ttft.mid, 2)
     if expected.tpot is None:
+        if scenario.model.conditioning is not None or scenario.model.unet is not None:
+            return f"{first} for one denoising step of {int(scenario.prompt)} latent positions"
         most = "" if verdict.largest_rate is None else f"; at most {count_text(verdict.largest_rate)} sequences/s"
-        return f"{first} for a sequence of {int(scenario.prompt)} tokens{most}"
+        return f"{first} a pass of a sequence of {int(scenario.prompt)} tokens{most}"
     rate = inverse(expected.tpot)
     found = f"{count_text(rate.mid)} tokens/s ({count_text(rate.low)} to {count_text(rate.high)})"
     return f"{found} for one user; TTFT {first} ({lengths} tokens)"
@@ -273,7 +302,7 @@ def _failure(verdict: Verdict) -> Iterator[str]:
     yield "It fits, the fastest first, with"
     for fit in fits:
         yield f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s"
-    yield f"Run it: {run_command(fits[0].scenario, longest_context(fits[0].scenario, 1))}"
+    yield f"{RUN}{run_command(fits[0].scenario, longest_context(fits[0].scenario, 1))}"
 
 
 def fit_text(asked: Scenario, fit: Fit) -> str:
@@ -294,8 +323,10 @@ def fit_text(asked: Scenario, fit: Fit) -> str:
 
 
 def verdict_blocks(document: Document) -> list[Block]:
-    """The lines of an answer as a block."""
-    return [Block(lines=document["lines"], width=WIDTH)]
+    """The lines of an answer as a block, and its command, which continues with backslashes."""
+    lines = [line for line in document["lines"] if not line.startswith(RUN)]
+    commands = [line.removeprefix(RUN) for line in document["lines"] if line.startswith(RUN)]
+    return [Block(lines=lines, width=WIDTH), *([Block(commands=commands, width=WIDTH, lead=RUN)] if commands else [])]
 
 
 def verdict_rows(document: Document) -> list[Mapping[str, Any]]:

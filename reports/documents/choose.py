@@ -69,6 +69,7 @@ def _row(row: Row, found: Decision) -> dict[str, Any]:
         "tpot_s": None if outcome is None else latencies(outcome.tpot),
         "output_tokens_per_s_per_device": finite(row.per_device),
         "requests_per_s": finite(row.requests_per_second),
+        "largest_requests_per_s": finite(row.largest),
         "usd_per_million_tokens": None
         if row.money is None
         else finite(picked(row.money, "prompt", "cached", "output")),
@@ -121,6 +122,8 @@ def told(found: Decision) -> str:
     best = rows[0]
     limits = [limit(name, most) for name, most in zip(("ttft", "tpot"), found.limits, strict=True) if most]
     head = ""
+    if best.missed == ("load",) and best.largest is not None:
+        return f"none sustains {load.rate:g} requests/s: {best.label} comes nearest, with at most {best.largest:.3g}."
     if best.missed:
         head = f"none meets {' and '.join(limits) or 'the load'} at p95; without that "
     elif best.unknown:
@@ -179,6 +182,8 @@ def _limits(document: Mapping[str, Any]) -> str:
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
     times = ["-" if row[key] is None else _over(row, key) for key in ("ttft_s", "tpot_s")]
+    if "load" in row["misses"] and row["largest_requests_per_s"] is not None:
+        times[0] = f"< {row['largest_requests_per_s']:.3g}/s"
     rate, usd, month = row["output_tokens_per_s_per_device"], row["usd_per_million_tokens"], row["usd_per_month"]
     money = [f"{usd[key]:.2g}" if usd else "-" for key in TOKENS]
     runs = "no" if not row["fits"] else "?" if row["not_known_to_run"] else "-" if not row["devices"] else "yes"
@@ -216,6 +221,8 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"{row['choice']}: not known to run {', '.join(row['not_known_to_run'])}; times as if it did"
     if any("!" in cell for row in document["rows"] for cell in _cells(row)):
         yield "!: its p95 is over the limit"
+    if any("load" in row["misses"] for row in document["rows"]):
+        yield "<: does not sustain the load; the largest rate that it sustains"
     for price in document["prices"]:
         rent, bought = price["usd_per_hour"], ""
         if price["usd_to_buy"] is not None:

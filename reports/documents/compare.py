@@ -73,9 +73,14 @@ def _verdicts(first: Analysis, other: Analysis, index: int) -> Iterator[dict[str
         }
 
 
-def _told(found: Mapping[str, Any]) -> str:
-    """A verdict in one sentence, with when it flips."""
+def _told(found: Mapping[str, Any], scenarios: Sequence[Mapping[str, Any]]) -> str:
+    """A verdict in one sentence, with when it flips; of what does not fit in memory, that alone."""
     better, other = (str(found[name] + 1) for name in ("better", "other"))
+    beyond = sorted({found[name] for name in ("better", "other") if not scenarios[found[name]]["memory"]["fits"]})
+    if beyond:
+        which = " and ".join(f"{place + 1} ({_taken(scenarios[place]['memory'])})" for place in beyond)
+        do, its = ("do", "their") if len(beyond) > 1 else ("does", "its")
+        return f"{which} {do} not fit in memory: {its} times are as if there were more of it"
     text = sentence(found, found["metric"], better, other)
     batch = found["flips_from_batch"]
     return text if batch is None else f"{text}; from batch {batch} on {other}"
@@ -164,7 +169,7 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
         titles = ("", "scenario", f"energy per {token}", "power per device", f"cost per million {token}s")
         blocks.append(Block("Energy and cost", header=titles, rows=rows, left=2))
     blocks += [_fall_block(fall) for fall in document["waterfalls"] if fall["metric"] == metric]
-    judged = [_told(found) for found in document["verdicts"] if found["metric"] == metric]
+    judged = [_told(found, scenarios) for found in document["verdicts"] if found["metric"] == metric]
     return blocks + ([Block("Verdict", judged)] if judged else [])
 
 
@@ -184,7 +189,7 @@ def compare_lines(document: Mapping[str, Any], metric: str) -> list[str]:
         told = ", ".join(f"{title} {cell}" for title, cell in zip(times.values(), cells, strict=True))
         lines.append(f"{index}: {entry['label']}: {told}{'' if expected else ' at the bound'}; memory {_memory(entry)}")
     falls = [fall for fall in document["waterfalls"] if fall["metric"] == metric]
-    judged = [_told(found) for found in document["verdicts"] if found["metric"] == metric]
+    judged = [_told(found, scenarios) for found in document["verdicts"] if found["metric"] == metric]
     return [*lines, *map(_fall_line, falls[: MOST_SHOWN - 1]), *judged[:1]]
 
 
@@ -276,8 +281,11 @@ def _energy_and_cost(entry: Mapping[str, Any], suffix: str) -> list[str]:
 
 def _memory(entry: Mapping[str, Any]) -> str:
     memory = entry["memory"]
-    verdict = "" if memory["fits"] else ", DOES NOT FIT"
-    return f"{si(memory['total_bytes'], 'B')} of {si(memory['budget_bytes'], 'B')}{verdict}"
+    return _taken(memory) + ("" if memory["fits"] else ", DOES NOT FIT")
+
+
+def _taken(memory: Mapping[str, Any]) -> str:
+    return f"{si(memory['total_bytes'], 'B')} of {si(memory['budget_bytes'], 'B')}"
 
 
 def _fall_block(fall: Mapping[str, Any]) -> Block:

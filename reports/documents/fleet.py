@@ -90,6 +90,12 @@ def _sums(document: Mapping[str, Any]) -> list[str]:
         f"{document['missed']:.2%} of {si(document['requests'], '')} requests miss their targets;"
         f" {document['devices_mean']:.1f} GPUs on average, {document['devices_most']:.0f} at most{lost}"
     ]
+    most, needed = document["scaling"]["most"], document["fixed_replicas"]
+    if needed > most:
+        least = document["scaling"]["least"]
+        found.append(
+            f"{most} replicas are too few for the highest rate, which needs {needed}: --replicas {least}:{needed}"
+        )
     if document["usd"] is not None:
         fixed = f"{document['fixed_replicas']} replicas all day: {document['usd_fixed']:,.0f} USD"
         found.append(f"{document['usd']:,.0f} USD; {fixed}")

@@ -13,6 +13,7 @@ from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.export import csv_text
 from roofline.scenario.analysis import analyze
+from roofline.scenario.memory import hardware_name
 from roofline.scenario.notes import notes
 from roofline.serving.curve import Curve
 from roofline.serving.load import Arrivals
@@ -38,7 +39,7 @@ def serving_document(curve: Curve) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "model": scenario.model.name,
-        "hardware": scenario.hardware.name,
+        "hardware": hardware_name(scenario),
         "devices": sum(devices for _, devices in curve.pools),
         "engine": scenario.profile.name,
         "task": scenario.model.task,
@@ -88,7 +89,18 @@ def _scenario_notes(curve: Curve) -> tuple[str, ...]:
     output = max(round(curve.load.means[1]), 1)
     prompt = max(round(curve.load.longest) - output - curve.load.beside, 1)
     output = curve.scenario.generate if curve.scenario.model.task == "encode" else output
-    return notes(analyze(curve.scenario.changed(batch=1, prompt=prompt, generate=output)))
+    return (
+        *_pool_notes(curve),
+        *notes(analyze(curve.scenario.changed(batch=1, prompt=prompt, generate=output))),
+    )
+
+
+def _pool_notes(curve: Curve) -> Iterator[str]:
+    """That the devices that are named are those of one replica, of which the pools have several."""
+    each, total = curve.scenario.settings.parallel.devices, sum(devices for _, devices in curve.pools)
+    if curve.tandem is not None and each > 1:
+        pools = f"{curve.tandem.prefills} of prefill and {curve.tandem.decodes} of decode"
+        yield f"{each} devices are those of a replica: {pools} have {total}"
 
 
 def _point(curve: Curve, value: float, found: Outcome) -> dict[str, Any]:
@@ -198,7 +210,8 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         title = f"{first['model']} over {', '.join(axes)}"
         block = Block(title, (), header, rows, left=len(axes))
         return [block, *([Block("Not served", refused)] if refused else [])]
-    title = f"{document['model']} on {document['devices']} {document['hardware']}, {document['engine']}"
+    count = "" if "+" in document["hardware"] else f"{document['devices']} "
+    title = f"{document['model']} on {count}{document['hardware']}, {document['engine']}"
     lines = [
         _lengths(document),
         _policy(document),
@@ -211,7 +224,7 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
 
 def _tenants(document: Mapping[str, Any]) -> Iterator[Block]:
     """A line for each tenant of each point, where a load has several."""
-    header = ("tenant", next(iter(document["points"][0])), "requests/s", "tok/s", "TTFT", "p95", "TPOT", "E2E p95")
+    header = ("tenant", next(iter(document["points"][0])), "requests/s", "tok/s", "TTFT", "TTFT p95", "TPOT", "E2E p95")
     rows = [
         [
             str(number),
@@ -308,7 +321,19 @@ def _table(deployments: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], l
     points = [(deployment.get("axes", {}), point) for deployment in deployments for point in deployment["points"]]
     axes = list(points[0][0])
     name = next(iter(points[0][1]))
-    header = [name, "TTFT", "p95", "TPOT", "p95", "E2E p95", "tok/s/GPU", "tok/s/user", *USE, "goodput/s", "USD/Mtok"]
+    header = [
+        name,
+        "TTFT",
+        "TTFT p95",
+        "TPOT",
+        "TPOT p95",
+        "E2E p95",
+        "tok/s/GPU",
+        "tok/s/user",
+        *USE,
+        "goodput/s",
+        "USD/Mtok",
+    ]
     known = dict(
         zip(header[-2:], (any(point[key] is not None for _, point in points) for key in RATES[-3:-1]), strict=True)
     )
@@ -366,8 +391,11 @@ def _limits(document: Mapping[str, Any]) -> Iterator[str]:
     points = document["points"]
     over = [point for point in points if not point["stable"]]
     if over:
-        most, rates = over[0]["saturation_requests_per_s"], ", ".join(f"{point['rate']:g}/s" for point in over)
-        yield f"Above {most:.3g} requests/s, the largest sustainable rate, queues grow without bound: at {rates}."
+        most, rates = over[0]["saturation_requests_per_s"], " and ".join(f"{point['rate']:g}/s" for point in over)
+        rate = min(point["rate"] for point in over)
+        # A rate that differs from the largest by less than its digits would read as sustained.
+        digits = next(digits for digits in range(3, 16) if digits == 15 or f"{most:.{digits}g}" != f"{rate:.{digits}g}")
+        yield f"{rates}: above {most:.{digits}g} requests/s, the largest sustainable rate, queues grow without bound."
     if document["arrivals"] == Arrivals.OFFLINE and points[0]["requests_per_s"]:
         number, most = points[0]["requests"], points[0]["e2e_s"]["p95"]["mid"]
         end = number / points[0]["requests_per_s"]

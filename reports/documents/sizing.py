@@ -219,7 +219,7 @@ def _table(document: Mapping[str, Any], alone: bool) -> Block:
         if choice["runner_up"] is not None:
             rows.append(_row("  runner-up", choice["runner_up"], document, alone))
     load = [] if alone else ["running", "load" if document["service"]["requests_per_s"] else "requests/s"]
-    header = ("", "devices", "formats", *load, *_times(document), "USD" if alone else "USD/h")
+    header = ("", "devices", "formats", "USD" if alone else "USD/h", *load, *_times(document))
     return Block("Choices (latencies at p50/p95)", header=header, rows=rows, left=3)
 
 
@@ -233,9 +233,9 @@ def _row(label: str, deployment: Mapping[str, Any], document: Mapping[str, Any],
         label,
         _devices(deployment),
         deployment["formats"],
+        "-" if cost is None else f"{cost:,.0f}" if alone or cost >= 100 else f"{cost:,.2f}",
         *loads,
         *(_together(found["p50"]["mid"], found["p95"]["mid"], "/") for found in times),
-        "-" if cost is None else f"{cost:,.0f}" if alone or cost >= 100 else f"{cost:,.2f}",
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape as escape_html
 from typing import Any
@@ -12,7 +11,7 @@ from msgspec import Struct
 from rich.text import Text
 
 from roofline.reports.output.export import escape, markdown_table, printable
-from roofline.reports.output.terminal import WrappedLine, table
+from roofline.reports.output.terminal import CommandLine, WrappedLine, table
 
 Document = Mapping[str, Any]
 
@@ -30,7 +29,8 @@ MOST_LINES = 6
 class Block(Struct, frozen=True):
     """A heading, lines of text, a table whose first `left` columns are left-aligned, and shell commands.
 
-    `width` limits the columns on the terminal, 0 means no limit. Leading spaces of a line are its indentation.
+    `width` limits the columns on the terminal, 0 means no limit. `lead` are words before a command on its line.
+    Leading spaces of a line are its indentation.
     """
 
     title: str = ""
@@ -40,6 +40,7 @@ class Block(Struct, frozen=True):
     left: int = 1
     commands: Sequence[str] = ()
     width: int = 0
+    lead: str = ""
 
 
 class Face(Struct, frozen=True):
@@ -64,9 +65,7 @@ def parts(blocks: Iterable[Block]) -> list[Any]:
         if block.header:
             drawn += [Text()] if block.lines else []
             drawn.append(table(block.header, block.rows, block.title or None, block.left, block.width))
-        for command in block.commands:
-            lines = _continued(printable(command), block.width - 2) if block.width else [printable(command)]
-            drawn += [Text(f"  {line}", no_wrap=True) for line in lines]
+        drawn += [CommandLine(printable(command), block.lead or "  ", block.width) for command in block.commands]
     return drawn
 
 
@@ -86,6 +85,7 @@ def block_markdown(block: Block, heading: str) -> list[str]:
     lines += [f"{_indent(line)}- {escape(line.strip())}" for line in block.lines] + ([""] if block.lines else [])
     if block.header:
         lines += [*markdown_table([escape(name) for name in block.header], block.rows, block.left), ""]
+    lines += [block.lead, ""] if block.lead else []
     lines += ["```sh", *map(printable, block.commands), "```", ""] if block.commands else []
     return lines
 
@@ -114,29 +114,12 @@ def _html(block: Block) -> Iterator[str]:
         yield f"<table><thead>{row('th', block.header)}</thead><tbody>{body}</tbody></table>"
         if len(block.rows) > HTML_ROWS:
             yield f"<p>and {len(block.rows) - HTML_ROWS} more</p>"
+    yield from [f"<p>{text(block.lead)}</p>"] if block.lead else []
     yield from (f"<pre>{text(command)}</pre>" for command in block.commands)
 
 
 def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip())]
-
-
-def _continued(command: str, width: int) -> Iterator[str]:
-    """A shell command wrapped with backslashes before options; an option stays with its value."""
-    parts: list[str] = []
-    for word in shlex.split(command, posix=False):
-        if parts and not word.startswith("--"):
-            parts[-1] += f" {word}"
-        else:
-            parts.append(word)
-    line = parts[0]
-    for part in parts[1:]:
-        if len(line) + len(part) + len("  \\") > width:
-            yield f"{line} \\"
-            line = f"  {part}"
-        else:
-            line = f"{line} {part}"
-    yield line
 
 
 def picked(thing: Any, *names: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ DROPPED = (
     *("sources", "meaning", "title", "attainable", "at TDP", "FLOP/B", "prefill", "running", "load", "KV"),
     *("queued", "preempted", "share of the change", "FLOP", "E2E p95", "int4", "fp4", "int8", "measured", "at bound"),
     *("supported", "prefill_bound", "decode_bound", "tokens_per_s_per_gpu", "formula", "fp8", "memory", "bytes"),
-    *("count", "power per device", "p95", "J/token", "tok/s/GPU", "requires", "total"),
+    *("count", "power per device", "TTFT p95", "TPOT p95", "J/token", "tok/s/GPU", "requires", "total"),
 )
 """The columns that a narrow terminal leaves out, the first one first."""
 
@@ -63,8 +63,14 @@ class Cells(Struct, frozen=True):
         return sum(self.widths) + 2 * len(self.header)
 
     def spread(self, width: int) -> list[int]:
-        """The columns of text of each column in a width: what is left over goes to those that wrap most."""
+        """The columns of text of each column in a width: what is left over goes to those that wrap most.
+
+        Where even their least widths are too wide, long words, which are addresses, break in the widest column of text.
+        """
         found = list(self.widths)
+        for _ in range(self.width - width if self.left else 0):
+            widest = max(range(self.left), key=found.__getitem__)
+            found[widest] = max(found[widest] - 1, 1)
         whole = [
             max(map(len, [*name.split("\n"), *(row[index] for row in self.rows)]))
             if index < self.left

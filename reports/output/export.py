@@ -259,8 +259,9 @@ def time_interval(interval: Mapping[str, float]) -> str:
     """An expected time with its 80% interval: '12.3 ms (11.0 to 14.1)'."""
     low, mid, high = (seconds(interval[name]) for name in ("low", "mid", "high"))
     unit = mid.split()[-1]
-    ends = [end.removesuffix(f" {unit}") if end.endswith(f" {unit}") else end for end in (low, high)]
-    return f"{mid} ({ends[0]} to {ends[1]})"
+    if low.endswith(f" {unit}") and high.endswith(f" {unit}"):
+        low, high = (end.removesuffix(f" {unit}") for end in (low, high))
+    return f"{mid} ({low} to {high})"
 
 
 MEMORY_PARTS = {

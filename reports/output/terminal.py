@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 import textwrap
 import time
@@ -44,7 +45,7 @@ def render(parts: Iterable[Any], console: Console | None = None) -> str:
     """The renderables as text, coloured if `console` supports colours."""
     target = console or Console(file=io.StringIO(), width=130)
     with target.capture() as capture:
-        for whole, alike in groupby(parts, lambda part: isinstance(part, Text) and bool(part.no_wrap)):
+        for whole, alike in groupby(parts, lambda part: isinstance(part, CommandLine)):
             target.print(Group(*alike), markup=False, highlight=False, soft_wrap=whole)
     return capture.get()
 
@@ -77,6 +78,45 @@ class WrappedLine:
         hanging = f"{indent}  " if self.width else indent
         for part in textwrap.wrap(self.line, width, subsequent_indent=hanging, break_on_hyphens=False) or [""]:
             yield Text(part, self.style)
+
+
+class CommandLine:
+    """A shell command after `lead`, on lines that end in a backslash where it is too long for the terminal.
+
+    It has `width` columns at most, 0 for any number in a file or a pipe.
+    """
+
+    def __init__(self, command: str, lead: str = "  ", width: int = 0) -> None:
+        self.command, self.lead, self.width = command, lead, width
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = [*([self.width] if self.width else []), *([options.max_width] if console.is_terminal else [])]
+        lines = [self.command]
+        if widths:
+            indent = " " * (len(self.lead) - len(self.lead.lstrip()))
+            lines = list(continued(self.command, min(widths) - len(self.lead)))
+            lines[1:] = [f"{indent}{line}" for line in lines[1:]]
+        for line in (f"{self.lead}{lines[0]}", *lines[1:]):
+            yield Text(line, no_wrap=True, overflow="ignore")
+
+
+def continued(command: str, width: int) -> Iterator[str]:
+    """A shell command wrapped with backslashes before options; an option stays with its value if that has room."""
+    parts: list[str] = []
+    for word in shlex.split(command, posix=False):
+        joined = f"{parts[-1]} {word}" if parts else word
+        if parts and not word.startswith("--") and len(joined) + len("   \\") <= width:
+            parts[-1] = joined
+        else:
+            parts.append(word)
+    line = parts[0]
+    for part in parts[1:]:
+        if len(line) + len(part) + len("  \\") > width:
+            yield f"{line} \\"
+            line = f"  {part}"
+        else:
+            line = f"{line} {part}"
+    yield line
 
 
 def terminal() -> Console | None:

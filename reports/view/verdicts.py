@@ -69,8 +69,8 @@ def _verdict(read: Read, setup: Setup) -> Verdict:
     scenario, told = read.scenario.without(*OF_A_BATCH), goals(setup)
     candidate = Candidate(scenario, {})
     served = generates(analyze(scenario)) and not any(scenario.given(name) is not None for name in STATIC)
-    users = given(read.scenario, "batch") if served else 1
-    load = load_of(None if _rate(setup) else users, _rate(setup), setup.get("load.hits") or None)
+    users = given(read.scenario, "batch") if served else None
+    load = load_of(None if _rate(setup) or users == 1 else users, _rate(setup), setup.get("load.hits") or None)
     plan = Plan(candidate, candidate.memory(1).fits, (candidate,))
     return Verdict(plan, load, targets_of(told.get("ttft"), told.get("tpot")))
 

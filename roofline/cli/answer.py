@@ -88,6 +88,7 @@ def _meant(words: Sequence[str]) -> tuple[str, str] | None:
     from roofline.specs.hardware import load_devices
     from roofline.specs.modelspec import load_model
 
+    words = [word for word in " ".join(words).split() if word != "on"]
     for cut in range(len(words) - 1, 0, -1):
         one, other = " ".join(words[:cut]), " ".join(words[cut:])
         for model, hardware in ((one, other), (other, one)):

@@ -107,15 +107,15 @@ def _unknown(name: str, own: set[str], command: str) -> str:
     key = name.replace("_", "-")
     flag = SPELLED.get(key, key)
     if flag in FLAGS:
-        also = f" ({name})" if flag != name else ""
+        also = f" ({flag})" if flag != name else ""
         instead = (
             ": --prompt says how long requests are" if flag.strip("-") == "context" and command == "answer" else ""
         )
-        return f"{command} does not take {flag}{also}{instead}; 'roofline {command} --help' lists what it takes"
+        return f"{command} does not take {name}{also}{instead}; 'roofline {command} --help' lists what it takes"
     if (meant := MEANT.get(option_key(name))) is not None:
         return f"no such option: {name}; {meant}"
     spellings = (alias for alias, option in SPELLED.items() if option in own)
-    near = get_close_matches(name, (*own, *spellings))
+    near = get_close_matches(name, {*own, *spellings})
     did = f"; did you mean {alternatives(near)}?" if near else f"; 'roofline {command} --help' lists the options"
     return f"no such option: {name}{did}"
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,8 +56,15 @@ def rendered(parts: list[Any], to_terminal: bool) -> str:
 
 
 def say(text: str, err: bool = False) -> None:
-    """Print lines that name files or specs, with visible control characters."""
-    typer.echo("\n".join(map(visible, text.split("\n"))), err=err)
+    """Print lines that name files or specs, with visible control characters; those on a terminal wrap at blanks."""
+    lines = map(visible, text.split("\n"))
+    if err and sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        wrap = partial(
+            textwrap.fill, width=width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+        lines = map(wrap, lines)
+    typer.echo("\n".join(lines), err=err)
 
 
 def emit(text: str, output: Path | None) -> None:

@@ -241,7 +241,7 @@ def _explain(error: Exception) -> int:
     from roofline.core.errors import RooflineError
 
     if isinstance(error, RooflineError):
-        return _complain(with_flags(str(error), error.options))
+        return _complain(with_flags(str(error), error.options), _remedy(error))
     # A usage error of Typer's parser; its class depends on the version.
     message = getattr(error, "format_message", None)
     if message is None:
@@ -255,6 +255,18 @@ def _explain(error: Exception) -> int:
 
         return _complain(with_flags(missing(parameter), ["hw"] if parameter == "hw" else []))
     return _complain(sentence, f"; see '{context.command_path} --help'" if context else "")
+
+
+def _remedy(error: Exception) -> str:
+    """What would make a deployment fit that does not, where it is that of an error."""
+    from roofline.serving.replica import DoesNotFitError
+
+    if not isinstance(error, DoesNotFitError):
+        return ""
+    from roofline.advisor.fitting import remedy
+
+    found = remedy(error)
+    return f"; {found} would do" if found else ""
 
 
 def with_flags(message: str, options: Sequence[str]) -> str:

@@ -20,10 +20,13 @@ from roofline.launch.command import CONFIG_FILE
 from roofline.launch.forecast import Bench, Forecast, forecast, forecast_lines, forecast_of
 from roofline.launch.manifests import Place
 from roofline.launch.plan import Listen, Plan, plan_of
+from roofline.launch.table import SERVERS
+from roofline.scenario.analysis import Analysis
 from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve
 from roofline.serving.options import LoadOptions
+from roofline.specs.states import limit_of
 from roofline.techniques.unsupported import cut_blocks
 
 if TYPE_CHECKING:
@@ -98,6 +101,14 @@ def launch_command(scenario: Scenario, server: str | None = None, *, concurrency
     return plan_of(found, server, slots, _longest(found)).command(False, needs=False, listen=Listen.UNSAID).line
 
 
+def launchable(scenario: Scenario, slots: int = 1) -> bool:
+    """Whether the server of the scenario's engine can be told all of it; so it can of engines that have no server."""
+    try:
+        return scenario.profile.name not in SERVERS or bool(launch_command(scenario, concurrency=slots))
+    except RooflineError:
+        return False
+
+
 def launch(
     scenario: Scenario,
     server: str | None = None,
@@ -120,6 +131,8 @@ def launch(
     found = scenario_of(scenario)
     if target not in list(Target):
         raise UnknownNameError("target of a launch", target, list(Target))
+    if too_long := Analysis(found).too_long:
+        raise RooflineError(too_long)
     bench, curve = forecast(found, load)
     plan = plan_of(found, server, bench.concurrency or 1, _longest(found), bool(bench.hits), trust_remote_code)
     if plan.server.allots and bench.concurrency is None and found.plain.settings.sequences is None:
@@ -167,6 +180,8 @@ def _comment(line: str) -> str:
 def _shell_files(plan: Plan, remark: str) -> dict[str, str]:
     """The script of the server, one for all nodes, and its file of settings."""
     command, script = plan.command(), f"#!/bin/sh\n{remark}"
+    if (watts := limit_of(plan.scenario.hardware)) is not None and plan.scenario.hardware.vendor == "NVIDIA":
+        script += f"# The power limit of the prediction, which root sets: nvidia-smi -pl {watts}\n"
     if plan.nodes > 1:
         script += f"# LEADER: the address of the node whose NODE_RANK is 0; the others have 1 to {plan.nodes - 1}.\n"
         script += f'if [ "$NODE_RANK" = 0 ]; then\n  {command.text}\nelse\n  {plan.command(node=1).text}\nfi\n'

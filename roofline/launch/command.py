@@ -20,7 +20,9 @@ from roofline.launch.settings import Wanted
 from roofline.launch.table import Server
 from roofline.scenario.scenario import Scenario
 from roofline.specs.model_names import listed_repository
+from roofline.specs.modelspec import load_model
 from roofline.specs.records import record
+from roofline.techniques import check_request
 
 WIDTH = 80
 """Columns at which a command is continued on the next line."""
@@ -73,6 +75,9 @@ class Command(NamedTuple):
         """The file of settings as YAML; "" without one."""
         return yaml.safe_dump(dict(self.config), sort_keys=False) if self.config else ""
 
+
+UNNAMED_DRAFT = "DRAFT"
+"""What stands for the path of a draft that the user finds."""
 
 CONFIG_FILE = "config.yml"
 """The file of settings of a bundle."""
@@ -140,15 +145,25 @@ def drafted_of(scenario: Scenario, server: Server) -> Drafted:
     speculation = scenario.settings.speculation
     if speculation is None:
         return Drafted()
+    if scenario.model.tower_kind == "encoder":
+        raise RooflineError(f"{server.title} drafts for no encoder-decoder models", options=["with"])
     for written in scenario.techniques:
-        name = written.partition(":")[0]
+        name = check_request(written).name
         if name in server.drafts:
             if speculation.verified != speculation.length and "$topk" not in server.drafts[name].values():
                 raise RooflineError(
                     f"{server.title} is launched with chains of draft tokens, not with trees", options=["with"]
                 )
-            return Drafted(name, speculation.length, speculation.draft_width, speculation.verified, "DRAFT")
+            path = UNNAMED_DRAFT if "gguf" in server.loads else _draft_of(written)
+            return Drafted(name, speculation.length, speculation.draft_width, speculation.verified, path)
     raise RooflineError(f"{server.title} has no option for this speculation: omit it", options=["with"])
+
+
+def _draft_of(written: str) -> str:
+    """The repository of the draft model that a request of a technique names; DRAFT for one that the user finds."""
+    named = re.search(r"[:,]draft=([^,]+)", written)
+    found = None if named is None else _HUB.fullmatch(load_model(named[1]).source or "")
+    return UNNAMED_DRAFT if found is None else found[1]
 
 
 def repository_of(scenario: Scenario) -> str:
@@ -173,6 +188,9 @@ def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: b
         return f"{scenario.model.name}-{tensors}.gguf", f"{scenario.model.name}-{tensors}.gguf: the path of your file"
     if given.exists():
         return str(given.parent if given.name == "config.json" else given), ""
+    needs = needs_of(repository)
+    if needs is not None and not needs.loads:
+        return "MODEL", f"MODEL: {scenario.model.name} converted for Transformers, which {repository} is not"
     if repository and (scheme is None or online) and server.name != "mlx":
         return repository, ""
     form = f"in {scheme}" if scheme else "converted to MLX" if server.name == "mlx" else "of it"
@@ -187,6 +205,7 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
     vllm: Mapping[str, str] = {}
     sglang: Mapping[str, str] = {}
     remote_code: bool = False
+    loads: bool = True
 
 
 @cache

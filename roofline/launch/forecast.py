@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from roofline.core.errors import RooflineError
 from roofline.core.units import seconds
+from roofline.launch.table import SERVERS, server_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve, serve
 from roofline.serving.load import Arrivals
@@ -82,6 +83,7 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve]:
         given[name] = given[name][0]
     closed = given.get("concurrency") is not None
     served = scenario.with_(batch=None) if scenario.given("batch") else scenario
+    served = with_slots(served, given.get("concurrency"))
     given |= {"rounds": ROUNDS} if closed else {}
     curve = serve(served, **given)
     concurrency, rate = curve.load.concurrency, curve.load.rate
@@ -89,8 +91,21 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve]:
     means = int(prompt.mean), int(curve.load.outputs.mean)
     bench = Bench(requests, *means, curve.load.hits, concurrency, rate, curve.load.burstiness)
     if not curve.outcomes[0].stable:
-        raise RooflineError("requests arrive faster than the server answers: lower the rate", options=["rate"])
+        most = curve.outcomes[0].saturated_at or 0.0
+        raise RooflineError(
+            f"requests arrive faster than the server answers: lower the rate to less than {most:.3g}/s",
+            options=["rate"],
+        )
     return bench, curve
+
+
+def with_slots(scenario: Scenario, concurrency: int | None) -> Scenario:
+    """A scenario whose engine takes one request at a time unless its command says more (Ollama), told a concurrency."""
+    name = scenario.profile.name
+    if concurrency is None or scenario.settings.sequences is not None or name not in SERVERS:
+        return scenario
+    limited = server_of(name).allots and scenario.profile.scheduler.sequences
+    return scenario.with_(max_num_seqs=concurrency) if limited else scenario
 
 
 def forecast_of(curve: Curve, bench: Bench, engine: str, scheme: str | None) -> Forecast:

@@ -18,6 +18,7 @@ from roofline.launch.command import CONFIG_FILE, Command
 from roofline.launch.settings import GIB
 from roofline.launch.table import Server
 from roofline.specs.hardware import Hardware
+from roofline.specs.states import slice_of
 
 Document = dict[str, Any]
 
@@ -81,6 +82,8 @@ class Place(NamedTuple):
     def resources(self) -> Document:
         """The devices of a pod."""
         name = RESOURCES.get(self.hardware.vendor)
+        if name and (part := slice_of(self.hardware)):
+            name = f"nvidia.com/mig-{part}"  # of the device plugin's strategy "mixed"
         return {"limits": {name: self.devices}} if name and self.hardware.kind == "gpu" else {}
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.launch.command import (
+    UNNAMED_DRAFT,
     Command,
     Drafted,
     Shell,
@@ -23,10 +24,11 @@ from roofline.launch.command import (
     server_command,
 )
 from roofline.launch.memory import Room, room_of
-from roofline.launch.settings import Wanted, devices_of, scheme_of, server_settings
+from roofline.launch.settings import Wanted, devices_of, has_projector, scheme_of, server_settings
 from roofline.launch.table import Server, server_of
 from roofline.scenario.kv_capacity import startable_sequences
 from roofline.scenario.scenario import Scenario
+from roofline.techniques.unsupported import not_started
 
 MASTER_PORT = 5000
 """The port on which SGLang's nodes meet (its documentation of several nodes)."""
@@ -92,7 +94,10 @@ class Plan(Struct, frozen=True, dict=True):
         server, needs = self.server, needs_of(repository_of(self.scenario))
         if self.checkpoint[1]:
             yield self.checkpoint[1]
-        if self.drafted.technique and "$draft" in server.drafts[self.drafted.technique].values():
+        if has_projector(self.scenario, server):
+            yield f"mmproj-{self.scenario.model.name}.gguf: the path of your file of its image encoder"
+        needs_draft = self.drafted.technique and "$draft" in server.drafts[self.drafted.technique].values()
+        if needs_draft and self.drafted.path == UNNAMED_DRAFT:
             yield f"{self.drafted.path}: the path of the draft of {self.drafted.technique}"
         if needs is not None and needs.remote_code and not self.trusted:
             yield f"vLLM's recipe of {needs.recipe} adds --trust-remote-code, to run the repository's code: say it here"
@@ -158,6 +163,8 @@ def plan_of(
             f"{server.title} is predicted as {server.profile}, not as {profile.name}", options=["engine"]
         )
     server.check_vendor(scenario.hardware.vendor)
+    for part in not_started(scenario):
+        raise RooflineError(f"{server.title} is not known to run {part}: no command starts it", options=["engine"])
     version = server.version_of(profile.version)
     given, total = scenario.plain.settings.sequences, scenario.given("ctx_size")
     slots = given or slots

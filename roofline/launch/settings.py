@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
 from roofline.launch.table import Server
@@ -19,6 +21,7 @@ from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
 from roofline.specs.precision import SCHEMES
 from roofline.specs.schemes import GGUF_SCHEMES
+from roofline.techniques import check_request
 from roofline.timing.exchanges import exchange_choice
 
 GIB = 2.0**30
@@ -79,13 +82,20 @@ def server_settings(
     Raises RooflineError for what the engine has no option for.
     """
     check_covered(scenario, server)
+    projector = [Wanted("mmproj", f"mmproj-{scenario.model.name}.gguf")] if has_projector(scenario, server) else []
     return [
+        *projector,
         *_formats(scenario, server),
         *_parallel(scenario, server, version),
         *_counts(scenario, server, slots, context, limited),
         *_places(scenario, server),
         *_switches(scenario),
     ]
+
+
+def has_projector(scenario: Scenario, server: Server) -> bool:
+    """Whether the server reads the encoder of images from a file of its own."""
+    return "mmproj" in server.rows and bool(np.any(scenario.images))
 
 
 def check_covered(scenario: Scenario, server: Server) -> None:
@@ -98,7 +108,7 @@ def check_covered(scenario: Scenario, server: Server) -> None:
         if value is not None and value != option.usual and name not in read:
             raise RooflineError(f"{server.title} has no option for {name}: omit it", options=[name])
     for written in scenario.techniques:
-        name, _, values = written.partition(":")
+        name, values = check_request(written).name, written.partition(":")[2]
         plain = name in OWN or _scheme_of(name) is not None
         if plain and values:
             raise RooflineError(f"{server.title} cannot be told {written}: omit its parameters", options=["with"])

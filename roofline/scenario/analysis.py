@@ -123,16 +123,28 @@ class Analysis(Result):
     @property
     def beyond_max_context(self) -> bool:
         """Whether any sequence grows beyond the model's maximum context."""
-        scenario, limit = self.scenario, self.scenario.model.max_context
-        last = scenario.last_step
+        return bool(self.too_long)
+
+    @property
+    def too_long(self) -> str:
+        """How many tokens the model takes, in a sentence, where any sequence has more; "" where none has."""
+        scenario, model = self.scenario, self.scenario.model
+        last, tower, limit = scenario.last_step, scenario.model.tower, scenario.settings.longest_of(scenario.model)
         longest = scenario.prompt_tokens if self.decode is None else last.cached + last.queries
-        tower = scenario.model.tower
-        if tower is not None and scenario.model.tower_kind == "encoder":
+        counted = "prompt" if self.decode is None else "prompt + output"
+        if tower is not None and model.tower_kind == "encoder":
             if tower.max_context is None:
                 longest = np.maximum(longest, scenario.prompt)
             elif np.max(scenario.prompt) > tower.max_context:
-                return True
-        return bool(limit is not None and np.max(longest) > limit)
+                longest, limit, counted = scenario.prompt, tower.max_context, "prompt"
+            else:
+                counted = "output"
+        if limit is None or np.max(longest) <= limit:
+            return ""
+        output = scenario.generate if counted == "output" else scenario.first_cached + scenario.generate
+        asked = int(np.max(longest if counted == "prompt" else output))
+        set_by = "" if scenario.settings.longest is None else " as it is set"
+        return f"{model.name} takes at most {limit:,} tokens{set_by} ({counted}), not {asked:,}"
 
     @cached_property
     def generation(self) -> Generation:

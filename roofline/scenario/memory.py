@@ -286,6 +286,12 @@ def second_device(scenario: Scenario) -> Hardware | None:
     return host.hardware if host is not None and host.hardware.kind == "gpu" else None
 
 
+def hardware_name(scenario: Scenario) -> str:
+    """The name of the hardware; of two devices of different kinds both, as `load_mixed` reads them."""
+    other = second_device(scenario)
+    return scenario.hardware.name if other is None else f"{scenario.hardware.name}+{other.name}"
+
+
 def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pass], decode: Iterable[Pass]) -> Memory:
     """Memory of the fullest device at the end of the generation, with the passes of both phases."""
     device, reserve = _smallest_device(scenario), memory_reserve(scenario)

@@ -36,8 +36,7 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
     found = [*stored_notes(model, analysis.scenario.profile)]
     found += [f"{model.name}: {'; '.join(model.rests_on)}"] if model.rests_on else []
     found += [f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis)]
-    if analysis.beyond_max_context:
-        found.append("the sequences grow beyond the model's maximum context")
+    found += filter(None, [analysis.too_long])
     if analysis.times_are_expected:
         found += [SPLIT] if analysis.scenario.profile.split_layers and analysis.parallel.pipeline > 1 else []
         links = _host_note(analysis), _network_note(analysis)

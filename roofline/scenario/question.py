@@ -81,6 +81,10 @@ class Question(Struct, frozen=True, dict=True):
             shared = "tp" if "tp" in values else "pp"
             values.pop(shared)
             counted = 1 if not new.keys().isdisjoint(("hw", shared)) else counted
+        if "hw" in new and "with" not in new and "with" in values:  # without the second device of other hardware
+            values["with"] = tuple(name for name in values["with"] if name.partition(":")[0] != MIXED)
+            if not values["with"]:
+                del values["with"]
         if isinstance(new.get("hw"), str) and "+" in new["hw"]:
             new = _mixed(new, values)
         for name, value in sorted(new.items(), key=lambda change: change[0] == "hw"):

@@ -28,6 +28,7 @@ from roofline.specs.host import load_host
 from roofline.specs.images import EncodedImage, encoded_image, parse_image_size
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
+from roofline.specs.states import check_linked
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -269,8 +270,11 @@ class Scenario:
         return hash((self.model.name, self.hardware.name, self.techniques, self.price, degrees, *counts))
 
     def _check_limits(self) -> None:
-        """Raise RooflineError for what vLLM refuses, or runs in turns."""
+        """Raise RooflineError for what vLLM refuses, or runs in turns, and for links that slices have not."""
         settings = self.settings
+        check_linked(self.hardware, settings.parallel.tensor, settings.parallel.pipeline)
+        if self.given("ctx_size") is not None and not self.profile.split_layers:
+            raise RooflineError(f"ctx_size is of llama.cpp's slots: on {self.profile.name} say max_model_len")
         if settings.sequences is not None and (batch := int(np.max(self.batch))) > self.max_batch:
             raise RooflineError(f"a batch of {batch} is more than max_num_seqs allows at once, {self.max_batch}")
         if any(_told(name, self.given(name)) for name in ("prompt", "generate", "prefix", "images")):

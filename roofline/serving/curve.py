@@ -22,7 +22,7 @@ from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
 from roofline.serving.load import Arrivals, Load, Trace, finite_number, served_scenario
 from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
-from roofline.serving.policies import FCFS, scheduled
+from roofline.serving.policies import AMONG_TENANTS, FCFS, scheduled
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.steady import steady
@@ -259,9 +259,19 @@ def _check_simulated(load: Load, requests: int | None, seed: int, quick: bool) -
     if requests is not None and (load.arrivals not in VARIED or load.rounds is not None):
         other = "rounds" if load.rounds is not None else load.arrivals
         raise RooflineError(f"{other} says how many requests are simulated: omit simulate", options=["simulate"])
+    if load.policy in AMONG_TENANTS and len(load.tenants) < 2:
+        raise RooflineError(
+            f"{load.policy} is a policy among tenants: give the shares of two or more", options=["tenants"]
+        )
+    if len(load.tenants) == 1:
+        raise RooflineError("one tenant sends all requests: give the shares of two or more", options=["tenants"])
     if quick and (load.policy != FCFS or load.tenants):
         given = "tenants" if load.policy == FCFS else "policy"
-        raise RooflineError(f"a steady state has no {given}: simulate a number of requests", options=[given])
+        raise RooflineError(
+            f"a steady state has no {given}: say how many requests to simulate, such as 500", options=["simulate"]
+        )
     if seed and (quick or load.trace is not None):
         why = "a steady state" if quick else "a trace"
-        raise RooflineError(f"{why} draws no requests: omit seed, or simulate a number of them", options=["seed"])
+        raise RooflineError(
+            f"{why} draws no requests: omit seed, or simulate a number of them", options=["seed", "simulate"]
+        )

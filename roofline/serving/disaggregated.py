@@ -82,20 +82,25 @@ class Stage(NamedTuple):
 
 
 def stage_of(replica: Replica, load: Load, count: int) -> Stage:
-    """The replicas of a phase under a load."""
-    asked = replace(load, rate=1.0, concurrency=None, offline=None)
+    """The replicas of a phase under a load, to which requests go in turn: gaps of each have `count` times the shape."""
+    shape = min(load.burstiness * count, max(load.burstiness, 1.0))
+    asked = replace(load, rate=1.0, concurrency=None, offline=None, burstiness=shape)
     slots = slots_of(replica, asked)
     return Stage(replica, asked, times_of(replica, asked, max(2, math.ceil(slots))), slots, count)
 
 
 class _Stages(Struct, frozen=True, dict=True):
-    """Both phases and the transfer between them; `alone` are samples of prefill without others (samples, 1)."""
+    """Both phases and the transfer between them; `alone` are samples of prefill without others (samples, 1).
+
+    `shape` is that of the gaps between requests of a replica of prefill.
+    """
 
     prefill: Stage
     decode: Stage
     alone: Array
     sent: Array
     prefills: int
+    shape: float
 
     @property
     def saturation(self) -> float:
@@ -113,9 +118,8 @@ class _Stages(Struct, frozen=True, dict=True):
     @property
     def regular(self) -> float:
         """The wait for prefill over that of random arrivals: in turn, those of a replica are more regular (Kingman)."""
-        prefill = self.prefill
-        service = prefill.times.unit - 1
-        return (1 / prefill.replicas / prefill.load.burstiness + service) / (1 + service)
+        service = self.prefill.times.unit - 1
+        return (1 / max(self.shape, 1.0) + service) / (1 + service)
 
     def at(self, rate: Array) -> tuple[Steady, Steady, Array]:
         """Prefill, decode, and samples of TTFT of both (samples, points), at rates below the largest one."""
@@ -158,7 +162,9 @@ def _stages(tandem: Tandem, load: Load) -> _Stages:
         sent = random.permutation(tandem.transfer(load.beside + load.prompts.inverse(shares)))
         prefill = stage_of(tandem.prefill, replace(load, generate=1), tandem.prefills)
         alone = prefill.at(np.array([LEAST * prefill.saturation])).samples
-        kept[key] = _Stages(prefill, stage_of(tandem.decode, load, tandem.decodes), alone, sent, tandem.prefills)
+        shape = load.burstiness * tandem.prefills
+        decode = stage_of(tandem.decode, load, tandem.decodes)
+        kept[key] = _Stages(prefill, decode, alone, sent, tandem.prefills, shape)
     return kept[key]
 
 

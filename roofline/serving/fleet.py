@@ -162,7 +162,7 @@ def _run(
         queue -= served
         wait = queue / (serving * most) if serving else math.inf if queue else 0.0
         part = float(np.interp(served / STEP / serving / most, PARTS, good)) if serving else 0.0
-        rows[:, step] = serving, len(starts), queue, came * (1 - part if wait <= ttft else 1.0)
+        rows[:, step] = serving, len(starts), queue, rates[step] * STEP * (1 - part if wait <= ttft else 1.0)
         wanted = (sum(seen) / len(seen) / STEP + queue / MEASURED) / most / scaling.share
         needs.append(min(max(math.ceil(wanted - 1e-9), scaling.least), scaling.most))
         starts += [now + scaling.startup] * (needs[-1] - serving - len(starts))

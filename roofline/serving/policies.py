@@ -183,6 +183,9 @@ POLICIES: Mapping[str, type[Scheduled]] = MappingProxyType(
 )
 """The policies by name."""
 
+AMONG_TENANTS = ("priority", "vtc")
+"""Those that tell tenants apart: with one they are in order of arrival."""
+
 
 def scheduled(replica: Replica, load: Load, requests: int, seed: int) -> Served:
     """The run of a load under its policy; of several copies of the replica, that of one with its share of the load."""

@@ -70,10 +70,10 @@ class Prompts(NamedTuple):
         return np.where(at < alone - 1e-9, decoding * self.still, others)
 
 
-def prompts_at(times: Times, rate: Array, number: Array) -> Prompts:
-    """The distribution at each rate, with each number of sequences that decode."""
+def prompts_at(times: Times, rate: Array, number: Array, batch: Array) -> Prompts:
+    """The distribution at each rate, with each number of sequences that decode, and of prompts that arrive together."""
     parts = [
-        _prompts_of(times, rate[start : start + BLOCK], number[start : start + BLOCK])
+        _prompts_of(times, *(each[start : start + BLOCK] for each in (rate, number, batch)))
         for start in range(0, rate.size, BLOCK)
     ]
     return Prompts(*(np.concatenate(values, axis=-1) for values in zip(*parts, strict=True)))
@@ -85,18 +85,23 @@ def seconds(times: Times, tokens: Any, number: Any) -> Array:
     return np.asarray(np.where(tokens > 0, times.added(number, tokens) + (0.0 if times.alone else decode), decode))
 
 
-def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
-    """The chain of waiting tokens: what a step leaves, and a compound Poisson number of those that arrive in it."""
+def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Prompts:
+    """The chain of waiting tokens: what a step leaves, and a compound Poisson number of those that arrive in it.
+
+    Prompts arrive in batches, whose sizes are geometric with the mean `batch`.
+    """
     states = np.arange(float(STATES))
     room = np.maximum(times.held(number), 1.0)
     lengths, ranks = times.lengths, times.ranks
+    batch = 1 + (batch - 1) / ranks
     full, decode = seconds(times, room, number), times.at(number)
     # Beyond the room the chain has no stationary distribution.
     rate = np.minimum(rate, FULL * room / (times.mean * full))
     used = rate * times.mean * full / room
     room = room / ranks
     expected = rate / ranks * times.mean * (decode + times.base(number)) / (1 - used)
-    expected = expected + used / (1 - used) * (times.mean * times.unit + room) / 4
+    expected = expected + used / (1 - used) * (times.mean * (times.unit + 2 * batch - 2) + room) / 4
+    expected = expected + times.mean * (batch - 1)
     wide = np.minimum((6 * expected + 2 * lengths.max()) / STATES, times.mean)
     unit = np.minimum(wide, room)
     if lengths.size == 1:  # a whole number of states
@@ -112,6 +117,8 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     whole = (times.mean / unit - 1) / np.maximum(place.mean(axis=1) - 1, NOTHING)
     place = 1 + (place - 1) * np.minimum(whole, 1.0)[:, np.newaxis]
     one = np.fft.rfft(_split(place))  # (points, frequencies)
+    many = batch[:, np.newaxis]
+    one = one / (many - (many - 1) * one)
     left = (tokens - taken) / unit[:, np.newaxis]
     # What is left, however little, takes a step; of a state that takes several, what is left on average.
     left = np.where((left > 1e-9) & (left < 1) & (unit < room * (1 + 1e-9))[:, np.newaxis], 1.0, left)
@@ -121,7 +128,7 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     begin[some] = _turns()[whole.astype(int)] * (1 - part + part * _turns()[1])
     # With nothing to decode the next request is awaited.
     still: Array = decode if times.steps else 1 / np.maximum(rate, 1e-9)
-    share, each = np.zeros_like(tokens), (rate / ranks)[:, np.newaxis]
+    share, each = np.zeros_like(tokens), (rate / ranks / batch)[:, np.newaxis]
     share[:, 0] = 1.0
     for _ in range(ROUNDS if ranks > 1 else 0):
         share = _solved(_rows(begin * _arriving(one, each * _length(times, taken, number, share, still))))

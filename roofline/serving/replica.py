@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.kv_capacity import kv_capacity
+from roofline.scenario.memory import second_device
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
 from roofline.serving.load import Load
@@ -22,7 +23,11 @@ UNLIMITED = 1 << 40
 
 
 class DoesNotFitError(RooflineError):
-    """The model, or no request, fits in the memory of its devices."""
+    """The model, or no request, fits in the memory of its devices: those of `scenario` under `load`, where known."""
+
+    def __init__(self, message: str, scenario: Scenario | None = None, load: Load | None = None) -> None:
+        super().__init__(message)
+        self.scenario, self.load = scenario, load
 
 
 class Replica(Struct, frozen=True, dict=True):
@@ -59,13 +64,15 @@ class Replica(Struct, frozen=True, dict=True):
 
     @property
     def pools(self) -> tuple[tuple[Hardware, int], ...]:
-        """Hardware and devices, as of prefill and decode where they are apart (`Tandem`)."""
-        return ((self.scenario.hardware, self.devices),)
+        """Hardware and devices, also of a second kind beside; of prefill and decode apart see `Tandem`."""
+        scenario = self.steps.scenario
+        each, other = scenario.settings.parallel.devices * self.copies, second_device(scenario)
+        return ((scenario.hardware, each), *([] if other is None else [(other, each)]))
 
     @property
     def devices(self) -> int:
         """The devices of the replica, with all copies."""
-        return self.steps.scenario.settings.parallel.devices * self.copies
+        return sum(devices for _, devices in self.pools)
 
     @cached_property
     def budget(self) -> int:
@@ -126,7 +133,9 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     if capacity.cache <= 0:
         raise DoesNotFitError(
             f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"
-            f" {-capacity.cache / 1e9:.1f} GB of each device are missing"
+            f" {-capacity.cache / 1e9:.1f} GB of each device are missing",
+            scenario,
+            load,
         )
 
     def room(length: float) -> int:
@@ -146,7 +155,9 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     if least > room(least):
         raise DoesNotFitError(
             f"no request fits: {least:.0f} tokens of prompt and output, and the KV cache of a device has room for"
-            f" {room(least)}"
+            f" {room(least)}",
+            scenario,
+            load,
         )
     states = capacity.states if reserve.states else None
     if states is not None and states < policy.sequences:

@@ -30,6 +30,9 @@ E2E latency is TTFT and a request's own steps; running are the requests in prefi
 TTFT. A request arrives in a step with probability proportional to its length, waits for its rest, for steps that are
 scheduled ahead, and for those that the tokens ahead and its own fill, with few, some and many sequences.
 
+Bursty requests (gamma-distributed gaps of shape b < 1) come as a Poisson process of geometric batches, as large as
+their renewal function has it in the time that the prompts of a batch take, at most (1 + 1 / b) / 2.
+
 Closed loops are followed step by step for a few rounds (`roofline.serving.closed_loop`), with L from C = L (TTFT + G T)
 (Little). Of a long series of rates or concurrencies some are solved, and those between them are interpolated.
 """
@@ -253,10 +256,37 @@ def open_loop(replica: Replica, load: Load, times: Times, points: Array, slots: 
     return Steady(ttft, tpot, e2e, rate, running, waiting, queued, cached, prefilling, saturation, slots, samples)
 
 
+COUNTED, WITHIN = 400, 0.5
+"""Requests that arrive together at most, and the part of the time of their prompts in which they do (simulations)."""
+
+
+def _together(times: Times, burstiness: float, rate: Array, number: Array) -> Array:
+    """The mean size of the geometric batches in which bursty requests arrive, as those see that wait for a step.
+
+    In the t seconds after a request come L t others and the rest of its batch, or of a renewal process M(t), the
+    renewal function (Cox 1962); of gamma-distributed gaps with shape b, M(t) - L t grows to (1 / b - 1) / 2. Here t is
+    half the time in which a batch's prompts are computed.
+    """
+    if burstiness >= 1:
+        return np.ones_like(rate)
+    from scipy.special import gammainc
+
+    shape = burstiness * np.arange(1.0, COUNTED + 1)[:, np.newaxis]
+    first = seconds(times, times.mean, number)
+    each, batch = times.full(number), np.ones_like(rate)
+    left = np.maximum(1 - rate * each, 0.03)
+    for _ in range(4):
+        gaps = rate * WITHIN * (first + (batch - 1) * each) / left
+        more = gammainc(shape, burstiness * gaps).sum(axis=0) - gaps
+        batch = 1 + np.clip(np.where(gaps > COUNTED / 2, np.inf, more), 0.0, (1 / burstiness - 1) / 2)
+    return batch
+
+
 class _Points(NamedTuple):
     """Rates, the sequences there, their prompts, and the steps by which others delay a request.
 
-    `ratio` is the mean step over `_mean_step` at `nodes`, with fewer and more sequences (nodes, points).
+    `ratio` is the mean step over `_mean_step` at `nodes`, with fewer and more sequences (nodes, points), `longer` the
+    index of dispersion of arrivals over many steps, 1 / b, over that of batches of the mean m, 2 m - 1.
     """
 
     rate: Array
@@ -265,6 +295,7 @@ class _Points(NamedTuple):
     more: Array
     nodes: Array
     ratio: Array
+    longer: Array
 
 
 def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float) -> tuple[Array, Array]:
@@ -280,24 +311,27 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
     for deviations in (NODES[1:2], NODES):
         # First with the mean of the sequences, then with few, some and many: the nodes of Gauss and Hermite.
         nodes = np.clip(number + np.array(deviations)[:, np.newaxis] * width, 1.0, slots)
-        chain = prompts_at(times, np.tile(rate, len(deviations)), nodes.ravel())
+        batch = _together(times, load.burstiness, rate, number)
+        longer = 1 / (load.burstiness * (2 * batch - 1))
+        chain = prompts_at(times, np.tile(rate, len(deviations)), nodes.ravel(), np.tile(batch, len(deviations)))
         chains = [Prompts(*(part[..., at : at + size] for part in chain)) for at in range(0, nodes.size, size)]
         prompts = chains[len(chains) // 2]
         ratio = np.array([each.mean for each in chains]) / _mean_step(times, rate, nodes)
-        points = _Points(rate, number, prompts, more, nodes, ratio)
+        points = _Points(rate, number, prompts, more, nodes, ratio, longer)
         level = _level(times, points, slots, load, stable)
         busy = -np.expm1(-level.running)
-        parts = [waits_of(times, rate, *node, busy) for node in zip(nodes, chains, strict=True)]
+        parts = [waits_of(times, rate, *node, busy, batch) for node in zip(nodes, chains, strict=True)]
         more = np.maximum(prompts.late / prompts.mean, -0.5)
         number, width = np.sqrt(number * np.maximum(level.running, 1.0)), level.width
     chosen = np.searchsorted(WEIGHTS, cube()[:, 7])
     samples = np.choose(chosen[:, np.newaxis], [waits for waits, _ in parts])
-    samples = samples + _front(replica, load, rate, prompts.mean, busy)
+    samples = samples + _front(replica, load, rate, prompts.mean, busy) + (batch - 1) * front_seconds(replica, load)
     samples = samples + np.log(np.maximum(level.full / (1 - cube()[:, 5:6]), 1.0)) * level.slot
     # No more decode than there are slots (Little).
     late = more * prompts.mean / max(times.steps, 1.0)
     step = np.minimum(level.step + late, slots / np.maximum(rate * times.steps, NOTHING))
-    tpot = _tpot(times, prompts, rate, step, level.deviation) * times.steps / max(times.tokens, NOTHING)
+    many = prompts._replace(dispersion=prompts.dispersion * points.longer)
+    tpot = _tpot(times, many, rate, step, level.deviation) * times.steps / max(times.tokens, NOTHING)
     decoding = rate * times.steps * step
     queued, cached = level.full * level.slot * rate, decoding * load.held
     running = np.minimum(decoding + rate * parts[len(parts) // 2][1], slots)
@@ -374,7 +408,7 @@ def _weights(times: Times, points: _Points, load: Load, grid: Array, step: Array
     begun = step if times.alone else np.minimum(step, room / times.mean / np.maximum(rate, 1e-12))
     # Half of it is left where services are exponential, as here, all where they are equal, and E[min] / E otherwise.
     both = load.outputs.least_of_two / load.outputs.mean
-    spread = 2 * both * (prompts.dispersion - 1) / load.burstiness
+    spread = 2 * both * (prompts.dispersion * points.longer - 1)
     g = np.clip(spread / (2 + spread), 0.0, 0.99)
     upward = rate * (1 - g) * steps / grid[:, np.newaxis]
     columns = [

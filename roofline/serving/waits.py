@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from roofline.serving.load import Load
 from roofline.serving.prompts import BLOCK, Prompts
-from roofline.serving.times import Times
+from roofline.serving.times import NOTHING, Times
 
 Array = NDArray[np.float64]
 
 QUANTILES, P95 = (0.5, 0.95, 0.99), NormalDist().inv_cdf(0.95)
 
-SAMPLES, COORDINATES = 512, 14
+SAMPLES, COORDINATES = 512, 16
 """Requests that sample the distribution of TTFT, and what is random of each."""
 
 
@@ -55,7 +55,9 @@ def _poisson(mean: Array, at: Array) -> Array:
     return np.asarray(np.where(mean < 0.3, exact, np.maximum(approximate, exact)))
 
 
-def waits_of(times: Times, rate: Array, number: Array, prompts: Prompts, busy: Array) -> tuple[Array, Array]:
+def waits_of(
+    times: Times, rate: Array, number: Array, prompts: Prompts, busy: Array, batch: Array
+) -> tuple[Array, Array]:
     """Samples of TTFT without front end and slots, (samples, points), and the mean seconds of prefill.
 
     `busy` is the probability that some sequence decodes. A request waits for the end of the step in which it arrives,
@@ -67,12 +69,16 @@ def waits_of(times: Times, rate: Array, number: Array, prompts: Prompts, busy: A
         part = slice(begin, begin + BLOCK)
         some = Prompts(*(each[..., part] for each in prompts))
         length, room, many, come = some.length, some.room, number[part], rate[part] / ranks
+        # Those that arrive with it before it, and as many after it, are geometric as their batch is.
+        size = 1 + (batch[part] - 1) / ranks
+        beside = np.log(cube()[:, 14:16, np.newaxis]) / np.log(np.maximum(1 - 1 / size, NOTHING))
+        beside = np.where(size > 1, np.floor(beside), 0.0)
         state = _inverse(some.share * length, cube()[:, :1])
         step = length[state, np.arange(state.shape[1])]
         place = cube()[:, 1:2]
         step = np.where(state > 0, step, some.without(cube()[:, 12:13], decoding[part], biased=True))
-        before = mean * _poisson(come * step * place, cube()[:, 2:3])
-        after = mean * _poisson(come * step * (1 - place), cube()[:, 3:4])
+        before = mean * (beside[:, 0] + size * _poisson(come * step * place / size, cube()[:, 2:3]))
+        after = mean * (beside[:, 1] + size * _poisson(come * step * (1 - place) / size, cube()[:, 3:4]))
         waiting = state * some.unit
         ahead = waiting - times.taken(waiting, many) + before
         wait = (1 - place) * step

@@ -354,12 +354,15 @@ COMPILED = frozenset({"cerebras", "fpga", "graphcore", "groq", "sambanova"})
 def default_engine(hardware: Hardware, model: Model | None = None) -> str:
     """The default engine: llama.cpp on CPUs, Apple silicon and AMD's APUs, and of a model in GGUF, its files' format.
 
-    Chips with a compiler of their own run its schedule. Otherwise vLLM, which also stands in for a vendor's fork. On
-    Strix Halo vLLM is not what people run: 7.5 tokens/s of gpt-oss-120b where llama.cpp has 52 (vllm-project/vllm,
-    issue 34578).
+    On Apple silicon MLX runs its own groups of weights (affine4_g64). Chips with a compiler of their own run its
+    schedule. Otherwise vLLM, which also stands in for a vendor's fork. On Strix Halo vLLM is not what people run: 7.5
+    tokens/s of gpt-oss-120b where llama.cpp has 52 (vllm-project/vllm, issue 34578).
     """
     if hardware.family in COMPILED:
         return "compiled"
+    stored = "" if model is None else model.quantization or ""
+    if hardware.family == "apple" and hardware.kind == "soc" and stored.startswith("affine"):
+        return "mlx"
     apu = hardware.kind == "soc" and hardware.vendor == "AMD"
     if hardware.kind == "cpu" or hardware.family == "apple" or apu or (model is not None and model.in_gguf):
         return GGUF_ENGINE

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from roofline.core.documents import MAX_BYTES
-from roofline.core.errors import UnknownNameError
+from roofline.core.errors import RooflineError, UnknownNameError, alternatives, quote
 from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
@@ -25,6 +26,10 @@ MISSPELT = 0.85
 """Similarity from which a name is a misspelling of another, and no name of something else."""
 
 FORM_FACTORS = frozenset({"oam", "pcie", "sxm"})
+
+KINDS = frozenset({"cpu", "gpu", "npu"})
+KIND_EXAMPLES = 3
+"""Names that are kinds of hardware, and how many of a kind an error lists."""
 
 ALWAYS_SAID = frozenset({"nvl", "max"})
 """Words of variants that a name must contain: an H200 is not an H200 NVL, an RTX PRO 6000 not a Max-Q."""
@@ -38,13 +43,19 @@ _COUNTED = (
 )
 """8xH100, 8 x H100, 2x4090, and H100 x8, H100:8, 4090x2."""
 
-_NUMBERS = {"two": 2, "three": 3, "four": 4, "six": 6, "eight": 8, "sixteen": 16}
+_NUMBERS = {"dual": 2, "two": 2, "three": 3, "four": 4, "quad": 4, "six": 6, "eight": 8, "sixteen": 16}
 
 _SAID = re.compile(rf"(?P<count>\d{{1,2}}|{'|'.join(_NUMBERS)})\s+(?P<device>\S.*?)(?<=[\dx])s?", re.IGNORECASE)
 """Two 4090s, 8 H100: a number before the device, and its plural."""
 
+_MACHINE = re.compile(
+    r"\b(?:apple[\s-]+)?(?:macbook(?:[\s-]+(?:air|pro))?|mac[\s-]+(?:mini|pro|studio)|imac)\b", re.IGNORECASE
+)
+"""Apple's computers, which are known by their chip: MacBook Pro M3 Max."""
+
 _TITLE = re.compile(r"^title: (.*)", re.MULTILINE)
 _VENDOR = re.compile(r"^vendor: (.*)", re.MULTILINE)
+_KIND = re.compile(r"^kind: (\S+)", re.MULTILINE)
 _MEMORY_KIND = re.compile(r"^memory:\n(?:  .*\n)*?  kind: (\S+)", re.MULTILINE)
 _CAPACITY = re.compile(r"^memory:\n(?:  .*\n)*?  capacity: ([\d.]+) ([GT])i?B", re.MULTILINE)
 _GIGABYTES = re.compile(r"\b(\d+)\s*g(?:i?b)?\b")
@@ -58,6 +69,7 @@ class _Entry(Struct, frozen=True):
     own: tuple[str, ...]
     words: frozenset[str]
     vendor: str
+    kind: str
     line: frozenset[str]
 
 
@@ -75,13 +87,14 @@ def _joined(words: tuple[str, ...]) -> dict[str, range]:
 def _entry(name: str, path: Path) -> _Entry:
     # Searched as text, because parsing every spec takes half a second.
     text = read_text(path, MAX_BYTES)
-    found = (pattern.search(text) for pattern in (_TITLE, _VENDOR, _MEMORY_KIND, _CAPACITY))
-    title, vendor, kind, size = found
+    found = (pattern.search(text) for pattern in (_TITLE, _VENDOR, _KIND, _MEMORY_KIND, _CAPACITY))
+    title, vendor, kind, storage, size = found
     own, titled = _spell(name), _spell(title[1] if title else name)
-    memory = [*([kind[1].lower()] if kind else []), *([f"{size[1]}{size[2].lower()}b"] if size else [])]
+    memory = [*([storage[1].lower()] if storage else []), *([f"{size[1]}{size[2].lower()}b"] if size else [])]
     before = next((at for at, word in enumerate(titled) if word in _joined(own)), 0)
     every = frozenset({*_joined(own), *_joined(titled), *memory})
-    return _Entry(name, path, own, every, vendor[1] if vendor else "", frozenset(titled[:before]))
+    made, is_a = (each[1] if each else "" for each in (vendor, kind))
+    return _Entry(name, path, own, every, made, is_a, frozenset(titled[:before]))
 
 
 @lru_cache(maxsize=4)
@@ -103,8 +116,22 @@ def read_hardware(text: str) -> Named:
 def _read(text: str, files: Files) -> Named:
     entries, lines = _index(files)
     names, near, misspelt = [entry.name for entry in entries], list[str](), list[str]()
-    for device, count in _counted(text) if PLAIN.fullmatch(text) else ():
+    if (kind := text.strip().lower()) in KINDS:
+        all_kind = sorted(entry.name for entry in entries if entry.kind == kind and entry.vendor != "Apple")
+        example = alternatives(all_kind[:: -(-len(all_kind) // KIND_EXAMPLES)])  # spread over the list
+        raise RooflineError(f"{quote(text)} is a kind of hardware: name one, such as {example}")
+    if len(kinds := text.split("+")) == 2:
+        with suppress(UnknownNameError):
+            one, other = (_read(part, files).name for part in kinds)
+            raise RooflineError(
+                f"{quote(text)}: two cards of different kinds are for analyze, serve and the answer, 'roofline MODEL"
+                f" {one}+{other}'; name hardware of one kind here"
+            )
+    for device, count in _counted(_MACHINE.sub(" ", text).strip() or text) if PLAIN.fullmatch(text) else ():
         given = _spell(device)
+        made = [entry for entry in entries if _spell(entry.vendor) == given]
+        if len(made) == 1:
+            return Named(made[0].name, made[0].path, devices=count)
         if (sized := _sized(given, entries, count)) is not None:
             return sized
         among = [entry for entry in entries if given and entry.words | lines[entry.vendor] >= set(given)]

@@ -33,6 +33,25 @@ MISSPELT = 0.9
 NEAREST = 4
 """The most models of a family that an error names."""
 
+OLLAMA_TAGS = {
+    "deepseek-r1:14b": "deepseek-r1-distill-qwen-14b",
+    "deepseek-r1:32b": "deepseek-r1-distill-qwen-32b",
+    "deepseek-r1:70b": "deepseek-r1-distill-llama-70b",
+    "gemma2:latest": "gemma-2-9b",
+    "gemma3:latest": "gemma-3-4b",
+    "gpt-oss:latest": "gpt-oss-20b",
+    "llama3:latest": "llama-3-8b",
+    "llama3.1:latest": "llama-3.1-8b",
+    "llama3.2:latest": "llama-3.2-3b",
+    "llama3.3:latest": "llama-3.3-70b",
+    "mistral:latest": "mistral-7b-v0.3",
+    "mixtral:latest": "mixtral-8x7b",
+    "phi4:latest": "phi-4",
+    "qwen2.5:latest": "qwen2.5-7b",
+    "qwen3:latest": "qwen3-8b",
+}
+"""What tags of Ollama's library stand for that do not say it (https://ollama.com/library, each model's tags)."""
+
 OLLAMA = "q4_k_m"
 """What a tag of Ollama's library that names no scheme is stored in."""
 
@@ -124,6 +143,12 @@ def _read(text: str, files: Files) -> Named:
     plain = _HUB.sub("", text.strip())
     if may_name and (listed := _listed(plain.lower(), entries)) is not None:
         return listed
+    if (model := OLLAMA_TAGS.get(plain.lower())) is not None:
+        meant = _read(model, files)
+        tag = next(entry.tag for entry in entries if entry.name == meant.name)
+        return Named(meant.name, meant.path, {**meant.changes, **({} if tag is None else {"quantization": tag})})
+    if "mlx" in plain.lower():
+        plain = _MLX_BITS.sub(r"affine\1_g64", plain)
     repository = _REPOSITORY.fullmatch(plain)
     plain = repository[1] if repository else plain
     found = _words(plain) if may_name else []
@@ -194,6 +219,9 @@ OWNERS = {"qwen": {"fp8": "fp8_block"}}
 
 PLAIN_FORMATS = ("fp32", "bf16", "fp16")
 """The formats of checkpoints that are not quantized."""
+
+_MLX_BITS = re.compile(r"(?:mlx[-_])?([2-8])bit$", re.IGNORECASE)
+"""The end of a repository for MLX: weights in groups of 64, with which mlx_lm.convert quantizes."""
 
 _BITS = re.compile(r"(?:int|w)?([48])(?:bit)?")
 

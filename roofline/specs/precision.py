@@ -147,6 +147,9 @@ def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
     if key == "w8a16_fp8":  # compressed-tensors' FP8 weights alone
         return "fp8", None, None
     match = _NOTATION.fullmatch(scheme.strip())
+    if match is None and (bits := re.fullmatch(r"(?:q|int)?_?([48])_?bits?", key)):
+        names = "awq or gptq (GPUs), q4_k_m (llama.cpp) or nf4" if bits[1] == "4" else "fp8 or int8 (GPUs) or q8_0"
+        raise RooflineError(f"{quote(scheme)} names no quantization scheme; of {bits[1]} bits are {names}")
     if match is None:
         known = (*SCHEMES, *UNQUANTIZED_FORMATS)
         hint = suggest(scheme, known, listed=0) or "; write it like W4, W8A8, W4A16KV8, KV8, fp8, awq or q4_k_m"

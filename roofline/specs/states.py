@@ -92,6 +92,30 @@ def sliced(hardware: Hardware, name: str) -> Hardware:
     )
 
 
+def slice_of(hardware: Hardware) -> str:
+    """The name of a slice, such as 1g.10gb; "" for hardware that is none."""
+    found = SLICED.fullmatch(hardware.name)
+    return f"{found['slices']}g.{found['memory']}gb" if found else ""
+
+
+def limit_of(hardware: Hardware) -> int | None:
+    """The power limit that the name of hardware says, in W; None for none."""
+    found = LIMITED.fullmatch(hardware.name)
+    return int(found["watts"]) if found else None
+
+
+def check_linked(hardware: Hardware, tensor: int, pipeline: int) -> None:
+    """Raise UnsupportedError for parallelism over slices, between which there is no peer-to-peer (NVIDIA's MIG guide).
+
+    Replicas exchange nothing and may have a slice each.
+    """
+    if max(tensor, pipeline) > 1 and (name := slice_of(hardware)):
+        raise UnsupportedError(
+            f"slices ({name}) have no links to each other: give each a replica (dp) in place of tp and pp",
+            options=["tp" if tensor > 1 else "pp"],
+        )
+
+
 def clock_at(watts: float, tdp: float) -> float:
     """The fraction of the clock at which a device of this TDP takes `watts`, at most 1; 0 below its base power."""
     base = BASE * tdp

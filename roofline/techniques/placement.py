@@ -37,7 +37,9 @@ def offload(scenario: Scenario, name: str, *, weights: float, kv: float = 0.0, b
 def _with_host(name: str, scenario: Scenario, hardware: str, **fractions: Any) -> Scenario:
     """The scenario with a CPU, or another device, beside a single one."""
     if scenario.settings.parallel != SINGLE or scenario.settings.host is not None:
-        raise UnsupportedError(f"{name} is simulated for one device with one other beside it")
+        raise UnsupportedError(
+            f"{name} is simulated for one device with one other beside it, which analyze, serve and the answer take"
+        )
     return with_settings(scenario, host=Host(load_hardware(hardware), **fractions))
 
 

@@ -71,13 +71,20 @@ def note(scenario: Scenario) -> str | None:
 
 def unsupported(scenario: Scenario) -> tuple[str, ...]:
     """Parts of a scenario that its engine is not known to run on the hardware; () for an engine without documents."""
-    engine = scenario.profile.name
+    if not is_documented(scenario.profile.name):
+        return ()
+    if not runs_on(scenario.profile.name, scenario.hardware):
+        return not_started(scenario)
+    told = (*not_started(scenario), *_formats(scenario), *cut_blocks(scenario), *_methods(scenario))
+    return tuple(dict.fromkeys(told))
+
+
+def not_started(scenario: Scenario) -> tuple[str, ...]:
+    """The hardware, or else the parts of the model, without which the engine's server does not start; () for none."""
+    engine, hardware = scenario.profile.name, scenario.hardware
     if not is_documented(engine):
         return ()
-    hardware = scenario.hardware
-    if not runs_on(engine, hardware):
-        return (f"on {hardware.name}",)
-    return tuple(dict.fromkeys((*_parts(scenario), *_formats(scenario), *cut_blocks(scenario), *_methods(scenario))))
+    return tuple(_parts(scenario)) if runs_on(engine, hardware) else (f"on {hardware.name}",)
 
 
 def features(model: Model) -> set[str]:

@@ -79,9 +79,10 @@ def _group(
     if op == "attention_decode" and engine["kv_reread"]:
         group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
         stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
-        texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
+        reread = 1 + (group - 1) * float(engine["kv_reread"])  # a fit has NumPy's numbers, which are columns
+        texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * reread
     if op == "attention_decode" and engine["split_kv"] != 1:
-        texts["split_kv"] = engine["split_kv"]
+        texts["split_kv"] = float(engine["split_kv"])
     if not shapes[0].by_token:
         measured = engine.measured_as(hardware)
         texts |= columns_of(op, kernel(op).format(texts), *measured, hardware)

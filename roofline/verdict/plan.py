@@ -1,7 +1,8 @@
 """Plans: the engine, the formats and the layout of a deployment, chosen where they are not said, until the model fits.
 
-As released, then fewer bits, each on every layout of the devices; on the default engine of the checkpoint and the
-hardware, then on that of GGUF files. Requests of all users fit at once, or else one does. Of the layouts under a load
+As released, also in more of the memory than the engine's default, then fewer bits, each on every layout of the devices;
+on the default engine of the checkpoint and the hardware, then on that of GGUF files where nothing fits. Where requests
+of all users do not fit at once as released, formats in which some queue are compared under the load. Of the layouts
 that fit, one that meets the targets is chosen: with the most tokens/s of users, or the least latency at a rate.
 """
 
@@ -17,11 +18,13 @@ from msgspec import Struct
 
 from roofline.advisor.fitting import Fit, what_fits
 from roofline.advisor.formats import weight_bits
-from roofline.advisor.search.goal import Quality
+from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.sizing.configurations import formats_for
 from roofline.bound.memory import Memory
 from roofline.core.errors import RooflineError
+from roofline.core.search import last_before_failure_scalar
 from roofline.scenario.analysis import analyze, longest_context
+from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
@@ -29,6 +32,7 @@ from roofline.serving.outcome import NO_TARGETS, Targets
 from roofline.specs.engine import GGUF_ENGINE, load_engine
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.techniques import check_request
+from roofline.techniques.support import is_documented
 from roofline.techniques.unsupported import unsupported
 from roofline.verdict.judged import judged
 
@@ -40,6 +44,9 @@ UTILIZATION, MOST_UTILIZED = "gpu_memory_utilization", 0.95
 
 As vLLM's recipes do for gpt-oss-120b on one H100 (vllm-project/recipes, OpenAI/GPT-OSS.md).
 """
+
+UNDOCUMENTED = "w8a16"
+"""The scheme that is tried on engines whose formats no document states: 8-bit weights, computed as released."""
 
 LAYOUT = ("tp", "pp", "dp", "ep", "enable_expert_parallel")
 """Options that say how the model is spread over devices."""
@@ -62,6 +69,11 @@ class Candidate(Struct, frozen=True, dict=True):
         return weight_bits(self.scenario.model, self.scenario.run_precision)
 
     @property
+    def released(self) -> bool:
+        """Whether the weights are as released, or as they were said."""
+        return "quant" not in self.options
+
+    @property
     def unlaid(self) -> dict[str, Any]:
         """The options without those of the layout."""
         return {name: value for name, value in self.options.items() if name not in LAYOUT}
@@ -75,6 +87,13 @@ class Candidate(Struct, frozen=True, dict=True):
     def memory(self, users: int) -> Memory:
         """The memory with so many sequences at once."""
         return analyze(self.scenario.at(batch=min(users, self.scenario.max_batch))).memory
+
+    def room(self, users: int) -> int:
+        """How many sequences of so many users are in memory at once; 0 where not even one fits."""
+        most = min(users, self.scenario.max_batch)
+        if self.memory(most).fits:
+            return most
+        return last_before_failure_scalar(lambda count: bool(self.memory(count).fits), 1, most)
 
 
 class Plan(Struct, frozen=True, dict=True):
@@ -139,21 +158,52 @@ def choose(
     users = (load.concurrency if load is not None else None) or 1
     changes = list(_changes(asked, load is not None, schemes))
     here = _candidates(asked, [each for each in changes if "engine" not in each])
-    if asked.given(UTILIZATION) is None and not any(each.supported and each.memory(1).fits for each in here):
-        here += _candidates(asked, [{**each.options, UTILIZATION: MOST_UTILIZED} for each in here])
+    if asked.given(UTILIZATION) is None and memory_reserve(asked).utilization < MOST_UTILIZED:
+        here = _with_headroom(asked, here, users)
     tried = [*here, *_candidates(asked, [each for each in changes if "engine" in each])]
     if not tried:
         asked.with_(**changes[0])  # raises why there is no way to run it
         analyze(asked)
         raise RooflineError("there is no way to run it")
-    for sequences, documented in ((users, True), (1, True), (1, False)):
-        running = [each for each in tried if each.supported or not documented]
-        fitting = next((each for each in running if each.memory(sequences).fits), None)
-        if fitting is not None:
-            laid_out = [each for each in running if each.unlaid == fitting.unlaid and each.memory(sequences).fits]
-            chosen = fitting if load is None else _best(laid_out, load, targets)
-            return Plan(chosen, True, tuple(tried))
+    for documented in (True, False):
+        running = tuple(each for each in tried if each.supported or not documented)
+        for own in _by_engine(running):
+            if fitting := [each for each in own if each.memory(1).fits]:
+                chosen = fitting[0] if load is None else _serving(fitting, users, load, targets)
+                return Plan(chosen, True, tuple(tried))
     return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried))
+
+
+def _with_headroom(asked: Scenario, here: list[Candidate], users: int) -> list[Candidate]:
+    """Candidates, with those of more of the memory: as released where all users fit in it, all where nothing fits."""
+    released = [each for each in here if each.released]
+    if any(each.supported and each.memory(users).fits for each in released):
+        return here
+    more = _candidates(asked, [{**each.options, UTILIZATION: MOST_UTILIZED} for each in here])
+    others = [each for each in here if not each.released]
+    found = [*released, *(each for each in more if each.released and each.memory(users).fits), *others]
+    return found if any(each.supported and each.memory(1).fits for each in found) else [*found, *more]
+
+
+def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targets) -> Candidate:
+    """What serves a load best of an engine's candidates that fit one sequence, in the order in which they are tried.
+
+    Released formats in which all users fit at once; or else the formats that serve the load best with a queue, among
+    them the widest in which all fit; and of these the layout.
+    """
+    together = next((each for each in fitting if each.memory(users).fits), None)
+    if together is not None:
+        contenders = [together] if together.released else [*(each for each in fitting if each.released), together]
+    else:
+        contenders = list(fitting)
+    firsts: list[Candidate] = []
+    for each in contenders:
+        if all(each.unlaid != other.unlaid for other in firsts):
+            firsts.append(each)
+    best = _best(firsts, load, targets)
+    at_once = users if best.memory(users).fits else 1
+    laid_out = [each for each in fitting if each.unlaid == best.unlaid and each.memory(at_once).fits]
+    return _best(laid_out, load, targets)
 
 
 def _candidates(asked: Scenario, changes: Iterable[dict[str, Any]]) -> list[Candidate]:
@@ -167,9 +217,9 @@ def _candidates(asked: Scenario, changes: Iterable[dict[str, Any]]) -> list[Cand
     return found
 
 
-def _best(layouts: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
-    """The layout that serves a load best; the first of equal ones."""
-    return max(layouts, key=lambda each: judged(each.scenario, load, targets)) if len(layouts) > 1 else layouts[0]
+def _best(some: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
+    """The candidate that serves a load best; the first of equal ones."""
+    return max(some, key=lambda each: judged(each.scenario, load, targets)) if len(some) > 1 else some[0]
 
 
 def _changes(asked: Scenario, loaded: bool, schemes: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -194,7 +244,9 @@ def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[
     if schemes:
         return [{}, *([] if said else ({"quant": scheme} for scheme in sorted(schemes, reverse=True)))]
     profile = asked.profile if engine is None else load_engine(engine)
-    offered = formats_for(asked.model, asked.hardware, profile, Quality.CALIBRATED, "" if said else None)
+    offered = list(formats_for(asked.model, asked.hardware, profile, Quality.CALIBRATED, "" if said else None))
+    if not said and not is_documented(profile.name):
+        offered.append((UNDOCUMENTED, "", Price.CALIBRATION))
     kv_said = asked.given("kv") is not None
     found = [
         {name: value for name, value in (("quant", scheme), ("kv", kv)) if value}
@@ -227,7 +279,8 @@ def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict
     if not asked.counted or (asked.profile if engine is None else load_engine(engine)).split_layers:
         yield {}
         return
-    for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, 1)):
+    wider = (inside << doubled for doubled in range(1, 4) if inside << doubled < devices)  # beyond a node
+    for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, 1, *wider)):
         if devices % tensor == 0:
             yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {}
             if tensor == devices > 1 and asked.model.experts:

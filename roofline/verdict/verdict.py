@@ -7,20 +7,23 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.advisor.advice import advise
+from roofline.advisor.advice import Recommendation, advise
 from roofline.advisor.options import requests
 from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import engine_techniques
 from roofline.advisor.sizing.configurations import OFFERED
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
+from roofline.launch.bundle import launchable
+from roofline.launch.forecast import with_slots
 from roofline.launch.table import SERVERS, Server, server_of
-from roofline.scenario.analysis import Analysis, ExpectedGeneration, static_batch
+from roofline.scenario.analysis import Analysis, ExpectedGeneration, analyze, static_batch
 from roofline.scenario.cost import hourly_rent
 from roofline.scenario.options import STATIC, missing
 from roofline.scenario.scenario import Scenario
@@ -30,6 +33,7 @@ from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.outcome import Outcome, Targets
 from roofline.serving.replica import replica_of
 from roofline.serving.steady import front_seconds, largest_rate
+from roofline.techniques.unsupported import not_started
 from roofline.verdict.judged import gain as times_better
 from roofline.verdict.judged import missed
 from roofline.verdict.limit import Limit, Part, limit_of
@@ -44,10 +48,18 @@ if TYPE_CHECKING:
 GIVES_UP: Mapping[str, str] = {
     "weight format": "costs some accuracy",
     "KV format": "costs accuracy at long contexts",
-    "speculative decoding": "needs a draft model as published",
+    "speculative decoding": "needs a trained draft model",
     "overlap": "needs the engine to be set up for it",
 }
 """The slots of techniques that an answer may propose, and what each gives up or needs."""
+
+DRAFTS: Mapping[str, str] = {
+    "prompt-lookup": "pays where outputs repeat their prompt",
+    "lookahead": "pays where outputs repeat themselves",
+    "multi-token-prediction": "needs the checkpoint's MTP layers",
+    "speculative-decoding": "needs the draft model's memory",
+}
+"""What the methods of speculation need that are no draft trained for the model."""
 
 BUSY = 32
 """Sequences of the static batch that stands for a replica whose queue grows."""
@@ -116,8 +128,14 @@ class Verdict(Result, Struct, frozen=True, dict=True):
 
     @cached_property
     def curve(self) -> Curve | None:
-        """The plan under its load; None for one user."""
-        return serve(self.scenario, self.load) if self.fits and self.load is not None else None
+        """The plan under its load; None for a static batch of one, and where nothing can be served."""
+        answers = self.fits and not self.too_long
+        return serve(self.scenario, self.load) if answers and self.load is not None else None
+
+    @cached_property
+    def too_long(self) -> str:
+        """How many tokens the model takes, in a sentence, where the sequences have more; "" where they do not."""
+        return analyze(self.scenario.at(batch=1)).too_long
 
     @cached_property
     def largest_rate(self) -> float | None:
@@ -142,20 +160,22 @@ class Verdict(Result, Struct, frozen=True, dict=True):
 
     @cached_property
     def context(self) -> int:
-        """The most tokens of a sequence while those of all users are in memory."""
-        return self.plan.longest(self.at_once)
+        """The most tokens of a sequence while those of all users are in memory, or as many as have room (`at_once`)."""
+        longest, shared = self.plan.longest(self.at_once), self.scenario.given("ctx_size")
+        return longest if shared is None else min(longest, shared // self.at_once)
 
-    @property
+    @cached_property
     def at_once(self) -> int:
-        """The sequences that are in memory at once."""
-        return 1 if self.outcome is None or not self.outcome.stable else max(1, math.ceil(self.outcome.running))
+        """The sequences that are in memory at once: `slots`, where they have room."""
+        return max(1, self.plan.candidate.room(self.slots))
 
     @property
     def slots(self) -> int:
         """The requests that the server takes at once: the users, or of a rate as many as run for 98% of the time."""
         if self.users is not None or self.outcome is None or not self.outcome.stable:
             return self.users or 1
-        return math.ceil(self.outcome.running + 2 * math.sqrt(self.outcome.running))
+        most = self.scenario.profile.scheduler.sequences or math.inf  # as its server has them without being told
+        return int(min(most, math.ceil(self.outcome.running + 2 * math.sqrt(self.outcome.running))))
 
     @cached_property
     def limit(self) -> Limit:
@@ -168,7 +188,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     @cached_property
     def command(self) -> str:
         """The command that starts it under the load."""
-        return run_command(self.scenario, self.context, None if self.curve is None else self.curve.load, self.slots)
+        return run_command(self.scenario, self.context, None if self.curve is None else self.curve.load, self.at_once)
 
     @property
     def missed(self) -> Mapping[str, float]:
@@ -178,7 +198,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     @property
     def met(self) -> bool:
         """Whether the load is sustained within the targets."""
-        return not self.missed and (self.outcome is None or self.outcome.stable)
+        return not self.too_long and not self.missed and (self.outcome is None or self.outcome.stable)
 
     @property
     def hourly(self) -> float | None:
@@ -200,9 +220,10 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     def better(self) -> Change | None:
         """The change of formats, speculation, overlap or layout that gains most; None where none gains 5%.
 
-        Where the plan misses the load or a target, one that meets them comes first.
+        Where the plan misses the load or a target, one that meets them comes first. Of what the engine does not start,
+        there is none.
         """
-        if not self.fits or self.analysis.decode is None:
+        if not self.fits or self.too_long or self.analysis.decode is None or not_started(self.scenario):
             return None
         found = [change for change in (*self._techniques(), *self._layouts()) if math.isfinite(change.gain)]
         best = max(found, key=lambda change: (change.meets, change.gain), default=None)
@@ -216,15 +237,29 @@ class Verdict(Result, Struct, frozen=True, dict=True):
             advice = advise(scenario, moves=moves, objective="tpot", top=0)
         except RooflineError:
             return
-        server = own_server(self.scenario)
-        for each in advice.recommendations[:TRIED]:
-            name, scheme = each.move.name, each.move.name.removeprefix("gguf:type=")
-            if server is not None and technique_missing(server, name):
-                continue
-            option = f"--quant {OFFERED.get(scheme, scheme)}" if name in SCHEMES else f"--with {name}"
-            changed = each.trial.scenario.without("batch")
-            gain, expected = float(each.better.mid), each.trial.analysis.expected
-            yield from self._change(option, GIVES_UP[each.move.slot], changed, gain, expected)
+        told = ((each, *self._as_said(each)) for each in advice.recommendations)
+        for each, option, changed in islice((one for one in told if self._launches(one[2])), TRIED):
+            gives_up = DRAFTS.get(each.move.name.partition(":")[0], GIVES_UP[each.move.slot])
+            yield from self._change(option, gives_up, changed, float(each.better.mid), each.trial.analysis.expected)
+
+    def _as_said(self, recommended: Recommendation) -> tuple[str, Scenario]:
+        """The option of a technique, and the scenario that has it."""
+        name, changed = recommended.move.name, recommended.trial.scenario.without("batch")
+        if name not in SCHEMES:
+            return f"--with {name}", changed
+        scheme = name.removeprefix("gguf:type=")
+        scheme = OFFERED.get(scheme, scheme)
+        with suppress(RooflineError):  # formats of its own, which no server is told
+            changed = self.scenario.with_(quant=scheme)
+        return f"--quant {scheme}", changed
+
+    @cached_property
+    def _has_server(self) -> bool:
+        return launchable(self.scenario, self.slots)
+
+    def _launches(self, scenario: Scenario) -> bool:
+        """Whether a server runs a change; of plans that none runs, any change does."""
+        return not self._has_server or launchable(scenario, self.slots)
 
     def _layouts(self) -> Iterator[Change]:
         """Replicas in place of devices that share every layer, under load: with experts spread over all of them."""
@@ -236,7 +271,8 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         option = f"--dp {devices}{' --enable-expert-parallel' if experts else ''}"
         with suppress(RooflineError):
             changed = self.scenario.with_(**spread)
-            yield from self._change(option, f"{'attention' if experts else 'weights'} on every device", changed)
+            if self._launches(changed):
+                yield from self._change(option, f"{'attention' if experts else 'weights'} on every device", changed)
 
     def _change(
         self, option: str, gives_up: str, scenario: Scenario, gain: float = 1, alone: ExpectedGeneration | None = None
@@ -259,11 +295,6 @@ def own_server(scenario: Scenario) -> Server | None:
     name = scenario.profile.name
     server = server_of(name) if name in SERVERS else None
     return server if server is not None and server.vendors else None
-
-
-def technique_missing(server: Server, technique: str) -> bool:
-    """Whether a server neither reads what a technique makes, nor has it."""
-    return technique not in server.drafts and technique.partition(":")[0] not in server.loads
 
 
 SCHEMES = (*OFFERED, "gguf:type=q8_0", "gguf:type=q4_k_m")
@@ -307,15 +338,17 @@ def answer(
         server.check_vendor(asked.hardware.vendor)
         schemes = server.loads
     targets = targets_of(told["ttft"], told["tpot"])
+    if load is not None:
+        asked = with_slots(asked, load.concurrency)
     return Verdict(choose(asked, load, targets, schemes), load, targets)
 
 
 def load_of(users: Any, rate: Any, hits: Any = None) -> Load | None:
-    """The load of several users or of a rate, as numbers or texts; None for one user. Raises RooflineError."""
+    """The load of users or of a rate, as numbers or texts; None where neither is said. Raises RooflineError."""
     count, arriving = replace(LOAD_OPTIONS["concurrency"], name="users").read(users), requests(rate)
     share = LOAD_OPTIONS["prefix_hits"].read(hits) or 0.0
     if count is not None and arriving is not None:
         raise RooflineError("users and rate are two loads: give one of them", options=["rate"])
-    if arriving is None and (count or 1) == 1:
+    if arriving is None and count is None:
         return None
     return Load(concurrency=count, rate=arriving, hits=share)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from decimal import ROUND_DOWN, Context
 from types import MappingProxyType
 
 from roofline.core.options import Kind
@@ -35,8 +36,13 @@ def serve_command(scenario: Scenario, load: Load) -> str:
     words = ["--prompt", load.prompts.written]
     words += [] if scenario.model.task == "encode" else ["--generate", load.outputs.written]
     words += ["--prefix-hits", f"{load.hits!r}"] if load.hits else []
-    words += ["--concurrency", str(load.concurrency)] if load.rate is None else ["--rate", f"{load.rate!r}"]
+    words += ["--concurrency", str(load.concurrency)] if load.rate is None else ["--rate", rate_text(load.rate)]
     return f"{command_line(deployed, 'serve')} {shlex.join(words)}"
+
+
+def rate_text(rate: float) -> str:
+    """Requests/s with six digits, rounded down so that a sustainable rate stays one."""
+    return f"{Context(prec=6, rounding=ROUND_DOWN).create_decimal(repr(float(rate))).normalize():f}"
 
 
 def option_texts(scenario: Scenario) -> dict[str, str]:

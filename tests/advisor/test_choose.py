@@ -9,6 +9,7 @@ import pytest
 from roofline import Decision, RooflineError, choose, serve
 from roofline.advisor.choosing.alternatives import Decided
 from roofline.advisor.choosing.rows import parse_api_price
+from roofline.reports.documents.choose import decision_document
 from roofline.serving.money import MONTH
 
 SMALL: dict[str, Any] = {"prompt": 256, "generate": 64}
@@ -85,6 +86,12 @@ def test_a_flip_is_the_load_from_which_another_is_first() -> None:
         assert there.best.label != found.best.label
 
 
+def test_a_count_of_devices_leaves_formats_free() -> None:
+    counted = choose("hardware", "llama-3.3-70b", "2x4090,h100-sxm", users=4).best
+    assert counted.label == "2x4090, awq, KV fp8"
+    assert counted.devices == 2
+
+
 def test_hardware_is_that_of_size() -> None:
     found = choose("hardware", "llama-3.2-1b", "l4,h100-sxm", 8, **SMALL)
     assert len(found.rows) == 2
@@ -157,3 +164,16 @@ def test_what_is_not_measured_is_not_certain(asked: tuple[Any, ...], options: di
     assert found.verdict is not None
     assert found.verdict.confidence == "open"
     assert found.verdict.doubts
+
+
+def test_the_engines_of_a_mac_are_those_of_a_mac() -> None:
+    rows = choose("engine", "llama-3.1-8b", "m3-ultra").rows
+    assert {row.label for row in rows if not row.unknown} == {"llama.cpp", "mlx", "ollama"}
+
+
+def test_what_does_not_sustain_a_rate_says_what_it_does() -> None:
+    found = choose("disaggregation", "llama-3.3-70b", "8xh100-sxm", rate=10, prompt=4000, generate=300)
+    largest = [row.largest for row in found.rows if row.fits]
+    assert largest == sorted(largest, reverse=True)
+    assert 0 < largest[0] < 10
+    assert f"at most {largest[0]:.3g}" in decision_document(found)["sentence"]

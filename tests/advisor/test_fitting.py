@@ -7,6 +7,7 @@ import pytest
 from roofline import analyze
 from roofline.advisor.fitting import what_fits
 from roofline.cli.scenario_options import parse_scenarios
+from tests.conftest import Run
 
 CASES = {
     "qwen2.5-32b --hw rtx-4090": ("--quant awq", "--tp 4"),
@@ -15,7 +16,8 @@ CASES = {
     "glm-5.2 --hw b200-sxm --tp 8 --prompt 1000000": ("--quant fp8 --kv fp8", "--tp 32"),
     "llama-3.1-8b --hw rtx-4090 --batch 64 --prompt 4096": ("--tp 4",),
     "llama-3.1-8b --hw l4 --prompt 60000": ("--quant fp8", "--tp 2"),
-    "llama-3.1-8b --hw l4 --engine llama.cpp --prompt 65536": ("--kv int8", "--pp 2"),
+    "llama-3.1-8b --hw l4 --engine llama.cpp --prompt 65536": ("--kv q8_0", "--pp 2"),
+    "gpt-oss-120b --hw h100-sxm": ("--gpu-memory-utilization 0.95",),
     "mixtral-8x7b --hw a100-sxm-40gb --with awq --batch 400": ("--tp 2",),
 }
 
@@ -52,3 +54,12 @@ def test_the_largest_batch_or_the_longest_prompt_that_fits(command: str) -> None
     name = "--batch" if "--batch" in command else "--prompt"
     value = next(str(fit) for fit in what_fits(parse_scenarios([command])[0]) if str(fit).startswith(name)).split()[1]
     assert [fits(f"{command} {name} {int(value) + more}") for more in (0, 1)] == [True, False]
+
+
+@pytest.mark.parametrize(("model", "option"), [("llama-3.1-70b", "--quant"), ("gpt-oss-120b", "--gpu-memory-util")])
+def test_a_deployment_that_does_not_fit_has_a_remedy(run: Run, model: str, option: str) -> None:
+    status, _, said = run("serve", model, "--hw", "h100-sxm", "--rate", "1")
+    assert status == 2
+    changed = said.partition("; ")[2].removesuffix(" would do\n").split()
+    assert changed[0].startswith(option)
+    assert run("serve", model, "--hw", "h100-sxm", "--rate", "1", *changed)[0] == 0

@@ -96,6 +96,13 @@ def test_verdicts_never_and_always(run: Run) -> None:
     assert "always" in run("solve", "min-bandwidth", *SMALL, "--tpot", "90000s", "--no-chips")[1]
 
 
+def test_the_verdict_on_what_does_not_fit_is_that(run: Run) -> None:
+    _, out, _ = run("compare", "llama-3.1-8b --hw h100-sxm", "llama-3.1-70b --hw h100-sxm")
+    verdict = out[out.index("\nVerdict") :]
+    assert "does not fit in memory" in verdict
+    assert "sure" not in verdict
+
+
 def test_suitable_hardware_is_listed(document: Callable[..., dict[str, Any]]) -> None:
     found = document("solve", "min-memory", "llama-3.1-8b", "--hw", "l4", "--batch", 64, "--prompt", 8000)
     names = {entry["value"] for entry in found["candidates"]}

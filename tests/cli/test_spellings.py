@@ -145,7 +145,7 @@ def test_options_of_drafts_are_a_technique(run: Run, model: str, words: str, tec
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--max-concurrency 4", "analyze does not take --concurrency (--max-concurrency)"),
+        ("--max-concurrency 4", "analyze does not take --max-concurrency (--concurrency)"),
         ("--rate 4", "analyze does not take --rate;"),
         ("-ctk q8_0 -ctv q8_0", "no such option: -ctv; keys and values have one format here: --kv"),
         ("--gpus 2", "no such option: --gpus; tp is the number of devices"),
@@ -184,6 +184,8 @@ def test_engines_flags_are_read_as_engines_write_them(run: Run) -> None:
             "'x.foo' must end in .csv, .jsonl, .ndjson or .parq",
         ),
         ("techniques zzzzqqq", "others"),
+        ("answer llama-3.1-8b 4090 --quant 4bit", "of 4 bits are awq or gptq (GPUs), q4_k_m (llama.cpp) or nf4"),
+        ("answer llama-3.1-8b 4090 --user 4", "did you mean --users, --fuse"),
         ("sweep nope.yaml", "'nope.yaml': cannot be read"),
     ],
 )
@@ -200,3 +202,25 @@ def test_a_varied_degree_replaces_the_count_of_devices(run: Run) -> None:
     status, _, err = run("analyze", "llama-3.1-8b", "--hw", "8xh100-sxm", "--tp", "1")
     assert status == 2
     assert "'8xh100-sxm' is 8 devices, and the degrees of parallelism need 1" in err
+
+
+def test_a_model_on_hardware_in_one_sentence(run: Run) -> None:
+    status, out, err = run("llama-3.2-1b on 4090")
+    assert (status, out.startswith("Yes: llama-3.2-1b runs on rtx-4090")) == (0, True), err
+
+
+def test_two_cards_of_different_kinds_are_named_and_counted_or_refused(run: Run) -> None:
+    both = "rtx-4090+rtx-3090"
+    status, _, err = run("size", "llama-3.2-1b", "--hw", both, "--rate", "1")
+    assert (status, "two cards of different kinds are for analyze, serve and the answer" in err) == (2, True)
+    status, out, err = run("serve", "llama-3.2-1b", "--hw", both, "--rate", "1", "--format", "json")
+    document = json.loads(out)
+    (point,) = document["points"]
+    assert (document["hardware"], document["devices"]) == (both, 2), err
+    assert point["output_tokens_per_s_per_device"] == pytest.approx(point["output_tokens_per_s"] / 2)
+    assert Scenario("llama-3.2-1b", both).with_(hw="rtx-4090").techniques == ()
+
+
+def test_a_placeholder_in_the_command_is_explained(run: Run) -> None:
+    _, out, _ = run("llama-3.2-1b", "4090", "--quant", "awq")
+    assert out.splitlines()[-2] == "MODEL: path or repository of a checkpoint in awq"

@@ -147,7 +147,7 @@ def test_the_component_of_a_level_makes_80_percent_of_the_rows_fall_inside() -> 
     assert estimated["gemm"]["version"] == pytest.approx(component(found), rel=0.05)
     few = components([one for one in found if one.step[1] in ("1", "2", "3")])
     assert few["gemm"]["engine"] > estimated["gemm"]["version"]  # hardly anything is known of engines
-    assert "gemm: {table: " in render(estimated, "a command")
+    assert "gemm: {table: " in render(estimated, "a command", Path("absent.yaml"))
 
 
 def test_formats_with_few_predictions_are_pooled_with_their_kind() -> None:

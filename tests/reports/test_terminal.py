@@ -1,6 +1,7 @@
 """Terminal tables: whole words at any width, and columns that are left out in one order."""
 
 import io
+import shlex
 
 import pytest
 from rich.console import Console
@@ -10,7 +11,8 @@ from roofline.reports.documents import analysis
 from roofline.reports.documents.compare import compare_blocks, compare_document
 from roofline.reports.output.blocks import parts
 from roofline.reports.output.columns import DROPPED, Cells
-from roofline.reports.output.terminal import render, table
+from roofline.reports.output.export import time_interval
+from roofline.reports.output.terminal import CommandLine, render, table
 
 
 def shown(drawn: list[object], width: int) -> str:
@@ -62,3 +64,24 @@ def test_with_a_width_only_the_first_column_wraps() -> None:
     drawn = shown([table(("a long name", "figure"), [("several words in a cell", "1,234,567")], width=30)], 130)
     assert "1,234,567" in drawn
     assert max(map(len, drawn.splitlines())) <= 30
+
+
+def test_a_long_command_is_one_command_on_a_terminal_and_one_line_in_a_file() -> None:
+    command = (
+        "vllm serve org/model --max-model-len 36864 --tensor-parallel-size 2 --o '{\"a\": 1}' --language-model-only"
+    )
+    narrow = Console(file=io.StringIO(), width=60, force_terminal=True, no_color=True)
+    shown = render([CommandLine(command, "Run it: ")], narrow)
+    assert max(map(len, shown.splitlines())) <= 60
+    assert shlex.split(shown.removeprefix("Run it: ").replace("\\\n", " ")) == shlex.split(command)
+    assert render([CommandLine(command)]) == f"  {command}\n"
+
+
+def test_a_key_stays_whole_beside_an_address_that_is_too_long() -> None:
+    rows = (("interconnects.0.bandwidth", "https://example.org/" + "a" * 90),)
+    assert Cells(("key", "value"), rows, 2).spread(80)[0] >= len(rows[0][0])
+
+
+def test_the_ends_of_an_interval_have_units_unless_they_share_the_middles() -> None:
+    assert time_interval({"low": 0.916, "mid": 1.1, "high": 1.31}) == "1.10 s (916 ms to 1.31 s)"
+    assert time_interval({"low": 1.0, "mid": 1.1, "high": 1.31}) == "1.10 s (1.00 to 1.31)"

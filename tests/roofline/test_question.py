@@ -162,6 +162,7 @@ def test_names_are_read_from_any_sequence() -> None:
         ({"gpus": 2}, "unknown option of a scenario 'gpus'; tp is the number of devices"),
         ({"concurrency": 2}, "unknown option of a scenario 'concurrency'; a load or its targets have it"),
         ({"ctx_size": 100, "engine": "llama.cpp"}, "a sequence of 640 tokens is longer than the 100 of ctx_size"),
+        ({"ctx_size": 2000, "engine": "vllm"}, "on vllm say max_model_len"),
         ({"precision": "fp8", "quant": "fp8"}, "precision and quant name the same"),
     ):
         with pytest.raises(RooflineError, match=message):
@@ -191,8 +192,8 @@ def test_counts_are_read_from_any_sequence() -> None:
 
 
 def test_a_limit_replaces_its_other_name() -> None:
-    asked = Scenario(MODEL, HARDWARE, ctx_size=2000)
-    assert asked.with_(max_model_len=3000) == Scenario(MODEL, HARDWARE, max_model_len=3000)
+    asked = Scenario(MODEL, HARDWARE, ctx_size=2000, engine="llama.cpp")
+    assert asked.with_(max_model_len=3000) == Scenario(MODEL, HARDWARE, max_model_len=3000, engine="llama.cpp")
 
 
 @pytest.mark.filterwarnings("error")

@@ -366,7 +366,7 @@ def test_a_sizing_shows_and_repeats_what_was_fixed() -> None:
         (("solve", "max-batch", "--no-chips"), "max-batch does not take --no-chips"),
         (("solve", "break-even", "--against", "--quant fp8", "--tpot", "1ms"), "no target of tpot"),
         (("serve", "--over", "tp=1,2", "--tp", "4"), "tp is an axis and cannot be fixed as well"),
-        (("serve", "--concurrency", "4", "--seed", "2"), "(--seed)"),
+        (("serve", "--concurrency", "4", "--seed", "2"), "(--seed, --simulate)"),
     ],
 )
 def test_options_that_a_question_does_not_take_are_refused(words: tuple[str, ...], said: str, run: Run) -> None:

@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from scipy.optimize import least_squares
 
-from roofline.core.errors import RooflineError, install
+from roofline.core.errors import RooflineError
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Array, Parameters, kernel
@@ -219,11 +220,6 @@ class Problem(NamedTuple):
 
     def minimise(self, chosen: Mapping[str, float], initial: Mapping[str, float], steps: int) -> Trial:
         """The constants of least loss with the `chosen` ones, after at most so many steps from the `initial` ones."""
-        try:
-            from scipy.optimize import least_squares  # type: ignore[import-untyped,unused-ignore]
-        except ImportError:  # pragma: no cover - the extra is not installed
-            raise RooflineError(f"fitting needs SciPy: {install('fit')}") from None
-
         free = [one for one in self.parameters if one.name not in chosen]
         low, high = np.log([_range(one) for one in free]).T
         prior = np.log([self.start.parameters[one.name] for one in free])

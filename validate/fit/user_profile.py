@@ -20,11 +20,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from roofline.core.errors import RooflineError, SpecError
 from roofline.specs.engine import Engine
 from roofline.specs.engine_files import render
+from roofline.validate.fit.posterior import mode, rooted
 from roofline.validate.score.end_to_end import Case as StaticCase
 from roofline.validate.score.end_to_end import map_rows, predict
 from roofline.validate.score.serving import Predictor, estimate_of, read_cases
@@ -192,7 +192,7 @@ def _fitted(
         values = _moved(values, _solve(logs, slope, values, shipped))
     logs, _ = residuals(cases, applied(engine, values, _are_static(cases)))
     shift = np.array([np.log(values[name] / shipped[name]) / STIFFNESS[name] for name in values])
-    return _Fit(values, logs, slope, float((_soft(logs) ** 2).sum() + (shift**2).sum()))
+    return _Fit(values, logs, slope, float((rooted(logs / RESIDUAL, 1.0) ** 2).sum() + (shift**2).sum()))
 
 
 def _slope(cases: Sequence[Case], engine: Engine, values: Mapping[str, float], name: str, logs: Array) -> Array:
@@ -201,23 +201,19 @@ def _slope(cases: Sequence[Case], engine: Engine, values: Mapping[str, float], n
     return found
 
 
-def _soft(logs: Array) -> Array:
-    """Residuals whose squares grow linearly beyond one RESIDUAL."""
-    scaled = logs / RESIDUAL
-    found: Array = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
-    return found
-
-
 def _solve(logs: Array, slope: Array, values: Mapping[str, float], start: Mapping[str, float]) -> Array:
     """The changes of the logarithms that minimise the loss on the linear model."""
     deviation = np.array([STIFFNESS[name] for name in values])
     offset = np.array([np.log(values[name] / start[name]) for name in values])
 
-    def loss(change: Array) -> Array:
-        return np.concatenate([_soft(logs + slope @ change), (offset + change) / deviation])
-
-    found: Array = least_squares(loss, np.zeros(len(values)), bounds=(-FARTHEST, FARTHEST)).x
-    return found
+    return mode(
+        lambda change: logs + slope @ change,
+        lambda change: (offset + change) / deviation,
+        np.zeros(len(values)),
+        scale=RESIDUAL,
+        knee=1.0,
+        bounds=(-FARTHEST, FARTHEST),
+    )
 
 
 def _moved(values: Mapping[str, float], by: Array) -> dict[str, float]:

@@ -246,3 +246,26 @@ def test_what_is_launched_is_read_back_as_the_same_scenario(run: Run) -> None:
     assert status == 0, err
     found = launch(scenario, concurrency=4).forecast.metrics["tpot_mean"].mid / 1e3
     assert json.loads(out)["points"][0]["tpot_s"]["mean"]["mid"] == pytest.approx(found, rel=1e-6)
+
+
+def test_ollama_is_told_the_slots_that_are_predicted() -> None:
+    """It takes one request at a time without OLLAMA_NUM_PARALLEL (envconfig/config.go)."""
+    bundle = launch(Scenario("llama-3.1-8b", "rtx-4090", engine="ollama"), concurrency=4)
+    assert "OLLAMA_NUM_PARALLEL=4" in bundle.command
+    alone = launch(Scenario("llama-3.1-8b", "rtx-4090", engine="ollama"), concurrency=1)
+    found, one = (each.forecast.metrics["output_throughput_total"].mid for each in (bundle, alone))
+    assert found > 2 * one
+
+
+def test_images_take_a_projector_and_mamba2_a_converted_checkpoint() -> None:
+    scenario = Scenario("qwen2.5-vl-7b", "m3-max", engine="llama.cpp")
+    assert "--mmproj" in words(scenario.with_(images=1))
+    assert "--mmproj" not in words(scenario)
+    assert launch_command(Scenario("mamba2-2.7b", "rtx-4090")) == "vllm serve MODEL"
+
+
+def test_states_of_hardware_are_launched() -> None:
+    limited = launch(Scenario("llama-3.1-8b", "rtx-3090-250w"), concurrency=1)
+    assert "nvidia-smi -pl 250" in limited.files["serve.sh"]
+    part = launch(Scenario("llama-3.2-1b", "h100-sxm-1g.10gb"), target="kubernetes", concurrency=1)
+    assert "nvidia.com/mig-1g.10gb: 1" in part.files["kubernetes.yaml"]

@@ -72,7 +72,11 @@ def test_exactly_the_options_without_effect_are_noted(model: str) -> None:
             {"offload": "kv=1,bandwidth=70GB/s"},
             "an offload bandwidth of 70.0 GB/s has no effect: the host link of h200-sxm is limited to 64.0 GB/s",
         ),
-        ("llama-3.1-8b", {"prompt": 140_000}, "the sequences grow beyond the model's maximum context"),
+        (
+            "llama-3.1-8b",
+            {"prompt": 140_000},
+            "llama-3.1-8b takes at most 131,072 tokens (prompt + output), not 140,128",
+        ),
     ],
 )
 def test_note(model: str, options: dict[str, Any], note: str) -> None:

@@ -63,8 +63,15 @@ def test_priority_classes_wait_for_no_lower_class() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"rate": 2.0, "policy": "vtc"}, {"rate": 2.0, "tenants": (1, 3)}, {"rate": 2.0, "tenants": "1,-3"}]
+    "options",
+    [
+        {"policy": "shortest"},
+        {"tenants": (1, 3)},
+        {"tenants": "1,-3"},
+        {"policy": "priority", "simulate": 9},
+        {"tenants": (3,), "simulate": 9},
+    ],
 )
-def test_what_a_steady_state_does_not_have_is_refused(options: dict[str, object]) -> None:
+def test_what_a_run_does_not_have_is_refused(options: dict[str, object]) -> None:
     with pytest.raises(RooflineError):
-        serve(CROWDED, **options)
+        serve(CROWDED, rate=2.0, **options)

@@ -226,3 +226,16 @@ def test_a_full_cache_limits_what_runs() -> None:
     assert point.waiting[0] == pytest.approx(90, abs=1)
     free = steady(replica(0, kv_tokens=20_000), load, 100)
     assert free.slots > point.slots
+
+
+@pytest.mark.parametrize(("burstiness", "share", "prompt"), [(0.2, 0.1, 256), (0.2, 0.6, 1024), (0.1, 0.6, 256)])
+def test_bursts_wait_as_in_a_simulation(burstiness: float, share: float, prompt: int) -> None:
+    found = replica(0)
+    load = Load(prompt=prompt, generate=64, rate=1.0, burstiness=burstiness)
+    rate = share * float(steady(found, load, 1e-3).saturation)
+    quick, run = steady(found, load, rate), simulate(found, replace(load, rate=rate), 3000)
+    waits = run.first - run.arrival
+    assert float(quick.ttft[0, 0]) == pytest.approx(waits.mean(), rel=0.2)
+    assert float(quick.ttft[2, 0]) == pytest.approx(np.quantile(waits, 0.95), rel=0.2)
+    tpot = (run.last - run.first).sum() / (run.output - 1).sum()
+    assert float(quick.tpot[0, 0]) == pytest.approx(tpot, rel=0.1)

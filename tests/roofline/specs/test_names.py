@@ -24,6 +24,7 @@ from roofline import (
     load_hardware,
     load_model,
 )
+from roofline.specs.engine import default_engine
 from roofline.specs.hardware import load_devices
 from roofline.specs.library import spec_files
 from roofline.specs.modelspec import load_any
@@ -94,6 +95,10 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
         ("deepseek-r1:671b", "deepseek-r1", "q4_k_m"),
         ("https://ollama.com/library/gemma3:27b", "gemma-3-27b", "q4_k_m"),
         ("gpt-oss:20b", "gpt-oss-20b", "mxfp4"),
+        ("gpt-oss:latest", "gpt-oss-20b", "mxfp4"),
+        ("llama3:latest", "llama-3-8b", "q4_k_m"),
+        ("deepseek-r1:32b", "qwen2.5-32b", "q4_k_m"),  # a distillate
+        ("mlx-community/Llama-3.1-8B-Instruct-4bit", "llama-3.1-8b", "affine4_g64"),
         ("qwen3:14b-q8_0", "qwen3-14b", "q8_0"),
         ("llama3.1:8b-instruct-fp16", "llama-3.1-8b", None),
         ("https://huggingface.co/Qwen/Qwen3-14B", "qwen3-14b", None),
@@ -132,6 +137,7 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
         ("NousResearch/Hermes-3-Llama-3.1-8B", ["llama-3.1-8b"]),
         ("Qwen/Qwen2.5-Coder-7B-Instruct", ["qwen2.5-7b"]),
         ("meta-llama/Llama-3.2-11B-Vision-Instruct", ["llama-3.2-3b"]),
+        ("deepseek-r1:latest", ["deepseek-r1"]),
         ("Llama-3.1-8B-Instruct-4bit", ["llama-3.1-8b"]),  # four bits in an unnamed scheme
         ("TheBloke/Llama-2-7B-Chat-GGUF", [":Q4_K_M"]),
         ("CohereLabs/command-r-08-2024", ["command-r"]),  # a date with other KV heads
@@ -168,6 +174,10 @@ def test_other_models_are_not_read_but_the_nearest_named(text: str, candidates: 
         ("M3 Max", "m3-max"),
         ("trainium2", "trainium-2"),
         ("GH200 96GB", "gh200"),
+        ("groq", "groq-lpu"),  # the one of its vendor
+        ("Cerebras", "wse-3"),
+        ("macbook pro m3", "m3"),
+        ("M3 Max MacBook Pro", "m3-max"),
     ],
 )
 def test_other_names_of_hardware(text: str, name: str) -> None:
@@ -219,6 +229,7 @@ def test_hardware_with_its_count(text: str) -> None:
         ("4090x2", "rtx-4090", 2),
         ("4090:100", "rtx-4090", 100),
         ("1x4090", "rtx-4090", 1),
+        ("dual 3090", "rtx-3090", 2),
         ("8*3090", "rtx-3090", 8),
         ("4xL40S", "l40s", 4),
         ("2x7900 XTX", "radeon-rx-7900-xtx", 2),
@@ -297,3 +308,14 @@ def test_the_mix_of_a_repository() -> None:
     assert weights == pytest.approx(124 * mlp + 2 * (2 * mlp + 126 * attention + rest), rel=1e-12)
     assert load_model("Qwen/Qwen3-8B-FP8").quantization == "fp8_block"
     assert load_model("RedHatAI/Qwen3-8B-FP8-dynamic").quantization == "fp8"
+
+
+def test_a_kind_of_hardware_asks_for_a_name() -> None:
+    with pytest.raises(RooflineError, match="'cpu' is a kind of hardware: name one, such as "):
+        load_hardware("cpu")
+
+
+def test_mlx_runs_its_own_formats_on_apple_silicon() -> None:
+    model = load_model("mlx-community/Llama-3.1-8B-Instruct-4bit")
+    assert default_engine(load_hardware("m3-max"), model) == "mlx"
+    assert default_engine(load_hardware("m3-max"), load_model("llama-3.1-8b")) == "llama.cpp"

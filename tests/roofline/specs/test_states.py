@@ -52,3 +52,11 @@ def test_a_power_limit_slows_compute_and_not_the_memory() -> None:
 def test_states_that_do_not_exist_are_refused(name: str) -> None:
     with pytest.raises(RooflineError):
         load_hardware(name)
+
+
+@pytest.mark.parametrize("degree", ["tp", "pp"])
+def test_slices_have_no_links(degree: str) -> None:
+    """Between instances of MIG there is no peer-to-peer (NVIDIA's MIG user guide); replicas need none."""
+    with pytest.raises(RooflineError, match="no links to each other"):
+        analyze(Scenario("llama-3.2-1b", "h100-sxm-1g.10gb", **{degree: 2}))
+    assert analyze(Scenario("llama-3.2-1b", "h100-sxm-1g.10gb", dp=2)).memory.fits

@@ -20,7 +20,7 @@ from roofline.techniques.support import (
     support,
 )
 
-ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "gpt-fast", "hf-eager", "lmdeploy")
+ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "mlx", "gpt-fast", "hf-eager", "lmdeploy")
 ROWS = [
     pytest.param(technique, engine, row, id=f"{technique}-{engine}")
     for technique, rows in load_support().techniques.items()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from roofline import RooflineError, Scenario, analyze, answer, serve
-from roofline.launch import launch
+from roofline.launch import launch, launch_command
+from roofline.scenario.analysis import filled
 from roofline.verdict.limit import Part
 from roofline.verdict.run import run_command
 
@@ -32,8 +33,9 @@ def test_an_answer_is_at_most_eight_lines_of_eighty_columns(names: tuple[str, st
     *told, command = str(answer(*names, **options)).splitlines()
     assert told[0].startswith(("Yes: ", "No: "))
     assert command.startswith("Run it: ")
-    # The command starts the eighth line of a terminal at the latest, but for what was tried where nothing fits.
-    assert sum(len(wrap(line, 80)) for line in told if not line.startswith("Tried: ")) <= 7
+    # The command starts the eighth line of a terminal at the latest, but for what was tried where nothing fits, and for
+    # what MODEL is in it.
+    assert sum(len(wrap(line, 80)) for line in told if not line.startswith(("Tried: ", "MODEL: "))) <= 7
 
 
 def test_a_model_that_fits_only_in_four_bits_runs_where_its_files_do() -> None:
@@ -166,3 +168,100 @@ def test_a_rate_has_the_layout_that_serves_it() -> None:
     assert found.met
     assert found.scenario.settings.parallel.tensor == 1
     assert not answer("llama-3.1-8b", "2xl40s", rate=20, tp=2).met
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "most"),
+    [
+        (("llama-3.1-8b", "h100-sxm"), {"prompt": "200k"}, "131,072 tokens (prompt + output)"),
+        (("llama-3.1-8b", "h100-sxm"), {"prompt": "1m", "users": 4}, "131,072 tokens (prompt + output)"),
+        (("llama-3.1-8b", "h100-sxm"), {"max_model_len": 400}, "400 tokens as it is set"),
+        (("bge-m3", "t4"), {"prompt": "20k"}, "8,192 tokens (prompt)"),
+        (("whisper-large-v3", "l4"), {"generate": 1000}, "448 tokens (output)"),
+    ],
+)
+def test_sequences_beyond_the_maximum_context_are_a_no(
+    names: tuple[str, str], options: dict[str, Any], most: str
+) -> None:
+    found = answer(*names, **options)
+    assert not found.met
+    assert str(found).startswith(f"No: {names[0]} takes at most {most}")
+    with pytest.raises(RooflineError, match=r"takes at most|longer than"):
+        launch(found.scenario)
+
+
+def test_one_user_is_a_load_of_one() -> None:
+    assert (
+        answer("llama-3.1-8b", "h100-sxm", users=1).outcome
+        == (serve(Scenario("llama-3.1-8b", "h100-sxm"), concurrency=1).outcomes[0])
+    )
+
+
+def test_an_engine_on_which_users_queue_is_not_left() -> None:
+    found = answer("llama-3.1-8b", "rtx-4090", prompt="32k", users=8)
+    assert found.scenario.profile.name == "vllm"
+    released = answer("llama-3.1-8b", "rtx-4090", prompt="32k", users=8, engine="vllm", quant="awq")
+    assert found.outcome.output_tokens_per_second >= released.outcome.output_tokens_per_second
+    assert (released.slots, released.met) == (8, True)
+
+
+def test_a_cache_has_a_format_that_the_server_has() -> None:
+    for users in (2, 8):
+        found = answer("llama-3.1-8b", "rtx-4090", engine="llama.cpp", prompt="32k", users=users)
+        assert found.command.startswith("llama-server ")
+
+
+def test_released_weights_in_more_of_the_memory_come_before_narrower_ones() -> None:
+    found = answer("kimi-k2", "8xh200", users=20)
+    assert not found.plan.narrower
+    assert found.scenario.given("gpu_memory_utilization") == 0.95
+
+
+def test_the_context_is_that_of_all_users_and_of_the_command() -> None:
+    eight = answer("llama-3.1-8b", "rtx-4090", users=8)
+    fits = [bool(filled(eight.scenario, 8, eight.context + more).fits) for more in (0, 1)]
+    assert fits == [True, False]
+    slots = answer("llama-3.1-8b", "m4-max", users=4, prompt="30k")
+    assert f"--ctx-size {4 * slots.context} --parallel 4" in slots.command
+    shared = answer("llama-3.1-8b", "m4-max", users=4, ctx_size=9000)
+    assert shared.context == 9000 // 4
+
+
+def test_memories_of_megabytes_hold_eight_bits_on_more_devices() -> None:
+    """576 devices of 230 MB have less than the 141 GB of 16 bits a weight."""
+    assert answer("llama-3.3-70b", "576xgroq-lpu").fits
+    (fit, *_) = answer("llama-3.3-70b", "groq-lpu").plan.fits_with
+    assert 300 < fit.scenario.settings.parallel.devices <= 576
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "option", "needs"),
+    [
+        ("llama-3.3-70b", "2x4090", "--with speculative-decoding:draft=llama-3.2-1b", "draft model's memory"),
+        ("whisper-large-v3", "4090", "--quant", "accuracy"),
+    ],
+)
+def test_what_is_proposed_can_be_launched(model: str, hardware: str, option: str, needs: str) -> None:
+    """vLLM takes a small draft model; of Whisper it drafts nothing (its table of features)."""
+    change = answer(model, hardware).better
+    assert change is not None
+    assert change.option.startswith(option)
+    assert needs in change.gives_up
+    assert launch_command(change.scenario)
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "engine", "unknown"),
+    [
+        ("sdxl-base-1.0", "4090", None, "U-Nets"),
+        ("whisper-large-v3", "m3-max", None, "encoder-decoder models of speech"),
+        ("llama-3.1-8b", "m3-ultra", "vllm", "on m3-ultra"),
+    ],
+)
+def test_what_no_server_starts_is_said(model: str, hardware: str, engine: str | None, unknown: str) -> None:
+    options = {} if engine is None else {"engine": engine}
+    found = answer(model, hardware, **options)
+    assert str(found).startswith(f"No: {found.scenario.profile.name} is not known to run {unknown}")
+    assert found.command.startswith("roofline ")
+    with pytest.raises(RooflineError, match="no command starts it"):
+        launch_command(found.scenario)
