@@ -23,7 +23,7 @@ from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, by_name, missing
 from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
-from roofline.specs.engine import GGUF_ENGINE, Engine, resolve_engine
+from roofline.specs.engine import GGUF_ENGINE, Engine, default_engine, resolve_engine
 from roofline.specs.hardware import Hardware, load_devices, load_hardware, load_mixed, networked
 from roofline.specs.library import spec_path, written
 from roofline.specs.model import Model
@@ -143,10 +143,18 @@ class Question(Struct, frozen=True, dict=True):
     @property
     def engine(self) -> Engine | str | None:
         """The engine as given; llama.cpp of formats that only GGUF files have, and of devices of two kinds."""
+        return self.values.get("engine") or (GGUF_ENGINE if self._of_gguf else None)
+
+    @property
+    def default_engine(self) -> str:
+        """The engine where none is given."""
+        return GGUF_ENGINE if self._of_gguf else default_engine(self.values["hw"], self.values["model"])
+
+    @property
+    def _of_gguf(self) -> bool:
         written = (self.values.get("quant"), self.values.get("weights"))
         mixed = any(name.partition(":")[0] == MIXED for name in self.values.get("with", ()))
-        own = mixed or not GGUF_SCHEMES.isdisjoint(written)
-        return self.values.get("engine") or (GGUF_ENGINE if own else None)
+        return mixed or not GGUF_SCHEMES.isdisjoint(written)
 
     @cached_property
     def degrees(self) -> dict[str, Any]:

@@ -185,6 +185,11 @@ class Scenario:
         return self.engine if isinstance(self.engine, str) else self.engine.label
 
     @property
+    def default_engine(self) -> str:
+        """The engine of the scenario's options where none is given."""
+        return self._asked.default_engine
+
+    @property
     def plain(self) -> Scenario:
         """The scenario before its techniques."""
         return self._plain or self

@@ -11,7 +11,6 @@ from roofline.core.options import Kind
 from roofline.scenario.options import OPTIONS, STATIC
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
-from roofline.specs.engine import default_engine
 
 
 def command_words(scenario: Scenario, names: Mapping[str, str] = MappingProxyType({})) -> list[str]:
@@ -54,7 +53,7 @@ def option_words(scenario: Scenario) -> Iterator[tuple[str, str | None]]:
     """The options of a scenario that are not at their default, as (flag, value); None is a flag without a value."""
     for name, value in scenario.options.items():
         option = OPTIONS[name]
-        if name in ("model", "hw") or (name == "engine" and value == default_engine(scenario.hardware, scenario.model)):
+        if name in ("model", "hw") or (name == "engine" and value == scenario.default_engine):
             continue
         if option.kind is Kind.SWITCH:
             yield (option.flag if value else option.flag.replace("--", "--no-", 1)), None

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import yaml
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from roofline import RooflineError, Scenario
@@ -63,6 +63,7 @@ def test_random_scenarios_stay_equal(tmp_path: Path) -> None:
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
     )
     @given(chosen=options())
+    @example(chosen={"model": "deepseek-v3", "hw": "h100-sxm", "quant": "q8_0", "ep": 8, "engine": "vllm"})
     def check(chosen: dict[str, Any]) -> None:
         try:
             scenario = Scenario(**chosen)
