@@ -25,7 +25,6 @@ from roofline.specs.engine import (
     resolve_engine,
 )
 from roofline.specs.engine_files import parse_engine, render
-from roofline.specs.weight_only import kernel_of
 from roofline.timing.chains import load_calibration
 from roofline.whatif.explanation.assumptions import assumptions
 
@@ -364,11 +363,3 @@ def test_literature_conventions_ignore_the_engine() -> None:
 
 def test_engines_are_hashable() -> None:
     assert hash(Engine("a")) != hash(Engine("a", parameters={"step": 1.0}))
-
-
-@pytest.mark.parametrize(("version", "kernel"), [("0.17", "marlin"), ("0.18", "machete")])
-def test_formats_of_four_bits_share_machete_on_hopper_since_vllm_0_18(version: str, kernel: str) -> None:
-    """AWQ takes the kernels of mixed precision that GPTQ takes (vllm-project/vllm, pull request 36505)."""
-    engine = load_engine(f"vllm@{version}")
-    assert kernel_of("awq", engine.weight_only, "hopper").name == kernel
-    assert kernel_of("gptq", engine.weight_only, "hopper").name == "machete"
