@@ -90,12 +90,12 @@ class SessionRun(Simulation):
         replica: Replica,
         store: Store,
         draw: Draw,
-        sessions: int | None = None,
-        rate: float | None = None,
-        routing: str = SESSION,
-        part: tuple[float, float] | None = (0.0, 1.0),
-        biased: bool = True,
-        tandem: Tandem | None = None,
+        sessions: int | None,
+        rate: float | None,
+        routing: str,
+        part: tuple[float, float] | None,
+        biased: bool,
+        tandem: Tandem | None,
     ) -> None:
         nothing = np.zeros(0, np.int64)
         super().__init__(replica, Requests(np.zeros(0), nothing, nothing, nothing), None)
