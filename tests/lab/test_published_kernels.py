@@ -26,12 +26,12 @@ def parts(data: Data) -> list[tuple[str, str, str]]:
     return [(name, op, form) for name, ops in data.items() for op, part in ops.items() for form in part.formats()]
 
 
-def errors(data: Data, name: str, op: str, form: str, basis: str | None = None) -> np.ndarray:
-    """Relative errors of the shipped constants, or of those of one link of the chain."""
+def errors(data: Data, name: str, op: str, form: str, basis: str | None = None, link: str = "") -> np.ndarray:
+    """Relative errors of the shipped constants, or of those of a basis in the chain, whose names start with `link`."""
     hardware, rows = load_hardware(name), data[name][op].formats()[form]
     calibration = load_calibration(hardware)
     if basis is not None:
-        first, *rest = (link for link in calibration.chain if link.basis == basis)
+        first, *rest = (found for found in calibration.chain if found.basis == basis and found.name.startswith(link))
         calibration = replace(first, parents=tuple(rest))
     match = calibration.find(op, form)
     assert match is not None
@@ -48,7 +48,8 @@ def test_amd_constants_are_better_than_pooled_ones(name: str, op: str, form: str
 
 @pytest.mark.parametrize(("name", "op", "form"), parts(DELTA))
 def test_published_gated_delta_rule(name: str, op: str, form: str) -> None:
-    assert np.mean(errors(DELTA, name, op, form)) < 0.1
+    """Constants of the device's family are made from the kernels' own benchmarks; engines have their own constants."""
+    assert np.mean(errors(DELTA, name, op, form, "family", load_hardware(name).family)) < 0.1
 
 
 @pytest.mark.parametrize(("name", "op", "form"), parts(TOP_K))
