@@ -237,6 +237,9 @@ def test_hostile_names_are_text(live: Live, server: Server, tmp_path: Path) -> N
             opened.page.locator(".node").nth(4).click()
             opened.page.locator("#card").wait_for()
             opened.page.keyboard.press("Escape")
+    # No engine runs on hardware that nobody knows: the server refuses a command for it, which a browser logs.
+    assert "is not known to run on <b onmouseover" in opened.page.locator("main").inner_text()
+    opened.complaints[:] = [text for text in opened.complaints if "Unprocessable" not in text]
     assert opened.page.evaluate("document.querySelectorAll('script').length") == 7
     assert opened.page.evaluate(
         "[...document.querySelectorAll('*')].every((e) => [...e.attributes].every((a) => !a.name.startsWith('on')))"
