@@ -44,9 +44,12 @@ SLOWED = 0.7
 """Rate of an encoder's attention, over that of a smaller shape, below which its row is left out.
 
 The rate of attention grows with the shape: 99 to 100% of the rows of vLLM's tables, and of TensorRT-LLM's on B200, are
-above. Half of SGLang's rows (90% of those beyond 0.1 ms) and a fifth to a half of TensorRT-LLM's on Hopper are not, with
-factors of 2 to 16 that two GPUs do not share shape by shape: something else ran on those devices.
+above. Half of SGLang's rows (90% of those beyond 0.1 ms) and a fifth to a half of TensorRT-LLM's on Hopper are not,
+with factors of 2 to 16 that two GPUs do not share shape by shape: something else ran on those devices.
 """
+
+RELEASE = r"(?!0\.0\.0)\d+\.\d+\.\d+.*"
+"""Versions of releases; others are of builds between two of them ("0.0.0.dev1", "kernel-level")."""
 
 SITES = 2.0
 """Sub-layers of a row: vLLM's rows say so (num_sites), and SGLang's take as long as theirs on B200."""
@@ -72,13 +75,21 @@ def read(folder: Path, pattern: str = "*") -> list[Measurements]:
 Rows = Iterator[tuple[str, Any]]
 
 
+def software(frame: pd.DataFrame) -> pd.Series[str]:
+    """The engine and version of each row: the release that ran where a row names one, otherwise that of its table.
+
+    SGLang's tables of 0.5.10 were measured with 0.5.10rc0 on B200 and with 0.5.11 on GB300.
+    """
+    released = frame["version"].str.fullmatch(RELEASE)
+    return frame["engine"] + " " + frame["version"].where(released, frame["table_version"])
+
+
 def _schema(frame: pd.DataFrame, op: str, **columns: Any) -> pd.DataFrame:
     """Rows of the schema with the times and the origin of a table."""
-    software = frame["engine"] + " " + frame["table_version"]
     named: dict[str, Any] = {
         "hardware": frame["hardware"],
         "op": op,
-        "software": software,
+        "software": software(frame),
         "kernel": frame["kernel_source"],
     }
     return frame[[]].assign(**named, latency_us=frame["latency_us"].astype(float), **columns)
