@@ -12,10 +12,10 @@ quantization, the cache, indices of pages), which pass over the queries Q of att
     time     t   = launch + T_I + T_Q + (T_C^p + T_M^p)^(1/p)
 
 A tile holds the query heads of one token: kernels pad them, or have slower ones for fewer than 128 (`partial`, a factor
-on T_C). Some kernels pass over all slots of a selection, filled or not, or over those of a window (`whole`). Some engines
-skip the indexer where nothing is left out and attend densely to expanded keys (`dense`), 320 elements instead of 1,088
-for a head of DeepSeek's; GLM-5's, whose values are twice as wide, have no such kernel on Blackwell. Gathered keys are
-counted for every token: neighbours of a prompt find them in the L2, which shows as a `gather_rate` above 1.
+on T_C). Some kernels pass over all slots of a selection, filled or not, or over those of a window (`whole`). Some
+engines skip the indexer where nothing is left out and attend densely to expanded keys (`dense`), 320 elements instead
+of 1,088 for a head of DeepSeek's; GLM-5's, whose values are twice as wide, have no such kernel on Blackwell. Gathered
+keys are counted for every token: neighbours of a prompt find them in the L2, which shows as a `gather_rate` above 1.
 """
 
 from __future__ import annotations
