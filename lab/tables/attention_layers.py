@@ -76,12 +76,16 @@ Rows = Iterator[tuple[str, Any]]
 
 
 def software(frame: pd.DataFrame) -> pd.Series[str]:
-    """The engine and version of each row: the release that ran where a row names one, otherwise that of its table.
+    """The engine and version of each row: the release that ran where a row names another one than its table.
 
-    SGLang's tables of 0.5.10 were measured with 0.5.10rc0 on B200 and with 0.5.11 on GB300.
+    SGLang's tables of DeepSeek-V4 in 0.5.10 were measured with 0.5.10rc0 on B200 and with 0.5.11 on GB300.
     """
-    released = frame["version"].str.fullmatch(RELEASE)
-    return frame["engine"] + " " + frame["version"].where(released, frame["table_version"])
+    import pandas as pd
+
+    ran, table = frame["version"], frame["table_version"]
+    both = zip(ran, table, strict=True)
+    own = [one if re.fullmatch(RELEASE, one) and not one.startswith(other) else other for one, other in both]
+    return frame["engine"] + " " + pd.Series(own, frame.index)
 
 
 def _schema(frame: pd.DataFrame, op: str, **columns: Any) -> pd.DataFrame:

@@ -6,7 +6,7 @@ keys a token first, with F FLOPs and, in decode, k bytes each. A layer has a doz
 quantization, the cache, indices of pages), which pass over the queries Q of attention and indexer in 16 bits:
 
     scores   T_I = s F / (score_efficiency peak) + [decode] s k / bandwidth
-    queries  T_Q = passes 2 Q / bandwidth
+    queries  T_Q = passes 2 Q / rate                  rate: the bandwidth in decode, 16 S clock in prompts (S units)
     units    T_C = tokens n ceil(heads / tile) tile (4 d + 2 rope) / (compute_efficiency peak)
     memory   T_M = tokens n bytes of a key / (gather_rate bandwidth)
     time     t   = launch + T_I + T_Q + (T_C^p + T_M^p)^(1/p)
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import Cache, cache_of
-from roofline.timing.kernels.common import ceil_div
+from roofline.timing.kernels.common import ceil_div, unit_clocks
 from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, text
 
@@ -43,6 +43,11 @@ INDEXER = 16384.0
 
 SGLang sets SGLANG_NSA_PREFILL_DENSE_ATTN_KV_LEN_THRESHOLD to 0 for GLM-5 there, since FlashInfer's ragged kernel has
 values of 128 elements."""
+
+ON_CHIP = 16.0
+"""Bytes of a multiprocessor in a clock, the unit of the small kernels of prompts: about the bandwidth of H100's memory.
+
+vLLM's take as long on H100 as on H200, whose memory is 1.4 times as fast."""
 
 WINDOW = 128.0
 """Slots of DeepSeek-V4's window, in front of those of its entries."""
@@ -127,30 +132,31 @@ def bound(selected: Selected, hardware: Hardware) -> Bound:
 
 def prefill_terms(selected: Selected, hardware: Hardware, parameters: Parameters) -> Terms:
     """The terms of prompts, whose index keys are read once for all their tokens."""
-    return _terms(selected, hardware, parameters, 0.0)
+    return _terms(selected, hardware, parameters, 0.0, ON_CHIP * unit_clocks(hardware))
 
 
 def decode_terms(selected: Selected, hardware: Hardware, parameters: Parameters) -> Terms:
     """The terms of decode, where each token reads the index keys of its own sequence."""
-    return _terms(selected, hardware, parameters, 1.0)
+    return _terms(selected, hardware, parameters, 1.0, hardware.memory_bandwidth)
 
 
-def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own_keys: float) -> Terms:
+def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own_keys: float, rate: float) -> Terms:
     peak, score_peak = _peaks(selected, hardware)
     bandwidth, dense = hardware.memory_bandwidth, selected.is_dense(parameters)
     slots = (np.zeros_like(selected.slots), selected.slots, np.minimum(selected.slots, WINDOW))
     keys = np.maximum(selected.kv_len, slots[int(parameters["whole"])])
     tile = TILES[int(parameters["tile"])]
     heads = ceil_div(selected.heads, tile) * tile
-    flops = selected.batch * selected.width * np.where(dense, EXPANDED * selected.heads * selected.kv_len, heads * keys)
-    flops = flops * np.where(selected.heads < FULL, parameters["partial"], 1.0)
+    sparse_heads = heads * np.where(selected.heads < FULL, parameters["partial"], 1.0)
+    pairs = np.where(dense, EXPANDED * selected.heads * selected.kv_len, sparse_heads * keys)
+    flops = selected.batch * selected.width * pairs
     scores = selected.scored * (
         selected.index_flops / (parameters["score_efficiency"] * score_peak) + own_keys * selected.index_key / bandwidth
     )
     serial = (
         Term("launch", "launch", parameters["launch"]),
         Term("scores", "scores FLOPs / (score_efficiency peak) + index keys of decode / bandwidth", scores * ~dense),
-        Term("queries", "passes 2 queries / bandwidth", parameters["passes"] * selected.query_bytes, bandwidth),
+        Term("queries", "passes 2 queries / rate", parameters["passes"] * selected.query_bytes, rate),
     )
     units = Term(
         "units", "FLOPs of padded heads / (compute_efficiency peak)", flops, parameters["compute_efficiency"] * peak
