@@ -97,7 +97,7 @@ def _of_stage(model: Model, graph: Network, sections: Sequence[Section], pages: 
     return _paged(kinds) if pages and len(kinds) > 1 else _plain(kinds)
 
 
-def _mixers(model: Model, sections: Iterable[Section]) -> Iterator[tuple[Section, Mixer]]:
+def _mixers(model: Model, sections: Iterable[Section]) -> Iterator[tuple[Section, Mixer | None]]:
     """The sections that are layers, with what mixes their tokens."""
     mixers = {group.name: group.layer.mixer for group in model.groups}
     return ((section, mixers[section.name]) for section in sections if section.name in mixers and section.count)

@@ -196,9 +196,8 @@ def test_a_title_names_its_hardware_alone(name: str) -> None:
         ("A100", ["a100-pcie-40gb", "a100-sxm-80gb"]),
         ("8xA100", ["'8xa100-pcie-40gb'", "'8xa100-sxm-80gb'"]),
         ("RTX 6000", ["quadro-rtx-6000", "rtx-6000-ada", "rtx-pro-6000-server"]),
-        ("4060", ["rtx-4060-ti-16gb"]),  # another card
-        ("4070 Ti", ["rtx-4070-ti-super"]),
-        ("2080", ["rtx-2080-ti"]),
+        ("4060 Ti", ["rtx-4060-ti-16gb", "rtx-4060-ti-8gb"]),
+        ("V100", ["v100-sxm2-16gb", "v100-sxm2-32gb"]),
         ("MI300", ["'mi300a' or 'mi300x'"]),
         ("Ada", ["rtx-6000-ada"]),
         ("0xh100-sxm", ["h100-sxm"]),
@@ -293,7 +292,7 @@ def test_endless_names_are_refused_at_once(load: Callable[[str], object], name: 
     assert time.process_time() - start < 2
 
 
-@pytest.mark.parametrize("name", ["P40", "b100", "rtx-4909", "K80"])
+@pytest.mark.parametrize("name", ["K40", "b100", "rtx-4909", "K80"])
 def test_a_card_of_another_number_is_not_suggested(name: str) -> None:
     with pytest.raises(UnknownNameError, match=f"unknown hardware '{name}'; 'roofline specs list hardware'"):
         load_hardware(name)
