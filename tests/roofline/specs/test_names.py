@@ -132,12 +132,12 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
     [
         ("llama3.1", ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b"]),
         ("llama-3.3", ["llama-3.3-70b"]),
-        ("openai-community/gpt2", ["gpt2-xl"]),  # another model of the family
-        ("deepseek-r1:8b", ["deepseek-r1"]),  # a distillate into another architecture
-        ("NousResearch/Hermes-3-Llama-3.1-8B", ["llama-3.1-8b"]),
-        ("Qwen/Qwen2.5-Coder-7B-Instruct", ["qwen2.5-7b"]),
+        ("openai-community/gpt2-tiny", ["gpt2"]),  # another model of the family
+        ("deepseek-r1:671m", ["deepseek-r1"]),  # a distillate into another architecture
+        ("NousResearch/Hermes-9-Llama-3.1-8B", ["llama-3.1-8b"]),
+        ("Qwen/Qwen2.5-Poet-7B-Instruct", ["qwen2.5-7b"]),
         ("meta-llama/Llama-3.2-11B-Vision-Instruct", ["llama-3.2-3b"]),
-        ("deepseek-r1:latest", ["deepseek-r1"]),
+        ("deepseek-r1:newest", ["deepseek-r1"]),
         ("Llama-3.1-8B-Instruct-4bit", ["llama-3.1-8b"]),  # four bits in an unnamed scheme
         ("TheBloke/Llama-2-7B-Chat-GGUF", [":Q4_K_M"]),
         ("CohereLabs/command-r-08-2024", ["command-r"]),  # a date with other KV heads
