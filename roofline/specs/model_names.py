@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,8 @@ def _read(text: str, files: Files) -> Named:
     repository = _REPOSITORY.fullmatch(plain)
     plain = repository[1] if repository else plain
     found = _words(plain) if may_name else []
-    for cut in range(len(found), 0, -1):
+    versioned = any(match[0][0].isdigit() for match in found)  # mistral-small-4; a family has models of other sizes
+    for missing, cut in product((_ACTIVE, _SIZES) if versioned else (_ACTIVE,), range(len(found), 0, -1)):
         tail = _tail(plain[found[cut].start() :]) if cut < len(found) else _Tail()
         if tail is None:
             continue
@@ -169,8 +171,10 @@ def _read(text: str, files: Files) -> Named:
             quantized = _named(text, next(entry for entry in entries if entry.name == listed.name), tail)
             return Named(listed.name, listed.path, {**listed.changes, **quantized.changes})
         spellings = _without_maker(tuple(match[0] for match in found[:cut]), makers)
-        fitting = [entry for entry in entries if any(_fits(own, entry, tail) for own in spellings)]
-        if len(fitting) == 1:
+        fitting = [entry for entry in entries if any(_fits(own, entry, tail, missing) for own in spellings)]
+        others = (entry.repositories for entry in entries if entry not in fitting)
+        more = missing is _SIZES and any(f"/{plain.lower()}-" in listed for listed in others)
+        if len(fitting) == 1 and not more:
             return _named(text, fitting[0], tail)
     raise _unknown(text, _without_maker(tuple(match[0] for match in found), makers), entries)
 
@@ -267,11 +271,16 @@ def _scheme(text: str) -> str | None:
     return scheme
 
 
-def _fits(own: Words, entry: _Entry, tail: _Tail) -> bool:
-    """Whether the words are a model's; those for its active parameters may be missing, as in qwen3-30b."""
+_ACTIVE = re.compile(r"(a-[\d.]+-[bm])?")
+_SIZES = re.compile(r"[\d.]+-[bm](-a-[\d.]+-[bm])?")
+"""What a name may leave out at its end: active parameters (qwen3-30b), or the size where one model has the name."""
+
+
+def _fits(own: Words, entry: _Entry, tail: _Tail, missing: re.Pattern[str]) -> bool:
+    """Whether the words are a model's, but for those that may be missing."""
     stripped = entry.stripped(own)
-    rests = ("".join(known[len(stripped) :]) for known in entry.known if known[: len(stripped)] == stripped)
-    same = any(re.fullmatch(r"(a[\d.]+[bm])?", rest) for rest in rests)
+    rests = ("-".join(known[len(stripped) :]) for known in entry.known if known[: len(stripped)] == stripped)
+    same = any(map(missing.fullmatch, rests))
     return same and (tail.size is None or abs(tail.size - entry.parameters) <= SIZE_TOLERANCE * entry.parameters)
 
 

@@ -90,6 +90,8 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
         ("llama3.1:8b-instruct-q4_K_M", "llama-3.1-8b", "q4_k_m"),
         ("llama3.1:8b", "llama-3.1-8b", "q4_k_m"),  # what Ollama stores a tag in that names no scheme
         ("qwen3:14b", "qwen3-14b", "q4_k_m"),
+        ("mistral-small-4", "mistral-small-4-119b", None),  # the only one of its name
+        ("qwen2.5-coder-7b-instruct-awq", "qwen2.5-7b", "awq"),
         ("qwen3:30b", "qwen3-30b-a3b", "q4_k_m"),
         ("llama4:scout", "llama-4-scout", "q4_k_m"),
         ("deepseek-r1:671b", "deepseek-r1", "q4_k_m"),
@@ -136,6 +138,7 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
         ("deepseek-r1:671m", ["deepseek-r1"]),  # a distillate into another architecture
         ("NousResearch/Hermes-9-Llama-3.1-8B", ["llama-3.1-8b"]),
         ("Qwen/Qwen2.5-Poet-7B-Instruct", ["qwen2.5-7b"]),
+        ("qwen3-coder", ["qwen3-coder-480b-a35b"]),  # there is a smaller one, which a spec lists
         ("meta-llama/Llama-3.2-11B-Vision-Instruct", ["llama-3.2-3b"]),
         ("deepseek-r1:newest", ["deepseek-r1"]),
         ("Llama-3.1-8B-Instruct-4bit", ["llama-3.1-8b"]),  # four bits in an unnamed scheme
