@@ -172,6 +172,6 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     density = 0.0 if step is None else step.batch / load.means[0]
     steps = StepTimes(scenario, context=longest, chunk=max(chunk, 64), density=density)
     policy = replace(policy, latency=policy.latency + steps.waiting(min(load.means[0], chunk)))
-    ahead = reserve.pass_tokens(model.max_context) or 0
+    ahead = (reserve.pass_tokens(model.max_context) or 0) * reserve.in_flight
     logged = None if kv_tokens >= UNLIMITED else capacity.logged(int(model.max_context or longest), ahead, reserve)
     return Replica(steps, policy, int(kv_tokens), None if logged is None else logged * parallel.data)
