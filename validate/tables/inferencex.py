@@ -140,9 +140,12 @@ SLACK = 128
 POLL, HANDSHAKE = 10, 0.08
 """Steps between looks for requests and caches of SGLang's decode pools behind Dynamo, and seconds of their handshake.
 
-With 1 to 4 requests in flight, when no decode step is waited for, TTFT is 0.07 to 0.11 s more than that of prefill alone
+With 1 to 4 requests in flight, when no decode step is waited for, TTFT is 0.07 to 0.11 s beyond that of prefill alone
 on GB200 and H200; beyond that it rises by 15 to 18 times the TPOT, whatever the devices, formats and ranks: a
 look for the request, and one for its cache."""
+
+EVERY_STEP = ("h100-sxm",)
+"""Hardware whose recipes set no interval: the stream has a chunk an iteration there, and of ten or more elsewhere."""
 
 CROWDED = 70
 """Sequences of a rank from which TensorRT-LLM's pools draft one token."""
@@ -225,7 +228,8 @@ class Deployment(Struct, frozen=True):
         if self.pools is not None and self.backend == "trtllm":
             scheduler = replace(scheduler, tokens=max(LEAST_BUDGET, 2 * (prompt + SLACK)))
         if self.pools is not None and self.dynamo and self.backend == "sglang":
-            scheduler = replace(scheduler, poll=POLL, latency=scheduler.latency + HANDSHAKE)
+            poll = 1 if self.hardware.name in EVERY_STEP else POLL
+            scheduler = replace(scheduler, poll=poll, latency=scheduler.latency + HANDSHAKE)
         scenario = scenario.changed(engine=replace(profile, scheduler=scheduler))
         return ServingCase(line, scenario, load, scheduler, None, None, pools=self.pools)
 
