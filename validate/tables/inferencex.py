@@ -349,8 +349,7 @@ def _sequences(cells: Mapping[str, str], pools: Pools, hardware: Hardware) -> in
 
 def _layout(cells: Mapping[str, str], pool: str, devices: int, model: Model) -> Parallelism:
     """The layout of so many devices, those of its pipeline stages included where a pool states them."""
-    if (parse_count(cells.get(f"{pool}dcp_size", "")) or 1) > 1:
-        raise Unmapped("decode context parallelism has no layout here")
+    context = parse_count(cells.get(f"{pool}dcp_size", "")) or 1
     stages = parse_count(cells.get(f"{pool}pp", "")) or 1
     if pool and devices % stages:
         raise Unmapped(f"{devices} devices are not {stages} stages of equal size")
@@ -363,7 +362,7 @@ def _layout(cells: Mapping[str, str], pool: str, devices: int, model: Model) -> 
         devices = devices if pool else max(devices, expert)
         return Parallelism(data=devices, expert=devices if model.experts else 1, pipeline=stages)
     expert = expert if devices % expert == 0 and model.experts else 1
-    return Parallelism(tensor=devices, expert=expert, pipeline=stages)
+    return Parallelism(tensor=devices, expert=expert, pipeline=stages, context=context)
 
 
 def _truth(text: str) -> bool:
