@@ -169,7 +169,7 @@ USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Requests in flight where no load is given."""
 
 ARRIVALS = frozenset(
-    {"concurrency", "rate", "offline", "trace", "burstiness", "prefix_hits", "rounds", "tenants", "policy"}
+    {"concurrency", "rate", "offline", "trace", "burstiness", "prefix_hits", "rounds", "tenants", "policy", "loss"}
 )
 """Options that make a load."""
 
@@ -211,7 +211,7 @@ def _load_of(asked: Mapping[str, Any]) -> tuple[Load, Sequence[float] | None]:
             given[name] = values[0] if values else None
     if isinstance(given.get("trace"), str):
         given["trace"] = read_trace(Path(given["trace"]))
-    own = {name: asked[name] for name in ("burstiness", "rounds", "policy")}
+    own = {name: asked[name] for name in ("burstiness", "rounds", "policy", "loss", "startup")}
     return Load(**given, **own, hits=asked["prefix_hits"], tenants=shares_of(asked["tenants"])), values
 
 

@@ -105,7 +105,9 @@ class Load(Struct, frozen=True):
     `prompt` and `generate` are lengths in tokens as of `parse_lengths`; None are the scenario's (`of`). `hits` is the
     fraction of a prompt that is in the prefix cache. `beside` are the tokens of images and audio that every prompt has
     besides those of `prompt`. `tenants`: the shares of requests by tenant, () for one; `policy`: which request is next
-    (`roofline.serving.policies`), of both only simulations know. Raises RooflineError.
+    (`roofline.serving.policies`) or where it goes (`roofline.serving.replicas`), of which only simulations know. `loss`
+    are the instances that are lost an hour, of one, and `startup` the seconds until another serves. Raises
+    RooflineError.
     """
 
     prompt: float | str | Lengths | None = None
@@ -121,6 +123,8 @@ class Load(Struct, frozen=True):
     beside: int = 0
     tenants: tuple[float, ...] = ()
     policy: str = "fcfs"
+    loss: float = 0.0
+    startup: float = 120.0
 
     def __post_init__(self) -> None:
         given = [name for name in ("concurrency", "rate", "offline", "trace") if getattr(self, name) is not None]

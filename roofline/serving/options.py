@@ -118,13 +118,42 @@ class LoadOptions(TypedDict, total=False):
     policy: Annotated[
         str | None,
         Option(
-            "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve.",
+            "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve; or where"
+            " it goes among replicas (--dp): balanced, llumnix, dedicated or alpaserve with a model for each tenant,"
+            " reroute or spotserve with instances that are lost.",
             Kind.TEXT,
             LOAD,
             metavar="NAME",
             default="fcfs",
-            choices=("fcfs", "priority", "shortest", "vtc", "fastserve"),
+            choices=(
+                *("fcfs", "priority", "shortest", "vtc", "fastserve"),
+                *("balanced", "llumnix", "dedicated", "alpaserve", "reroute", "spotserve"),
+            ),
             example="vtc",
+        ),
+    ]
+    loss: Annotated[
+        float | None,
+        Option(
+            "Instances lost an hour, of each, under reroute and spotserve.",
+            Kind.NUMBER,
+            LOAD,
+            metavar="PER_HOUR",
+            low=0,
+            high=1e4,
+            default="0.0",
+            example="2",
+        ),
+    ]
+    startup: Annotated[
+        float | str | None,
+        Option(
+            "From the loss of an instance until another one serves.",
+            Kind.TIME,
+            LOAD,
+            metavar="TIME",
+            default="120s",
+            example="2min",
         ),
     ]
     simulate: Annotated[

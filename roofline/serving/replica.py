@@ -18,6 +18,9 @@ from roofline.serving.steps import StepTimes
 from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
 
+ALL_MODELS = "alpaserve"
+"""The policy under which a replica has a model for each tenant."""
+
 UNLIMITED = 1 << 40
 """Tokens or sequences where nothing limits them."""
 
@@ -130,6 +133,8 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
     reserve = settings.reserved(engine.memory.on(hardware))
     capacity = kv_capacity(model, hardware, scenario.run_precision, parallel, reserve, settings.offload, settings.host)
+    if load.policy == ALL_MODELS:
+        capacity = replace(capacity, weights=max(len(load.tenants), 1) * capacity.weights)
     if capacity.cache <= 0:
         raise DoesNotFitError(
             f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"
