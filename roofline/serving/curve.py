@@ -265,8 +265,8 @@ def _check_simulated(load: Load, requests: int | None, seed: int, quick: bool) -
         )
     if len(load.tenants) == 1:
         raise RooflineError("one tenant sends all requests: give the shares of two or more", options=["tenants"])
-    if quick and (load.policy != FCFS or load.tenants):
-        given = "tenants" if load.policy == FCFS else "policy"
+    if quick and (load.policy != FCFS or load.tenants or load.loss):
+        given = "policy" if load.policy != FCFS else "tenants" if load.tenants else "loss"
         raise RooflineError(
             f"a steady state has no {given}: say how many requests to simulate, such as 500", options=["simulate"]
         )

@@ -224,9 +224,12 @@ class AlpaServe(Dedicated):
 
 
 class Reroute(Replicas):
-    """Instances are lost at random, and replaced after `startup`."""
+    """Instances are lost at random, and replaced after `startup`.
 
-    recovers = False
+    Where a replica `recovers` its stages have their part of the lost weights after `moved` seconds, over the network.
+    """
+
+    recovers, moved = False, 0.0
 
     def __init__(self, *run: object) -> None:
         super().__init__(*run)  # type: ignore[arg-type]
@@ -259,7 +262,7 @@ class Reroute(Replicas):
             at = max(at, before.now)
         if replica is not None:
             self.alive[each] = Member(replica, self.drawn)
-            self.alive[each].now = at + (self.moved if self.recovers else 0.0)
+            self.alive[each].now = at + self.moved
         self.members = list(self.alive.values())
         waiting, self.limbo = self.limbo, []
         if before is not None:
@@ -298,17 +301,16 @@ class Reroute(Replicas):
         except DoesNotFitError:
             return None
 
-    @property
-    def moved(self) -> float:
-        """Seconds in which the other stages get their part of the weights of a lost one over the network."""
-        scenario = self.replica.steps.scenario
-        return float(analyze(scenario).memory.weights) / scenario.hardware.link(NETWORK).bandwidth
-
 
 class SpotServe(Reroute):
     """Replicas go on with fewer stages, and requests with their KV cache."""
 
     recovers = True
+
+    def __init__(self, *run: object) -> None:
+        super().__init__(*run)
+        scenario = self.replica.steps.scenario
+        self.moved = float(analyze(scenario).memory.weights) / scenario.hardware.link(NETWORK).bandwidth
 
 
 FLEETS: Mapping[str, type[Replicas]] = MappingProxyType(
