@@ -13,6 +13,7 @@ from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.memory import second_device
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
+from roofline.serving.adapters import with_slots
 from roofline.serving.load import Load
 from roofline.serving.steps import StepTimes
 from roofline.specs.hardware import Hardware
@@ -125,6 +126,7 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
         policy = replace(policy, whole=True)  # both directions of a prompt are seen at once
     if scenario.model.task == "encode":
         policy = replace(policy, request=policy.encoding or policy.request)
+    policy = with_slots(scenario, policy)
     settings = _with_policy(scenario.settings, policy, engine.scheduler)
     budget = budget_of(scenario, policy)
     if policy.whole and budget:  # a step has room for the longest sequence (vLLM's scheduler)

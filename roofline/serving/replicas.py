@@ -27,7 +27,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
-from roofline.scenario.analysis import analyze
 from roofline.scenario.cost import HOUR
 from roofline.serving.load import Load, Requests
 from roofline.serving.replica import DoesNotFitError, Replica, replica_of
@@ -309,8 +308,8 @@ class SpotServe(Reroute):
 
     def __init__(self, *run: object) -> None:
         super().__init__(*run)
-        scenario = self.replica.steps.scenario
-        self.moved = float(analyze(scenario).memory.weights) / scenario.hardware.link(NETWORK).bandwidth
+        steps = self.replica.steps
+        self.moved = steps.weights / steps.scenario.hardware.link(NETWORK).bandwidth
 
 
 FLEETS: Mapping[str, type[Replicas]] = MappingProxyType(
