@@ -15,7 +15,7 @@ from roofline.core.options import Kind, Option, table
 from roofline.core.ranges import numbers
 
 if TYPE_CHECKING:
-    from roofline.serving.load import Trace
+    from roofline.serving.load import Rollouts, Trace
     from roofline.serving.pools import Pools
 
 LOAD, TARGETS = "Load", "Targets"
@@ -58,6 +58,17 @@ class LoadOptions(TypedDict, total=False):
     offline: Annotated[
         int | None,
         Option("All N requests at once.", Kind.INTEGER, LOAD, metavar="N", low=1, high=MAX_CONCURRENCY, example="512"),
+    ]
+    rollouts: Annotated[
+        "str | Rollouts | None",
+        Option(
+            "Repeat an offline load in STEPS of reinforcement learning (8), or steps=8,over=1.5,sync=3s: requests begun"
+            " over those that a step waits for, and the time in which new weights come.",
+            Kind.TEXT,
+            LOAD,
+            metavar="STEPS",
+            example="steps=4,over=1.5",
+        ),
     ]
     trace: Annotated[
         "str | os.PathLike[str] | Trace | None",

@@ -22,9 +22,11 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.core.errors import RooflineError
 from roofline.serving.load import Load, Requests, draw, share_of
 from roofline.serving.replica import Replica
 from roofline.serving.replicas import AMONG_MODELS, FLEETS, check_fleet
+from roofline.serving.rollouts import simulate_rollouts
 from roofline.serving.served import Finished, Served
 from roofline.serving.simulation import Sequence, Simulation, count_of, simulate
 
@@ -195,11 +197,15 @@ def scheduled(replica: Replica, load: Load, requests: int, seed: int) -> Served:
     Policies over replicas run all copies.
     """
     check_fleet(load, replica.copies)
-    if load.policy == FCFS and not load.tenants:
+    if load.rollouts is not None and (load.policy != FCFS or load.tenants):
+        raise RooflineError("rollouts are in order of arrival: omit policy and tenants", options=["rollouts"])
+    if load.policy == FCFS and not load.tenants and load.rollouts is None:
         return simulate(replica, load, requests, seed)
     fleet = FLEETS.get(load.policy)
     if replica.copies > 1 and fleet is None:
         load = share_of(load, replica.copies)
+    if load.rollouts is not None:
+        return simulate_rollouts(replica, load, seed)
     drawn, tenant = _of_tenants(load, draw(load, count_of(load, requests), seed), seed)
     if fleet is not None:
         return fleet(replica, drawn, load, tenant, seed).run()
