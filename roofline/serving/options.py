@@ -131,14 +131,14 @@ class LoadOptions(TypedDict, total=False):
         Option(
             "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve; or where"
             " it goes among replicas (--dp): balanced, llumnix, dedicated or alpaserve with a model for each tenant,"
-            " reroute or spotserve with instances that are lost.",
+            " reroute, spotserve or petals with instances that are lost.",
             Kind.TEXT,
             LOAD,
             metavar="NAME",
             default="fcfs",
             choices=(
                 *("fcfs", "priority", "shortest", "vtc", "fastserve"),
-                *("balanced", "llumnix", "dedicated", "alpaserve", "reroute", "spotserve"),
+                *("balanced", "llumnix", "dedicated", "alpaserve", "reroute", "spotserve", "petals"),
             ),
             example="vtc",
         ),
@@ -146,7 +146,7 @@ class LoadOptions(TypedDict, total=False):
     loss: Annotated[
         float | None,
         Option(
-            "Instances lost an hour, of each, under reroute and spotserve.",
+            "Instances lost an hour, of each, under reroute, spotserve and petals.",
             Kind.NUMBER,
             LOAD,
             metavar="PER_HOUR",

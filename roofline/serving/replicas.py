@@ -7,6 +7,7 @@
     reroute    instances are lost; the requests of their replica begin anew elsewhere, and it waits for another instance
     spotserve  the replica goes on with one stage fewer, or its requests elsewhere, with their KV cache
                (Miao et al. 2023)
+    petals     another instance takes the place of a lost one at once, without its KV cache (Borzunov et al. 2023)
 
 Replicas are the copies of data parallelism that share no experts; an instance is a pipeline stage of one.
 """
@@ -301,6 +302,18 @@ class Reroute(Replicas):
             return None
 
 
+class Petals(Reroute):
+    """Another machine has a lost one's layers at once, and computes its caches again from what the clients keep."""
+
+    def happen(self) -> None:
+        """A machine leaves: the requests of its replica pass their tokens once more, through all its machines."""
+        at, each, _ = heapq.heappop(self.due)
+        heapq.heappush(self.due, (self._later(at), each, 1))
+        self.next = self.due[0][0]
+        for sequence in self.members[each].decoders:
+            self.members[each]._evict(sequence)  # noqa: SLF001 - its own member
+
+
 class SpotServe(Reroute):
     """Replicas go on with fewer stages, and requests with their KV cache."""
 
@@ -320,11 +333,12 @@ FLEETS: Mapping[str, type[Replicas]] = MappingProxyType(
         "alpaserve": AlpaServe,
         "reroute": Reroute,
         "spotserve": SpotServe,
+        "petals": Petals,
     }
 )
 """The policies over replicas by name."""
 
-AMONG_MODELS, OF_LOSSES = ("dedicated", "alpaserve"), ("reroute", "spotserve")
+AMONG_MODELS, OF_LOSSES = ("dedicated", "alpaserve"), ("reroute", "spotserve", "petals")
 """Those with a model for each tenant, and those of instances that are lost."""
 
 

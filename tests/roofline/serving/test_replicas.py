@@ -29,7 +29,7 @@ def encoded(rate: float, policy: str, burstiness: float, **layout: int) -> Outco
 @pytest.mark.parametrize("policy", FLEETS)
 @pytest.mark.parametrize("arrivals", [{"rate": 8.0}, {"concurrency": 24}])
 def test_every_request_gets_its_tokens(policy: str, arrivals: dict[str, float]) -> None:
-    losses = {"loss": 200.0, "startup": 20.0} if policy in ("reroute", "spotserve") else {}
+    losses = {"loss": 200.0, "startup": 20.0} if policy in ("reroute", "spotserve", "petals") else {}
     load = Load(**arrivals, policy=policy, tenants=(1.0, 2.0), **losses).of(FOUR)  # type: ignore[arg-type]
     scenario = FOUR.with_(hw="a100-sxm-80gb", network="ethernet")
     served = scheduled(replica_of(scenario, load), load, 400, 1)
@@ -76,6 +76,12 @@ def test_without_losses_both_are_the_balanced_fleet() -> None:
     ends = [scheduled(replica_of(SPOT, each), each, 100, 1).last for each in load]
     np.testing.assert_allclose(ends[1], ends[0])
     np.testing.assert_allclose(ends[2], ends[0])
+
+
+def test_machines_that_leave_cost_more_the_more_often_they_do() -> None:
+    swarm = Scenario("llama-2-70b", "t4", prompt=128, generate=64, quant="nf4", techniques=["petals"])
+    tpot = [outcome(swarm, 0.02, "petals", 100, loss=loss).tpot.mean.mid for loss in (0, 20, 100)]
+    assert tpot[0] < tpot[1] < tpot[2] < 2 * tpot[0]
 
 
 @pytest.mark.parametrize(
