@@ -311,7 +311,7 @@ class Petals(Reroute):
         heapq.heappush(self.due, (self._later(at), each, 1))
         self.next = self.due[0][0]
         for sequence in self.members[each].decoders:
-            self.members[each]._evict(sequence)  # noqa: SLF001 - its own member
+            self.members[each]._evict(sequence)
 
 
 class SpotServe(Reroute):
