@@ -20,12 +20,13 @@ import numpy as np
 from msgspec import Struct
 
 from lab.command import run_report
+from lab.fit.shared import fit_shared
 from lab.observation.collector import Collector
 from lab.tables.public import read
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Calibration
 from roofline.timing.chains import families
-from roofline.validate.fit.calibrate import fit, fit_shared
+from roofline.validate.fit.calibrate import fit
 from roofline.validate.fit.constants import hold_out
 from roofline.validate.score.kernels import Group, Scored, predict, summarise
 from roofline.validate.tables.rows import Measurements, by_op

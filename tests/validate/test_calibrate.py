@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from lab.fit.shared import fit_shared
 from roofline.core.errors import RooflineError, SpecError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import Calibration, Fit, Source
@@ -21,7 +22,7 @@ from roofline.timing.intervals.kernels import Residuals
 from roofline.timing.intervals.levels import crossing_spread
 from roofline.timing.kernels import kernel, kernel_time
 from roofline.validate.check.measured import load_row_files
-from roofline.validate.fit.calibrate import fit, fit_shared
+from roofline.validate.fit.calibrate import fit
 from roofline.validate.fit.constants import hold_out
 from roofline.validate.score.kernels import as_document, score
 from roofline.validate.tables.rows import Measurements, shape_columns
