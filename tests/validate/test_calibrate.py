@@ -24,7 +24,7 @@ from roofline.timing.kernels import kernel, kernel_time
 from roofline.validate.check.measured import load_row_files
 from roofline.validate.fit.calibrate import fit
 from roofline.validate.fit.constants import hold_out
-from roofline.validate.score.kernels import as_document, score
+from roofline.validate.score.kernels import score
 from roofline.validate.tables.rows import Measurements, shape_columns
 from tests.validate.synthetic import times
 
@@ -294,7 +294,8 @@ def test_a_constant_out_of_bounds_is_refused() -> None:
 
 def test_score_has_the_fields_of_the_document() -> None:
     rows = gemm_rows(300, machine())
-    document = as_document(score([rows], by=("op", "format", "regime", "hardware")))
+    groups = score([rows], by=("op", "format", "regime", "hardware"))
+    document = {"groups": [group.document for group in groups]}
     first = document["groups"][0]
     assert list(first) == [
         "op", "format", "regime", "hardware", "engine", "version", "rows", "mape", "median_ape", "p90_ape", "bias",

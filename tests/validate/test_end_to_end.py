@@ -364,13 +364,13 @@ def test_errors_are_of_prediction_over_measurement(tmp_path: Path) -> None:
     assert group.median_ape == pytest.approx(0.2)
     assert group.bound_mape == pytest.approx(0.5)
     assert group.interval_coverage == 0
-    assert (group.file, group.engine) == ("figures.csv", "all")
+    assert (group["file"], group["engine"]) == ("figures.csv", "all")
 
 
 def test_groups_follow_the_keys(tmp_path: Path) -> None:
     figures = read_rows(table(tmp_path, {}, {"engine": "SGLang 1", "metric": "ttft", "output_len": "1"}))
     groups, _, _ = score(figures, by=("engine", "metric"))
-    assert [(group.engine, group.metric, group.file) for group in groups] == [
+    assert [(group["engine"], group["metric"], group["file"]) for group in groups] == [
         ("vLLM", "batch_latency", "all"),
         ("SGLang", "ttft", "all"),
     ]

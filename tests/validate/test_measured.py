@@ -56,9 +56,9 @@ def test_the_files_of_the_repository() -> None:
         (path,) = FOLDER.glob(f"{kept.name}.csv")
         parts = read_measurements(path)
         assert sum(map(len, parts)) == len(kept.rows)
-        errors = {(group.op, group.format): group.figures["mape"] for group in groups if group.kernel == "torch"}
+        errors = {(group.op, group.format): group.errors.mape for group in groups if group.kernel == "torch"}
         for group in score(parts, kept.hardware, by=("op", "format")):
-            assert group.mape == pytest.approx(errors[group.op, group.format])
+            assert group.mape == pytest.approx(errors[group["op"], group["format"]])
 
 
 def test_the_cpu_constants_name_the_rows_they_were_fitted_to() -> None:
