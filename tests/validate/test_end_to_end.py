@@ -288,15 +288,10 @@ def test_contradictory_rows_are_skipped(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ({"metric": "speed"}, r"unknown metric 'speed'.*\(row 2\)"),
-        ({"value": "nan"}, r"'value' is no finite number \(row 2\)"),
         ({"value": "1e999"}, "no finite number"),
-        ({"value": "-3"}, r"'value' is not above zero \(row 2\)"),
         ({"value": "0"}, "not above zero"),
-        ({"value": ""}, "'value' is empty"),
         ({"gpus": "some"}, r"'gpus' is no count \(row 2\)"),
-        ({"gpus": "0"}, "'gpus' is no count"),
         ({"unit": "furlong"}, "does not fit the metric"),
-        ({"unit": "tok/s"}, "does not fit the metric"),
         ({"model": ""}, "'model' is empty"),
     ],
 )
