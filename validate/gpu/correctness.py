@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from roofline.validate.gpu.shapes import Point
-from roofline.validate.kernels.registry import benchmark_with
+from roofline.validate.kernels.benchmark import Benchmark
+from roofline.validate.kernels.registry import benchmarks
 from roofline.validate.kernels.work import Case
 
 if TYPE_CHECKING:
@@ -184,10 +185,20 @@ class Verdict(Struct, frozen=True):
         return not self.refused and self.error <= self.allowed
 
 
+def benchmark_of(point: Point) -> Benchmark:
+    """The benchmark that has a point's backend."""
+    case, backend = point
+    if backend.endswith("_append"):
+        from roofline.validate.kernels.append import APPEND
+
+        return APPEND
+    return benchmarks()[case.op]
+
+
 def verdict(point: Point, device: str, seed: int = 1) -> Verdict:
     """Run a case and compare all that it leaves with float64; inputs must be left as they were."""
     case, backend = point
-    benchmark = benchmark_with(case.op, backend)
+    benchmark = benchmark_of(point)
     refused = benchmark.refusal(case, backend, device)
     if refused is not None:
         return Verdict(refused=refused)
