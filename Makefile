@@ -24,7 +24,7 @@ engine-demo: $(VENV)/llama-cpp ## run llama.cpp on this CPU beside its predictio
 	$(BIN)/python -m lab.llama_cpp.demo
 
 gpu: $(VENV)/validate ## measure this machine's GPU for eight minutes into build/gpu
-	$(BIN)/python -m lab.gpu --minutes 8 --output build/gpu
+	$(BIN)/roofline validate gpu --minutes 8 --output build/gpu
 
 test: $(VENV)/dev browser ## install what the tests need and run them
 	$(BIN)/python -m pytest --numprocesses auto

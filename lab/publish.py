@@ -24,15 +24,22 @@ from pathlib import Path
 import yaml
 
 from lab.command import run_command
-from lab.gpu.page import body
-from lab.gpu.steps import KERNELS, VERDICTS
 from roofline.core.documents import parse_mapping
 from roofline.core.errors import RooflineError, quote
 from roofline.core.files import save_text, write_bytes
 from roofline.core.inputs import read_text
 from roofline.validate.check.measured import FOLDER, MeasurementFile, load_row_files, predict_rows
-from roofline.validate.gpu.summary import escaped, rows_in, table
-from roofline.validate.gpu.visit import CALIBRATION, LOG, NETWORK, ROWS, machine_from, read_results
+from roofline.validate.gpu.summary import body, escaped, rows_in, table
+from roofline.validate.gpu.visit import (
+    CALIBRATION,
+    KERNELS,
+    LOG,
+    NETWORK,
+    ROWS,
+    VERDICTS,
+    machine_from,
+    read_results,
+)
 from roofline.validate.loop.whole_model import overlay
 from roofline.validate.tables.rowfile import COLUMNS
 from roofline.validate.tables.text import MAX_BYTES
@@ -53,7 +60,7 @@ DROPPED = ("device", "driver", "threads", "clock_mhz", "memory_clock_mhz", "temp
 
 INTRODUCTION = """# Kernels on a GPU
 
-What `python -m lab.gpu` found on GPUs: this project's Triton kernels beside the vendor's libraries and the roof,
+What `roofline validate gpu` found on GPUs: this project's Triton kernels beside the vendor's libraries and the roof,
 which kernels those libraries choose, and a network beside its prediction. The page is made from the files in
 `validate/measurements` by `python -m docs.build`. How to measure a GPU of your own:
 [Calibrate your GPU](howto/calibrate.md).
@@ -180,7 +187,7 @@ def _provenance(
         "hardware": hardware,
         "machine": f"one {facts['title']}, " + ", ".join(f"{key} {value}" for key, value in state.items()),
         "software": str(facts["software"]),
-        "command": "python -m lab.gpu",
+        "command": "roofline validate gpu",
         "date": max(row["date"] for row in rows),
         "revision": revision,
         "load": load,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from roofline.validate.gpu.correctness import benchmark_of
 from roofline.validate.gpu.pool import Answer, each
 from roofline.validate.gpu.shapes import Point
-from roofline.validate.kernels.registry import benchmark_with
 
 if TYPE_CHECKING:
     from roofline.validate.kernels.triton_kernels.launch import Binary
@@ -40,7 +40,7 @@ def compiled(point: Point, target: Target, listed: bool = False) -> list[Binary]
     from roofline.validate.kernels.triton_kernels.launch import compiled_only
 
     case, backend = point
-    benchmark = benchmark_with(case.op, backend)
+    benchmark = benchmark_of(point)
     with compiled_only(target.capability, target.multiprocessors) as found:
         benchmark.backends[backend](case, benchmark.inputs(case, "meta", 0), benchmark.outputs(case, "meta"))
         return found() if listed else []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,22 +20,24 @@ from roofline.core.files import save_text
 from roofline.core.inputs import read_text
 from roofline.core.units import si
 from roofline.specs.modelspec import load_model
-from roofline.validate.gpu import network, shapes
+from roofline.validate.gpu import correctness, library, network, shapes
 from roofline.validate.gpu.compiling import Target, compile_points
-from roofline.validate.gpu.pool import Answer
+from roofline.validate.gpu.pool import Answer, each
 from roofline.validate.gpu.shapes import Point
 from roofline.validate.gpu.summary import rows_in
-from roofline.validate.gpu.visit import CALIBRATION, NETWORK, ROWS, Visit, machine_facts
-from roofline.validate.kernels.registry import benchmark_with, benchmarks
+from roofline.validate.gpu.visit import CALIBRATION, KERNELS, NETWORK, ROWS, VERDICTS, Visit, machine_facts
+from roofline.validate.kernels.registry import benchmarks
 from roofline.validate.loop.whole_model import overlay
 from roofline.validate.measure.bench import measure_points
 from roofline.validate.measure.design import Limits, design
-from roofline.validate.measure.device import Cuda
-from roofline.validate.tables.rowfile import COLUMNS, RowFile
+from roofline.validate.measure.device import Cuda, is_device_failure
+from roofline.validate.tables.rowfile import RowFile
 from roofline.validate.tables.text import MAX_BYTES
 
 ENDING = 1.0
 """Seconds before its limit at which a step ends its processes, so that it can still say what it did."""
+
+VERDICT_COLUMNS = ("op", "format", "kernel", "case", "status", "error", "allowed", "reason", "seconds")
 
 FURTHER: Mapping[str, tuple[str, ...]] = {
     "gemm": ("bf16", "fp8", "int8", "int4_wo"),
@@ -48,17 +51,13 @@ Found = tuple[str, dict[str, Any]]
 
 
 class Step(Struct, frozen=True):
-    """A step: what it does, the seconds it should take, and the most that it may.
-
-    `rows` are the file in the folder that it appends to, with its columns, where it has one of its own.
-    """
+    """A step: what it does, the seconds it should take, and the most that it may."""
 
     name: str
     title: str
     seconds: float
     limit: float
     run: Callable[[Visit], Found]
-    rows: tuple[str, tuple[str, ...]] | None = None
 
 
 def machine(visit: Visit) -> Found:
@@ -94,12 +93,61 @@ def compiling(visit: Visit) -> Found:
     return f"{count - left - len(errors)} of {count} launches compiled{rest}{failed}", {"errors": errors[:20]}
 
 
+def correct(visit: Visit) -> Found:
+    """Every kernel against float64, in all formats and at odd sizes, in processes that may fail."""
+    device, counts, wrong = visit.bench.device, Counter[str](), []
+    (visit.folder / VERDICTS).unlink(missing_ok=True)  # those of an earlier visit say nothing of this one
+    with RowFile(visit.folder / VERDICTS, VERDICT_COLUMNS) as file:
+
+        def keep(answer: Answer) -> None:
+            row = verdict_row(answer)
+            file.append(row)
+            counts[str(row["status"])] += 1
+            if row["status"] in ("wrong", "failed"):
+                wrong.append(f"{row['case']} with {row['kernel']}: {row['reason'] or 'error ' + str(row['error'])}")
+
+        cases = correctness.points(visit.bench.large)
+        if visit.bench.isolated:
+            left = each(
+                lambda point: correctness.verdict(point, device),
+                cases,
+                visit.bench.workers,
+                keep,
+                visit.left() - ENDING,
+                is_device_failure,
+            )
+        else:
+            left = 0
+            for point in cases:
+                keep(Answer(point, correctness.verdict(point, device), None, 0.0))
+    failed = f"; first: {wrong[0]}" if wrong else ""
+    rest = f", {left} left" if left else ""
+    count = counts["wrong"] + counts["failed"]
+    return f"{counts['correct']} correct, {count} not, {counts['refused']} refused{rest}{failed}", {"wrong": wrong[:40]}
+
+
+def verdict_row(answer: Answer) -> dict[str, object]:
+    """The row of an answer: `correct`, `wrong`, `refused`, or `failed` with an error."""
+    case, backend = answer.task
+    row: dict[str, object] = {"op": case.op, "format": case.format, "kernel": backend, "case": str(case)}
+    row["seconds"] = f"{answer.seconds:.2f}"
+    if answer.error is not None:
+        return {**row, "status": "failed", "reason": answer.error}
+    verdict: correctness.Verdict = answer.value
+    if verdict.refused:
+        return {**row, "status": "refused", "reason": verdict.refused}
+    status = "correct" if verdict.correct else "wrong"
+    return {**row, "status": status, "error": f"{verdict.error:.3g}", "allowed": f"{verdict.allowed:.3g}"}
+
+
 def timing(chosen: Callable[[shapes.Sizes], list[Point]]) -> Callable[[Visit], Found]:
     """A step that times points with cold caches, short kernels in CUDA graphs."""
 
     def run(visit: Visit) -> Found:
-        points = chosen(visit.bench.sizes)
-        return timed(visit, [(case, backend, benchmark_with(case.op, backend)) for case, backend in points])
+        return timed(
+            visit,
+            [(case, backend, correctness.benchmark_of((case, backend))) for case, backend in chosen(visit.bench.sizes)],
+        )
 
     return run
 
@@ -121,6 +169,26 @@ def timed(visit: Visit, chosen: Sequence[Any]) -> Found:
 def layers(sizes: shapes.Sizes) -> list[Point]:
     """The kernels between GEMMs and attention."""
     return [*shapes.layers(sizes), *shapes.appends(sizes)]
+
+
+def asked(visit: Visit) -> Found:
+    """The kernels that the vendor's library chooses for GEMMs, in 16 bits and FP8."""
+    if not visit.bench.library:
+        return "this device has no vendor's library to ask", {}
+    device = visit.bench.find_device()
+    assert isinstance(device, Cuda)
+    count = 0
+    done = {tuple(row[name] for name in ("dtype", "m", "n", "k")) for row in rows_in(visit.folder / KERNELS)}
+    with RowFile(visit.folder / KERNELS, library.COLUMNS) as file:
+        origin = {"hardware": visit.machine.hardware.name, "software": device.software}
+        for dtype in library.FORMATS:
+            wanted = [shape for shape in shapes.asked(visit.bench.sizes) if (dtype, *map(str, shape)) not in done]
+            for row in library.library_kernels(device.torch, dtype, wanted, lambda: visit.left() - 5 * ENDING):
+                file.append({**row, **origin})
+                count += 1
+            device.release()
+    before = f", {len(done)} already there" if done else ""
+    return f"{count} GEMMs with the kernels that the library chose{before}", {}
 
 
 def whole(visit: Visit) -> Found:
@@ -215,12 +283,14 @@ def points(visit: Visit) -> list[Point]:
 STEPS: tuple[Step, ...] = (
     Step("machine", "device, clocks, software, bandwidth and peaks", 5, 45, machine),
     Step("compile", "the Triton kernels of the plan, on all cores", 40, 60, compiling),
-    Step("gemm", "BF16 and FP8 GEMMs of models: cuBLAS and Triton", 40, 120, timing(shapes.gemms), (ROWS, COLUMNS)),
+    Step("correct", "every Triton kernel against float64, odd shapes, all formats", 35, 90, correct),
+    Step("gemm", "BF16 and FP8 GEMMs of models: cuBLAS and Triton", 40, 120, timing(shapes.gemms)),
+    Step("library", "which kernel cuBLAS chooses for some 10,000 GEMMs", 22, 40, asked),
     Step(
         "attention", "prefill and decode: SDPA and Triton, GQA, windows, FP8 caches", 35, 75, timing(shapes.attention)
     ),
     Step("layers", "experts, norms, RoPE, activations, softmax, the KV append", 15, 60, timing(layers)),
-    Step("network", "a model of 1B in CUDA graphs: prefill and decode", 6, 45, whole, (NETWORK, network.COLUMNS)),
+    Step("network", "a model of 1B in CUDA graphs: prefill and decode", 6, 45, whole),
     Step("quantized", "4-bit weights, INT8 and FP8 beside BF16", 10, 45, timing(shapes.quantized)),
     Step("more", "further shapes of all ops, until the time is up", 60, math.inf, more),
     Step("fit", "a calibration, scored on rows that it was not fitted to", 10, 60, fitted),

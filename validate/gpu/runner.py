@@ -23,13 +23,26 @@ import msgspec
 
 from roofline.core.errors import RooflineError, needs_extra, quote
 from roofline.core.files import cannot_write, save_text, write_bytes
-from roofline.validate.gpu.plan import STEPS, Step
+from roofline.validate.gpu import library, network
+from roofline.validate.gpu.plan import STEPS, VERDICT_COLUMNS, Step
 from roofline.validate.gpu.pool import end_with_parent, sentence
 from roofline.validate.gpu.summary import rows_in, summary
-from roofline.validate.gpu.visit import LOG, PARQUET, ROWS, SUMMARY, Bench, Result, Visit, read_results
+from roofline.validate.gpu.visit import (
+    KERNELS,
+    LOG,
+    NETWORK,
+    PARQUET,
+    ROWS,
+    SUMMARY,
+    VERDICTS,
+    Bench,
+    Result,
+    Visit,
+    read_results,
+)
 from roofline.validate.measure.device import torch_module
 from roofline.validate.tables.frames import read_frame
-from roofline.validate.tables.rowfile import RowFile
+from roofline.validate.tables.rowfile import COLUMNS, RowFile
 
 LEAST = 5.0
 """Seconds that a step needs to be begun at all."""
@@ -54,10 +67,15 @@ def check(minutes: float) -> None:
         raise RooflineError(f"the minutes must be from 0.5 to 600, got {minutes:g}")
 
 
-def check_folder(folder: Path, steps: Sequence[Step]) -> None:
+def check_folder(folder: Path) -> None:
     """Raises SpecError where a file of the folder is none of a visit: it is found before the GPU is."""
     read_results(folder)
-    for name, columns in filter(None, (step.rows for step in steps)):
+    for name, columns in (
+        (ROWS, COLUMNS),
+        (VERDICTS, VERDICT_COLUMNS),
+        (KERNELS, library.COLUMNS),
+        (NETWORK, network.COLUMNS),
+    ):
         if (folder / name).exists():
             with RowFile(folder / name, columns):
                 pass
@@ -82,7 +100,6 @@ def run(
     say: Callable[[str], None],
     bench: Bench | None = None,
     steps: Sequence[Step] = STEPS,
-    summarize: Callable[[Path, Sequence[Result]], str] = summary,
 ) -> list[Result]:
     """Run the steps in order into a folder, and say how each ended; rows that are there are kept.
 
@@ -100,7 +117,7 @@ def run(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from None
-    check_folder(folder, steps)
+    check_folder(folder)
     visit = Visit(folder, bench)
     results: list[Result] = []
     end = bench.clock() + 60 * minutes
@@ -110,7 +127,7 @@ def run(
             result = _step(visit, step, end - reserved, limit(step, minutes, steps))
         except BaseException:  # Ctrl-C, or a signal: what was measured is kept, and can be read
             if results:
-                _note(folder, Result(step.name, "stopped", "interrupted; its rows are kept", 0.0), summarize)
+                _note(folder, Result(step.name, "stopped", "interrupted; its rows are kept", 0.0))
                 save_parquet(folder)
             raise
         if index == 0 and result.status != "done":
@@ -122,7 +139,7 @@ def run(
             check_machine(folder, str(result.facts["hardware"]))
         results.append(result)
         visit.facts[step.name] = result.facts
-        _note(folder, result, summarize)
+        _note(folder, result)
         say(result.line)
     save_parquet(folder)
     return results
@@ -193,12 +210,12 @@ def _serve(step: Step, visit: Visit, sender: Connection) -> None:
     sender.close()
 
 
-def _note(folder: Path, result: Result, summarize: Callable[[Path, Sequence[Result]], str]) -> None:
+def _note(folder: Path, result: Result) -> None:
     """Write down how a step ended, and renew what is made of all results."""
     results = [*(one for one in read_results(folder) if one.step != result.step), result]
     write_bytes(folder / LOG, b"".join(msgspec.json.encode(one) + b"\n" for one in results))
     try:
-        text = summarize(folder, results)
+        text = summary(folder, results)
     except (RooflineError, LookupError, ValueError, TypeError, ArithmeticError, csv.Error) as error:
         text = f"There is no summary: {sentence(error)}\n"  # a report must not end a measurement
     save_text(folder / SUMMARY, text)

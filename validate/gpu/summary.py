@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import math
 import re
 import statistics
 from collections import defaultdict
@@ -20,7 +21,8 @@ from roofline.core.errors import RooflineError
 from roofline.core.inputs import read_bytes
 from roofline.core.units import si
 from roofline.specs.hardware import Hardware
-from roofline.validate.gpu.visit import NETWORK, ROWS, Result, machine_from
+from roofline.validate.gpu.library import Choice, choice
+from roofline.validate.gpu.visit import KERNELS, NETWORK, ROWS, VERDICTS, Result, machine_from
 from roofline.validate.kernels.work import Case, work_of
 from roofline.validate.tables.rowfile import case_of
 from roofline.validate.tables.text import MAX_BYTES
@@ -48,16 +50,30 @@ class Timing(Struct, frozen=True):
 
 
 def summary(folder: Path, results: Sequence[Result]) -> str:
-    """The summary of a folder: how the steps ended, the machine, kernels, a network and the fit."""
-    parts = ["# A visit to a GPU", "", *steps_section(results)]
+    """The summary of a folder."""
+    parts = ["# A visit to a GPU", ""]
     machine = next((result for result in reversed(results) if result.step == "machine" and result.facts), None)
+    parts += _steps(results)
     if machine is not None:
-        hardware = machine_from(machine.facts).hardware
-        parts += machine_section(hardware, machine)
-        parts += kernels_section(timings(rows_in(folder / ROWS), hardware))
-        parts += network_section(rows_in(folder / NETWORK))
-        parts += fit_section(results)
+        parts += body(folder, machine_from(machine.facts).hardware, machine, results)
     return "\n".join(parts) + "\n"
+
+
+def body(
+    folder: Path, hardware: Hardware, machine: Result, results: Sequence[Result], others: Sequence[Row] = ()
+) -> list[str]:
+    """The sections on the machine, correctness, kernels, the library's choices, a network and the fit.
+
+    `others` are timings beside those in the folder.
+    """
+    return [
+        *_machine(hardware, machine),
+        *_correctness(rows_in(folder / VERDICTS)),
+        *_kernels(timings([*others, *rows_in(folder / ROWS)], hardware)),
+        *_choices(rows_in(folder / KERNELS)),
+        *_network(rows_in(folder / NETWORK)),
+        *_fit(results),
+    ]
 
 
 def rows_in(path: Path) -> list[dict[str, str]]:
@@ -115,14 +131,12 @@ def escaped(text: object) -> str:
     return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", " ".join(str(text).split()))
 
 
-def steps_section(results: Sequence[Result]) -> list[str]:
-    """How each step ended."""
+def _steps(results: Sequence[Result]) -> list[str]:
     rows = [(result.step, result.status, f"{result.seconds:.0f}", result.sentence) for result in results]
     return table(("step", "status", "seconds", "what"), rows)
 
 
-def machine_section(hardware: Hardware, machine: Result) -> list[str]:
-    """The rates that the machine reaches, beside its datasheet."""
+def _machine(hardware: Hardware, machine: Result) -> list[str]:
     facts = machine.facts
     state = ", ".join(f"{name} {value}" for name, value in facts.get("state", {}).items())
     rates = [("bandwidth", facts["bandwidth"], hardware.memory_bandwidth, "B/s")]
@@ -142,7 +156,40 @@ def machine_section(hardware: Hardware, machine: Result) -> list[str]:
     ]
 
 
-def kernels_section(found: Sequence[Timing]) -> list[str]:
+def _correctness(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["op"], row["kernel"]].append(row)
+    lines = []
+    for (op, kernel), found in sorted(groups.items()):
+        count = {status: sum(row["status"] == status for row in found) for status in ("correct", "refused")}
+        worst = max((share(row) for row in found if row["error"]), default=0.0)
+        wrong = len(found) - count["correct"] - count["refused"]
+        lines.append((f"{op}, {kernel}", count["correct"], wrong, count["refused"], f"{100 * worst:.0f}%"))
+    failed = [
+        escaped(f"{row['case']}, {row['kernel']}: {row['reason'] or row['error'] + ', allowed ' + row['allowed']}")
+        for row in rows
+        if row["status"] in ("wrong", "failed")
+    ]
+    header = ("kernel", "correct", "wrong or failed", "refused", "largest error, % of the allowed")
+    return [
+        "## Correctness against float64",
+        "",
+        *table(header, lines),
+        *(f"- {text}" for text in failed[:40]),
+        *([""] if failed else []),
+    ]
+
+
+def share(row: Row) -> float:
+    """The error of a verdict over the allowed one; infinite where it is NaN, which is what nobody wrote."""
+    error, allowed = float(row["error"]), float(row["allowed"])
+    return error / allowed if allowed > 0 and math.isfinite(error) else math.inf
+
+
+def _kernels(found: Sequence[Timing]) -> list[str]:
     """By op, format and regime: the fraction of the roof that each source reaches, and ours of the library's speed."""
     if not found:
         return []
@@ -207,8 +254,77 @@ def spread(values: Sequence[float]) -> str:
     return f"{min(values):.0f} to {max(values):.0f}" if values else ""
 
 
-def network_section(rows: Sequence[Row]) -> list[str]:
-    """The passes of the network beside their predictions."""
+def _choices(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    lines = []
+    for dtype in sorted({row["dtype"] for row in rows}):
+        own = [row for row in rows if row["dtype"] == dtype]
+        split = [row for row in own if "splitk" in row["kernel"].lower() or int(row["kernels"]) > 1]
+        lines.append((dtype, len(own), len({row["kernel"] for row in own}), len(split)))
+    header = ("format", "GEMMs", "different kernels", "with k split or several kernels")
+    return ["## What the library chose", "", *table(header, lines), *_rules(rows)]
+
+
+ROWS_OF_GEMMS = (1, 9, 65, 129, 257, 1025, 4097)
+"""The first number of rows of each group of GEMMs."""
+
+
+def _rules(rows: Sequence[Row]) -> list[str]:
+    """What holds of the tiles of 16-bit GEMMs, by rows: how tiles divide m, and how many programs run."""
+    known = [(row, found) for row in rows if row["dtype"] == "bf16" and (found := choice(row["kernel"])) is not None]
+    if not known:
+        return []
+    lines = []
+    for low, high in zip(ROWS_OF_GEMMS, (*ROWS_OF_GEMMS[1:], 1 << 31), strict=True):
+        group = [(row, found) for row, found in known if low <= int(row["m"]) < high]
+        if not group:
+            continue
+        facts = [_facts(row, found) for row, found in group]
+        shares = (100 * statistics.mean(getattr(fact, name) for fact in facts) for name in Facts.__struct_fields__[:4])
+        lines.append(
+            (
+                f"{low} to {high - 1}" if high < 1 << 31 else f"from {low}",
+                len(group),
+                *(f"{share:.0f}%" for share in shares),
+                f"{statistics.median(fact.columns for fact in facts):.0f}",
+            )
+        )
+    header = (
+        *("rows m", "GEMMs", "tile rows = m / row tiles, to 8", "one row of tiles", "all tiles at once", "k split"),
+        "median tile columns",
+    )
+    note = (
+        "By the names of the bf16 kernels (cuBLAS's nvjet family): how often a tile is as high as m divided by the rows"
+        " of tiles, rounded up to a multiple of 8; how often one row of tiles covers m; how often all tiles run at"
+        " once, at most one a multiprocessor; how often k is split over programs."
+    )
+    asked = sum(row["dtype"] == "bf16" for row in rows)
+    rest = f" The other {asked - len(known)} of {asked} kernels are of other families." if asked > len(known) else ""
+    return [note + rest, "", *table(header, lines)]
+
+
+class Facts(Struct, frozen=True):
+    """Of a GEMM's kernel: whether its tiles divide m evenly, cover m in one row, all run at once, split k; columns."""
+
+    even: bool
+    single: bool
+    at_once: bool
+    split: bool
+    columns: int
+
+
+def _facts(row: Row, found: Choice) -> Facts:
+    m, n = int(row["m"]), int(row["n"])
+    high, wide = found.tiles(m, n)
+    even = found.rows == 8 * math.ceil(math.ceil(m / high) / 8)
+    programs = 1
+    for part in row["grid"].split("x"):
+        programs *= int(part)
+    return Facts(even, high == 1, high * wide <= programs, found.split, found.columns)
+
+
+def _network(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     lines = []
@@ -231,8 +347,7 @@ def network_section(rows: Sequence[Row]) -> list[str]:
     return [heading, "", note, "", *table(header, lines)]
 
 
-def fit_section(results: Sequence[Result]) -> list[str]:
-    """The errors of the fitted calibration, and of the shipped one."""
+def _fit(results: Sequence[Result]) -> list[str]:
     result = next((result for result in reversed(results) if result.step == "fit" and result.facts.get("groups")), None)
     if result is None:
         return []

@@ -13,12 +13,3 @@ def benchmarks(device: str = "cuda") -> dict[str, Benchmark]:
     if device == "cpu":
         found = (gemm.Gemm(streaming.FLOATS), *map(attention.EagerAttention, ("attention_prefill", "attention_decode")))
     return {benchmark.op: benchmark for benchmark in (*found, *streaming.BENCHMARKS)}
-
-
-def benchmark_with(op: str, backend: str) -> Benchmark:
-    """The benchmark of an op on a GPU that has a backend: the KV append is a copy with backends of its own."""
-    if backend.endswith("_append"):
-        from roofline.validate.kernels.append import APPEND
-
-        return APPEND
-    return benchmarks()[op]

@@ -176,6 +176,7 @@ def _key(scenario: Scenario) -> tuple[Any, ...]:
         scenario.techniques,
         scenario.profile.profile,
         scenario.profile.fusions,
+        scenario.profile.serial_drafts,
         tuple(scenario.profile.expert_kernels.items()),
         scenario.profile.memory,
     )

@@ -87,6 +87,19 @@ def test_llama_cpp_keeps_experts_of_so_many_layers_on_the_cpu(share: str, layers
     assert value(words(scenario), "--n-cpu-moe") == layers
 
 
+@pytest.mark.parametrize(
+    ("name", "repository"),
+    [
+        ("qwen3-235b", "Qwen/Qwen3-235B-A22B"),
+        ("qwen3-235b-a22b-instruct-2507", "Qwen/Qwen3-235B-A22B-Instruct-2507"),
+        ("llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct"),
+    ],
+)
+def test_the_repository_of_a_name(name: str, repository: str) -> None:
+    """A name cut short is the spec's own repository; a listed one with more words is that one."""
+    assert words(Scenario(name, "8xh200-sxm"))[2] == repository
+
+
 RECIPES = (
     ("qwen3-32b", {"hw": "2xh100-sxm"}, "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2"),
     (

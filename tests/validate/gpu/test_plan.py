@@ -18,17 +18,19 @@ import pytest
 pytest.importorskip("torch", reason="the kernels need PyTorch")
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
+sys.path.insert(0, str(Path(__file__).parent))
+import interpreted
+
 from roofline.core.errors import RooflineError
 from roofline.validate.gpu import plan, runner, shapes
 from roofline.validate.gpu.plan import STEPS, Step
 from roofline.validate.gpu.summary import rows_in
-from roofline.validate.gpu.visit import NETWORK, PARQUET, ROWS, SUMMARY, Visit, read_results
-from roofline.validate.tables.rowfile import case_of
-from tests.validate.gpu import interpreted
+from roofline.validate.gpu.visit import NETWORK, PARQUET, ROWS, SUMMARY, VERDICTS, Visit, read_results
+from roofline.validate.tables.rowfile import RowFile, case_of
 
 
 def test_the_whole_plan(tmp_path: Path) -> None:
-    """Every step ends, every row can be read, and the summary names them."""
+    """Every step ends, every kernel is correct, every row can be read, and the summary names them."""
     clock, lines = interpreted.Clock(), list[str]()
 
     def passed() -> None:
@@ -41,6 +43,12 @@ def test_the_whole_plan(tmp_path: Path) -> None:
     assert status.pop("fit") == "failed", "so few rows cannot be fitted to"
     assert set(status.values()) == {"done"}
     assert len(lines) == len(STEPS)
+    verdicts = rows_in(tmp_path / VERDICTS)
+    assert {row["status"] for row in verdicts} == {"correct", "refused"}
+    assert {(row["op"], row["kernel"]) for row in verdicts if row["status"] == "correct"} >= {
+        ("gemm", "triton"), ("moe", "triton"), ("attention_prefill", "triton"), ("attention_decode", "triton"),
+        ("norm", "triton"), ("copy", "triton_append"),
+    }  # fmt: skip
     rows = rows_in(tmp_path / ROWS)
     cases = [case_of(row) for row in rows]
     assert {case.op for case in cases} == {
@@ -70,12 +78,25 @@ def test_rows_of_another_machine_and_foreign_files_are_refused(tmp_path: Path) -
     (tmp_path / ROWS).write_text(rows.replace("h100-sxm", "h200-sxm"))
     with pytest.raises(RooflineError, match="rows of 'h200-sxm', this is 'h100-sxm'"):
         runner.run(tmp_path, 8.0, lambda _: None, interpreted.bench(), steps)
-    for name in (ROWS, NETWORK):
+    for name in (ROWS, VERDICTS, NETWORK):
         folder = tmp_path / name.partition(".")[0]
         folder.mkdir()
         (folder / name).write_text("a,b\n1,2\n")
         with pytest.raises(RooflineError, match="has other columns"):
-            runner.run(folder, 8.0, lambda _: None, interpreted.bench())
+            runner.run(folder, 8.0, lambda _: None, interpreted.bench(), steps)
+
+
+def test_a_wrong_kernel_and_a_hostile_sentence_leave_a_summary(tmp_path: Path) -> None:
+    def found(visit: Visit) -> plan.Found:
+        with RowFile(visit.folder / VERDICTS, plan.VERDICT_COLUMNS) as file:
+            for error in ("inf", "nan"):
+                file.append({"op": "gemm", "kernel": "triton", "status": "wrong", "error": error, "allowed": "0"})
+        return "<script>alert(1)</script> | two\nlines", {}
+
+    runner.run(tmp_path, 8.0, lambda _: None, interpreted.bench(), [STEPS[0], Step("odd", "", 1, 9, found)])
+    text = (tmp_path / SUMMARY).read_text()
+    assert "<script>" not in text
+    assert "| gemm, triton | 0 | 2 | 0 | inf% |" in text
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
@@ -184,7 +205,8 @@ def test_a_kill_at_any_moment_leaves_readable_files(tmp_path: Path, seed: int) -
     time.sleep(1.5)
     sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert all(case_of(row) for row in rows_in(tmp_path / ROWS))
-    assert [result.step for result in read_results(tmp_path)][:2] == ["machine", "compile"]
+    assert {row["status"] for row in rows_in(tmp_path / VERDICTS)} == {"correct", "refused"}
+    assert [result.step for result in read_results(tmp_path)][:3] == ["machine", "compile", "correct"]
     assert "machine" in (tmp_path / SUMMARY).read_text()
     time.sleep(0.5)
     assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == sizes
@@ -202,3 +224,5 @@ def test_shapes_of_the_plan() -> None:
     assert any(case["n"] % 16 or case["k"] % 16 for case in cases)
     small = [*shapes.gemms(interpreted.SMALL), *shapes.quantized(interpreted.SMALL)]
     assert all(case["m"] <= 16 and case["n"] <= 128 and case["k"] <= 128 for case, _ in small)
+    asked = shapes.asked()
+    assert len(asked) == len(set(asked)) > 2000

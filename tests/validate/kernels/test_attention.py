@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
 
-from lab.gpu.correctness import DECODES, PREFILLS, attention_case  # noqa: E402
+from roofline.validate.gpu.correctness import DECODES, PREFILLS, attention_case  # noqa: E402
 from roofline.validate.kernels.attention import DECODE, PREFILL, Decode  # noqa: E402
 from roofline.validate.kernels.work import Case, work_of  # noqa: E402
 

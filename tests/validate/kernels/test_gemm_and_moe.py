@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.gpu.correctness import experts_case as moe_case
-from lab.gpu.correctness import gemm_case
 from roofline.graph.op import Kind
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel_bound
 from roofline.validate.gpu import correctness
+from roofline.validate.gpu.correctness import experts_case as moe_case
+from roofline.validate.gpu.correctness import gemm_case
 from roofline.validate.kernels.benchmark import Benchmark
 from roofline.validate.kernels.experts import EXPERTS
 from roofline.validate.kernels.gemm import GEMM

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
 
-from lab.gpu.correctness import ROW_SHAPES  # noqa: E402
-from lab.gpu.correctness import rows_case as case_of  # noqa: E402
+from roofline.validate.gpu.correctness import ROW_SHAPES  # noqa: E402
+from roofline.validate.gpu.correctness import rows_case as case_of  # noqa: E402
 from roofline.validate.kernels.streaming import ACTIVATION, COPY, NORM, ROPE, SOFTMAX, head_dim  # noqa: E402
 from roofline.validate.kernels.work import Case, work_of  # noqa: E402
 

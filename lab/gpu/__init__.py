@@ -1,1 +1,0 @@
-"""What maintainers add to a visit of `roofline validate gpu`: correctness of kernels, and what the library chooses."""
