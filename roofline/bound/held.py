@@ -82,18 +82,31 @@ class _Kind(NamedTuple):
 
 @lru_cache(maxsize=512)
 def held_bytes(
-    model: Model, precision: Precision, parallel: Parallelism = SINGLE, stages: Stages = (), pages: bool = False
+    model: Model,
+    precision: Precision,
+    parallel: Parallelism = SINGLE,
+    stages: Stages = (),
+    pages: bool = False,
+    share: float = 0.0,
 ) -> Held:
-    """What one sequence holds on the fullest rank; with `pages` of a pool that all layers share."""
+    """What one sequence holds on the fullest rank; with `pages` of a pool that all layers share.
+
+    With a `share` windows have a pool of their own, of so many tokens as that part of all, which states that wait
+    beside a window go with.
+    """
     graph = network(model, precision, Build(("attention",), parallel=parallel))
-    parts = [_of_stage(model, graph, part, pages) for part in stage_sections(graph, stages)]
+    parts = [_of_stage(model, graph, part, pages, share) for part in stage_sections(graph, stages)]
     return max(parts, key=lambda held: held.each + held.state)
 
 
-def _of_stage(model: Model, graph: Network, sections: Sequence[Section], pages: bool) -> Held:
+def _of_stage(model: Model, graph: Network, sections: Sequence[Section], pages: bool, share: float) -> Held:
     if pages and any(isinstance(mixer, CompressedAttention) for _, mixer in _mixers(model, sections)):
         return _compressed_pages(model, sections)
     kinds = [*_kinds(model, graph, sections)]
+    if share:
+        held = _plain([kind for kind in kinds if kind.most is None])
+        beside = sum(kind.layers * (kind.token + kind.state / kind.most) for kind in kinds if kind.most)
+        return replace(held, tokens=held.tokens + share * beside, layer=_plain(kinds).layer)
     return _paged(kinds) if pages and len(kinds) > 1 else _plain(kinds)
 
 
@@ -110,9 +123,10 @@ def _kinds(model: Model, graph: Network, sections: Iterable[Section]) -> Iterato
         if isinstance(mixer, CompressedAttention):
             two, one = (section_bytes(graph, section, Role.KV, Step(1, mixer.window * n, 0)) for n in (2, 1))
             entries = (two - one) / section.count / mixer.window
-            yield _Kind(section.count, mixer.window, token - entries, 0.0)
-            if entries or state:
-                yield _Kind(section.count, None, entries, state)
+            waits = state if mixer.indexer is None else 0.0
+            yield _Kind(section.count, mixer.window, token, state - waits)
+            if entries:
+                yield _Kind(section.count, None, entries, waits)
             continue
         most = mixer.chunk if isinstance(mixer, Attention) else None
         if isinstance(mixer, Attention) and mixer.window is not None:

@@ -115,13 +115,14 @@ def kv_capacity(
     )
     memory, held = analyze(scenario).memory, _held(model, formats, parallel, rules, settings.resident_kv)
     beside = attention_buffer(held, rules, formats.kv.bits)
+    each = held.tokens if held.even else kv_bytes_per_token(model, formats, parallel) * settings.resident_kv
     return Capacity(
         visible=visible_memory(hardware),
         budget=memory.budget,
         weights=memory.weights,
         activations=memory.activation_peak - beside * whole * data,
         context=memory.runtime,
-        bytes_per_token=kv_bytes_per_token(model, formats, parallel) * settings.resident_kv + beside,
+        bytes_per_token=each + beside,
         block=rules.block,
         held=replace(held, tokens=held.tokens + beside),
     )
@@ -129,7 +130,8 @@ def kv_capacity(
 
 def _held(model: Model, formats: Precision, parallel: Parallelism, rules: Reserve, resident: float) -> Held:
     """What a sequence holds of the caches on the devices."""
-    found = held_bytes(model, formats, parallel, pipeline_stages(model, parallel), rules.pages)
+    stages, share = pipeline_stages(model, parallel), rules.window_share(model.name)
+    found = held_bytes(model, formats, parallel, stages, rules.pages, share)
     windows = tuple((rules.window_kept(most), size * resident) for most, size in found.windows)
     if rules.keeps_all:
         return Held((found.tokens + sum(size for _, size in found.windows)) * resident, (), found.state)

@@ -87,12 +87,13 @@ class Reserve(Checked, frozen=True):
     in fewer bits are converted to 16, a layer at a time. `padding`: the multiples to which the hidden size and the
     width of experts in MXFP4 are padded as they are loaded. `window_cells`: layers with a window hold the tokens of a
     pass beside it, in multiples of so many (0: the window alone). `vision_apart`: a vision encoder is a file of its
-    own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`: all
-    layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a recurrent
-    state takes a page. `in_flight`: the passes that a window has to have room for, those that run and those scheduled
-    ahead. `states`: the engine starts only where each of its `sequences` has a state, `longest` where a
-    sequence of the maximum length has room. `logs`: the size of the KV cache that the engine prints, the tokens of
-    `blocks` in all layers or of `sequences` of the maximum length.
+    own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`:
+    all layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a
+    recurrent state takes a page. `window_shares`: layers with a window have a pool of their own, of so many tokens
+    as a part of all, by the beginning of the model's name. `in_flight`: the passes that a window has to have room
+    for, those that run and those scheduled ahead. `states`: the engine starts only where each of its `sequences`
+    has a state, `longest` where a sequence of the maximum length has room. `logs`: the size of the KV cache that
+    the engine prints, the tokens of `blocks` in all layers or of `sequences` of the maximum length.
     """
 
     utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -116,6 +117,7 @@ class Reserve(Checked, frozen=True):
     vision_apart: bool = False
     keeps_all: bool = False
     pages: bool = False
+    window_shares: tuple[tuple[str, Annotated[float, Meta(gt=0, le=1)]], ...] = ()
     in_flight: Count = 1
     states: bool = False
     longest: bool = False
@@ -174,6 +176,10 @@ class Reserve(Checked, frozen=True):
         if not self.window_cells:
             return window
         return -(-(window + (self.tokens or 0)) // self.window_cells) * self.window_cells
+
+    def window_share(self, model: str) -> float:
+        """The part of all tokens that the pool of a model's layers with a window has; 0 without such a pool."""
+        return next((share for name, share in self.window_shares if model.startswith(name)), 0.0)
 
     def pass_tokens(self, longest: int | None) -> int | None:
         """Tokens of the largest pass of a model with the maximum context `longest`; None for all prompts at once."""
@@ -284,6 +290,7 @@ def render_reserve(reserve: Reserve) -> list[str]:
         for name in ("profiles", "widened", "vision_apart", "keeps_all", "pages", "states", "longest")
         if getattr(reserve, name)
     ]
+    lines += [f"  window_shares: {list(map(list, reserve.window_shares))}"] if reserve.window_shares else []
     lines += [f"  in_flight: {reserve.in_flight}"] if reserve.in_flight > 1 else []
     lines += [f"  logs: {reserve.logs}"] if reserve.logs != "blocks" else []
     return ["memory:", *lines]

@@ -222,9 +222,9 @@ def test_indexer_scores_are_computed_in_parts() -> None:
     engine = analyze(Scenario(model, b200, prompt=1_000_000, settings=settings)).memory
     static = analyze(Scenario(model, b200, prompt=1_000_000, settings=replace(settings, memory="static"))).memory
     assert engine.activation_peak < 10e9
-    # 1,000,127 tokens in blocks of 16; latents of 78 layers in 16 bits, keys of 21 indexers in FP8 with a scale.
-    assert engine.kv_cache == 1_000_128 * (78 * 576 * 2 + 21 * 132)
-    assert engine.total == pytest.approx(289.4e9, rel=1e-3)
+    # 1,000,127 tokens in blocks of 16; latents of 78 layers in 16 bits, their index keys in FP8 with a scale.
+    assert engine.kv_cache == 1_000_128 * 78 * (576 * 2 + 132)
+    assert engine.total == pytest.approx(296.9e9, rel=1e-3)
     assert static.activation_peak > 1e12
     assert (static.runtime, static.budget) == (0, b200.memory_capacity)
 
@@ -427,3 +427,31 @@ def test_a_sequence_of_deepseek_v4_takes_what_vllm_asks_for() -> None:
     # vllm-project/vllm, issue 44376: 6.66 GiB for 30,000 tokens and passes of 16,384; 13,528 tokens take 5.44 GiB.
     assert held.at(30_000, 16_384) / GIB == pytest.approx(6.66, rel=0.015)
     assert held.at(13_528, 16_384) / GIB == pytest.approx(5.44, rel=0.015)
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "engine", "parallel", "quant", "tokens", "error"),
+    [
+        # SemiAnalysisAI/InferenceX, pull request 2268; llm-d's prefill ranks, 2026: both of the agents' runs.
+        ("glm-5.2", "b300-sxm", "sglang", Parallelism(tensor=8), "nvfp4", 3.3e6, 0.05),
+        ("glm-5.2", "h200-sxm", "vllm@0.20", Parallelism(data=16, expert=16, nodes=2), "fp8_block", 0.99e6, 0.05),
+    ],
+)
+def test_pools_of_sparse_attention(
+    model: str, hardware: str, engine: str, parallel: Parallelism, quant: str, tokens: float, error: float
+) -> None:
+    options = {"batch": parallel.data, "prompt": 128, "engine": engine, "quant": quant, "kv": "fp8"}
+    scenario, device = Scenario(model, hardware, **options), load_hardware(hardware)
+    reserve = load_engine(engine).memory.on(device).limited(0.9 if "vllm" in engine else None, None, None)
+    found = kv_capacity(load_model(model), device, scenario.run_precision, parallel, reserve)
+    assert found.tokens == pytest.approx(tokens, rel=error)
+
+
+def test_windows_have_a_pool_of_their_own_in_sglang() -> None:
+    model, reserve = load_model("gpt-oss-120b"), SGLANG.on(H100)
+    found = kv_capacity(model, H100, parallel=Parallelism(tensor=2), reserve=reserve)
+    assert found.bytes_per_token == pytest.approx((18 + 0.8 * 18) * 2 * 4 * 64 * 2)
+    whole = kv_capacity(
+        model, H100, parallel=Parallelism(tensor=2), reserve=load_engine("sglang@0.4.9").memory.on(H100)
+    )
+    assert whole.bytes_per_token == 36 * 2 * 4 * 64 * 2
