@@ -2,7 +2,8 @@
 
 Every word must be in the spec's name or title, or be its memory (80GB, HBM3) or a line of its vendor (GeForce). Words
 of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4070 is no rtx-4070-ti. The
-size of a memory that Apple sells with a chip may follow its name: m4-max-64gb. An H100 is the SXM module.
+size of a memory that Apple sells with a chip may follow its name: m4-max-64gb. An H100 is the SXM module, an A100 that
+of 80 GB: what most clouds rent.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from roofline.core.errors import RooflineError, UnknownNameError, alternatives, 
 from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
+from roofline.specs.prices import bundled_price
 
 MISSPELT = 0.85
 """Similarity from which a name is a misspelling of another, and no name of something else."""
@@ -161,10 +163,11 @@ def _read(text: str, files: Files) -> Named:
 
 
 def _usual(named: list[_Entry]) -> _Entry | None:
-    """Of entries that differ in their form factor alone the module (SXM), which clouds rent; None of others."""
-    if len({tuple(word for word in entry.own if word not in FORM_FACTORS) for entry in named}) > 1:
+    """Of entries that differ in form factor and memory alone the one that most clouds rent; None of others."""
+    if len({tuple(word for word in entry.own if not _may_be_left_out(word)) for entry in named}) > 1:
         return None
-    return next((entry for entry in named if "sxm" in entry.own), None)
+    offers = {entry.name: len(price.offers) for entry in named if (price := bundled_price(entry.name)[0]) is not None}
+    return max((entry for entry in named if offers.get(entry.name)), key=lambda entry: offers[entry.name], default=None)
 
 
 def _counted(text: str) -> Iterator[tuple[str, int]]:
@@ -186,7 +189,12 @@ def _is_named(entry: _Entry, given: tuple[str, ...]) -> bool:
     if not any(any(map(str.isdigit, entry.own[place])) for place in covered):
         return len(covered) == len(entry.own)
     after = [word for place, word in enumerate(entry.own) if place > min(covered) and place not in covered]
-    return all(word in FORM_FACTORS or re.fullmatch(r"\d+gb", word) for word in after)
+    return all(map(_may_be_left_out, after))
+
+
+def _may_be_left_out(word: str) -> bool:
+    """Whether a word of a name is a form factor or a memory."""
+    return word in FORM_FACTORS or re.fullmatch(r"\d+gb", word) is not None
 
 
 APPLE_SIZES = (8, 16, 18, 24, 32, 36, 48, 64, 96, 128, 192, 256, 512)

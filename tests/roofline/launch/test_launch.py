@@ -190,13 +190,9 @@ def test_techniques_without_an_option_are_refused(technique: str) -> None:
     ("options", "load", "message"),
     [
         ({"ep": 2, "tp": 4}, {}, "among all 4 ranks or none"),
-        ({"quant": "q4_k_m", "engine": "vllm"}, {}, "reads no checkpoint"),
         ({"kv": "int8", "engine": "sglang"}, {}, "has no kv int8"),
-        ({"offload": "kv=1"}, {}, "does not stream the KV cache"),
         ({"engine": "vllm@0.6"}, {}, "before 0.11.0 are not known"),
-        ({"engine": "hf-eager"}, {}, "unknown engine to launch"),
         ({}, {"offline": 100}, "at a concurrency or a rate"),
-        ({}, {"concurrency": [1, 2]}, "for one concurrency"),
         ({}, {"rate": 1e5}, "faster than the server answers"),
         ({"max_model_len": 256}, {}, "longer than"),
     ],

@@ -162,6 +162,8 @@ def test_other_models_are_not_read_but_the_nearest_named(text: str, candidates: 
         ("H200", "h200-sxm"),
         ("h100sxm", "h100-sxm"),
         ("H100", "h100-sxm"),  # its usual variant
+        ("A100", "a100-sxm-80gb"),  # what most clouds rent
+        ("V100", "v100-sxm2-16gb"),
         ("A100-80GB", "a100-sxm-80gb"),
         ("A100 80GB SXM", "a100-sxm-80gb"),
         ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"),
@@ -196,11 +198,8 @@ def test_a_title_names_its_hardware_alone(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "candidates"),
     [
-        ("A100", ["a100-pcie-40gb", "a100-sxm-80gb"]),
-        ("8xA100", ["'8xa100-pcie-40gb'", "'8xa100-sxm-80gb'"]),
         ("RTX 6000", ["quadro-rtx-6000", "rtx-6000-ada", "rtx-pro-6000-server"]),
         ("4060 Ti", ["rtx-4060-ti-16gb", "rtx-4060-ti-8gb"]),
-        ("V100", ["v100-sxm2-16gb", "v100-sxm2-32gb"]),
         ("MI300", ["'mi300a' or 'mi300x'"]),
         ("Ada", ["rtx-6000-ada"]),
         ("0xh100-sxm", ["h100-sxm"]),
