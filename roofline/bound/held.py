@@ -15,7 +15,7 @@ from roofline.bound.memory import Stages, section_bytes, stage_sections, stored_
 from roofline.graph.extents import Step
 from roofline.graph.layers.basic import STATE_FORMAT
 from roofline.graph.network import Build, Network, Section, network
-from roofline.graph.parallel import SINGLE, Parallelism
+from roofline.graph.parallel import SINGLE, Parallelism, auxiliary_parallelism
 from roofline.graph.tensor import Role
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
@@ -88,26 +88,51 @@ def held_bytes(
     stages: Stages = (),
     pages: bool = False,
     share: float = 0.0,
+    draft: Model | None = None,
+    copies: int = 1,
 ) -> Held:
     """What one sequence holds on the fullest rank; with `pages` of a pool that all layers share.
 
     With a `share` windows have a pool of their own, of so many tokens as that part of all, which states that wait
-    beside a window go with.
+    beside a window go with. The layers of a `draft` are beside those of the last stage; a sequence has `copies` of its
+    states.
     """
     graph = network(model, precision, Build(("attention",), parallel=parallel))
-    parts = [_of_stage(model, graph, part, pages, share) for part in stage_sections(graph, stages)]
+    stretches = stage_sections(graph, stages)
+    beside: list[_Kind] = []
+    if draft is not None:
+        other = network(draft, precision, Build(("attention",), parallel=auxiliary_parallelism(parallel, draft)))
+        beside = [*_kinds(draft, other, other.sections)]
+    parts = [
+        _of_stage(model, graph, part, pages, share, copies, beside if part is stretches[-1] else [])
+        for part in stretches
+    ]
     return max(parts, key=lambda held: held.each + held.state)
 
 
-def _of_stage(model: Model, graph: Network, sections: Sequence[Section], pages: bool, share: float) -> Held:
+def _of_stage(
+    model: Model,
+    graph: Network,
+    sections: Sequence[Section],
+    pages: bool,
+    share: float,
+    copies: int,
+    beside: Sequence[_Kind],
+) -> Held:
     if pages and any(isinstance(mixer, CompressedAttention) for _, mixer in _mixers(model, sections)):
-        return _compressed_pages(model, sections)
-    kinds = [*_kinds(model, graph, sections)]
+        held = _compressed_pages(model, sections)
+        return replace(held, tokens=held.tokens + sum(kind.layers * kind.token for kind in beside if not kind.most))
+    alike: dict[_Kind, float] = {}
+    for kind in (*_kinds(model, graph, sections), *beside):
+        same = kind._replace(layers=0)
+        alike[same] = alike.get(same, 0) + kind.layers
+    kinds = [kind._replace(layers=layers) for kind, layers in alike.items()]
     if share:
         held = _plain([kind for kind in kinds if kind.most is None])
-        beside = sum(kind.layers * (kind.token + kind.state / kind.most) for kind in kinds if kind.most)
-        return replace(held, tokens=held.tokens + share * beside, layer=_plain(kinds).layer)
-    return _paged(kinds) if pages and len(kinds) > 1 else _plain(kinds)
+        limited = sum(kind.layers * (kind.token + kind.state / kind.most) for kind in kinds if kind.most)
+        return replace(held, tokens=held.tokens + share * limited, layer=_plain(kinds).layer)
+    held = _paged(kinds) if pages and len(kinds) > 1 else _plain(kinds)
+    return replace(held, state=held.state * copies)
 
 
 def _mixers(model: Model, sections: Iterable[Section]) -> Iterator[tuple[Section, Mixer | None]]:

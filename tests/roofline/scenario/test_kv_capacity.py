@@ -14,9 +14,12 @@ from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import Capacity, kv_capacity, startable_sequences, waves
 from roofline.scenario.notes import notes
 from roofline.scenario.settings import Settings
+from roofline.scenario.speculation import Speculation
+from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import load_devices
 from roofline.specs.reserve import GIB, SAMPLER_BYTES, captured, parse_reserve, visible_memory
+from roofline.techniques.drafts import prediction_module
 
 VLLM_SYNC, VLLM_V0 = (load_engine(name).memory for name in ("vllm-sync", "vllm-v0"))
 SGLANG, TENSORRT_LLM = (load_engine(name).memory for name in ("sglang", "tensorrt-llm"))
@@ -271,6 +274,44 @@ def test_a_pool_of_pages_is_that_of_vllm() -> None:
     assert (held.block, 290_864 % held.block) == (784, 0)
     assert held.page == 16 * 784 * 4 * 256 * 2 * 2  # 16 layers a group, 4 heads of 256, keys and values in 16 bits
     assert held.state == 3 * held.page  # 48 layers of the gated delta rule
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "gib", "longest", "draft", "copies", "logged"),
+    [
+        ("qwen3.5-27b", 2, 4.99, 131_072, False, 2, 302_921),  # mitchross/talos-argocd-proxmox, pull request 1995
+        ("qwen3.5-35b-a3b", 1, 5.98, 131_072, False, 2, 567_978),  # noonghunna/club-3090, issue 612
+        ("qwen3.5-35b-a3b", 1, 6.01, 131_072, False, 2, 569_878),  # issue 652
+        ("qwen3.5-27b", 2, 11.05, 262_144, True, 5, 623_873),  # issue 642: a prefix cache, and three drafted tokens
+    ],
+)
+def test_a_prefix_cache_and_drafts_take_pages_of_states(
+    name: str, tensor: int, gib: float, longest: int, draft: bool, copies: int, logged: int
+) -> None:
+    """Pools in FP8 that vLLM 0.24 to 0.26 printed, of the same shapes in Qwen3.6 and 3.8."""
+    model, parallel = load_model(name), Parallelism(tensor=tensor)
+    held = held_bytes(
+        model,
+        parse_precision("bf16", kv="fp8"),
+        parallel,
+        pages=True,
+        draft=prediction_module(model) if draft else None,
+        copies=copies,
+    )
+    assert gib * GIB / held.at(longest) * longest == pytest.approx(logged, rel=0.004)
+
+
+def test_a_draft_takes_memory_of_the_pool() -> None:
+    """DeepSeek-R1's module: its weights, and one layer of the cache beside 61, which are of one kind in any layer."""
+    model, device = load_model("deepseek-r1"), load_hardware("b200-sxm")
+    module = Speculation(1, 1.8, 1, prediction_module(model), shared_ends=("embedding", "head"))
+    plain, drafts = (
+        kv_capacity(model, device, parallel=Parallelism(tensor=8), speculation=speculation)
+        for speculation in (None, module)
+    )
+    assert plain.bytes_per_token == pytest.approx(kv_bytes_per_token(model, precision_of(model, device)))
+    assert drafts.bytes_per_token == pytest.approx(plain.bytes_per_token * 62 / 61)
+    assert 0 < drafts.weights - plain.weights < 0.03 * plain.weights
 
 
 def test_layers_of_a_pool_are_padded_to_equal_groups() -> None:
