@@ -42,8 +42,8 @@ class Held(Struct, frozen=True):
 
     `tokens`: of a token in layers that keep them all; `windows`: the most tokens of the layers that keep the last ones,
     with their bytes of a token; `state`: of recurrent states. Where all layers share a pool of pages of `page` bytes, a
-    state takes a page in each layer of a group, and a sequence whole blocks of `block` tokens. `layer`: the most bytes
-    of a token in one layer.
+    state takes a page in each layer of a group, and a sequence whole blocks of `block` tokens; there are `groups`.
+    `layer`: the most bytes of a token in one layer.
     """
 
     tokens: float
@@ -52,6 +52,7 @@ class Held(Struct, frozen=True):
     page: float = 0.0
     block: int = 1
     layer: float = 0.0
+    groups: int = 1
 
     @property
     def each(self) -> float:
@@ -220,7 +221,7 @@ def _paged(kinds: Sequence[_Kind]) -> Held:
     padded = [kind._replace(layers=size * group) for kind, group in zip(kinds, groups, strict=True)]
     states = sum(group for kind, group in zip(kinds, groups, strict=True) if kind.state)
     held = _plain([kind._replace(state=0.0) for kind in padded])
-    return replace(held, state=states * page, page=page, block=block)
+    return replace(held, state=states * page, page=page, block=block, groups=sum(groups))
 
 
 def _group_size(counts: Sequence[float]) -> float:

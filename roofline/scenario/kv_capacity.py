@@ -83,7 +83,7 @@ class Capacity(Struct, frozen=True):
             return self.tokens
         if reserve.logs == "sequences":
             return int(self.sequences_of(longest, ahead) * longest)
-        return self.tokens
+        return self.tokens if self.states is None else self.states // self.held.groups * self.held.block
 
 
 @lru_cache(maxsize=256)

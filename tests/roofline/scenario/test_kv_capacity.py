@@ -301,6 +301,16 @@ def test_a_prefix_cache_and_drafts_take_pages_of_states(
     assert gib * GIB / held.at(longest) * longest == pytest.approx(logged, rel=0.004)
 
 
+def test_the_pool_of_a_hybrid_model_that_older_vllm_prints_is_one_of_its_groups() -> None:
+    """Qwen3.6 35B, MTP of 2, DGX Spark: 52.66 GiB are 1,253,392 tokens (eugr/spark-vllm-docker, pull request 200)."""
+    model, device = load_model("qwen3.5-35b-a3b"), load_hardware("dgx-spark")
+    reserve = load_engine("vllm@0.19").memory.on(device)
+    module = Speculation(2, 2.5, 2, prediction_module(model), shared_ends=("embedding", "head"))
+    found = kv_capacity(model, device, parse_precision("bf16", "fp8", kv="fp8"), reserve=reserve, speculation=module)
+    pool = replace(found, budget=found.budget - found.cache + 52.66 * GIB)
+    assert pool.logged(65_536, 0, reserve) == pytest.approx(1_253_392, rel=0.001)
+
+
 def test_a_draft_takes_memory_of_the_pool() -> None:
     """DeepSeek-R1's module: its weights, and one layer of the cache beside 61, which are of one kind in any layer."""
     model, device = load_model("deepseek-r1"), load_hardware("b200-sxm")
