@@ -101,9 +101,11 @@ class _Held(NamedTuple):
 def _beside(schedule: Schedule, layers: Stages, reserve: Reserve, last: Step) -> tuple[Any, Any]:
     """Bytes of cache and of states that the engine's layout takes beside what the sequences hold."""
     parallel = schedule.settings.parallel.on(schedule.hardware)
+    speculation, share = schedule.settings.speculation, reserve.window_share(schedule.model.name)
+    copies = 1 + (speculation.length if speculation and reserve.pages else 0)  # a state of each drafted token
     plain, paged = (
         held_bytes(schedule.model, schedule.precision, parallel, layers, *layout)
-        for layout in ((False, 0.0), (reserve.pages, reserve.window_share(schedule.model.name)))
+        for layout in ((), (reserve.pages, share, None, copies))
     )
     tokens = np.asarray(last.cached) + last.queries
     whole = np.ceil(tokens / paged.block) * paged.block
