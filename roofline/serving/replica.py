@@ -136,7 +136,17 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     policy = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
     model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
     reserve = settings.reserved(engine.memory.on(hardware))
-    capacity = kv_capacity(model, hardware, scenario.run_precision, parallel, reserve, settings.offload, settings.host)
+    capacity = kv_capacity(
+        model,
+        hardware,
+        scenario.run_precision,
+        parallel,
+        reserve,
+        settings.offload,
+        settings.host,
+        settings.speculation,
+        cached=load.hits > 0,
+    )
     if load.policy == ALL_MODELS:
         capacity = replace(capacity, weights=max(len(load.tenants), 1) * capacity.weights)
     if capacity.cache <= 0:
