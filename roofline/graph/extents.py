@@ -267,25 +267,34 @@ def _within(chunk: int, tokens: Any) -> Any:
     return (tokens - rest) * (chunk + 1) / 2 + rest * (rest + 1) / 2
 
 
+COPIES = " x{}"
+"""Ends the name of an extent of blocks with copies."""
+
+
 class Pool(Struct, frozen=True):
     """A set of `size` weight blocks (experts, or MLP neurons) of which each token uses `used`.
 
     With probability p_e that a token uses block e, T tokens touch sum of 1 - (1 - p_e)^T blocks; uniform routing has
     p_e = used / size. `skew` > 0 makes p_e proportional to rank^-skew, at most 1. `spread` is the number of ranks whose
-    tokens the blocks serve.
+    tokens the blocks serve. The tokens of one of `sequences` use the same blocks (adapters). There are
+    so many `copies` of each block, of which a token uses one (adapters of experts).
     """
 
     size: int
     used: float
     skew: float = 0.0
     spread: int = 1
+    sequences: bool = False
+    copies: int = 1
 
     @property
     def suffix(self) -> str:
         """The suffix that distinguishes the extents of different pools."""
         skew = f", skew {self.skew:g}" if self.skew else ""
+        skew += ", by sequence" if self.sequences else ""
         spread = f", {self.spread} ranks" if self.spread > 1 else ""
-        return f"[{self.used:g} of {self.size}{skew}{spread}]"
+        copies = COPIES.format(self.copies) if self.copies > 1 else ""
+        return f"[{self.used:g} of {self.size}{skew}{spread}]{copies}"
 
     @property
     def touched(self) -> Size:
@@ -294,8 +303,8 @@ class Pool(Struct, frozen=True):
 
     def values(self, step: Step) -> dict[str, Any]:
         """The expected number of distinct blocks that the tokens of `step` touch."""
-        tokens = step.batch * step.queries * self.spread
-        return {f"touched{self.suffix}": touched(self.size, self.used, tokens, self.skew)}
+        tokens = step.batch * self.spread if self.sequences else step.batch * step.queries * self.spread
+        return {f"touched{self.suffix}": touched(self.size * self.copies, self.used, tokens, self.skew)}
 
 
 class Scan(Struct, frozen=True):

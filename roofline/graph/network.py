@@ -19,7 +19,7 @@ from roofline.graph.layers.mlp import neurons_of, pool_of
 from roofline.graph.layers.unet import unet_blocks
 from roofline.graph.op import Op, shared
 from roofline.graph.parallel import SINGLE, Collective, Parallelism, check_stages, rank_model, with_copies
-from roofline.graph.rewrite import Rewrite
+from roofline.graph.rewrite import Adapter, Rewrite
 from roofline.graph.size import ZERO, Size
 from roofline.graph.tensor import Tensor
 from roofline.specs.formats import Format
@@ -153,7 +153,8 @@ def _stage(model: Model, precision: Precision, build: Build) -> Network:
 
 def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
     """The rules for the extents of a model besides batch and queries."""
-    rules: list[Rule] = []
+    adapters = [each for each in build.rewrites if isinstance(each, Adapter)]
+    rules: list[Rule] = [each.pool for each in adapters if each.adapters > 1]
     ring, shards, split = build.parallel.cache_parts(build.decode)
     for group in model.groups:
         layer = group.layer
@@ -178,7 +179,8 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
         if isinstance(layer.feed_forward, Mlp) and layer.feed_forward.active < 1:
             rules.append(neurons_of(layer.feed_forward))
         if isinstance(layer.feed_forward, MixtureOfExperts):
-            rules.append(pool_of(layer.feed_forward, build.parallel, build.skew))
+            rules.append(pool := pool_of(layer.feed_forward, build.parallel, build.skew))
+            rules += [replace(pool, copies=each.adapters) for each in adapters if each.experts]
     return tuple(dict.fromkeys(rules))
 
 

@@ -40,6 +40,7 @@ from roofline.specs.sublayers import (
     Modules,
     Retention,
     Rwkv,
+    StateSpace,
     UNet,
 )
 
@@ -441,9 +442,9 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
             mixer = replace(mixer, key_heads=keys, value_heads=values)
         case Modules():
             mixer = _rank_modules(mixer, ranks, None if mixer.attention is None else attention(mixer.attention))
-        case Hyena() | UNet() if ranks > 1:
+        case Hyena() | StateSpace() | UNet() if ranks > 1:
             raise UnsupportedError(
-                f"tensor parallelism is not simulated for the convolutions of {model}", options=["tp"]
+                f"tensor parallelism is not simulated for the convolutions and state spaces of {model}", options=["tp"]
             )
     block = layer.feed_forward
     if isinstance(block, Mlp):

@@ -705,6 +705,21 @@ class Options(Workload, Deployment, total=False):
             example="1.25",
         ),
     ]
+    carbon: Annotated[
+        float | str | None,
+        Option(
+            "Carbon intensity of the electricity in g CO2e/kWh, or a region: 400, france, world.",
+            Kind.NUMBER,
+            ENGINE,
+            short="Carbon (g/kWh)",
+            unit="g/kWh",
+            metavar="G",
+            low=0,
+            high=2000,
+            other=later("roofline.scenario.energy", "carbon_of"),
+            example="400",
+        ),
+    ]
     convention: Annotated[
         "str | Convention | None",
         Option(
@@ -757,6 +772,7 @@ MEANT: Mapping[str, str] = {
 OF_A_LOAD = frozenset(
     {"concurrency", "max_concurrency", "rate", "request_rate", "offline", "trace", "burstiness", "prefix_hits"}
     | {"users", "rounds", "policy", "tenants", "simulate", "num_prompts", "seed", "disaggregation", "ttft", "tpot"}
+    | {"loss", "startup", "rollouts"}
 )
 """Names of the options of a load and of targets, which are in a later room."""
 

@@ -21,6 +21,7 @@ from roofline.graph.layers.basic import (
     vectors,
 )
 from roofline.graph.layers.indexer import block_indexer
+from roofline.graph.layers.recurrent import recurrence
 from roofline.graph.op import Kind, Link, Op
 from roofline.graph.parallel import Collective
 from roofline.graph.size import Size, symbol, total
@@ -47,12 +48,13 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     queries = [activation(f"query_{stage}", formats.base, heads, width) for stage in stages[:-1]] + [query]
     new_keys = [activation(f"key_{stage}", formats.base, kv_heads, width) for stage in stages[:-1]] + [key_new]
     of_query, of_key, of_value = spec.biases
-    ops = [linear("q_proj", source, queries[0], formats, of_query)]
+    ops = [] if spec.unit else [linear("q_proj", source, queries[0], formats, of_query)]
     gate = activation("attn_gate", formats.base, heads, 1 if spec.gate == "head" else value_width)
     if spec.gate:
         ops.append(linear("q_gate_proj", source, gate, formats, of_query and spec.gate is True, "q_proj"))
     if not spec.kv_shared:
         ops.append(linear("k_proj", source, new_keys[0], formats, of_key))
+        ops += _unit(spec, new_keys[0], queries[0], formats) if spec.unit else []
         made = _values(spec, new_keys[0], value_new, formats)
         if spec.values != "keys":
             ops.append(linear("v_proj", source, made, formats, of_value))
@@ -74,11 +76,23 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     if spec.page is not None and formats.decode:
         ops.append(_page_scores(spec, spec.page, query, formats))
     ops += _attend(spec, query, summed, formats)
+    if spec.unit and spec.chunk is not None:
+        cells = heads * width * value_width
+        state = (heads, width, value_width)
+        earlier = activation("attn_earlier", formats.base, heads, value_width)
+        reads = (query, key_new, value_new)
+        ops.append(recurrence("linear_attention", reads, state, earlier, matrix_flops=BATCH * QUERIES * 4 * cells))
     if spec.gate:
         flops = SIGMOID_FLOPS * gate.elements + output.elements
         ops.append(elementwise("attn_gating", Kind.ACTIVATION, (summed, gate), output, flops))
     ops.append(linear("o_proj", output, target, formats, spec.output_bias))
     return ops
+
+
+def _unit(spec: Attention, key: Tensor, query: Tensor, formats: Formats) -> list[Op]:
+    """The queries of a gated attention unit, and of keys what each adds: scaled and shifted, both learned."""
+    learned = vectors("unit", ["q_scale", "q_shift", "k_scale", "k_shift"], spec.head_dim, formats.weight("norm"))
+    return [elementwise("unit_scale", Kind.ELEMENTWISE, (key, *learned), query, 4 * query.elements)]
 
 
 PAGE_FLOPS = 4  # an upper bound of q k in a page: times the least, times the greatest, the larger, add
