@@ -49,7 +49,7 @@ def kernel_groups(
                 op = "copy" if match.fit.rows == 0 and op in PASSES else op  # unmeasured: all have the same defaults
                 grouped.setdefault((op, *key), []).append(index)
     return [
-        _group(op, [(index, kernels[index]) for index in members], hardware, *across, monomials, engine)
+        _group(op, [(index, kernels[index]) for index in members], hardware, across[0], across[1], monomials, engine)
         for (op, _, across, *_), members in grouped.items()
     ]
 
