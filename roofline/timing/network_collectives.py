@@ -4,7 +4,8 @@ Constants of a collective are those of its library within a node; `roofline.timi
 Its time is known by kind, not by cluster: `Network.spread` is p10 and p90 of what clusters of a kind, and ranks that
 wait for the last of them, make of it. Both errors are independent.
 
-Ranks of a step wait longer for a collective than those of a benchmark, which start together: by LATE.
+Ranks of a step wait longer for a collective than those of a benchmark, which start together: by LATE, and where experts
+exchange the tokens of data-parallel ranks by EXCHANGED.
 """
 
 from __future__ import annotations
