@@ -169,8 +169,7 @@ def advise(
         object_of(move, Move, "moves are those of roofline.advisor.search.moves")
     if goal.loaded:  # the static batch that rules and intervals look at
         served_scenario(scenario)
-        running = goal.served(analyze(scenario)).outcome.running
-        scenario = scenario.with_(batch=max(1, round(running)))
+        scenario = scenario.with_(**goal.served(analyze(scenario)).batch)
     trials = Trials(scenario, goal)
     goal.check(trials.base.analysis)  # fails early
     if asked is None and (limited := goal.limited(trials.base.analysis)) is not goal:

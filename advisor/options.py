@@ -9,6 +9,7 @@ from roofline.advisor.search.goodput import Demand
 from roofline.core.checked import object_of
 from roofline.core.errors import RooflineError, quote
 from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.sessions.options import SESSION_OPTIONS
 from roofline.timing.intervals import Reading
 from roofline.whatif.solve.targets import check_keywords
 
@@ -16,12 +17,16 @@ from roofline.whatif.solve.targets import check_keywords
 class GoalOptions(TypedDict, total=False):
     """An objective under limits: times in seconds or texts such as 30ms, memory per device in bytes or 80GB.
 
-    `concurrency` or `rate` (requests/s) are the load of goodput, `gpus` devices, `budget` USD per hour of all of them.
+    `concurrency`, `rate` (requests/s) or `sessions` (of a `profile`, with `tiers`) are the load of goodput, `gpus`
+    devices, `budget` USD per hour of all of them.
     """
 
     objective: str
     concurrency: int | None
     rate: float | str | None
+    sessions: int | None
+    profile: str | None
+    tiers: str | None
     ttft: float | str | None
     tpot: float | str | None
     total: float | str | None
@@ -42,7 +47,11 @@ def read_goal(goal: Goal | None, given: GoalOptions) -> Goal:
     asked: dict[str, Any] = {**given}
     limits = Limits(**{name: asked.pop(name, None) for name in Limits.__struct_fields__})
     users, rate = LOAD_OPTIONS["concurrency"].read(asked.pop("concurrency", None)), requests(asked.pop("rate", None))
-    demand = None if users is None and rate is None else Demand(users, rate)
+    of_sessions = {name: SESSION_OPTIONS[name].read(asked.pop(name, None)) for name in ("sessions", "profile", "tiers")}
+    if isinstance(of_sessions["sessions"], list):
+        raise RooflineError("advice is of one number of sessions", options=["sessions"])
+    load: dict[str, Any] = {"concurrency": users, "rate": rate} | of_sessions
+    demand = Demand(**load) if any(value is not None for value in load.values()) else None
     return Goal(limits=limits, demand=demand, **asked)
 
 

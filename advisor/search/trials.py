@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.goal import Goal, Objective, Price
+from roofline.advisor.search.goodput import Demand
 from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
@@ -114,7 +116,8 @@ class Trial:
     @property
     def command(self) -> str:
         if self.goal.loaded:
-            return serve_command(self.scenario, self.goal.served(self.analysis).load)
+            load = self.goal.served(self.analysis).load
+            return serve_command(self.scenario, asdict(self.goal.demand or Demand()) if load is None else load)
         return command_line(self.scenario)
 
     @property

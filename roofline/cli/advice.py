@@ -69,6 +69,11 @@ def advise(
     rate: Annotated[
         str | None, typer.Option(metavar="N", help="Goodput: requests/s to reach, such as 4 or 4/s.")
     ] = None,
+    sessions: Annotated[
+        int | None, typer.Option(metavar="N", help="Goodput: sessions of many turns, which find a cache.")
+    ] = None,
+    profile: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="What the sessions are like.")] = None,
+    tiers: Annotated[str | None, typer.Option(metavar="NAME=SIZE,...", help="Tiers of their cache: dram=1TB.")] = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     total: TotalOption = None,
@@ -103,7 +108,8 @@ def advise(
     from roofline.advisor import advise as recommend
     from roofline.reports.output.terminal import progress_line
 
-    load: dict[str, Any] = {"concurrency": concurrency, "rate": rate}
+    load: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "sessions": sessions}
+    load |= {"profile": profile, "tiers": tiers}
     limits: dict[str, Any] = {"ttft": ttft, "tpot": tpot, "total": total, "memory": memory, "gpus": gpus}
     goal: dict[str, Any] = {**load, **limits, "budget": budget, "at": at.value, "vary_batch": vary_batch}
     goal |= {"objective": str(objective), "quality": str(quality)}

@@ -1,8 +1,9 @@
 """A load on disaggregated prefill and decode: the steady state, and the event simulation.
 
 A request waits for a replica of prefill and for its pass, then for the link of that replica and the transfer of its KV
-cache, then for a slot and the next step of a replica of decode, where its first token leaves: prefill computed it. The
-rest are decode steps without prompts. Each stage is that of `roofline.serving.steady` or `.simulation`:
+cache, then for a slot and the steps in which a replica of decode looks for it and for its cache. There its first token
+leaves: prefill computed it. The rest are decode steps without prompts. Each stage is that of `roofline.serving.steady`
+or `.simulation`:
 
     TTFT = prefill + transfer + slot,    TPOT = decode,    largest rate = min over prefill, link, decode
 

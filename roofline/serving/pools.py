@@ -30,7 +30,7 @@ from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
 
 Array = NDArray[np.float64]
 
-DEGREES = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "dp": "data"}
+DEGREES = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "dp": "data", "dcp": "context"}
 MOST = 1000
 """The most replicas of a pool, and the largest degree of its layout."""
 

@@ -166,10 +166,10 @@ class Simulation:
         """Requests whose front end has passed join the queue, at the next poll."""
         while self.coming and self.coming[0][0] <= self.now:
             ready = self.step
-            if self.running or self.prefilling:
-                ready += self.lag
             if self.running and not self.prefilling and self.step > self.polled:
                 ready = max(ready, self.polled + self.poll)
+            if self.running or self.prefilling:
+                ready += self.lag
             sequence = self.coming.popleft()[1]
             self._assign(sequence)
             self.queues[sequence.rank].append((ready, sequence))

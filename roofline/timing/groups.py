@@ -43,22 +43,27 @@ def kernel_groups(
     grouped: dict[Any, list[int]] = {}
     for index, entry in enumerate(kernels):
         if entry.shape is not None:
-            across = 0 if alone else _across_nodes(entry, placement)
+            across = (0, False) if alone else _across_nodes(entry, placement)
             key = (tuple(entry.shape.texts.items()), across, entry.shape.sizes.get("m"), entry.shape.by_token)
             for op, match in entry.matches.items():
                 op = "copy" if match.fit.rows == 0 and op in PASSES else op  # unmeasured: all have the same defaults
                 grouped.setdefault((op, *key), []).append(index)
     return [
-        _group(op, [(index, kernels[index]) for index in members], hardware, across, monomials, engine)
+        _group(op, [(index, kernels[index]) for index in members], hardware, across[0], across[1], monomials, engine)
         for (op, _, across, *_), members in grouped.items()
     ]
 
 
-def _across_nodes(entry: Kernel, placement: Placement) -> int:
-    """The ranks a node holds of a collective that spans nodes; 0 for others."""
+def _across_nodes(entry: Kernel, placement: Placement) -> tuple[int, bool]:
+    """The ranks a node holds of a collective that spans nodes, 0 for others, and whether it waits for routed tokens.
+
+    Of two batches one is computed while the other waits.
+    """
     links = (link for index in entry.parts if (link := placement.ops[index][0].link) is not None)
     far = (link for link in links if placement.nodes.span(link.reach).across_nodes)
-    return next((placement.nodes.members(link.reach, link.ranks) for link in far), 0)
+    found = next(far, None)
+    waits = found is not None and found.routed is not None and placement.network.overlap_batches == 1
+    return (0, False) if found is None else (placement.nodes.members(found.reach, found.ranks), waits)
 
 
 def _group(
@@ -66,6 +71,7 @@ def _group(
     members: Sequence[tuple[int, Kernel]],
     hardware: Hardware,
     across: int,
+    routed: bool,
     monomials: Sequence[Monomial],
     engine: Engine,
 ) -> KernelGroup:
@@ -73,7 +79,7 @@ def _group(
     match = next(match for name, match in members[0][1].matches.items() if name == op or op == "copy")
     other = members[0][1].others.get(op)
     if across:
-        match, other = over_network(match, hardware), None
+        match, other = over_network(match, hardware, routed), None
     texts = {**shapes[0].texts, **({"across_nodes": 1.0, "members": float(across)} if across else {})}
     fixed, varying = _columns(tuple(shapes), tuple(monomials))
     if op == "attention_decode" and engine["kv_reread"]:

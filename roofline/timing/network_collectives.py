@@ -4,7 +4,8 @@ Constants of a collective are those of its library within a node; `roofline.timi
 Its time is known by kind, not by cluster: `Network.spread` is p10 and p90 of what clusters of a kind, and ranks that
 wait for the last of them, make of it. Both errors are independent.
 
-Ranks of a step wait longer for a collective than those of a benchmark, which start together: by LATE.
+Ranks of a step wait longer for a collective than those of a benchmark, which start together: by LATE, and where experts
+exchange the tokens of data-parallel ranks by EXCHANGED.
 """
 
 from __future__ import annotations
@@ -21,12 +22,20 @@ LATE = 20e-6
 TensorRT-LLM 1.2: 13.9 and 14.6 ms a token); with SGLang 0.5.8, which did not choose it, 28 us.
 """
 
+EXCHANGED = 80e-6
+"""The same of an exchange of expert ranks, which waits for the data-parallel rank with the most to do.
+
+70 to 110 us of 116 exchanges among 16 H100 in two nodes with few requests a rank (InferenceX: SGLang 0.5.8 with DeepEP,
+TensorRT-LLM 1.2, which gathers); 16 H200 with SGLang (lmsys.org/blog/2025-07-17-mtp), which did not choose it, 76 us.
+"""
+
 
 class NetworkMatch(Match, frozen=True, kw_only=True):
     """The constants `one` of an exchange over nodes, and p10 and p90 of its time on networks of the kind over that."""
 
     one: Match
     networks: tuple[float, float]
+    routed: bool = False
 
     def chosen(self, row: Row) -> Match:
         """The constants of the exchange itself."""
@@ -40,12 +49,14 @@ class NetworkMatch(Match, frozen=True, kw_only=True):
     @property
     def late(self) -> float:
         """Seconds of an exchange in a step beyond a benchmark's."""
+        if self.routed:
+            return EXCHANGED
         return LATE if self.one.fit.op == "collective" else 0.0
 
 
-def over_network(match: Match, hardware: Hardware) -> Match:
-    """The constants of a collective over the network of the hardware."""
+def over_network(match: Match, hardware: Hardware, routed: bool = False) -> Match:
+    """The constants of a collective over the network of the hardware, or of an exchange of `routed` tokens."""
     network = hardware.crossing
     fields = {name: getattr(match, name) for name in Match.__struct_fields__}
     fields["source"] = f"{match.source}; network {network.name}{'' if hardware.network else ' (not named)'}"
-    return NetworkMatch(**fields, one=match, networks=network.spread)
+    return NetworkMatch(**fields, one=match, networks=network.spread, routed=routed)

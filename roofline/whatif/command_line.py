@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from decimal import ROUND_DOWN, Context
 from types import MappingProxyType
+from typing import Any
 
 from roofline.core.options import Kind
 from roofline.scenario.options import OPTIONS, STATIC
@@ -29,8 +30,12 @@ def command_line(scenario: Scenario, command: str = "analyze") -> str:
     return shlex.join(["roofline", *command.split(), *command_words(scenario)])
 
 
-def serve_command(scenario: Scenario, load: Load) -> str:
-    """The `roofline serve` command of a scenario's deployment under a load of requests in flight, or of a rate."""
+def serve_command(scenario: Scenario, load: Load | Mapping[str, Any]) -> str:
+    """The `roofline serve` command of a scenario's deployment under a load, or under the options of sessions."""
+    if not isinstance(load, Load):
+        given = [word for name, value in load.items() if value is not None for word in (f"--{name}", str(value))]
+        lengths = ("prompt", "generate") if load.get("profile") else ()
+        return f"{command_line(scenario.without(*lengths, *STATIC), 'serve')} {shlex.join(given)}"
     deployed = scenario.without("prompt", "generate", *STATIC)
     words = ["--prompt", load.prompts.written]
     words += [] if scenario.model.task == "encode" else ["--generate", load.outputs.written]

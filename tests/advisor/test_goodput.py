@@ -50,6 +50,22 @@ def test_a_plan_meets_the_limits_that_the_request_misses() -> None:
     assert found.plan.end.value > found.base.value
 
 
+def test_sessions_find_the_cache_that_a_change_leaves_them() -> None:
+    """Sessions that overflow an L40S's cache compute turns again, and fewer of them with a cache of half the bytes."""
+    scenario = Scenario("llama-3.1-8b", "l40s", engine="vllm")
+    of_sessions = Goal(Objective.GOODPUT, demand=Demand(sessions=8, profile="swe-agent"))
+    before, after = (Trials(each, of_sessions).base for each in (scenario, scenario.with_(kv="fp8")))
+    hits = [each.goal.served(each.analysis).outcome.hit for each in (before, after)]
+    assert hits[1] > hits[0] + 0.05
+    assert after.value > before.value
+    assert after.command.endswith("--kv fp8 --sessions 8 --profile swe-agent")
+
+
+def test_a_profile_is_of_sessions() -> None:
+    with pytest.raises(RooflineError, match="a profile and tiers are of sessions"):
+        Demand(concurrency=4, profile="chat")
+
+
 def test_commands_reproduce_the_goodput(run) -> None:
     asked = ("--objective", "goodput", "--concurrency", 16, "--prompt", 900, "--prefix", 300, "--generate", 100)
     status, out, err = run("advise", "llama-3.1-8b", "--hw", "h100-sxm", *asked, "--tp", 2, "--format", "json")
@@ -70,7 +86,7 @@ def test_commands_reproduce_the_goodput(run) -> None:
         (["--concurrency", "8"], "a load is for the objective goodput (--concurrency, --rate, --objective)"),
         (
             ["--objective", "goodput", "--concurrency", "8", "--rate", "2"],
-            "requests in flight or of a rate, not both (--concurrency, --rate)",
+            "give one of them (--concurrency, --rate)",
         ),
         (["--objective", "goodput", "--at", "bound"], "goodput is of expected times"),
         (["--objective", "goodput", "--total", "3s"], "with limits of TTFT and TPOT"),

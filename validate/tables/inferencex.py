@@ -147,6 +147,10 @@ look for the request, and one for its cache."""
 EVERY_STEP = ("h100-sxm",)
 """Hardware whose recipes set no interval: the stream has a chunk an iteration there, and of ten or more elsewhere."""
 
+MANY_EACH = 128
+"""Sequences of a tensor-parallel worker from which TensorRT-LLM's sweeps ask for more than it decodes, too (564 on four
+workers of GB200)."""
+
 CROWDED = 70
 """Sequences of a rank from which TensorRT-LLM's pools draft one token."""
 
@@ -341,7 +345,7 @@ def _sequences(cells: Mapping[str, str], pools: Pools, hardware: Hardware) -> in
     asked = count(cells, "concurrency")
     each = asked / (pools.decodes * layout.data)
     swept = layout.data == 1 and ("4" in cells["precision"] or hardware.name == "b200-sxm")
-    if each < 1 or (swept and asked % pools.decodes == 0):
+    if each < 1 or (swept and asked % pools.decodes == 0 and each < MANY_EACH):
         return None
     least = 1 << math.floor(math.log2(each))
     return least * 3 // 2 if each >= 1.5 * least > 1 and layout.data > 1 else least

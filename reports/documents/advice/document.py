@@ -69,6 +69,8 @@ def advice_document(advice: Advice) -> dict[str, Any]:
 
 def _load(base: Trial) -> dict[str, Any]:
     load = base.goal.served(base.analysis).load
+    if load is None:
+        return {name: getattr(base.goal.demand, name) for name in ("sessions", "profile", "tiers")}
     return {"concurrency": load.concurrency, "requests_per_s": load.rate, "prefix_hits": load.hits}
 
 
@@ -77,7 +79,7 @@ def _figures(trial: Trial) -> dict[str, Any]:
     if trial.goal.loaded:
         served = trial.goal.served(trial.analysis)
         found: dict[str, Any] = {name: finite(interval(served.latency(name))) for name in ("ttft", "tpot")}
-        found |= {"tokens_per_s": served.rate * served.load.outputs.mean, "goodput": served.value}
+        found |= {"tokens_per_s": served.tokens, "goodput": served.value}
     else:
         readings = ("bound",) if trial.goal.at == "bound" else ("bound", "low", "mid", "high")
         each = {name: {reading: _value(trial, f"{name}.{reading}") for reading in readings} for name in FIGURES}

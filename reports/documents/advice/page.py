@@ -425,8 +425,10 @@ def _legend(document: Mapping[str, Any]) -> list[str]:
     times = "TTFT: time to first token. TPOT: time per output token after the first. "
     lines = [f"{'' if is_encoder(document['figures']) else times}Memory: of the fullest device."]
     if document["load"] is not None:
-        kind = "in flight" if document["load"]["requests_per_s"] is None else "of the largest rate within the limits"
-        lines.append(f"Under load (roofline serve), requests {kind}; requests/s: per device.")
+        load = document["load"]
+        kind = "requests in flight" if load.get("concurrency") else "requests of the largest rate within the limits"
+        kind = f"turns of {load['sessions']} sessions" if "sessions" in load else kind
+        lines.append(f"Under load (roofline serve), {kind}; requests/s: per device.")
     if "cost" in _columns(document):
         lines.append("USD/Mtok: US dollars per million generated tokens.")
     if document["at"] != "bound":

@@ -23,8 +23,9 @@ from roofline.serving.replica import DoesNotFitError, Replica, replica_of
 from roofline.serving.sessions.drawn import Draw
 from roofline.serving.sessions.options import SESSION_OPTIONS, SessionOptions
 from roofline.serving.sessions.profiles import profile
-from roofline.serving.sessions.routing import SESSION
-from roofline.serving.sessions.simulation import Ran, hit_rates, simulate_sessions
+from roofline.serving.sessions.replicas import simulate_sessions
+from roofline.serving.sessions.routing import PREFIX, SESSION
+from roofline.serving.sessions.simulation import Ran, hit_rates
 from roofline.serving.sessions.store import Store, store_of
 from roofline.serving.sessions.theory import State, Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
@@ -154,7 +155,10 @@ def serve_sessions(
     deployed = deployed_of(scenario, workload, asked, pools)
     points = tuple(float(value) for value in (values if isinstance(values, Sequence) else [values]))
     is_open = name == "session_rate"
-    theory = Theory(deployed.replica, deployed.store, deployed.workload, tandem=deployed.tandem)
+    work = deployed.workload
+    if deployed.routing == PREFIX:  # of the groups with a prefix of their own each copy has its share
+        work = replace(work, groups=max(1, work.groups // deployed.replica.copies))
+    theory = Theory(deployed.replica, deployed.store, work, tandem=deployed.tandem)
     found = tuple(outcome_at(deployed, theory, value, is_open, targets, simulate, seed) for value in points)
     copies = deployed.replica.copies
     if copies > 1 and not is_open and any(value < copies for value in points):
@@ -236,7 +240,7 @@ def outcome_at(
     seed: int = 0,
     part: tuple[float, float] | None = None,
 ) -> SessionOutcome:
-    """The outcome of a number of sessions or a rate of new ones, of which each copy has its share.
+    """The outcome of a number of sessions or a rate of new ones, of which each copy has its share, or by a router.
 
     Sessions are those of a random moment, or as drawn, and begin at a `part` of their turns (a short benchmark).
     """
@@ -246,13 +250,21 @@ def outcome_at(
     if is_open:
         assert theory is not None
         sessions = _at_a_time(theory, each, value)
-    count = simulate or int(min(max(LEAST_TURNS, OF_EACH * sessions), MOST_TURNS))
-    draw = Draw(deployed.workload, seed)
-    rate = each if is_open else None
-    routing, tandem = deployed.routing, deployed.tandem
-    begin = part or (0.0, 1.0)
+    together = copies > 1 and deployed.routing != SESSION  # a router looks at all copies; else each is as another
+    shares = copies if together else 1
+    count = simulate or int(min(max(LEAST_TURNS, OF_EACH * sessions * shares), MOST_TURNS))
     ran = simulate_sessions(
-        deployed.replica, deployed.store, draw, count, sessions, rate, routing, begin, part is None, tandem
+        deployed.replica,
+        deployed.store,
+        Draw(deployed.workload, seed),
+        count,
+        sessions * shares,
+        each * shares if is_open else None,
+        deployed.routing,
+        part or (0.0, 1.0),
+        part is None,
+        deployed.tandem,
+        shares,
     )
     if theory is None:
         return _outcome(deployed, value, ran, (), targets)

@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Sequence as Rows
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.core.errors import RooflineError
 from roofline.serving.load import Requests
 from roofline.serving.pools import Tandem
 from roofline.serving.replica import Replica
@@ -29,7 +29,7 @@ from roofline.serving.served import Finished
 from roofline.serving.sessions.cache import Level, PrefixCache, Run
 from roofline.serving.sessions.decoding import Decoding
 from roofline.serving.sessions.drawn import Draw, Session, Turn, grown, turn_of
-from roofline.serving.sessions.routing import PREFIX, SESSION
+from roofline.serving.sessions.routing import PREFIX, SESSION, chosen
 from roofline.serving.sessions.store import Store
 from roofline.serving.simulation import Piece, Sequence, Simulation
 
@@ -37,9 +37,6 @@ Array = NDArray[np.float64]
 
 WARM = 1 / 3
 """The part of a run that is not observed."""
-
-CROWD = 4
-"""Requests by which the rank with the longest prefix may be ahead of the one with the fewest."""
 
 
 class _Request(Sequence):
@@ -83,7 +80,12 @@ class Ran(NamedTuple):
 
 
 class SessionRun(Simulation):
-    """The state of a replica that serves sessions; with a `tandem` it is a worker of prefill, and others decode."""
+    """The state of a replica that serves sessions; with a `tandem` it is a worker of prefill, and others decode.
+
+    No run of decode steps goes beyond `limit`.
+    """
+
+    limit = math.inf
 
     def __init__(
         self,
@@ -127,48 +129,14 @@ class SessionRun(Simulation):
         if rate is not None:
             self._later(0.0, None)
 
-    def turns(self, number: int) -> Ran:
-        """The run of so many turns, of which the first part warms the cache."""
-        self._until(round(number * WARM))
-        start, self.area, self.prefill_time = self.now, [0.0, 0.0, 0.0], 0.0
-        self.rows, self.found, before = [], [], self.preemptions
-        earlier = list(self.read), self._written()
-        self._until(number - round(number * WARM))
-        duration = max(self.now - start, 1e-12)
-        rows, hits = np.array(self.rows, float).T, np.array(self.found, float)
-        running, waiting, cached = (value / duration for value in self.area)
-        used = np.mean([[row * self.block for row in cache.used] for cache in self.caches], axis=0) * self.data
-        arrival, first, last, output, prompt, reusable, gaps, owner = rows
-        read, written = (
-            tuple((each - past) / duration for each, past in zip(now, then, strict=True))
-            for now, then in zip((self.read, self._written()), earlier, strict=True)
-        )
-        return Ran(
-            arrival,
-            first,
-            last,
-            output,
-            prompt,
-            reusable,
-            hits,
-            gaps,
-            owner,
-            duration,
-            running,
-            waiting,
-            cached,
-            self.prefill_time / duration,
-            self.preemptions - before,
-            tuple(used.tolist()),
-            read,
-            written,
-        )
+    @property
+    def ready(self) -> float:
+        """The time of the next event: one replica alone is always next."""
+        return self.now
 
-    def _until(self, number: int) -> None:
-        while len(self.rows) < number:
-            self.event()
-
-    def _written(self) -> list[float]:
+    @property
+    def written(self) -> list[float]:
+        """Bytes written to each tier."""
         each = self.block * self.store.token_bytes
         return [sum(cache.written[tier] for cache in self.caches) * each for tier in range(len(self.read))]
 
@@ -187,7 +155,7 @@ class SessionRun(Simulation):
             self._arrive(at, turn)
         while self.loading and self.loading[0][0] <= self.now:
             self._is_loaded(heappop(self.loading)[2])
-        self.horizon = self._sooner()
+        self.horizon = min(self._sooner(), self.limit)
         super().event()
 
     def _sooner(self) -> float:
@@ -207,6 +175,10 @@ class SessionRun(Simulation):
         heappush(self.due, (at, next(self.number), turn))
 
     def _arrive(self, at: float, turn: Turn) -> None:
+        self.enter_turn(at, turn)
+
+    def enter_turn(self, at: float, turn: Turn) -> None:
+        """A turn comes to this replica."""
         request = _Request(next(self.number), at, turn, turn.output if self.decode is None else 1)
         self.active[request.index] = turn
         self.front_free = max(self.front_free, at) + self.each + self.per_token * request.prompt
@@ -217,21 +189,21 @@ class SessionRun(Simulation):
     def _assign(self, sequence: Sequence) -> None:
         """The rank of a request, by the routing; the longest prefix, unless too many are there."""
         assert isinstance(sequence, _Request)
-        ranks, turn = range(self.data), sequence.turn
-        least = min(self.held)
-        chosen = self.held.index(least)
+        turn = sequence.turn
         if self.data > 1 and self.routing == SESSION:
-            chosen = self.homes.setdefault(turn.session.number, int(self.random.integers(self.data)))
-        elif self.data > 1 and self.routing == PREFIX:
-            end = turn.prompt // self.block
-            known = [sum(self.caches[rank].found(self._tail(turn.session, rank), end)) for rank in ranks]
-            best = max(ranks, key=lambda rank: (known[rank], -self.held[rank]))
-            if self.held[best] - least <= CROWD:
-                chosen = best
-        sequence.rank = chosen
-        self.held[chosen] += 1
-        cache, group = self.caches[chosen], turn.session.group
-        turn.tail = cache.run(self.roots[chosen][group]) if turn.aside else self._tail(turn.session, chosen)
+            rank = self.homes.setdefault(turn.session.number, int(self.random.integers(self.data)))
+        else:
+            known = self.known(turn) if self.data > 1 and self.routing == PREFIX else [0] * self.data
+            rank = chosen(known, self.held)
+        sequence.rank = rank
+        self.held[rank] += 1
+        cache, group = self.caches[rank], turn.session.group
+        turn.tail = cache.run(self.roots[rank][group]) if turn.aside else self._tail(turn.session, rank)
+
+    def known(self, turn: Turn) -> list[int]:
+        """Blocks of a turn's prompt that the tiers of each rank hold."""
+        end = turn.prompt // self.block
+        return [sum(cache.found(self._tail(turn.session, rank), end)) for rank, cache in enumerate(self.caches)]
 
     def _root(self, cache: PrefixCache) -> Run:
         root = cache.run(priority=self.store.priority)
@@ -429,27 +401,51 @@ class SessionRun(Simulation):
             self.tails.pop((session.number, rank), None)
 
 
-def simulate_sessions(
-    replica: Replica,
-    store: Store,
-    draw: Draw,
-    turns: int,
-    sessions: int | None = None,
-    rate: float | None = None,
-    routing: str = SESSION,
-    part: tuple[float, float] | None = (0.0, 1.0),
-    biased: bool = True,
-    tandem: Tandem | None = None,
-) -> Ran:
-    """A run of so many turns, of a number of `sessions`, each followed by another one, or of a `rate` of new ones.
+def observed(runs: Rows[SessionRun], number: int) -> Ran:
+    """The run of so many turns on replicas, of which the first part warms the caches: all turns, of a mean replica."""
+    _until(runs, round(number * WARM))
+    start, earlier = max(run.now for run in runs), _counts(runs)
+    for run in runs:
+        run.area, run.prefill_time, run.rows, run.found = [0.0, 0.0, 0.0], 0.0, [], []
+    _until(runs, number - round(number * WARM))
+    duration = max(max(run.now for run in runs) - start, 1e-12) * len(runs)
+    rows = np.array([row for run in runs for row in run.rows], float).T
+    arrival, first, last, output, prompt, reusable, gaps, owner = rows
+    running, waiting, cached = (sum(run.area[part] for run in runs) / duration for part in range(3))
+    used = sum(np.array([blocks * run.block for blocks in cache.used]) for run in runs for cache in run.caches)
+    preempted, read, written = (now - then for now, then in zip(_counts(runs), earlier, strict=True))
+    return Ran(
+        arrival,
+        first,
+        last,
+        output,
+        prompt,
+        reusable,
+        np.array([row for run in runs for row in run.found], float),
+        gaps,
+        owner,
+        duration,
+        running,
+        waiting,
+        cached,
+        sum(run.prefill_time for run in runs) / duration,
+        int(preempted),
+        tuple((np.asarray(used) / len(runs)).tolist()),
+        tuple((read / duration).tolist()),
+        tuple((written / duration).tolist()),
+    )
 
-    With a rate, `sessions` are those at the start. Sessions at the start are at a random `part` of their turns, drawn
-    by their turns where `biased`. With a `tandem` the replica is a worker of its prefill. Raises RooflineError without
-    any.
-    """
-    if not sessions and rate is None:
-        raise RooflineError("sessions are a number of them, or a rate of new ones: give one of both")
-    return SessionRun(replica, store, draw, sessions, rate, routing, part, biased, tandem).turns(turns)
+
+def _until(runs: Rows[SessionRun], number: int) -> None:
+    """Follow replicas, the earliest first, until so many turns are done."""
+    while sum(len(run.rows) for run in runs) < number:
+        min(runs, key=attrgetter("ready")).event()
+
+
+def _counts(runs: Rows[SessionRun]) -> tuple[Any, ...]:
+    """Preemptions, and bytes read from and written to each tier."""
+    read, written = (np.sum([getattr(run, name) for run in runs], axis=0) for name in ("read", "written"))
+    return sum(run.preemptions for run in runs), read, written
 
 
 def hit_rates(ran: Ran) -> Rows[float]:

@@ -239,3 +239,23 @@ def test_layouts_of_both_pools_are_workers_of_so_many_devices(text: str, devices
 def test_layouts_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(RooflineError, match="disaggregation: "):
         parse_pools(text)
+
+
+def test_decode_looks_for_a_request_and_for_its_cache_at_every_poll() -> None:
+    """Beside others a request waits for a whole interval of steps, and for half of one on average."""
+    load = replace(LOAD, rate=None, concurrency=64)
+    often, seldom = (simulate_tandem(tandem(poll=poll), load, 1500) for poll in (1, 10))
+    more = np.mean(seldom.first - seldom.arrival) - np.mean(often.first - often.arrival)
+    step = (seldom.last - seldom.first).sum() / (seldom.output - 1).sum()
+    assert more == pytest.approx(13.5 * step, rel=0.15)
+
+
+def test_no_rank_starves_where_requests_wait_for_slots() -> None:
+    """Each rank has slots of its own, and the first of all that wait is the next: TTFT is that of Little, for all."""
+    scenario = Scenario("qwen3-30b-a3b", "h100-sxm", engine="vllm")
+    load = Load(prompt=500, generate="uniform:100:200", concurrency=48)
+    pools = tandem_of(scenario, load, parse_pools("prefills=2,decodes=1,dp=4,ep=4,sequences=8"))
+    run = simulate_tandem(pools, load, 1000)
+    ttft = (run.first - run.arrival)[200:-48]
+    assert ttft.max() < 4 * ttft.mean()
+    assert ttft.mean() == pytest.approx(16 / 48 * (run.last - run.arrival)[200:-48].mean(), rel=0.3)

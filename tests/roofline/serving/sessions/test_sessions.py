@@ -17,9 +17,10 @@ from roofline.serving.pools import parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.sessions.drawn import Draw
 from roofline.serving.sessions.profiles import PROFILES, profile
+from roofline.serving.sessions.replicas import simulate_sessions
 from roofline.serving.sessions.routing import PREFIX, REQUESTS
 from roofline.serving.sessions.served import serve_sessions
-from roofline.serving.sessions.simulation import Ran, hit_rates, simulate_sessions
+from roofline.serving.sessions.simulation import Ran, hit_rates
 from roofline.serving.sessions.store import Store, store_of
 from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
@@ -95,6 +96,15 @@ def test_prefixes_are_found_where_requests_are_routed_to() -> None:
     near = simulate_sessions(found, store, draw[0], 400, 12, routing=PREFIX)
     far = simulate_sessions(found, store, draw[1], 400, 12, routing=REQUESTS)
     assert sum(hit_rates(near)) > sum(hit_rates(far)) + 0.1
+
+
+@pytest.mark.parametrize("routing", [PREFIX, REQUESTS])
+def test_replicas_behind_a_router_conserve_sessions(routing: str) -> None:
+    """Little's law over all copies; a router that knows prefixes finds those that each copy computed once."""
+    work, store = workload(), store_of(replica(), (), 10**6)
+    ran = simulate_sessions(replica(), store, Draw(work, 1), 900, 20, routing=routing, copies=3)
+    assert 3 * float((ran.last - ran.arrival + ran.gaps).sum()) / ran.duration == pytest.approx(20, rel=0.1)
+    assert sum(hit_rates(ran)) > 0.75 if routing == PREFIX else sum(hit_rates(ran)) < 0.6
 
 
 def test_a_hashed_session_stays_on_its_rank() -> None:

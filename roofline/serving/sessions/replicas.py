@@ -1,0 +1,69 @@
+"""Sessions on several replicas behind a router: each turn goes to one of them, where its steps are simulated.
+
+The router knows how many requests each replica has, or how much of a prompt its caches hold. The replica whose time is
+earliest goes on, up to the time of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roofline.core.errors import RooflineError
+from roofline.serving.pools import Tandem
+from roofline.serving.replica import Replica
+from roofline.serving.sessions.drawn import Draw, Turn
+from roofline.serving.sessions.routing import PREFIX, SESSION, chosen
+from roofline.serving.sessions.simulation import Ran, SessionRun, observed
+from roofline.serving.sessions.store import Store
+
+
+class Routed(SessionRun):
+    """A replica whose turns, those that are due and those that run, are also of the `others`; it is one of them."""
+
+    others: Sequence[Routed] = ()
+
+    @property
+    def ready(self) -> float:
+        """The time of the next event."""
+        busy = self.running or self.prefilling or self.waiting
+        return self.now if busy else max(self.now, self._awaited())
+
+    def event(self) -> None:
+        """Likewise, up to the time of the others."""
+        self.limit = min(each.ready for each in self.others if each is not self)
+        super().event()
+
+    def _arrive(self, at: float, turn: Turn) -> None:
+        loads = [sum(each.held) + len(each.coming) for each in self.others]
+        known = [max(each.known(turn)) if self.routing == PREFIX else 0 for each in self.others]
+        self.others[chosen(known, loads)].enter_turn(at, turn)
+
+
+def simulate_sessions(
+    replica: Replica,
+    store: Store,
+    draw: Draw,
+    turns: int,
+    sessions: int | None = None,
+    rate: float | None = None,
+    routing: str = SESSION,
+    part: tuple[float, float] | None = (0.0, 1.0),
+    biased: bool = True,
+    tandem: Tandem | None = None,
+    copies: int = 1,
+) -> Ran:
+    """A run of so many turns, of a number of `sessions`, each followed by another one, or of a `rate` of new ones.
+
+    With a rate, `sessions` are those at the start. Sessions at the start are at a random `part` of their turns, drawn
+    by their turns where `biased`. With a `tandem` the replica is a worker of its prefill. Turns go to several `copies`
+    by the routing, other than by session. Raises RooflineError without any.
+    """
+    if not sessions and rate is None:
+        raise RooflineError("sessions are a number of them, or a rate of new ones: give one of both")
+    others = (rate, routing, part, biased, tandem)
+    if copies == 1:
+        return observed([SessionRun(replica, store, draw, sessions, *others)], turns)
+    runs = [Routed(replica, store, draw, None if place else sessions, *others) for place in range(copies)]
+    for run in runs:
+        run.others, run.due, run.active, run.number = runs, runs[0].due, runs[0].active, runs[0].number
+    return observed(runs, turns)
