@@ -224,3 +224,23 @@ def test_two_cards_of_different_kinds_are_named_and_counted_or_refused(run: Run)
 def test_a_placeholder_in_the_command_is_explained(run: Run) -> None:
     _, out, _ = run("llama-3.2-1b", "4090", "--quant", "awq")
     assert out.splitlines()[-2] == "MODEL: path or repository of a checkpoint in awq"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("FlightLLM", "DFX", "ALLO", "SambaNova", "Cerebras", "Graphcore", "Groq", "S-LoRA", "Punica", "HexGen"),
+        *("FlexFlow-Serve", "FastServe", "VTC", "Llumnix", "AlpaServe", "SpotServe", "Petals", "S4", "GAU", "FLASH"),
+        *("BST", "h3-1.3b", "retnet-6.7b", "rwkv-5-7b", "LoRAX", "XGrammar"),
+    ],
+)
+def test_techniques_answers_for_systems_models_and_hardware(run: Run, name: str) -> None:
+    status, out, err = run("techniques", name)
+    assert (status, err) == (0, "")
+    assert "published" in out or "GB" in out or "parameters" in out
+
+
+def test_a_family_names_its_models(run: Run) -> None:
+    status, _, err = run("techniques", "RWKV")
+    assert status == 2
+    assert "rwkv-4-7b" in err
