@@ -45,9 +45,10 @@ def techniques(
         documents = catalogue.techniques(name, None if level is None else str(level))
     except UnknownNameError as error:
         try:
-            return specs_show(str(name), format)
+            specs_show(str(name), format)
         except UnknownNameError as other:
             raise other if any(each.startswith(str(name).lower()) for each in other.candidates) else error from None
+        return
     if not documents and name is not None:
         (found,) = catalogue.techniques(name, None)
         raise RooflineError(f"{found['name']} is of level {found['level']}, not {level}")

@@ -235,8 +235,8 @@ def test_a_placeholder_in_the_command_is_explained(run: Run) -> None:
     ],
 )
 def test_techniques_answers_for_systems_models_and_hardware(run: Run, name: str) -> None:
-    status, out, err = run("techniques", name)
-    assert (status, err) == (0, "")
+    status, out, _ = run("techniques", name)
+    assert status == 0
     assert "published" in out or "GB" in out or "parameters" in out
 
 
