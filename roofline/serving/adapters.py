@@ -7,9 +7,11 @@ host; the slots hold the most popular adapters. Sequences are as many as have to
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from functools import partial
+
 from msgspec.structs import replace
 
-from roofline.core import numeric as np
 from roofline.graph.extents import popularity, touched
 from roofline.graph.rewrite import Adapter
 from roofline.scenario.analysis import analyze
@@ -36,6 +38,5 @@ def with_slots(scenario: Scenario, policy: Scheduler) -> Scheduler:
     (memory,) = parse_tiers("dram=1TB", scenario)
     missed = 1 - float(popularity(adapter.adapters, 1, adapter.skew)[:slots].sum())
     reading = missed * size * scenario.settings.parallel.devices / memory.bandwidth
-    at_once = touched(adapter.adapters, 1, np.arange(1, MOST + 1), adapter.skew)
-    most = max(int(np.searchsorted(at_once, slots, side="right")), 1)
+    most = max(bisect_right(range(1, MOST + 1), slots, key=partial(touched, adapter.adapters, 1, skew=adapter.skew)), 1)
     return replace(policy, request=policy.request + reading, sequences=min(policy.sequences or MOST, most))
