@@ -126,17 +126,17 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
         policy = replace(policy, whole=True)  # both directions of a prompt are seen at once
     if scenario.model.task == "encode":
         policy = replace(policy, request=policy.encoding or policy.request)
-    policy = with_slots(scenario, policy)
     settings = _with_policy(scenario.settings, policy, engine.scheduler)
     budget = budget_of(scenario, policy)
     if policy.whole and budget:  # a step has room for the longest sequence (vLLM's scheduler)
         budget = max(budget, math.ceil(load.longest), scenario.settings.longest_of(scenario.model) or 0)
-    policy = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
+    limits = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
+    policy, adapters = with_slots(scenario, limits)
     model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
     reserve = settings.reserved(engine.memory.on(hardware))
     capacity = kv_capacity(model, hardware, scenario.run_precision, parallel, reserve, settings.offload, settings.host)
-    if load.policy == ALL_MODELS:
-        capacity = replace(capacity, weights=max(len(load.tenants), 1) * capacity.weights)
+    models = max(len(load.tenants), 1) if load.policy == ALL_MODELS else 1
+    capacity = replace(capacity, weights=models * capacity.weights + adapters)
     if capacity.cache <= 0:
         raise DoesNotFitError(
             f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"

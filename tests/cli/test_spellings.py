@@ -240,6 +240,17 @@ def test_techniques_answers_for_systems_models_and_hardware(run: Run, name: str)
     assert "published" in out or "GB" in out or "parameters" in out
 
 
+def test_options_of_adapters_are_a_technique(run: Run) -> None:
+    words = ("analyze", "llama-3.2-1b", "--hw", "h100-sxm")
+    given = (
+        (("--adapters", "100", "--ranks", "8,16,64"), "lora:rank=29,largest=64,adapters=100"),
+        (("--enable-lora", "--max-loras", "8", "--max-lora-rank=16"), "lora:rank=16,adapters=8,slots=8"),
+    )
+    for options, technique in given:
+        assert run(*words, *options, "--format", "json")[1] == run(*words, "--with", technique, "--format", "json")[1]
+    assert run(*words, "--adapters", "x")[0] == 2
+
+
 def test_a_family_names_its_models(run: Run) -> None:
     status, _, err = run("techniques", "RWKV")
     assert status == 2

@@ -56,6 +56,15 @@ def test_a_batch_has_no_more_adapters_than_slots() -> None:
     assert sequences("adapters=16,slots=16") == sequences("adapters=1")
 
 
+def test_slots_take_room_of_the_kv_cache() -> None:
+    def room(*techniques: str) -> int:
+        scenario = Scenario("llama-2-7b", "a100-sxm-80gb", techniques=list(techniques))
+        return replica_of(scenario, Load(rate=1.0).of(scenario)).kv_tokens
+
+    added = 64 * 2 * 32 * 16 * (4 * (4096 + 4096) + 3 * (4096 + 11008))
+    assert room() - room("lora:rank=16,adapters=100,slots=64") == pytest.approx(added / 524_288, rel=0.01)
+
+
 @pytest.mark.parametrize("given", ["slots=9", "adapters=4,slots=5", "largest=8", "experts=1"])
 def test_what_adapters_do_not_have_is_refused(given: str) -> None:
     with pytest.raises(RooflineError):
