@@ -223,6 +223,10 @@ class AlpaServe(Dedicated):
         self.members = [member for group in groups for member in group]
 
 
+MOST_LOSSES = 10_000
+"""The most losses and arrivals of instances in a run, of one whose requests never end."""
+
+
 class Reroute(Replicas):
     """Instances are lost at random, and replaced after `startup`.
 
@@ -236,6 +240,7 @@ class Reroute(Replicas):
         self.stages = self.replica.steps.scenario.settings.parallel.pipeline
         self.random = np.random.default_rng(self.seed)
         self.lost, self.alive = [0] * self.replica.copies, dict(enumerate(self.members))
+        self.events = 0
         self.limbo = list[tuple[Sequence | int, float]]()
         self.due = [(self._later(), each, 1) for each in range(self.replica.copies) for _ in range(self.stages)]
         heapq.heapify(self.due)
@@ -250,9 +255,16 @@ class Reroute(Replicas):
         else:
             self.limbo.append((index, at))
 
+    def _event(self) -> tuple[float, int, int]:
+        """The time, the replica, and 1 for a loss or -1; raises RooflineError for losses without end."""
+        self.events += 1
+        if self.events > MOST_LOSSES:
+            raise RooflineError(f"requests do not end: {MOST_LOSSES:,} instances were lost or came", options=["loss"])
+        return heapq.heappop(self.due)
+
     def happen(self) -> None:
         """An instance of a replica is lost, or another one has come."""
-        at, each, lost = heapq.heappop(self.due)
+        at, each, lost = self._event()
         self.lost[each] += lost
         again = at + self.load.startup if lost > 0 else self._later(at)
         heapq.heappush(self.due, (again, each, -lost))
@@ -307,7 +319,7 @@ class Petals(Reroute):
 
     def happen(self) -> None:
         """A machine leaves: the requests of its replica pass their tokens once more, through all its machines."""
-        at, each, _ = heapq.heappop(self.due)
+        at, each, _ = self._event()
         heapq.heappush(self.due, (self._later(at), each, 1))
         self.next = self.due[0][0]
         for sequence in self.members[each].decoders:
