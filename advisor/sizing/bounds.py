@@ -33,6 +33,7 @@ from roofline.serving.times import MOST
 from roofline.specs.formats import PROMOTIONS
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.reserve import Reserve, visible_memory
+from roofline.timing.launches import kernel_count
 
 Array = NDArray[np.float64]
 
@@ -251,7 +252,7 @@ class Candidate(Struct, frozen=True, dict=True):
         Raises RooflineError if the hardware cannot run it.
         """
         service, (mean, tail) = self.service, self.counted.lengths
-        scenario = self.configuration.scenario.with_(engine=self.configuration.engine)
+        scenario = self.configuration.scenario
         whole = max(round(mean * (1 - service.hits)), 1)
         filling = max((budget_of(scenario, self.configuration.engine.scheduler) or whole) // whole, 1) * self.ranks
         lengths = np.append(np.full(self._batches.size + 2, mean), tail)
@@ -310,7 +311,8 @@ def _whole(scenario: Scenario) -> Scenario:
 def kernels_of(answer: Analysis) -> float:
     """Kernels of a decode pass, or of a pass of a model that only encodes."""
     phase = answer.decode or answer.prefill
-    return float(sum(kernel.count for kernel in phase.timed(phase.passes[-1]).kernels))
+    last = phase.passes[-1].placement
+    return kernel_count(last.network, phase.engine.on(last.hardware))
 
 
 class Candidates:

@@ -66,6 +66,7 @@ class Search:
     ) -> None:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
         self.deployments: dict[tuple[int, float], Deployment | None] = {}
+        self._bounded: dict[tuple[int, str, float], Figures | None] = {}
         self.closest: dict[str, Configuration] = {}
         candidates = Candidates(service)
         made = list(configurations(model, service, hardware, quality, engine, given))
@@ -112,8 +113,11 @@ class Search:
     def _best_two(self, objective: RankingObjective, most: float) -> tuple[Deployment | None, Deployment | None]:
         """The best deployment, and the best on other hardware if there is any; `most` as of `_deployment`."""
 
-        def bound(index: int, bounds: Bounds) -> Key | None:
-            least = self._least(self.fitting[index], bounds, most)
+        def bound(index: int, level: str) -> Key | None:
+            if (asked := (index, level, most)) not in self._bounded:  # most objectives ask for the same deployments
+                candidate = self.fitting[index]
+                self._bounded[asked] = self._least(candidate, getattr(candidate, level), most)
+            least = self._bounded[asked]
             return None if least is None else objective.key(least)
 
         def actual(index: int) -> Key | None:
@@ -130,7 +134,7 @@ class Search:
     def _in_order(
         self,
         indices: Iterable[int],
-        bound: Callable[[int, Bounds], Key | None],
+        bound: Callable[[int, str], Key | None],
         actual: Callable[[int], Key | None],
         without: Collection[str] = (),
     ) -> Iterator[tuple[Key, int]]:
@@ -138,7 +142,7 @@ class Search:
 
         Hardware that is `without` when its turn comes is left out.
         """
-        keys = ((bound(index, self.fitting[index].roof), index) for index in indices)
+        keys = ((bound(index, LEVELS[0]), index) for index in indices)
         waiting: list[tuple[Key, int, int]] = [(key, 0, index) for key, index in keys if key is not None]
         heapify(waiting)
         last = len(LEVELS)
@@ -156,21 +160,20 @@ class Search:
                 soon = [index]
                 while waiting and waiting[0][1] == level and len(soon) < TOGETHER:
                     soon.append(heappop(waiting)[2])
-                for each, bounds in self._expect(soon, LEVELS[level + 1]):
-                    if (tighter := bound(each, bounds)) is not None:
-                        heappush(waiting, (tighter, level + 1, each))
+                self._prefetch(soon, LEVELS[level + 1])
+                for each in soon:
+                    with suppress(RooflineError):  # the hardware cannot run it
+                        if (tighter := bound(each, LEVELS[level + 1])) is not None:
+                            heappush(waiting, (tighter, level + 1, each))
 
-    def _expect(self, indices: Sequence[int], level: str) -> Iterator[tuple[int, Bounds]]:
-        """The bounds of a level of some configurations, but of those that the hardware cannot run."""
-        candidates = [self.fitting[index] for index in indices]
+    def _prefetch(self, indices: Sequence[int], level: str) -> None:
+        """Evaluate the times of the bounds of a level of some configurations together."""
         deferred: list[Phase] = []
-        for candidate in candidates:
-            with suppress(RooflineError):
-                deferred.append(candidate.phase(level))
+        for index in indices:
+            if level not in vars(self.fitting[index]):
+                with suppress(RooflineError):
+                    deferred.append(self.fitting[index].phase(level))
         prefetch_expected(deferred)
-        for index, candidate in zip(indices, candidates, strict=True):
-            with suppress(RooflineError):
-                yield index, getattr(candidate, level)
 
     def _least(self, candidate: Candidate, bounds: Bounds, most: float) -> Figures | None:
         """Lower bounds of all figures of a configuration's deployments; None if none meets the service."""
@@ -230,7 +233,8 @@ class Search:
         other = "tpot" if name == "ttft" else "ttft"
         limit = (getattr(self.service, other) if keep_other else None) or math.inf
 
-        def bound(_: int, bounds: Bounds) -> Key | None:
+        def bound(index: int, level: str) -> Key | None:
+            bounds: Bounds = getattr(self.fitting[index], level)
             least = {"ttft": bounds.ttft, "tpot": bounds.loaded(math.inf)}
             return (least[name],) if least[other] <= limit else None
 

@@ -286,8 +286,8 @@ def _devices(parallelism: Mapping[str, Any]) -> str:
     more = parallelism["decode_devices"]
     if parallelism["devices"] == 1:
         return "1 device for prefill and 1 for decode" if more else ""
-    kinds = ("tensor", "pipeline", "expert", "data", "sequence")
-    degrees = ", ".join(f"{kind} {parallelism[kind]}" for kind in kinds if parallelism[kind] > 1)
+    kinds = ("tensor", "pipeline", "expert", "data", "sequence", "context")
+    degrees = ", ".join(f"{kind} {parallelism[kind]}" for kind in kinds if parallelism.get(kind, 1) > 1)
     nodes = f" on {parallelism['nodes']} nodes" if parallelism["nodes"] > 1 else ""
     return f"{parallelism['devices']} devices{nodes} ({degrees})" + (f", and {more} more for decode" if more else "")
 

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import fields
 
 from roofline.core.errors import RooflineError, quote
 
@@ -49,9 +50,9 @@ class Checked(Struct, frozen=True):
     """
 
     def __post_init__(self) -> None:
-        for name, allowed, wanted in _rules(type(self)):
+        for name, allowed, wanted, default in _rules(type(self)):
             value = getattr(self, name)
-            if not allowed(value):
+            if value is not default and not allowed(value):
                 raise RooflineError(f"{name} of {type(self).__name__} must be {wanted}, got {_shown(value)}")
 
 
@@ -60,11 +61,11 @@ Rule = tuple[Callable[[Any], bool], str]
 
 
 @lru_cache(maxsize=256)
-def _rules(kind: type[Struct]) -> tuple[tuple[str, Callable[[Any], bool], str], ...]:
-    """The rules of the fields that hold numbers, texts of a list, or mappings of numbers."""
-    hints = get_type_hints(kind, include_extras=True)
-    rules = ((name, _rule(hints[name])) for name in kind.__struct_fields__)
-    return tuple((name, *rule) for name, rule in rules if rule is not None)
+def _rules(kind: type[Struct]) -> tuple[tuple[str, Callable[[Any], bool], str, object], ...]:
+    """The rules of the fields that hold numbers, texts of a list, or mappings of numbers, with the fields' defaults."""
+    hints, found = get_type_hints(kind, include_extras=True), fields(kind)
+    rules = ((each, _rule(hints[each.name])) for each in found)
+    return tuple((each.name, *rule, each.default) for each, rule in rules if rule is not None)
 
 
 def _rule(hint: Any, bounds: Meta | None = None) -> Rule | None:

@@ -68,7 +68,7 @@ class AttentionMask(Struct, frozen=True, dict=True):
     `selected` best of them; without a window, entries alone.
 
     Sequence parallelism divides the queries in a `ring` of ranks through which all keys pass (ring attention), or the
-    keys into `shards`. Either way the KV cache is divided among the ranks.
+    keys into `shards`. Either way the KV cache is divided among the ranks; it alone is where `split` ranks gather it.
     """
 
     window: int | None = None
@@ -81,6 +81,7 @@ class AttentionMask(Struct, frozen=True, dict=True):
     shards: int = 1
     chunk: int | None = None
     ratio: int | None = None
+    split: int = 1
 
     @cached_property
     def suffix(self) -> str:
@@ -93,6 +94,7 @@ class AttentionMask(Struct, frozen=True, dict=True):
             *(["source"] if self.cross else []),
             *([f"ring of {self.ring}"] if self.ring > 1 else []),
             *([f"{self.shards} shards"] if self.shards > 1 else []),
+            *([f"split in {self.split}"] if self.split > 1 else []),
         ]
         return f"[{', '.join(parts)}]" if parts else ""
 
@@ -215,12 +217,12 @@ class AttentionMask(Struct, frozen=True, dict=True):
         return {
             f"keys{suffix}": keys / self.shards if self.shards > 1 else keys,
             f"pairs{suffix}": pairs / ranks if ranks > 1 else pairs,
-            f"held{suffix}": held / ranks if ranks > 1 else held,
+            f"held{suffix}": held / (ranks * self.split) if ranks * self.split > 1 else held,
         }
 
 
 def mask_of(
-    attention: Attention, cross: bool = False, ring: int = 1, shards: int = 1, decode: bool = False
+    attention: Attention, cross: bool = False, ring: int = 1, shards: int = 1, split: int = 1, decode: bool = False
 ) -> AttentionMask:
     """The mask of softmax attention; keys are selected by pages in decode alone."""
     if cross:
@@ -233,12 +235,13 @@ def mask_of(
         # A technique limits the keys further: a window of the chunk's size is the upper bound.
         window, chunk = min(window or chunk, chunk), None
     limits = (window, attention.extra, selected, attention.kept)
-    return AttentionMask(*limits, causal=attention.causal, ring=ring, shards=shards, chunk=chunk)
+    return AttentionMask(*limits, causal=attention.causal, ring=ring, shards=shards, chunk=chunk, split=split)
 
 
-def mla_mask(attention: LatentAttention) -> AttentionMask:
+def mla_mask(attention: LatentAttention, shards: int = 1, split: int = 1) -> AttentionMask:
     """The mask of MLA: with a DSA indexer, only the selected keys."""
-    return AttentionMask(selected=attention.indexer.selected if attention.indexer else None)
+    selected = attention.indexer.selected if attention.indexer else None
+    return AttentionMask(selected=selected, shards=shards, split=split)
 
 
 def compressed_masks(attention: CompressedAttention) -> tuple[AttentionMask, AttentionMask | None]:

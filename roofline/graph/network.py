@@ -155,12 +155,11 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
     """The rules for the extents of a model besides batch and queries."""
     adapters = [each for each in build.rewrites if isinstance(each, Adapter)]
     rules: list[Rule] = [each.pool for each in adapters if each.adapters > 1]
-    ranks = build.parallel.sequence
-    ring, shards = (1, ranks) if build.decode else (ranks, 1)
+    ring, shards, split = build.parallel.cache_parts(build.decode)
     for group in model.groups:
         layer = group.layer
         if isinstance(layer.mixer, Attention):
-            rules.append(mask_of(layer.mixer, ring=ring, shards=shards, decode=build.decode))
+            rules.append(mask_of(layer.mixer, ring=ring, shards=shards, split=split, decode=build.decode))
             if layer.mixer.page is not None and build.decode:
                 rules.append(mask_of(layer.mixer, shards=shards))
             if layer.mixer.indexer is not None:
@@ -168,7 +167,7 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
         if isinstance(layer.mixer, Modules) and layer.mixer.attention is not None:
             rules.append(mask_of(layer.mixer.attention, decode=build.decode))
         if isinstance(layer.mixer, LatentAttention):
-            rules += [mla_mask(layer.mixer), *([AttentionMask()] if layer.mixer.own_indexer else [])]
+            rules += [mla_mask(layer.mixer, shards, split), *([AttentionMask()] if layer.mixer.own_indexer else [])]
         if isinstance(layer.mixer, CompressedAttention):
             rules += [mask for mask in compressed_masks(layer.mixer) if mask is not None]
         if isinstance(layer.mixer, Mamba2):

@@ -450,6 +450,19 @@ class Deployment(TypedDict, total=False):
             "Sequence-parallel (context-parallel) devices.", "sequence", "SP", "--prefill-context-parallel-size", "--cp"
         ),
     ]
+    dcp: Annotated[
+        int | None,
+        _degree(
+            "Tensor ranks that divide the tokens of the KV cache, of which they hold copies otherwise.",
+            "context",
+            "DCP",
+            "--decode-context-parallel-size",
+            "-dcp",
+            "--dcp-size",
+            often=False,
+            beside={"model": "deepseek-v3", "tp": "8"},
+        ),
+    ]
     nodes: Annotated[
         int | None,
         _degree(

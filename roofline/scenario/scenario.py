@@ -17,8 +17,8 @@ from roofline.graph.extents import Step
 from roofline.graph.fusion import check_fusions
 from roofline.scenario.catalogue import catalogue
 from roofline.scenario.lengths import Lengths, parse_lengths
-from roofline.scenario.options import OPTIONS, Options
-from roofline.scenario.question import Question, resolve
+from roofline.scenario.options import OPTIONS, Options, by_name
+from roofline.scenario.question import OBJECTS, Question, resolve
 from roofline.scenario.settings import Settings
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import Engine, default_engine, resolve_engine
@@ -141,8 +141,10 @@ class Scenario:
         return changed
 
     def without(self, *names: str) -> Scenario:
-        """The scenario with options at their defaults."""
-        return self.with_(**dict[str, Any].fromkeys(names))
+        """The scenario with options at their defaults; itself where none of them is given."""
+        changes = dict[str, Any].fromkeys(names)
+        plain = self.asked and self._asked.values.keys().isdisjoint(by_name(changes, OBJECTS))
+        return self if plain else self.with_(**changes)
 
     def changed(self, **fields: Any) -> Scenario:
         """The scenario with fields changed, as techniques and variations do: no option is read again."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -106,7 +108,7 @@ class Settings(Checked, frozen=True):
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
         check_memory(self.memory)
-        if not _within(self.useful, 0.0) or np.any(np.asarray(self.useful) == 0):
+        if not _within(self.useful, sys.float_info.min):
             raise RooflineError(f"useful of Settings must be numbers above 0, got {self.useful}")
         if self.kv_reserved is not None and not _within(self.kv_reserved, 0.0):
             raise RooflineError(f"kv_reserved of Settings must be numbers of at least 0, got {self.kv_reserved}")
@@ -171,6 +173,8 @@ class Settings(Checked, frozen=True):
 
 def _within(values: Any, least: float) -> bool:
     """Whether a number, or every number of an array, is finite and at least `least`."""
+    if type(values) is float:
+        return least <= values < math.inf
     array = np.asarray(values)
     return array.dtype.kind in "iuf" and bool(np.all(np.isfinite(array) & (array >= least)))
 

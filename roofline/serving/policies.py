@@ -169,7 +169,7 @@ class Feedback(Scheduled):
             for ready, sequence in list(queue):
                 running = [each for each in self.order if each.ends > 0 and each.rank == sequence.rank]
                 need = sequence.base + sequence.prompt + self.reserved * sequence.output
-                full = self.running + len(self.prefilling) >= self.most or not self._fits(sequence, need)
+                full = self.held[sequence.rank] - len(queue) >= self.most or not self._fits(sequence, need)
                 if ready > self.step or not running or not full:
                     break
                 last = max(running, key=self.key)

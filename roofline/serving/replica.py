@@ -122,14 +122,16 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
         one = scenario.changed(settings=replace(scenario.settings, parallel=replace(parallel, data=1)))
         return replace(replica_of(one, load, scheduler), copies=parallel.data)
     policy = scheduler or engine.scheduler
-    if scenario.model.task == "encode" or scenario.model.tower_kind == "encoder":
+    encodes = scenario.model.task == "encode" or scenario.model.tower_kind == "encoder"
+    if encodes:
         policy = replace(policy, whole=True)  # both directions of a prompt are seen at once
     if scenario.model.task == "encode":
         policy = replace(policy, request=policy.encoding or policy.request)
     settings = _with_policy(scenario.settings, policy, engine.scheduler)
     budget = budget_of(scenario, policy)
-    if policy.whole and budget:  # a step has room for the longest sequence (vLLM's scheduler)
-        budget = max(budget, math.ceil(load.longest), scenario.settings.longest_of(scenario.model) or 0)
+    if policy.whole and budget:  # a step has room for the longest prompt, of an encoder for the longest sequence (vLLM)
+        limit = scenario.settings.longest_of(scenario.model) if encodes else None
+        budget = max(budget, math.ceil(load.longest), limit or 0)
     limits = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
     policy, adapters = with_slots(scenario, limits)
     model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
@@ -179,6 +181,6 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     density = 0.0 if step is None else step.batch / load.means[0]
     steps = StepTimes(scenario, context=longest, chunk=max(chunk, 64), density=density)
     policy = replace(policy, latency=policy.latency + steps.waiting(min(load.means[0], chunk)))
-    ahead = reserve.pass_tokens(model.max_context) or 0
+    ahead = (reserve.pass_tokens(model.max_context) or 0) * reserve.in_flight
     logged = None if kv_tokens >= UNLIMITED else capacity.logged(int(model.max_context or longest), ahead, reserve)
     return Replica(steps, policy, int(kv_tokens), None if logged is None else logged * parallel.data)

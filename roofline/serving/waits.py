@@ -27,12 +27,17 @@ def cube() -> Array:
     return np.asarray((np.random.default_rng(0).permuted(places, axis=1).T + 0.5) / SAMPLES)
 
 
+@cache
+def normal() -> Array:
+    """The standard normal quantile of each coordinate of the cube."""
+    values = np.array([NormalDist().inv_cdf((place + 0.5) / SAMPLES) for place in range(SAMPLES)])
+    return np.asarray(values[np.floor(cube() * SAMPLES).astype(int)])
+
+
 def ends(load: Load, samples: Array, tpot: Array) -> Array:
     """QUANTILES of E2E latency (quantiles, points): of samples of TTFT, and normal TPOT by mean and p95."""
-    from scipy.special import ndtri
-
     tokens = np.maximum(load.outputs.inverse(cube()[:, 10:11]) - 1, 0.0)
-    each = tpot[0] + (tpot[2] - tpot[0]) / P95 * ndtri(cube()[:, 11:12])
+    each = tpot[0] + (tpot[2] - tpot[0]) / P95 * normal()[:, 11:12]
     return np.asarray(np.quantile(samples + tokens * each, QUANTILES, axis=0))
 
 
@@ -43,11 +48,9 @@ def _inverse(share: Array, at: Array) -> NDArray[np.intp]:
     return np.asarray(np.minimum(found, share.shape[0] - 1))
 
 
-def _poisson(mean: Array, at: Array) -> Array:
+def _poisson(mean: Array, coordinate: int) -> Array:
     """Quantiles of a Poisson distribution, by the cube-root normal approximation (Wilson and Hilferty)."""
-    from scipy.special import ndtri
-
-    z = ndtri(at)
+    at, z = (each[:, coordinate : coordinate + 1] for each in (cube(), normal()))
     mean = np.maximum(mean, 1e-12)
     exact = np.where(at < np.exp(-mean), 0.0, 1.0)
     nine = 9 * np.maximum(mean, 0.05)
@@ -77,8 +80,8 @@ def waits_of(
         step = length[state, np.arange(state.shape[1])]
         place = cube()[:, 1:2]
         step = np.where(state > 0, step, some.without(cube()[:, 12:13], decoding[part], biased=True))
-        before = mean * (beside[:, 0] + size * _poisson(come * step * place / size, cube()[:, 2:3]))
-        after = mean * (beside[:, 1] + size * _poisson(come * step * (1 - place) / size, cube()[:, 3:4]))
+        before = mean * (beside[:, 0] + size * _poisson(come * step * place / size, 2))
+        after = mean * (beside[:, 1] + size * _poisson(come * step * (1 - place) / size, 3))
         waiting = state * some.unit
         ahead = waiting - times.taken(waiting, many) + before
         wait = (1 - place) * step
@@ -88,7 +91,7 @@ def waits_of(
             state = _inverse(some.share, cube()[:, 8:9])
             step = length[state, np.arange(state.shape[1])]
             step = step * (times.steps > 0)
-            left = ahead - before + mean * _poisson(come * step, cube()[:, 9:10])
+            left = ahead - before + mean * _poisson(come * step, 9)
             idle = some.without(cube()[:, 13:14], decoding[part], biased=False)
             lagged = lagged + np.where(left > 0, some.seconds(left), idle)
             ahead = left - times.taken(left, many) + before

@@ -18,7 +18,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from roofline.core.errors import quote
+from roofline.core.errors import alternatives, quote
 
 Files = tuple[tuple[str, Path], ...]
 """Every spec by name, as of `roofline.specs.library.spec_files`."""
@@ -66,4 +66,4 @@ def taken(ambiguous: bool = False) -> tuple[str, ...]:
 
 
 def _instead(named: Named) -> str:
-    return f", as most are (not {' or '.join(named.others)})" if named.others else ""
+    return f", as most are (not {alternatives(named.others)})" if named.others else ""

@@ -160,7 +160,7 @@ def _runs_weights(scenario: Scenario, name: str, activations: Format) -> bool:
 
 def _plain(format: Format) -> str:
     """The name of a format without its group size."""
-    return re.sub(r"-g\d+$", "", format.name)
+    return re.sub(r"[-_]g\d+$", "", format.name)
 
 
 def _methods(scenario: Scenario) -> Iterator[str]:

@@ -328,6 +328,7 @@ Another engine on the same GPU is nearer than the same one on other GPUs.
 def _find(calibration: Calibration, op: str, format: str) -> Match | None:
     best: tuple[tuple[float, bool], Calibration, Fit, tuple[Level, ...]] | None = None
     candidates = (format, *(RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())))
+    spreads: dict[tuple[Level, ...], float] = {}
     for link in calibration.chain:
         for index, candidate in enumerate(candidates):
             # Matrix units multiply FP16 as fast as BF16: the same kernels.
@@ -337,8 +338,9 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
             crossed: tuple[Level, ...] = (*places, *(FORMAT,) * steps)
             # The kind's components decide: those of a format are of few places. Fits of files are read at first use.
             # Of constants as far away, those of the format come before a relative's, an engine's own before another's.
-            spread = crossing_spread(op, format if (op, format) in ONE_LIBRARY else "", crossed)
-            far = spread * (OTHER_FORMAT if steps else 1.0), "engine" in crossed
+            if crossed not in spreads:
+                spreads[crossed] = crossing_spread(op, format if (op, format) in ONE_LIBRARY else "", crossed)
+            far = spreads[crossed] * (OTHER_FORMAT if steps else 1.0), "engine" in crossed
             if (best is None or far < best[0]) and (fit := link.fits.get((op, candidate))) is not None:
                 best = far, link, fit, crossed
     if best is None:

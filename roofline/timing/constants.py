@@ -6,7 +6,7 @@ kernels of their own for weight-only GEMMs, all-reduces, the experts of a rank a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -307,7 +307,7 @@ def _of_ranks(match: Match, choices: Choices) -> Match:
     return match
 
 
-def _variants(op: str, format: str, choices: Choices) -> Iterator[Variant]:
+def _variants(op: str, format: str, choices: Choices) -> tuple[Variant, ...]:
     """The variants that the engine whose kernels were measured runs; kernels of all engines come before its own."""
     measured = next((link for link in choices.calibration.chain if link.engine), choices.calibration)
     return variants_of(op, format, measured.engine, measured.version, choices.hardware)

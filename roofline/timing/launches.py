@@ -6,6 +6,7 @@ Fused operators are one kernel, every other operator is a kernel.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from msgspec import Struct
 
 from roofline.bound.roof import Placement
 from roofline.core.registry import cached
-from roofline.graph.network import Section
+from roofline.graph.network import Network, Section
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import as_size
 from roofline.specs.engine import Engine
@@ -113,6 +114,22 @@ def _of_section(
     choices: Choices,
 ) -> tuple[Kernel, ...]:
     """The kernels of a section, with its `fused` operators in one; `start` is the index of its first operator."""
+    kernels, ranks = [], _expert_ranks(section)
+    for parts in _fused(section, fused):
+        ops = tuple(section.ops[index] for index in parts)
+        constants = constants_of(ops, arithmetic[parts[0]], choices, ranks)
+        kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *constants))
+    return tuple(kernels)
+
+
+def kernel_count(network: Network, engine: Engine) -> float:
+    """The kernels that an engine launches in a pass of a network, on any hardware."""
+    return float(sum(section.count * len(_fused(section, engine.kernels)) for section in network.sections))
+
+
+@lru_cache(maxsize=1024)
+def _fused(section: Section, fused: tuple[tuple[str, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """The operators of each kernel of a section, whose `fused` ones are one: the same on all hardware."""
     names = {op.name: index for index, op in enumerate(section.ops)}
     taken: set[int] = set()
     found = []
@@ -121,15 +138,10 @@ def _of_section(
         if len(parts) > 1:
             taken.update(parts)
             found.append(parts)
-    found += [(index,) for index in range(len(section.ops)) if index not in taken]
-    kernels, ranks = [], _expert_ranks(section)
-    for parts in sorted(found):
-        ops = tuple(section.ops[index] for index in parts)
-        constants = constants_of(ops, arithmetic[parts[0]], choices, ranks)
-        kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *constants))
-    return tuple(kernels)
+    return tuple(sorted([*found, *((index,) for index in range(len(section.ops)) if index not in taken)]))
 
 
+@lru_cache(maxsize=1024)
 def _expert_ranks(section: Section) -> float:
     """The ranks that divide the experts of a section: those that its router chooses among, over those of this rank."""
     among = {op.writes[0].name: as_size(op.writes[0].shape[-1]) for op in section.ops if op.kind is Kind.GEMM}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -56,9 +56,10 @@ def variants() -> tuple[Variant, ...]:
     return tuple(record(Variant, row, str(FILE)) for row in read_mapping(FILE)["variants"])
 
 
-def variants_of(op: str, format: str, engine: str, version: str, hardware: Hardware) -> Iterator[Variant]:
+@lru_cache(maxsize=4096)  # every kernel of a pass asks, and most have none
+def variants_of(op: str, format: str, engine: str, version: str, hardware: Hardware) -> tuple[Variant, ...]:
     """The variants of a kind of kernel that an engine's version runs on such hardware, in the file's order."""
-    return (one for one in variants() if one.op == op and one.runs(format, engine, version, hardware))
+    return tuple(one for one in variants() if one.op == op and one.runs(format, engine, version, hardware))
 
 
 def columns_of(op: str, format: str, engine: str, version: str, hardware: Hardware) -> Mapping[str, float]:

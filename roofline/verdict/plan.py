@@ -155,6 +155,7 @@ def choose(
     released; () leaves that to the engine's documents. Candidates that the engine is documented to run come first, and
     under a load the layout that serves it best. Raises RooflineError where none can be simulated.
     """
+    _check_released(asked)
     users = (load.concurrency if load is not None else None) or 1
     changes = list(_changes(asked, load is not None, schemes))
     here = _candidates(asked, [each for each in changes if "engine" not in each])
@@ -172,6 +173,17 @@ def choose(
                 chosen = fitting[0] if load is None else _serving(fitting, users, load, targets)
                 return Plan(chosen, True, tuple(tried))
     return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried))
+
+
+def _check_released(asked: Scenario) -> None:
+    """Raise RooflineError for a checkpoint in MLX's groups where MLX does not run: converting it back is no answer."""
+    stored = asked.precision.weights.name
+    if asked.as_released and stored.startswith("affine") and asked.given("engine") is None and unsupported(asked):
+        name, hardware = asked.model.name, asked.hardware.name
+        raise RooflineError(
+            f"weights in {stored} are for MLX, which does not run on {hardware}: name the model as it was released,"
+            f" {name}, or one in a format of {asked.profile.name}"
+        )
 
 
 def _with_headroom(asked: Scenario, here: list[Candidate], users: int) -> list[Candidate]:

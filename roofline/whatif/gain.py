@@ -34,9 +34,9 @@ Timed = Literal["ttft", "tpot", "total"]
 
 
 class _Part(NamedTuple):
-    """A kernel of a pass: kind and hardware, key of its shape, error in seconds, whether constants are inherited."""
+    """A kernel of a pass: kind, weight-only kernel and hardware, key of its shape, error (s), whether inherited."""
 
-    kind: tuple[str, str]
+    kind: tuple[str, str, str]
     shape: float
     error: float
     inherited: bool
@@ -48,7 +48,7 @@ def gain(before: Analysis, after: Analysis, metric: Timed = "total") -> Estimate
     The p50 is the ratio of p50 times. Raises RooflineError as expected times do.
     """
     first, second = (_time(analysis, metric) for analysis in (before, after))
-    errors: dict[tuple[str, str], dict[float, float]] = defaultdict(lambda: defaultdict(float))
+    errors: dict[tuple[str, str, str], dict[float, float]] = defaultdict(lambda: defaultdict(float))
     inherited = False
     for analysis, sign, time in ((before, -1, first), (after, 1, second)):
         for part in _parts(analysis, metric):
@@ -108,7 +108,8 @@ def _of_phase(phase: Phase, times: float) -> Iterator[_Part]:
         detail = kernels.detail(run.step)
         half = (detail.times[2, :, 0] - detail.times[0, :, 0]) / 2
         for kernel, error, middle in zip(kernels.kernels, half.tolist(), detail.mid[:, 0].tolist(), strict=True):
-            kind = (kernel.kind, run.placement.hardware.name)
+            variant = "" if kernel.shape is None else kernel.shape.texts.get("weight_only", "")
+            kind = (kernel.kind, str(variant), run.placement.hardware.name)
             weight = times * slower * kernel.count * float(np.mean(run.repeat))
             # Equal times to many digits identify the same kernel.
             yield _Part(kind, float(f"{middle:.9e}"), weight * error, kernel.basis(run.step.queries) != "calibrated")

@@ -20,6 +20,8 @@ from msgspec import Struct
 
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.scenario import Scenario
+from roofline.specs.formats import UNQUANTIZED_FORMATS
+from roofline.specs.weight_only import kernel_of
 from roofline.timing.intervals import Estimate
 from roofline.whatif.gain import Timed, gain
 
@@ -54,6 +56,17 @@ def _expert_layout(scenario: Scenario) -> object:
     return (parallel.tensor, parallel.expert, parallel.data) if scenario.model.experts else None
 
 
+def _unfitted_kernel(scenario: Scenario) -> object:
+    """The weight-only kernel whose constants were fitted to no hardware of the family; None for others."""
+    precision, family = scenario.run_precision, scenario.hardware.family
+    linear, kernels = precision.weights.linear, scenario.profile.weight_only
+    weight_only = precision.activations.name in UNQUANTIZED_FORMATS and linear not in (None, precision.base)
+    if linear is None or not kernels or not weight_only:
+        return None
+    kernel = kernel_of(linear.name, kernels, family)
+    return None if family in kernel.fitted else kernel.name
+
+
 RUNS = "median error of TPOT of InferenceX's runs (`roofline validate serving`)"
 
 DOUBTS = (
@@ -61,6 +74,12 @@ DOUBTS = (
     Doubt("several nodes", 0.3, f"{RUNS} with wide expert parallelism, and of public speeds of 2 to 8 nodes", _nodes),
     Doubt("drafts", 0.12, f"{RUNS} with multi-token prediction", lambda found: found.settings.speculation),
     Doubt("the layout of experts", 0.1, f"{RUNS} with experts or attention divided among 4 or 8", _expert_layout),
+    Doubt(
+        "this weight-only kernel",
+        0.2,
+        "Marlin on B200, with constants of other GPUs (flashinfer-ai/flashinfer, pull request 4466; docs/limits.md)",
+        _unfitted_kernel,
+    ),
     Doubt(
         "offloading",
         0.40,

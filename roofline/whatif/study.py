@@ -18,6 +18,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from roofline.core.expressions import Expression, Type, parse_condition
 from roofline.core.options import Kind
 from roofline.scenario.options import NEEDED, OPTIONS, SPELLINGS, by_name, missing, read_options
 from roofline.scenario.question import OBJECTS
-from roofline.specs.engine import default_engine, load_engine
+from roofline.scenario.question import Question as ScenarioQuestion
+from roofline.specs.engine import load_engine
 from roofline.specs.hardware import load_mixed
 from roofline.specs.host import load_host
 from roofline.specs.modelspec import load_model
@@ -247,9 +249,11 @@ def _sources(values: Mapping[str, Iterable[Any]]) -> dict[tuple[str, str], str]:
     """Digests of the specs of a study, whose options have these values."""
     named = {name: [value for value in values.get(name, ()) if isinstance(value, str)] for name in _LOADERS}
     if not values.get("engine"):
-        models = [load_model(value) for value in values["model"] if value]
-        devices = [load_mixed(value)[0][0] for value in values["hw"] if value]
-        named["engine"] = sorted({default_engine(device, model) for device in devices for model in models})
+        deciding = {name: values[name] for name in ("model", "hw", "quant", "weights", "with") if name in values}
+        asked = (
+            ScenarioQuestion().with_(dict(zip(deciding, each, strict=True))) for each in product(*deciding.values())
+        )
+        named["engine"] = sorted({each.default_engine for each in asked})
     return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
 
 

@@ -26,6 +26,7 @@ from roofline.graph.op import Kind, Link, Op
 from roofline.graph.parallel import Collective
 from roofline.graph.size import Size, symbol, total
 from roofline.graph.tensor import Role, Tensor
+from roofline.specs.formats import Format
 from roofline.specs.model import Norm
 from roofline.specs.sublayers import Attention
 
@@ -133,7 +134,12 @@ def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) ->
     """
     ranks = formats.parallel.sequence
     if ranks == 1:
-        return cached_attention(spec, mask_of(spec, decode=formats.decode), query, output, formats)
+        _, shards, split = formats.parallel.cache_parts(formats.decode)
+        mask = mask_of(spec, shards=shards, split=split, decode=formats.decode)
+        link = context_link(mask, spec.kv_heads * (spec.head_dim + spec.value_width), formats)
+        return over_context(
+            query, output, formats, lambda queries, summed: cached_attention(spec, mask, queries, summed, formats, link)
+        )
     reach = formats.parallel.devices // formats.parallel.pipeline
     if not formats.decode:
         mask = mask_of(spec, ring=ranks)
@@ -144,6 +150,44 @@ def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) ->
     partial = replace(output, name=f"{output.name}_partial", format=formats.base)
     merge = collective("attn_merge_all_reduce", Collective.ALL_REDUCE, partial, output, ranks, reach)
     return [*cached_attention(spec, mask_of(spec, shards=ranks, decode=True), query, partial, formats), merge]
+
+
+def context_link(mask: AttentionMask, width: int, formats: Formats) -> Link | None:
+    """The gathering of the keys before a pass of prompts, of `width` elements, that tensor ranks hold in parts."""
+    ranks = mask.split
+    if ranks == 1:
+        return None
+    context = Tensor("context", Role.KV, (BATCH, mask.keys + QUERIES * -1, width), formats.kv)
+    return Link(context.bytes * ((ranks - 1) / ranks), 1, ranks, ranks)
+
+
+def over_context(
+    query: Tensor, output: Tensor, formats: Formats, attend: Callable[[Tensor, Tensor], list[Op]]
+) -> list[Op]:
+    """Attention of decode with a KV cache whose tokens are divided among tensor ranks (decode context parallelism).
+
+    Each rank attends to its tokens with the heads of all: queries are gathered, then the sums of exponentials, and the
+    outputs, scaled by them, are summed and scattered (vllm-project/vllm, cp_lse_ag_out_rs).
+    """
+    ranks = formats.parallel.context
+    if ranks == 1 or not formats.decode:
+        return attend(query, output)
+
+    def of_all(tensor: Tensor, name: str, format: Format) -> Tensor:
+        *rows, heads, width = tensor.shape
+        return Tensor(f"{tensor.name}_{name}", tensor.role, (*rows, heads * ranks, width), format)
+
+    queries, partial = of_all(query, "gathered", query.format), of_all(output, "partial", formats.base)
+    sums = activation("attn_sums", STATE_FORMAT, ranks, queries.shape[-2])
+    gather = collective("query_all_gather", Collective.ALL_GATHER, queries, queries, ranks, ranks)
+    weigh = collective("attn_sums_all_gather", Collective.ALL_GATHER, sums, sums, ranks, ranks)
+    scatter = collective("attn_reduce_scatter", Collective.REDUCE_SCATTER, partial, output, ranks, ranks)
+    return [
+        replace(gather, reads=(query,)),
+        *attend(queries, partial),
+        replace(weigh, reads=(partial,)),
+        replace(scatter, reads=(partial, sums)),
+    ]
 
 
 def _head_norm(name: str, spec: Attention, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> Op:

@@ -78,14 +78,14 @@ def with_spread(mid: Any, below: Any, above: Any, spread: tuple[float, float]) -
     return Estimate(mid - np.hypot(below, mid * (1 - spread[0])), mid, mid + np.hypot(above, mid * (spread[1] - 1)))
 
 
-def ratio_error(errors: Mapping[tuple[str, str], Iterable[float]], inherited: bool) -> float:
+def ratio_error(errors: Mapping[tuple[str, str, str], Iterable[float]], inherited: bool) -> float:
     """The square of the error of the logarithm of a ratio of two times, from those of the kernels of both.
 
-    `errors` are by kind and hardware: for each shape the error of its kernel's share of the second time less that of
-    the first, so that a kernel which takes an equal share of both adds nothing.
+    `errors` are by kind, weight-only kernel and hardware: for each shape the error of its kernel's share of the second
+    time less that of the first, so that a kernel which takes an equal share of both adds nothing.
     """
     signed = []
-    for (kind, _), shapes in errors.items():
+    for (kind, _, _), shapes in errors.items():
         shared, values = within_kind(kind, inherited), np.array(list(shapes))
         together = float(values.sum())
         signed.append(math.copysign(math.sqrt(shared * together**2 + (1 - shared) * float(values @ values)), together))

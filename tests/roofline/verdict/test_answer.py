@@ -154,6 +154,13 @@ def test_servers_of_one_computer_are_answered() -> None:
         answer("llama-3.1-8b", "h100-sxm", engine="mlx")
 
 
+def test_a_checkpoint_of_mlx_runs_on_apple_silicon_alone() -> None:
+    checkpoint = "mlx-community/Llama-3.1-8B-Instruct-4bit"
+    assert "affine4_g64 on mlx" in str(answer(checkpoint, "m4-max"))
+    with pytest.raises(RooflineError, match="are for MLX, which does not run on h100-sxm: name the model"):
+        answer(checkpoint, "h100-sxm")
+
+
 def test_experts_are_not_cut_inside_blocks_of_their_weights() -> None:
     """vLLM's recipe of MiniMax-M2.5: pure TP 8 fails, TP with EP and DP with EP are for eight devices."""
     assert answer("minimax-m2", "8xh200").scenario.settings.parallel.expert == 8

@@ -61,3 +61,12 @@ def test_weight_only_formats_flip_where_prefill_and_large_batches_compute() -> N
     assert first > second
     half = [analyze(each.at(batch=batch // 2)).expected.total.mid for each in (awq, fp16)]
     assert half[0] <= half[1]
+
+
+def test_kernels_of_4_bits_are_as_sure_as_their_constants() -> None:
+    """One kernel for both formats on A100 is a tie; on H100 vLLM has Machete for GPTQ alone, fitted to nothing."""
+    for hardware, doubt in (("a100-sxm-80gb", ()), ("h100-sxm", ("this weight-only kernel",))):
+        awq, gptq = (analyze(LLAMA.with_(hw=hardware, quant=name, batch=1)) for name in ("awq", "gptq"))
+        found = odds(gptq, awq)
+        assert found.doubts == doubt
+        assert 0.49 < found.probability < 0.9
