@@ -38,10 +38,11 @@ def test_adapters_beside_one_model_against_models_of_their_own() -> None:
 
 
 def test_thousands_of_adapters_cost_little() -> None:
+    """Orders of magnitude more adapters at nearly the same throughput (S-LoRA, abstract)."""
     few, many, popular = (
         served(f"s-lora:{given}") for given in ("adapters=200", "adapters=2000", "adapters=2000,skew=1")
     )
-    assert 0.75 * few.requests_per_second < many.requests_per_second < popular.requests_per_second
+    assert 0.85 * few.requests_per_second < many.requests_per_second < popular.requests_per_second
 
 
 def test_a_batch_has_no_more_adapters_than_slots() -> None:
