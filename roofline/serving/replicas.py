@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
 from functools import cache
 from operator import attrgetter, itemgetter
@@ -141,21 +141,23 @@ class Replicas:
         found = Served(arrivals, first, last, self.drawn.output.astype(float), *(0,) * 8)
         everyone = [*self.members, *self.retired]
         tenant = np.array(self.tenant) if self.load.tenants else None
-        return together(everyone, everyone, found)._replace(tenant=tenant, whole=True)
+        return together(everyone, everyone, found, self.replica.copies)._replace(tenant=tenant, whole=True)
 
 
-def together(prefills: Iterable[Member], decodes: Iterable[Member], found: Served) -> Served:
-    """A run with the shares and counts of all replicas; tokens in the KV cache are the mean of those of decode."""
-    prefills, decodes = list(prefills), list(decodes)
+def together(prefills: Ordered[Member], decodes: Ordered[Member], found: Served, replicas: int = 0) -> Served:
+    """A run with the shares and counts of so many `replicas` (0: as many as members).
+
+    Tokens in the KV cache are those of a replica of decode.
+    """
     every = list(dict.fromkeys((*prefills, *decodes)))
     duration = max(float(found.last.max()), 1e-12)
     running = sum(each.area[0] for each in every)
     return found._replace(
         duration=duration,
-        prefilling=float(np.mean([each.prefill_time for each in prefills])) / duration,
+        prefilling=sum(each.prefill_time for each in prefills) / (replicas or len(prefills)) / duration,
         running=running / duration,
         waiting=max(float((found.last - found.arrival).sum()) - running, 0.0) / duration,
-        cached=float(np.mean([each.area[2] for each in decodes])) / duration,
+        cached=sum(each.area[2] for each in decodes) / (replicas or len(decodes)) / duration,
         preemptions=sum(each.preemptions for each in decodes),
         steps=sum(each.steps for each in every),
         prompt_tokens=sum(each.prompt_tokens for each in prefills),
