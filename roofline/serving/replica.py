@@ -71,7 +71,8 @@ class Replica(Struct, frozen=True, dict=True):
         """Hardware and devices, also of a second kind beside; of prefill and decode apart see `Tandem`."""
         scenario = self.steps.scenario
         each, other = scenario.settings.parallel.devices * self.copies, second_device(scenario)
-        return ((scenario.hardware, each), *([] if other is None else [(other, each)]))
+        host = scenario.settings.host
+        return ((scenario.hardware, each), *([(other, each * host.devices)] if host and other else []))
 
     @property
     def devices(self) -> int:
