@@ -203,6 +203,11 @@ def explain_missing(hardware: Hardware) -> UnsupportedError:
     )
 
 
+def explain_missing_carbon(_: Hardware) -> UnsupportedError:
+    """The error for emissions without a carbon intensity."""
+    return UnsupportedError("emissions are those of some electricity: give its carbon intensity", options=["carbon"])
+
+
 def explain_missing_tdp(hardware: Hardware) -> UnsupportedError:
     """The error for energy at TDP without a TDP."""
     return UnsupportedError(f"the spec of {hardware.name} has no TDP (power: tdp)")
