@@ -138,7 +138,7 @@ class WorkloadCost:
         self.decode = np.array([answer.decode.flops, answer.decode.bytes]) if answer.decode is not None else nothing
         self.prompt = np.array([prompts.prefill.flops, prompts.prefill.bytes])
         self.needed = float(analyze(scenario).memory.total)
-        self._scenario = scenario
+        self._scenario, self._cached = scenario, service.hits > 0
         self._capacities: dict[Reserve, Capacity] = {}
 
     def capacity(self, hardware: Hardware, reserve: Reserve) -> Capacity:
@@ -147,7 +147,13 @@ class WorkloadCost:
             scenario = self._scenario
             model = replace(scenario.model, max_context=scenario.settings.longest_of(scenario.model))
             self._capacities[reserve] = kv_capacity(
-                model, scenario.hardware, scenario.run_precision, scenario.settings.parallel, reserve
+                model,
+                scenario.hardware,
+                scenario.run_precision,
+                scenario.settings.parallel,
+                reserve,
+                speculation=scenario.settings.speculation,
+                cached=self._cached,
             )
         found, visible = self._capacities[reserve], visible_memory(hardware)
         budget = reserve.budget(visible, found.weights, found.activations, found.context)

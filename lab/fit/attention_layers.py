@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data = arranged([*attention_layers.read(options.measurements), *sparse_layers.read(options.measurements)])
         found = fit_all(data)
         if options.output is not None:
-            source = Source(options.repository, options.commit, (), options.date)
+            source = Source(options.repository, options.commit, (), options.date, parser.prog)
             for path, text in files(found, options.output, source):
                 save_text(path, text)
             save_text(path := options.output / FILE, levels(data, found, path))

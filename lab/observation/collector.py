@@ -5,6 +5,7 @@
                  device idles between the kernels of one GEMM (`host_gap`)
     replay       a few buffers, of which the L2 holds a part (`roofline.validate.observation`)
     padding      block-scaled GEMMs where m is no multiple of 4: kernels that pad it, which engines need not run
+    unpacking    scales of weights, converted in every call
     quantizing   activations quantized in PyTorch operators (`lab.observation.quantizing`)
     routing      tokens dealt to the experts of one device (`lab.observation.routing`)
     rest         of a layer, in seconds, where a table times whole layers, and what of it dense attention skips
@@ -59,6 +60,10 @@ LAYERS = ("sparse_prefill", "sparse_decode")
 
 PADDING = Parameter("padding", Unit.SECONDS, 1e-9, 30e-6, 1e-9, "kernels that pad m to a multiple of 4", start=1e-6)
 
+SCALE_ROW, SCALE = 0.45e-9, 4e-12
+"""Seconds to convert the scales of block-scaled weights in each call, for an output and for a scale, where a benchmark
+does (`lab.tables.kernel_benchmarks.UNPACKED`): between fits to B200 and GB200, SGLang 0.5.9 and 0.5.10."""
+
 NO_HOST = 1e-9
 """Host time that a benchmark with CUDA graphs does not wait for."""
 
@@ -91,7 +96,10 @@ HIDDEN = ("launch", "odd_rows", "l2_share", "small")
 DIFFERENCED = ("launch", "tile_prologue")
 """Constants that the difference of two times of a kernel does not tell: they stay as they start."""
 
-BESIDE = {"graph": 1.0, **dict.fromkeys(("eager", "less_kv", "rest", "skipped", "piecewise", *OPTIONS), 0.0)}
+BESIDE = {
+    "graph": 1.0,
+    **dict.fromkeys(("eager", "unpacked", "less_kv", "rest", "skipped", "piecewise", *OPTIONS), 0.0),
+}
 """Columns of what a table times beside the kernel, with what they are where they are absent."""
 
 
@@ -177,6 +185,9 @@ class Collector(Harness):
         if op == "sparse_prefill":
             time = time - rows.shape.is_dense(constants) * rows.column("skipped")
         launched, host = alone & (rows.column("graph") == 0.0), constants.get("host", NO_HOST)
+        if op == "gemm" and np.any(rows.column("unpacked") > 0):
+            per_row = SCALE_ROW + SCALE * np.ceil(np.asarray(row["k"]) / BLOCK)
+            time = time + rows.column("unpacked") * np.asarray(row["n"]) * per_row
         if op == "gemm" and not bare and numbers(rows.kernel.format(row)).quantizes:
             m, k = np.asarray(row["m"]), np.asarray(row["k"])
             time = time + constants.get("padding", 0.0) * (rows.warm & (m % 4 != 0) & (m > 1) & (k > BLOCK))

@@ -147,18 +147,18 @@ def _mixed(frame: pd.DataFrame, _: str) -> Rows:
     yield "hyper_connection", _schema(frame, "hyper_connection", variant=kinds, **sizes)
 
 
-def _slowed(frame: pd.DataFrame) -> NDArray[np.bool_]:
-    """The rows whose rate is below `SLOWED` of that of a smaller shape (in batch, length and heads) of the table."""
+def within_rates(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """The rows whose rate is no less than `SLOWED` of that of a smaller shape (in batch, length and heads)."""
     sizes = frame[["batch_size", "isl", "num_heads"]].to_numpy()
     rates = (sizes.prod(axis=1) * frame["isl"] / frame["latency_us"]).to_numpy()
     smaller = (sizes[:, None, :] >= sizes[None, :, :]).all(axis=2)
-    return np.asarray(rates < SLOWED * (smaller * rates).max(axis=1))
+    return np.asarray(rates >= SLOWED * (smaller * rates).max(axis=1))
 
 
 def _encoders(frame: pd.DataFrame, _: str) -> Rows:
     import pandas as pd
 
-    frame = pd.concat([part[~_slowed(part)] for _, part in frame.groupby("head_dim")])
+    frame = pd.concat([part[within_rates(part)] for _, part in frame.groupby("head_dim")])
     queries, heads = frame["isl"], frame["num_heads"]
     sizes: dict[str, Any] = {"batch": frame["batch_size"], "q_len": queries, "kv_len": queries, "heads": heads}
     sizes |= {"kv_heads": heads, "head_dim": frame["head_dim"], "causal": 0.0, "bare": 1.0}

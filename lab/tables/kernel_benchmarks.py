@@ -41,6 +41,12 @@ EAGER = Releases("vllm", before="0.15"), ("fp8", "fp8_block")
 vLLM compiles `QuantFP8.forward_native` outside of models, too, since 0.15 (vllm-project/vllm, pull request 32806).
 """
 
+UNPACKED = Releases("sglang"), "fp8_block", BLACKWELL
+"""Software, format and GPUs of GEMMs whose benchmark gives DeepGEMM the scales of weights in 32 bits, which it converts
+in every call (`scale_b` in collector/sglang/collect_gemm.py); SGLang converts them when it loads a model
+(`requant_weight_ue8m0_inplace` in Fp8LinearMethod). On Hopper, where nothing is converted, the tables of SGLang and
+TensorRT-LLM agree within a microsecond; on B200 they differ by 5 to 50, by weights and not by tokens."""
+
 VLLM = Releases("vllm")
 
 
@@ -88,6 +94,8 @@ def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
         )
     if op == "gemm" and "dtype" in frame:
         found["eager"] = _matches(software, EAGER[0]) * frame["dtype"].isin(EAGER[1])
+        there = (frame["dtype"] == UNPACKED[1]) & frame["hardware"].isin(UNPACKED[2])
+        found["unpacked"] = _matches(software, UNPACKED[0]) * there
     if op in {kind.op for kind in UNGRAPHED} and "dtype" in frame:
         found["graph"] = 1.0 - _ungraphed(frame, software, op)
     return {name: column for name, column in found.items() if name not in frame}

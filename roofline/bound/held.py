@@ -15,7 +15,7 @@ from roofline.bound.memory import Stages, section_bytes, stage_sections, stored_
 from roofline.graph.extents import Step
 from roofline.graph.layers.basic import STATE_FORMAT
 from roofline.graph.network import Build, Network, Section, network
-from roofline.graph.parallel import SINGLE, Parallelism
+from roofline.graph.parallel import SINGLE, Parallelism, auxiliary_parallelism
 from roofline.graph.tensor import Role
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
@@ -42,8 +42,8 @@ class Held(Struct, frozen=True):
 
     `tokens`: of a token in layers that keep them all; `windows`: the most tokens of the layers that keep the last ones,
     with their bytes of a token; `state`: of recurrent states. Where all layers share a pool of pages of `page` bytes, a
-    state takes a page in each layer of a group, and a sequence whole blocks of `block` tokens. `layer`: the most bytes
-    of a token in one layer.
+    state takes a page in each layer of a group, and a sequence whole blocks of `block` tokens; there are `groups`.
+    `layer`: the most bytes of a token in one layer.
     """
 
     tokens: float
@@ -52,6 +52,7 @@ class Held(Struct, frozen=True):
     page: float = 0.0
     block: int = 1
     layer: float = 0.0
+    groups: int = 1
 
     @property
     def each(self) -> float:
@@ -82,19 +83,57 @@ class _Kind(NamedTuple):
 
 @lru_cache(maxsize=512)
 def held_bytes(
-    model: Model, precision: Precision, parallel: Parallelism = SINGLE, stages: Stages = (), pages: bool = False
+    model: Model,
+    precision: Precision,
+    parallel: Parallelism = SINGLE,
+    stages: Stages = (),
+    pages: bool = False,
+    share: float = 0.0,
+    draft: Model | None = None,
+    copies: int = 1,
 ) -> Held:
-    """What one sequence holds on the fullest rank; with `pages` of a pool that all layers share."""
+    """What one sequence holds on the fullest rank; with `pages` of a pool that all layers share.
+
+    With a `share` windows have a pool of their own, of so many tokens as that part of all, which states that wait
+    beside a window go with. The layers of a `draft` are beside those of the last stage; a sequence has `copies` of its
+    states.
+    """
     graph = network(model, precision, Build(("attention",), parallel=parallel))
-    parts = [_of_stage(model, graph, part, pages) for part in stage_sections(graph, stages)]
+    stretches = stage_sections(graph, stages)
+    beside: list[_Kind] = []
+    if draft is not None:
+        other = network(draft, precision, Build(("attention",), parallel=auxiliary_parallelism(parallel, draft)))
+        beside = [*_kinds(draft, other, other.sections)]
+    parts = [
+        _of_stage(model, graph, part, pages, share, copies, beside if part is stretches[-1] else [])
+        for part in stretches
+    ]
     return max(parts, key=lambda held: held.each + held.state)
 
 
-def _of_stage(model: Model, graph: Network, sections: Sequence[Section], pages: bool) -> Held:
+def _of_stage(
+    model: Model,
+    graph: Network,
+    sections: Sequence[Section],
+    pages: bool,
+    share: float,
+    copies: int,
+    beside: Sequence[_Kind],
+) -> Held:
     if pages and any(isinstance(mixer, CompressedAttention) for _, mixer in _mixers(model, sections)):
-        return _compressed_pages(model, sections)
-    kinds = [*_kinds(model, graph, sections)]
-    return _paged(kinds) if pages and len(kinds) > 1 else _plain(kinds)
+        held = _compressed_pages(model, sections)
+        return replace(held, tokens=held.tokens + sum(kind.layers * kind.token for kind in beside if not kind.most))
+    alike: dict[_Kind, float] = {}
+    for kind in (*_kinds(model, graph, sections), *beside):
+        same = kind._replace(layers=0)
+        alike[same] = alike.get(same, 0) + kind.layers
+    kinds = [kind._replace(layers=layers) for kind, layers in alike.items()]
+    if share:
+        held = _plain([kind for kind in kinds if kind.most is None])
+        limited = sum(kind.layers * (kind.token + kind.state / kind.most) for kind in kinds if kind.most)
+        return replace(held, tokens=held.tokens + share * limited, layer=_plain(kinds).layer)
+    held = _paged(kinds) if pages and len(kinds) > 1 else _plain(kinds)
+    return replace(held, state=held.state * copies)
 
 
 def _mixers(model: Model, sections: Iterable[Section]) -> Iterator[tuple[Section, Mixer | None]]:
@@ -110,9 +149,10 @@ def _kinds(model: Model, graph: Network, sections: Iterable[Section]) -> Iterato
         if isinstance(mixer, CompressedAttention):
             two, one = (section_bytes(graph, section, Role.KV, Step(1, mixer.window * n, 0)) for n in (2, 1))
             entries = (two - one) / section.count / mixer.window
-            yield _Kind(section.count, mixer.window, token - entries, 0.0)
-            if entries or state:
-                yield _Kind(section.count, None, entries, state)
+            waits = state if mixer.indexer is None else 0.0
+            yield _Kind(section.count, mixer.window, token, state - waits)
+            if entries:
+                yield _Kind(section.count, None, entries, waits)
             continue
         most = mixer.chunk if isinstance(mixer, Attention) else None
         if isinstance(mixer, Attention) and mixer.window is not None:
@@ -181,7 +221,7 @@ def _paged(kinds: Sequence[_Kind]) -> Held:
     padded = [kind._replace(layers=size * group) for kind, group in zip(kinds, groups, strict=True)]
     states = sum(group for kind, group in zip(kinds, groups, strict=True) if kind.state)
     held = _plain([kind._replace(state=0.0) for kind in padded])
-    return replace(held, state=states * page, page=page, block=block)
+    return replace(held, state=states * page, page=page, block=block, groups=sum(groups))
 
 
 def _group_size(counts: Sequence[float]) -> float:

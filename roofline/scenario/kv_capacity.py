@@ -24,6 +24,7 @@ from roofline.scenario.analysis import analyze
 from roofline.scenario.memory import attention_buffer, memory_reserve
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Host, Settings
+from roofline.scenario.speculation import Speculation
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import resolve_engine
 from roofline.specs.hardware import Hardware
@@ -82,7 +83,7 @@ class Capacity(Struct, frozen=True):
             return self.tokens
         if reserve.logs == "sequences":
             return int(self.sequences_of(longest, ahead) * longest)
-        return self.tokens
+        return self.tokens if self.states is None else self.states // self.held.groups * self.held.block
 
 
 @lru_cache(maxsize=256)
@@ -94,11 +95,15 @@ def kv_capacity(
     reserve: Reserve | None = None,
     offload: Offload = RESIDENT,
     host: Host | None = None,
+    speculation: Speculation | None = None,
+    cached: bool = False,
 ) -> Capacity:
     """The KV cache capacity of each rank with the settings of an engine (by default the hardware's), and the rest.
 
-    What `offload` and a `host` keep in the memory of a CPU takes none. Raises RooflineError where the parallelism does
-    not divide the model.
+    What `offload` and a `host` keep in the memory of a CPU takes none. The draft of a `speculation` has its weights and
+    its KV cache beside the model's, and where all layers share pages each token that it drafts a copy of recurrent
+    states; with a prefix cache, `cached`, a sequence has one more. Raises RooflineError where the parallelism does not
+    divide the model.
 
     >>> from roofline import load_hardware, load_model
     >>> kv_capacity(load_model("llama-3-8b"), load_hardware("h100-sxm")).tokens
@@ -108,28 +113,37 @@ def kv_capacity(
     engine = profile if reserve is None else replace(profile, memory=reserve)
     rules = engine.memory.on(hardware)
     whole = rules.pass_tokens(model.max_context) or 1
-    settings = Settings(parallel=replace(parallel, micro_batches=1), offload=offload, host=host)
+    settings = Settings(
+        parallel=replace(parallel, micro_batches=1), offload=offload, host=host, speculation=speculation
+    )
     formats, data = precision or precision_of(model, hardware), parallel.data
     scenario = Scenario(
         model, hardware, batch=data, prompt=whole, generate=1, precision=formats, settings=settings, engine=engine
     )
-    memory, held = analyze(scenario).memory, _held(model, formats, parallel, rules, settings.resident_kv)
+    draft, drafted = (None, 0) if speculation is None else (speculation.draft, speculation.length)
+    copies = 1 + (drafted + cached if rules.pages else 0)
+    memory, held = analyze(scenario).memory, _held(model, formats, settings, rules, draft, copies)
     beside = attention_buffer(held, rules, formats.kv.bits)
+    each = held.each if held.even or draft else kv_bytes_per_token(model, formats, parallel) * settings.resident_kv
     return Capacity(
         visible=visible_memory(hardware),
         budget=memory.budget,
         weights=memory.weights,
         activations=memory.activation_peak - beside * whole * data,
         context=memory.runtime,
-        bytes_per_token=kv_bytes_per_token(model, formats, parallel) * settings.resident_kv + beside,
+        bytes_per_token=each + beside,
         block=rules.block,
         held=replace(held, tokens=held.tokens + beside),
     )
 
 
-def _held(model: Model, formats: Precision, parallel: Parallelism, rules: Reserve, resident: float) -> Held:
+def _held(
+    model: Model, formats: Precision, settings: Settings, rules: Reserve, draft: Model | None, copies: int
+) -> Held:
     """What a sequence holds of the caches on the devices."""
-    found = held_bytes(model, formats, parallel, pipeline_stages(model, parallel), rules.pages)
+    parallel, resident = settings.parallel, settings.resident_kv
+    stages, share = pipeline_stages(model, parallel), rules.window_share(model.name)
+    found = held_bytes(model, formats, parallel, stages, rules.pages, share, draft, copies)
     windows = tuple((rules.window_kept(most), size * resident) for most, size in found.windows)
     if rules.keeps_all:
         return Held((found.tokens + sum(size for _, size in found.windows)) * resident, (), found.state)

@@ -101,8 +101,11 @@ class _Held(NamedTuple):
 def _beside(schedule: Schedule, layers: Stages, reserve: Reserve, last: Step) -> tuple[Any, Any]:
     """Bytes of cache and of states that the engine's layout takes beside what the sequences hold."""
     parallel = schedule.settings.parallel.on(schedule.hardware)
+    speculation, share = schedule.settings.speculation, reserve.window_share(schedule.model.name)
+    copies = 1 + (speculation.length if speculation and reserve.pages else 0)  # a state of each drafted token
     plain, paged = (
-        held_bytes(schedule.model, schedule.precision, parallel, layers, pages) for pages in (False, reserve.pages)
+        held_bytes(schedule.model, schedule.precision, parallel, layers, *layout)
+        for layout in ((), (reserve.pages, share, None, copies))
     )
     tokens = np.asarray(last.cached) + last.queries
     whole = np.ceil(tokens / paged.block) * paged.block
@@ -146,7 +149,7 @@ def _held(schedule: Schedule, prompt: Step, last: Step, shape: tuple[int, ...], 
     cache, state = (resident(graph, role, last, layers) for role in (Role.KV, Role.STATE))
     for shared in schedule.shared_steps(prompt, last):
         cache = cache - resident(graph, Role.KV, shared, layers)
-    if reserve.window_cells or reserve.pages or reserve.keeps_all:
+    if reserve.window_cells or reserve.pages or reserve.keeps_all or reserve.window_shares:
         beside = _beside(schedule, layers, reserve, last)
         cache, state = (held + on_grid(size, last, shape) for held, size in zip((cache, state), beside, strict=True))
     cache = cache * settings.resident_kv

@@ -137,7 +137,17 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     policy, adapters = with_slots(scenario, limits)
     model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
     reserve = settings.reserved(engine.memory.on(hardware))
-    capacity = kv_capacity(model, hardware, scenario.run_precision, parallel, reserve, settings.offload, settings.host)
+    capacity = kv_capacity(
+        model,
+        hardware,
+        scenario.run_precision,
+        parallel,
+        reserve,
+        settings.offload,
+        settings.host,
+        settings.speculation,
+        cached=load.hits > 0,
+    )
     models = max(len(load.tenants), 1) if load.policy == ALL_MODELS else 1
     capacity = replace(capacity, weights=models * capacity.weights + adapters)
     if capacity.cache <= 0:

@@ -8,6 +8,7 @@ runtime. A profile states its settings under `memory` (`Reserve`); without them 
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Annotated, Any, Literal
 
@@ -87,12 +88,13 @@ class Reserve(Checked, frozen=True):
     in fewer bits are converted to 16, a layer at a time. `padding`: the multiples to which the hidden size and the
     width of experts in MXFP4 are padded as they are loaded. `window_cells`: layers with a window hold the tokens of a
     pass beside it, in multiples of so many (0: the window alone). `vision_apart`: a vision encoder is a file of its
-    own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`: all
-    layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a recurrent
-    state takes a page. `in_flight`: the passes that a window has to have room for, those that run and those scheduled
-    ahead. `states`: the engine starts only where each of its `sequences` has a state, `longest` where a
-    sequence of the maximum length has room. `logs`: the size of the KV cache that the engine prints, the tokens of
-    `blocks` in all layers or of `sequences` of the maximum length.
+    own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`:
+    all layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a
+    recurrent state takes a page. `window_shares`: layers with a window have a pool of their own, of so many tokens
+    as a part of all, by the beginning of the model's name. `in_flight`: the passes that a window has to have room
+    for, those that run and those scheduled ahead. `states`: the engine starts only where each of its `sequences`
+    has a state, `longest` where a sequence of the maximum length has room. `logs`: the size of the KV cache that
+    the engine prints, the tokens of `blocks` in all layers or of `sequences` of the maximum length.
     """
 
     utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -116,6 +118,7 @@ class Reserve(Checked, frozen=True):
     vision_apart: bool = False
     keeps_all: bool = False
     pages: bool = False
+    window_shares: tuple[tuple[str, Annotated[float, Meta(gt=0, le=1)]], ...] = ()
     in_flight: Count = 1
     states: bool = False
     longest: bool = False
@@ -175,6 +178,10 @@ class Reserve(Checked, frozen=True):
             return window
         return -(-(window + (self.tokens or 0)) // self.window_cells) * self.window_cells
 
+    def window_share(self, model: str) -> float:
+        """The part of all tokens that the pool of a model's layers with a window has; 0 without such a pool."""
+        return next((share for name, share in self.window_shares if model.startswith(name)), 0.0)
+
     def pass_tokens(self, longest: int | None) -> int | None:
         """Tokens of the largest pass of a model with the maximum context `longest`; None for all prompts at once."""
         if self.tokens is None:
@@ -222,6 +229,9 @@ def visible_memory(hardware: Hardware) -> float:
     return share * (ECC_SHARE if hardware.name in ECC_CARDS else 1.0) * nominal
 
 
+SIZES = ("context", "group_context", "pcie_context", "graphs")
+"""The settings that a profile states in GiB."""
+
 EARLIER = "earlier"
 """The key with the settings of versions before each of some: memory changes with other versions than kernels do."""
 
@@ -244,10 +254,7 @@ def parse_reserve(content: object, where: str, version: Version | None = None) -
         return replace(
             found,
             large_device=None if large is None else replace(large, memory=large.memory * GIB),
-            context=found.context * GIB,
-            group_context=found.group_context * GIB,
-            pcie_context=found.pcie_context * GIB,
-            graphs=found.graphs * GIB,
+            **{name: getattr(found, name) * GIB for name in SIZES},
         )
     except RooflineError as error:
         raise SpecError(where, f"'memory', in GiB: {error}") from None
@@ -264,26 +271,16 @@ def render_reserve(reserve: Reserve) -> list[str]:
     """The lines of a profile's key 'memory'; `parse_reserve` reads them back."""
     if reserve == NO_RESERVE:
         return []
-    lines = [f"  utilization: {reserve.utilization:.4g}", *(["  of: free"] if reserve.of == "free" else [])]
-    counts = (
-        (name, getattr(reserve, name)) for name in ("block", "tokens", "whole", "sequences", "mask", "window_cells")
-    )
-    lines += [f"  {name}: {value}" for name, value in counts if value]
-    sizes = ((name, getattr(reserve, name) / GIB) for name in ("context", "group_context", "pcie_context", "graphs"))
-    lines += [f"  {name}: {value:.4g}  # GiB" for name, value in sizes if value]
-    if (large := reserve.large_device) is not None:
-        names = f", except: [{', '.join(large.except_)}]" if large.except_ else ""
-        size = f"{large.memory / GIB:.4g}"
-        inside = f"tokens: {large.tokens}, sequences: {large.sequences}, memory: {size}{names}"
-        lines.append(f"  large_device: {{{inside}}}  # from that many GiB on")
-    lines += [f"  sampled: {reserve.sampled:.4g}"] if reserve.sampled != SAMPLER_BYTES else []
-    lines += ["  logits: true"] if reserve.logits else []
-    lines += [f"  padding: {list(reserve.padding)}"] if reserve.padding != (1, 1) else []
-    lines += [
-        f"  {name}: true"
-        for name in ("profiles", "widened", "vision_apart", "keeps_all", "pages", "states", "longest")
-        if getattr(reserve, name)
-    ]
-    lines += [f"  in_flight: {reserve.in_flight}"] if reserve.in_flight > 1 else []
-    lines += [f"  logs: {reserve.logs}"] if reserve.logs != "blocks" else []
-    return ["memory:", *lines]
+    parts = ((name, getattr(reserve, name)) for name in Reserve.__struct_fields__)
+    changed = ((name, value) for name, value in parts if value != getattr(NO_RESERVE, name))
+    return ["memory:", *(f"  {name}: {_shown(name, value)}" for name, value in changed)]
+
+
+def _shown(name: str, value: object) -> str:
+    if isinstance(value, LargeDevice):
+        names = f", except: [{', '.join(value.except_)}]" if value.except_ else ""
+        inside = f"tokens: {value.tokens}, sequences: {value.sequences}, memory: {value.memory / GIB:.4g}{names}"
+        return f"{{{inside}}}  # from that many GiB on"
+    if isinstance(value, float):
+        return f"{value / GIB:.4g}  # GiB" if name in SIZES else f"{value:.4g}"
+    return str(value) if isinstance(value, str) else json.dumps(value)

@@ -71,8 +71,8 @@ def test_a_shipped_reader_can_be_replaced(module: LoadModule, tmp_path: Path) ->
 def test_a_type_that_specs_cannot_express_may_have_a_reader_for_an_approximation(
     module: LoadModule, tmp_path: Path
 ) -> None:
-    path = saved(tmp_path, model_type="lfm2")
-    with register("lfm2", module(f"HEAD_DIM = 64{OURS}").read):
+    path = saved(tmp_path, model_type="gemma3n_text")
+    with register("gemma3n_text", module(f"HEAD_DIM = 64{OURS}").read):
         assert parameters(load_model(path)) == weights(64)
     with pytest.raises(SpecError, match="specs cannot express"):
         load_model(path)

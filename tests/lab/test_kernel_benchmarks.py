@@ -12,9 +12,11 @@ from lab.tables.public import read
 from roofline.validate.tables.rows import Measurements
 
 
-def gemms(tmp_path: Path, software: list[str], dtype: str, *latencies: float) -> Measurements:
+def gemms(
+    tmp_path: Path, software: list[str], dtype: str, *latencies: float, hardware: str = "h100-sxm"
+) -> Measurements:
     table = pd.DataFrame([{"software": name, "latency_us": one} for name in software for one in latencies])
-    table = table.assign(hardware="h100-sxm", op="gemm", dtype=dtype, n=1024, k=1024, m=range(1, len(table) + 1))
+    table = table.assign(hardware=hardware, op="gemm", dtype=dtype, n=1024, k=1024, m=range(1, len(table) + 1))
     table.to_csv(tmp_path / "gemms.csv", index=False)
     (part,) = read(tmp_path / "gemms.csv")
     return part
@@ -25,6 +27,14 @@ def test_vllm_before_0_15_quantizes_eagerly(dtype: str, eager: int, tmp_path: Pa
     versions = ["vLLM 0.9.2", "vLLM 0.14.0", "vLLM 0.15.0", "vLLM 0.22.0", "SGLang 0.5.10"]
     found = gemms(tmp_path, versions, dtype, 20.0).frame["eager"].tolist()
     assert found == [eager, eager, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("hardware", "unpacked"), [("h100-sxm", 0), ("b200-sxm", 1), ("gb200", 1)])
+def test_sglangs_benchmark_converts_the_scales_of_weights_on_blackwell(
+    hardware: str, unpacked: int, tmp_path: Path
+) -> None:
+    found = gemms(tmp_path, ["SGLang 0.5.10", "TensorRT-LLM 1.3.0rc10"], "fp8_block", 20.0, hardware=hardware)
+    assert found.frame["unpacked"].tolist() == [unpacked, 0]
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,14 @@ def token_indexer(indexer: Indexer, source: Tensor, compressed: Tensor, formats:
     ]
 
 
+def unused_keys(indexer: Indexer) -> Tensor:
+    """The keys of a layer that reuses another one's selection: engines allocate them, and nothing reads them.
+
+    GLM-5.2 in NVFP4 on eight B300 has room for 3.3 million tokens (SemiAnalysisAI/InferenceX, pull request 2268).
+    """
+    return replace(_keys(indexer, AttentionMask(), NARROW), shape=(0,))
+
+
 def scored(indexer: Indexer, source: Tensor, query: Tensor, mask: AttentionMask, formats: Formats) -> list[Op]:
     """DeepSeek's scores, weighted sums over the heads, and the top-k, which counts one FLOP per score."""
     weights = activation("index_weights", formats.base, indexer.heads)

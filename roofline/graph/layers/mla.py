@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mla_mask
 from roofline.graph.layers.attention import attention_ops, context_link, over_context
 from roofline.graph.layers.basic import ROPE_FLOPS, SIGMOID_FLOPS, Formats, activation, elementwise, linear, normalise
-from roofline.graph.layers.indexer import token_indexer
+from roofline.graph.layers.indexer import token_indexer, unused_keys
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import Size
 from roofline.graph.tensor import Role, Tensor
@@ -37,7 +37,8 @@ def latent_attention(
     rotated = BATCH * QUERIES * (heads + 1) * (spec.rope_dim if spec.rotary else 0)
     normed = normalise("kv_a_norm", norm, activation("latent_projected", formats.base, spec.kv_rank), latent, formats)
     flops = normed.vector_flops + ROPE_FLOPS * rotated
-    ops.append(replace(normed, reads=(down, *normed.reads[1:]), vector_flops=flops))
+    unused = (unused_keys(spec.indexer),) if spec.indexer is not None and spec.own_indexer is None else ()
+    ops.append(replace(normed, reads=(down, *normed.reads[1:], *unused), vector_flops=flops))
     _, shards, split = formats.parallel.cache_parts(formats.decode)
     mask = mla_mask(spec, shards, split)
     if spec.own_indexer is not None:
@@ -69,8 +70,14 @@ def _queries(
 
 
 def _cache(spec: LatentAttention, mask: AttentionMask, formats: Formats) -> Tensor:
-    width = spec.kv_rank + spec.rope_dim
-    return Tensor("latent_cache", Role.KV, (BATCH, mask.keys, width), formats.kv, (BATCH, mask.held, width))
+    """The latents; engines keep those of DSA in FP8 with rotary keys in 16 bits and a scale for 128 elements.
+
+    656 bytes for 576 elements (fp8_ds_mla in vllm/v1/kv_cache_interface.py; SGLang as well).
+    """
+    width = kept = spec.kv_rank + spec.rope_dim
+    if spec.indexer is not None and formats.kv.bits == 8:
+        kept = spec.kv_rank + spec.kv_rank // 32 + 2 * spec.rope_dim
+    return Tensor("latent_cache", Role.KV, (BATCH, mask.keys, width), formats.kv, (BATCH, mask.held, kept))
 
 
 def _up_weight(spec: LatentAttention, formats: Formats, part: str, width: int) -> Tensor:

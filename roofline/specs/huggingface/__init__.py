@@ -80,7 +80,6 @@ TEXT_DECODERS: Mapping[str, Reader] = {
 
 UNSUPPORTED_FEATURES: Mapping[str, str] = {
     **dict.fromkeys(("gemma3n", "gemma3n_text"), "per-layer embeddings, AltUp and LAuReL"),
-    **dict.fromkeys(("lfm2", "lfm2_moe"), "short convolutions in place of attention"),
     "stripedhyena": "Hyena filters given by poles and residues",
 }
 """The features of these `model_type`s that a spec cannot express."""

@@ -138,6 +138,43 @@ def _granitemoehybrid(config: Config) -> Spec:
     )
 
 
+def _lfm2(config: Config) -> Spec:
+    """LFM2: gated short convolutions in place of attention in most layers; experts but for the first layers."""
+    config.reject("conv_bias")
+    hidden, layers, taps = config.integer("hidden_size"), config.layers(), config.integer("conv_L_cache", default=3)
+    attends = config.integers("full_attn_idxs")
+    kinds = layer_types(config, {"conv": "conv", "full_attention": "attention"})
+    width = config.integer("block_ff_dim", "intermediate_size")
+    if config.text("model_type") == "lfm2" and config.flag("block_auto_adjust_ff_dim", True):
+        multiple = config.integer("block_multiple_of", default=256)
+        wanted = int(config.factor("block_ffn_dim_multiplier", 1.0) * (2 * width // 3))
+        width = -(-wanted // multiple) * multiple
+    sparse = config.natural("num_experts", default=0)
+    dense = config.natural("num_dense_layers", default=2) if sparse else layers
+    convolution = {
+        "linears": [
+            {"name": "conv.in_proj", "inputs": hidden, "outputs": 3 * hidden},
+            {"name": "conv.out_proj", "inputs": hidden, "outputs": hidden},
+        ],
+        "weights": taps * hidden,
+        "state": taps * hidden,
+        "scan": 2.0 * taps * hidden,
+    }
+    parts: dict[str, Spec] = {
+        "conv": {"modules": convolution},
+        "attention": {"attention": attention_section(config, qk_norm=True)},
+        "dense": {"mlp": {"width": width, "gated": True, "activation": "silu"}},
+        **({"moe": {"moe": moe_section(config, "moe_intermediate_size", experts=32, top_k=4)}} if sparse else {}),
+    }
+    base = base_spec(config, tied=config.flag("tie_embedding", True))
+    return spec_with_pattern(
+        base,
+        parts,
+        kinds or ["conv" if attends and index not in attends else "attention" for index in range(layers)],
+        ["dense" if index < dense else "moe" for index in range(layers)],
+    )
+
+
 def _qwen_hybrid(config: Config) -> tuple[dict[str, Spec], list[str]]:
     """The mixers of Qwen3-Next and Qwen3.5, and which layer has which: every fourth attends, with a gated output."""
     layers = config.layers()
@@ -188,6 +225,8 @@ def _qwen3_5_moe_text(config: Config) -> Spec:
 READERS: Mapping[str, Reader] = {
     "granitemoehybrid": _granitemoehybrid,
     "jamba": _jamba,
+    "lfm2": _lfm2,
+    "lfm2_moe": _lfm2,
     "nemotron_h": _nemotron_h,
     "qwen3_next": _qwen3_next,
 }

@@ -111,6 +111,11 @@ def _glm4_moe_lite(config: Config) -> Spec:
     return _deepseek(config, mla_section(config), dense=1, shared=1, router_bias=True)
 
 
+def _mistral4(config: Config) -> Spec:
+    """Mistral Small 4: experts in all layers, whose router has no bias."""
+    return _deepseek(config, mla_section(config), dense=0, shared=1, router_bias=False)
+
+
 def _minicpm3(config: Config) -> Spec:
     """Dense; values are hidden / heads wide, and the embedding is tied, where the file does not say so."""
     value_dim = config.integer("hidden_size") // config.integer("num_attention_heads")
@@ -127,4 +132,5 @@ READERS: Mapping[str, Reader] = {
     "glm_moe_dsa": _deepseek_v32,
     "kimi_k2": _deepseek_v3,
     "minicpm3": _minicpm3,
+    "mistral4": _mistral4,
 }

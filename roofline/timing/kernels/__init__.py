@@ -226,8 +226,8 @@ _SHIPPED: Mapping[str, Kernel] = {
         Kernel(
             "kimi_delta",
             kimi_delta.shape,
-            kimi_delta.bound,
-            kimi_delta.terms,
+            gated_delta_rule.bound,
+            gated_delta_rule.terms,
             _always(kimi_delta.PARAMETERS),
             Regimes(_product("q_len"), (128, 2048), ("q<=128", "q<=2048", "q>2048")),
             ("variant", "batch", "q_len", "heads", "key_dim", "value_dim"),
@@ -263,7 +263,7 @@ _SHIPPED: Mapping[str, Kernel] = {
             Kernel(
                 op,
                 recurrent.convolution_shape,
-                recurrent.convolution_bound,
+                recurrent.bound,
                 recurrent.convolution_terms,
                 _always(recurrent.CONVOLUTION),
                 Regimes(_product("batch", "q_len"), (1024,), ("tokens<=1k", "tokens>1k")),

@@ -19,8 +19,7 @@ on chip: a unit processes one head of a sequence from its first chunk to its las
 The peak of `chunked` kernels is that of Hopper's instructions on all units (`MMA`). `intermediate_traffic` is below 1
 where intermediates stay in the L2, and above 1 where kernels leave memory idle.
 
-H counts value heads, several of which share a key head. Decode has another kernel, which reads and writes every state;
-its public timings are of other engines than those that run it, so it counts as unmeasured (`roofline.timing.passes`).
+H counts value heads, several of which share a key head. Decode has another kernel (`recurrent`).
 """
 
 from __future__ import annotations
@@ -67,6 +66,11 @@ class DeltaRule(Struct, frozen=True):
     key_heads: Array
     fused: bool
     arithmetic: str
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether GEMMs run while operands move: without intermediates."""
+        return self.fused
 
     @property
     def state(self) -> Array:
@@ -124,12 +128,11 @@ def bound(rule: DeltaRule, hardware: Hardware) -> Bound:
 def terms(rule: DeltaRule, hardware: Hardware, parameters: Parameters) -> Terms:
     """Launch, the recurrence from token to token, and what the units and the memory do meanwhile."""
     waves = ceil_div(rule.batch * rule.heads, units(hardware))
-    recurrence = Term(
-        "recurrence", "tokens of a sequence x token x heads of a unit", rule.padded * parameters["token"] * waves
-    )
+    one = parameters.get("head", 0.0) + parameters["token"] * rule.padded
+    recurrence = Term("recurrence", "rounds of heads x (head + token x tokens of a sequence)", waves * one)
     gemms = rule.flops / (parameters["compute_efficiency"] * rule.gemm_peak(hardware))
     moved = rule.operand_bytes + parameters["intermediate_traffic"] * rule.intermediate_bytes
     memory = moved / hardware.memory_bandwidth
-    how = "max(GEMMs, memory)" if rule.fused else "GEMMs + memory"
-    work = Term("GEMMs and memory", how, np.maximum(gemms, memory) if rule.fused else gemms + memory)
+    how = "max(GEMMs, memory)" if rule.overlapping else "GEMMs + memory"
+    work = Term("GEMMs and memory", how, np.maximum(gemms, memory) if rule.overlapping else gemms + memory)
     return Terms((Term("launch", "launch", parameters["launch"]),), recurrence, work, parameters["sharpness"])

@@ -6,17 +6,15 @@ A unit takes one head of a sequence from its first token to its last, chunk by c
     recurrence     T_C = ceil(B H / S) (head + token C ceil(L / C))     C = 64; `head`: the start and end of a head
     time           t   = launch + (T_C^p + T^p)^(1/p),                  T = T_F + T_M
 
-`chunked` kernels are FLA's, in Triton; `fused` ones are FlashKDA's.
+`chunked` kernels are FLA's, in Triton; `fused` ones are FlashKDA's. Bound and terms are those of the gated delta rule.
 """
 
 from __future__ import annotations
 
 from roofline.core.parameters import Parameter, Unit
-from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import gated_delta_rule
-from roofline.timing.kernels.common import ceil_div, units
 from roofline.timing.kernels.gated_delta_rule import DeltaRule
-from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, column
+from roofline.timing.kernels.model import Array, Row, column
 
 PARAMETERS = (
     *gated_delta_rule.PARAMETERS,
@@ -25,7 +23,12 @@ PARAMETERS = (
 
 
 class KimiDelta(DeltaRule, frozen=True):
-    """The delta rule with a decay for each of `key_dim` channels of a head."""
+    """The delta rule with a decay for each of `key_dim` channels of a head; GEMMs and memory take turns."""
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether GEMMs run while intermediates move: in neither kernel."""
+        return False
 
     @property
     def operand_bytes(self) -> Array:
@@ -39,22 +42,3 @@ def shape(row: Row) -> KimiDelta:
     """The kernels of rows with `variant, batch, q_len, heads, key_dim, value_dim`: heads of keys and of values."""
     found = gated_delta_rule.shape({**row, "key_heads": column(row, "heads")})
     return KimiDelta(*(getattr(found, name) for name in found.__struct_fields__))
-
-
-def bound(rule: KimiDelta, hardware: Hardware) -> Bound:
-    """The FLOPs of the recurrence; its operands and states, read and written."""
-    return gated_delta_rule.bound(rule, hardware)
-
-
-def terms(rule: KimiDelta, hardware: Hardware, parameters: Parameters) -> Terms:
-    """Launch, the recurrence from token to token, and what the units and the memory do meanwhile."""
-    waves = ceil_div(rule.batch * rule.heads, units(hardware))
-    recurrence = Term(
-        "recurrence",
-        "waves x (head + token x tokens)",
-        waves * (parameters["head"] + parameters["token"] * rule.padded),
-    )
-    gemms = rule.flops / (parameters["compute_efficiency"] * rule.gemm_peak(hardware))
-    moved = rule.operand_bytes + parameters["intermediate_traffic"] * rule.intermediate_bytes
-    work = Term("GEMMs and memory", "GEMMs + memory", gemms + moved / hardware.memory_bandwidth)
-    return Terms((Term("launch", "launch", parameters["launch"]),), recurrence, work, parameters["sharpness"])

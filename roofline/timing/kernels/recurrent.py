@@ -61,9 +61,9 @@ def shape(row: Row) -> Step:
     return Step(*aligned(*(column(row, name) for name in ("batch", "q_len", "heads", "key_dim", "value_dim"))))
 
 
-def bound(step: Step, hardware: Hardware) -> Bound:
-    """The states at the bandwidth."""
-    return Bound(np.zeros_like(step.batch), step.bytes / hardware.memory_bandwidth)
+def bound(kernel: Step | ShortConvolution, hardware: Hardware) -> Bound:
+    """The states or channels at the bandwidth."""
+    return Bound(np.zeros_like(kernel.batch), kernel.bytes / hardware.memory_bandwidth)
 
 
 def terms(step: Step, hardware: Hardware, parameters: Parameters) -> Terms:
@@ -92,11 +92,6 @@ class ShortConvolution(Struct, frozen=True):
 def convolution_shape(row: Row) -> ShortConvolution:
     """The convolutions of rows with `batch, q_len, channels, taps`."""
     return ShortConvolution(*aligned(*(column(row, name) for name in ("batch", "q_len", "channels", "taps"))))
-
-
-def convolution_bound(convolution: ShortConvolution, hardware: Hardware) -> Bound:
-    """The channels at the bandwidth."""
-    return Bound(np.zeros_like(convolution.batch), convolution.bytes / hardware.memory_bandwidth)
 
 
 def convolution_terms(convolution: ShortConvolution, hardware: Hardware, parameters: Parameters) -> Terms:

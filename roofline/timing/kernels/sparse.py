@@ -35,19 +35,14 @@ TILES = 1.0, 16.0, 64.0, 128.0
 """Query heads of a tile: the values of the parameter `tile`, which a fit tries."""
 
 FULL = 128.0
-"""Query heads of DeepSeek's models, for which kernels were written first: with 64 or fewer, TensorRT-LLM's of 1.2.0rc5
-and 1.3.0rc10 on B200 take seven times as long for a head, those of rc15 do not."""
+"""Query heads of DeepSeek's models: with fewer TensorRT-LLM 1.3.0rc10 takes 7 times as long for a head."""
 
 INDEXER = 16384.0
-"""FLOPs of a score of DeepSeek-V3.2's indexer (64 heads of 128), twice GLM-5's, whose dense attention Blackwell lacks.
-
-SGLang sets SGLANG_NSA_PREFILL_DENSE_ATTN_KV_LEN_THRESHOLD to 0 for GLM-5 there, since FlashInfer's ragged kernel has
-values of 128 elements."""
+"""FLOPs of a score of DeepSeek-V3.2's indexer (64 heads of 128), twice GLM-5's, whose dense attention Blackwell lacks:
+SGLang sets SGLANG_NSA_PREFILL_DENSE_ATTN_KV_LEN_THRESHOLD to 0 for it there."""
 
 ON_CHIP = 16.0
-"""Bytes of a multiprocessor in a clock, the unit of the small kernels of prompts: about the bandwidth of H100's memory.
-
-vLLM's take as long on H100 as on H200, whose memory is 1.4 times as fast."""
+"""Bytes of a multiprocessor in a clock: small kernels of prompts take as long on H100 as on H200 (vLLM 0.24)."""
 
 WINDOW = 128.0
 """Slots of DeepSeek-V4's window, in front of those of its entries."""

@@ -182,7 +182,7 @@ KV_BYTES = {
     "deepseek-v2-lite": 31_104,
     "deepseek-v3": 70_272,  # 61 layers * (512 + 64) * 2 bytes, for all 128 heads
     "deepseek-v3.2": 70_272 + 61 * 132,  # and the indexer's keys, in FP8 with a scale
-    "glm-5.2": 78 * (512 + 64) * 2 + 21 * 132,  # keys of an indexer only where one is run
+    "glm-5.2": 78 * ((512 + 64) * 2 + 132),  # keys of an indexer are allocated where none is run as well
     "minicpm3-4b": 62 * 288 * 2,
     "gpt-oss-120b": 36 * 2 * 8 * 64 * 2,
     "qwen3-next-80b-a3b": 24_576,  # the 12 layers of 48 that attend

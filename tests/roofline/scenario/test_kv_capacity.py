@@ -14,9 +14,12 @@ from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import Capacity, kv_capacity, startable_sequences, waves
 from roofline.scenario.notes import notes
 from roofline.scenario.settings import Settings
+from roofline.scenario.speculation import Speculation
+from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import load_devices
 from roofline.specs.reserve import GIB, SAMPLER_BYTES, captured, parse_reserve, visible_memory
+from roofline.techniques.drafts import prediction_module
 
 VLLM_SYNC, VLLM_V0 = (load_engine(name).memory for name in ("vllm-sync", "vllm-v0"))
 SGLANG, TENSORRT_LLM = (load_engine(name).memory for name in ("sglang", "tensorrt-llm"))
@@ -222,9 +225,9 @@ def test_indexer_scores_are_computed_in_parts() -> None:
     engine = analyze(Scenario(model, b200, prompt=1_000_000, settings=settings)).memory
     static = analyze(Scenario(model, b200, prompt=1_000_000, settings=replace(settings, memory="static"))).memory
     assert engine.activation_peak < 10e9
-    # 1,000,127 tokens in blocks of 16; latents of 78 layers in 16 bits, keys of 21 indexers in FP8 with a scale.
-    assert engine.kv_cache == 1_000_128 * (78 * 576 * 2 + 21 * 132)
-    assert engine.total == pytest.approx(289.4e9, rel=1e-3)
+    # 1,000,127 tokens in blocks of 16; latents of 78 layers in 16 bits, their index keys in FP8 with a scale.
+    assert engine.kv_cache == 1_000_128 * 78 * (576 * 2 + 132)
+    assert engine.total == pytest.approx(296.9e9, rel=1e-3)
     assert static.activation_peak > 1e12
     assert (static.runtime, static.budget) == (0, b200.memory_capacity)
 
@@ -271,6 +274,54 @@ def test_a_pool_of_pages_is_that_of_vllm() -> None:
     assert (held.block, 290_864 % held.block) == (784, 0)
     assert held.page == 16 * 784 * 4 * 256 * 2 * 2  # 16 layers a group, 4 heads of 256, keys and values in 16 bits
     assert held.state == 3 * held.page  # 48 layers of the gated delta rule
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "gib", "longest", "draft", "copies", "logged"),
+    [
+        ("qwen3.5-27b", 2, 4.99, 131_072, False, 2, 302_921),  # mitchross/talos-argocd-proxmox, pull request 1995
+        ("qwen3.5-35b-a3b", 1, 5.98, 131_072, False, 2, 567_978),  # noonghunna/club-3090, issue 612
+        ("qwen3.5-35b-a3b", 1, 6.01, 131_072, False, 2, 569_878),  # issue 652
+        ("qwen3.5-27b", 2, 11.05, 262_144, True, 5, 623_873),  # issue 642: a prefix cache, and three drafted tokens
+    ],
+)
+def test_a_prefix_cache_and_drafts_take_pages_of_states(
+    name: str, tensor: int, gib: float, longest: int, draft: bool, copies: int, logged: int
+) -> None:
+    """Pools in FP8 that vLLM 0.24 to 0.26 printed, of the same shapes in Qwen3.6 and 3.8."""
+    model, parallel = load_model(name), Parallelism(tensor=tensor)
+    held = held_bytes(
+        model,
+        parse_precision("bf16", kv="fp8"),
+        parallel,
+        pages=True,
+        draft=prediction_module(model) if draft else None,
+        copies=copies,
+    )
+    assert gib * GIB / held.at(longest) * longest == pytest.approx(logged, rel=0.004)
+
+
+def test_the_pool_of_a_hybrid_model_that_older_vllm_prints_is_one_of_its_groups() -> None:
+    """Qwen3.6 35B, MTP of 2, DGX Spark: 52.66 GiB are 1,253,392 tokens (eugr/spark-vllm-docker, pull request 200)."""
+    model, device = load_model("qwen3.5-35b-a3b"), load_hardware("dgx-spark")
+    reserve = load_engine("vllm@0.19").memory.on(device)
+    module = Speculation(2, 2.5, 2, prediction_module(model), shared_ends=("embedding", "head"))
+    found = kv_capacity(model, device, parse_precision("bf16", "fp8", kv="fp8"), reserve=reserve, speculation=module)
+    pool = replace(found, budget=found.budget - found.cache + 52.66 * GIB)
+    assert pool.logged(65_536, 0, reserve) == pytest.approx(1_253_392, rel=0.001)
+
+
+def test_a_draft_takes_memory_of_the_pool() -> None:
+    """DeepSeek-R1's module: its weights, and one layer of the cache beside 61, which are of one kind in any layer."""
+    model, device = load_model("deepseek-r1"), load_hardware("b200-sxm")
+    module = Speculation(1, 1.8, 1, prediction_module(model), shared_ends=("embedding", "head"))
+    plain, drafts = (
+        kv_capacity(model, device, parallel=Parallelism(tensor=8), speculation=speculation)
+        for speculation in (None, module)
+    )
+    assert plain.bytes_per_token == pytest.approx(kv_bytes_per_token(model, precision_of(model, device)))
+    assert drafts.bytes_per_token == pytest.approx(plain.bytes_per_token * 62 / 61)
+    assert 0 < drafts.weights - plain.weights < 0.03 * plain.weights
 
 
 def test_layers_of_a_pool_are_padded_to_equal_groups() -> None:
@@ -427,3 +478,31 @@ def test_a_sequence_of_deepseek_v4_takes_what_vllm_asks_for() -> None:
     # vllm-project/vllm, issue 44376: 6.66 GiB for 30,000 tokens and passes of 16,384; 13,528 tokens take 5.44 GiB.
     assert held.at(30_000, 16_384) / GIB == pytest.approx(6.66, rel=0.015)
     assert held.at(13_528, 16_384) / GIB == pytest.approx(5.44, rel=0.015)
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "engine", "parallel", "quant", "tokens", "error"),
+    [
+        # SemiAnalysisAI/InferenceX, pull request 2268; llm-d's prefill ranks, 2026: both of the agents' runs.
+        ("glm-5.2", "b300-sxm", "sglang", Parallelism(tensor=8), "nvfp4", 3.3e6, 0.05),
+        ("glm-5.2", "h200-sxm", "vllm@0.20", Parallelism(data=16, expert=16, nodes=2), "fp8_block", 0.99e6, 0.05),
+    ],
+)
+def test_pools_of_sparse_attention(
+    model: str, hardware: str, engine: str, parallel: Parallelism, quant: str, tokens: float, error: float
+) -> None:
+    options = {"batch": parallel.data, "prompt": 128, "engine": engine, "quant": quant, "kv": "fp8"}
+    scenario, device = Scenario(model, hardware, **options), load_hardware(hardware)
+    reserve = load_engine(engine).memory.on(device).limited(0.9 if "vllm" in engine else None, None, None)
+    found = kv_capacity(load_model(model), device, scenario.run_precision, parallel, reserve)
+    assert found.tokens == pytest.approx(tokens, rel=error)
+
+
+def test_windows_have_a_pool_of_their_own_in_sglang() -> None:
+    model, reserve = load_model("gpt-oss-120b"), SGLANG.on(H100)
+    found = kv_capacity(model, H100, parallel=Parallelism(tensor=2), reserve=reserve)
+    assert found.bytes_per_token == pytest.approx((18 + 0.8 * 18) * 2 * 4 * 64 * 2)
+    whole = kv_capacity(
+        model, H100, parallel=Parallelism(tensor=2), reserve=load_engine("sglang@0.4.9").memory.on(H100)
+    )
+    assert whole.bytes_per_token == 36 * 2 * 4 * 64 * 2

@@ -1,0 +1,22 @@
+"""Public tables of the kernels of 2026: the release that ran, and rows during which something else ran."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from lab.tables.attention_layers import software, within_rates
+
+
+def test_a_row_names_its_release_where_it_is_another_than_its_tables() -> None:
+    """SGLang's tables of 0.5.10 for DeepSeek-V4 ran 0.5.11 on GB300; builds between releases have no name."""
+    ran = ["0.5.11", "0.5.10rc0", "kernel-level", "0.0.0.dev1+ga4cf2ea12"]
+    rows = pd.DataFrame({"engine": "SGLang", "version": ran, "table_version": "0.5.10"})
+    assert software(rows).tolist() == ["SGLang 0.5.11", *["SGLang 0.5.10"] * 3]
+
+
+@pytest.mark.parametrize(("longer", "kept"), [(4.0, True), (12.0, False)])
+def test_encoders_are_left_out_where_a_smaller_shape_has_a_far_higher_rate(longer: float, kept: bool) -> None:
+    rows = pd.DataFrame({"batch_size": 1.0, "isl": [1024.0, 2048.0], "num_heads": 16.0, "latency_us": [100.0, 0.0]})
+    rows.loc[1, "latency_us"] = 100.0 * longer
+    assert within_rates(rows).tolist() == [True, kept]
