@@ -1,4 +1,4 @@
-"""Engines' options of speculative decoding as the technique that they stand for: vLLM's JSON and SGLang's five options.
+"""Engines' options of drafts and adapters as techniques: vLLM's JSON and SGLang's five options of speculative decoding.
 
 SGLang counts the last verified token among `--speculative-num-draft-tokens` (sgl-project/sglang, server_args.py), so
 that 3 steps with topk 4 and 16 of them verify a tree of 15 draft tokens, 3 deep.
@@ -38,8 +38,31 @@ METHODS: Mapping[str, str] = MappingProxyType(
 """vLLM's methods."""
 
 
+ADAPTERS: Mapping[str, str] = MappingProxyType(
+    {
+        "--adapters": "adapters",
+        **dict.fromkeys(("--ranks", "--rank", "--max-lora-rank"), "rank"),
+        **dict.fromkeys(("--max-loras", "--max-loras-per-batch"), "slots"),
+    }
+)
+"""Options of adapters, ours and those of vLLM and SGLang, and the parameters of the technique."""
+
+
 def as_technique(words: Iterable[str]) -> list[str]:
-    """The words of a command with options of drafts as `--with NAME:...`; raises RooflineError."""
+    """The words of a command with options of drafts and of adapters as `--with NAME:...`; raises RooflineError."""
+    rest, drafts = _taken(words, {**{flag: flag for flag in READ}, **SPELLINGS})
+    rest, adapters = _taken((word for word in rest if word != "--enable-lora"), ADAPTERS)
+    if CONFIG in drafts and len(drafts) > 1:
+        raise RooflineError(f"{CONFIG} is vLLM's, and the others are SGLang's: give those of one engine")
+    techniques = [_of_adapters(adapters)] if adapters else []
+    if drafts:
+        techniques.append(_of_vllm(drafts[CONFIG]) if CONFIG in drafts else _of_sglang(drafts))
+    place = rest.index("--") if "--" in rest else len(rest)
+    return [*rest[:place], *(word for each in techniques for word in ("--with", each)), *rest[place:]]
+
+
+def _taken(words: Iterable[str], names: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The other words of a command, and the values of options by the name that each flag stands for."""
     rest, given, following = list[str](), dict[str, str](), iter(words)
     for word in following:
         if word == "--":
@@ -47,21 +70,25 @@ def as_technique(words: Iterable[str]) -> list[str]:
             break
         flag, equals, value = word.partition("=")
         flag = flag.replace("_", "-")
-        if (flag := SPELLINGS.get(flag, flag)) not in READ:
+        if flag not in names:
             rest.append(word)
             continue
-        if flag in given:
+        name = names[flag]
+        if name in given:
             raise RooflineError(f"{flag} is given twice")
-        given[flag] = value if equals else next(following, "")
-        if not given[flag] or given[flag].startswith("--"):
+        given[name] = value if equals else next(following, "")
+        if not given[name] or given[name].startswith("--"):
             raise RooflineError(f"{flag} takes a value")
-    if not given:
-        return rest
-    if CONFIG in given and len(given) > 1:
-        raise RooflineError(f"{CONFIG} is vLLM's, and the others are SGLang's: give those of one engine")
-    technique = _of_vllm(given[CONFIG]) if CONFIG in given else _of_sglang(given)
-    place = rest.index("--") if "--" in rest else len(rest)
-    return [*rest[:place], "--with", technique, *rest[place:]]
+    return rest, given
+
+
+def _of_adapters(given: Mapping[str, str]) -> str:
+    """Adapters of one rank, or of several (8,16,64) in equal numbers; as many as slots where nothing says more."""
+    ranks = [_count("rank", each) for each in given.get("rank", "16").split(",")]
+    values = {"rank": round(sum(ranks) / len(ranks)), "largest": max(ranks) if len(ranks) > 1 else 0}
+    counts = {name: _count(name, given[name]) for name in ("adapters", "slots") if name in given}
+    values |= {"adapters": counts.get("adapters", counts.get("slots", 1)), **counts}
+    return f"lora:{','.join(f'{name}={value}' for name, value in values.items() if value)}"
 
 
 def _of_vllm(text: str) -> str:
@@ -104,6 +131,6 @@ def _of_sglang(given: Mapping[str, str]) -> str:
 
 
 def _count(name: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= 4096):
-        raise RooflineError(f"{name} is a whole number from 1 to 4096, got {quote(text)}")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= 10_000):
+        raise RooflineError(f"{name} is a whole number from 1 to 10,000, got {quote(text)}")
     return int(text)

@@ -35,11 +35,20 @@ def techniques(
 ) -> None:
     """List the techniques of --with, or show one.
 
-    A single technique is shown with its parameters and published effects.
+    A single technique is shown with its parameters and published effects, and a name that is a model or hardware with
+    its spec.
     """
+    from roofline.core.errors import UnknownNameError
     from roofline.reports.documents import catalogue
 
-    documents = catalogue.techniques(name, None if level is None else str(level))
+    try:
+        documents = catalogue.techniques(name, None if level is None else str(level))
+    except UnknownNameError as error:
+        try:
+            specs_show(str(name), format)
+        except UnknownNameError as other:
+            raise other if any(each.startswith(str(name).lower()) for each in other.candidates) else error from None
+        return
     if not documents and name is not None:
         (found,) = catalogue.techniques(name, None)
         raise RooflineError(f"{found['name']} is of level {found['level']}, not {level}")

@@ -304,7 +304,11 @@ class Pool(Struct, frozen=True):
     def values(self, step: Step) -> dict[str, Any]:
         """The expected number of distinct blocks that the tokens of `step` touch."""
         tokens = step.batch * self.spread if self.sequences else step.batch * step.queries * self.spread
-        return {f"touched{self.suffix}": touched(self.size * self.copies, self.used, tokens, self.skew)}
+        if self.copies > 1 and self.skew:  # each copy has its part of the tokens
+            found = self.copies * touched(self.size, self.used, tokens / self.copies, self.skew)
+        else:
+            found = touched(self.size * self.copies, self.used, tokens, self.skew)
+        return {f"touched{self.suffix}": found}
 
 
 class Scan(Struct, frozen=True):

@@ -249,7 +249,8 @@ def _places(scenario: Scenario, server: Server) -> Iterator[Wanted]:
             )
         yield Wanted("offload", round(left * share / (1 - share) / GIB, 1))
     if second_device(scenario) is not None and settings.host is not None:
-        yield Wanted("tensor_split", f"{1 - settings.host.work:.3g},{settings.host.work:.3g}")
+        shares = [1 - settings.host.work, *[settings.host.work / settings.host.devices] * settings.host.devices]
+        yield Wanted("tensor_split", ",".join(f"{share:.3g}" for share in shares))
     elif settings.host is not None:
         on_cpu = round(settings.host.work * model.layers)
         if settings.host.part is Part.ALL:

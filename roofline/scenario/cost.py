@@ -31,7 +31,8 @@ def hourly_rent(analysis: Analysis) -> float | None:
 def billed_pools(analysis: Analysis) -> tuple[Hardware, ...]:
     """The hardware of every billed pool: that of prefill, that of decode where it is apart, and a second GPU."""
     scenario = analysis.scenario
-    pools = (scenario.hardware, scenario.settings.decode_hardware, second_device(scenario))
+    host, other = scenario.settings.host, second_device(scenario)
+    pools = (scenario.hardware, scenario.settings.decode_hardware, *[other] * (host.devices if host else 0))
     return tuple(pool for pool in pools if pool is not None)
 
 

@@ -66,7 +66,8 @@ def times(analysis: Analysis, reading: Reading) -> Times:
 def device_pools(analysis: Analysis) -> tuple[Hardware, ...]:
     """The hardware of every pool of devices: prefill, disaggregated decode, and a CPU that computes."""
     settings = analysis.scenario.settings
-    found = [analysis.scenario.hardware, settings.decode_hardware, settings.host.hardware if settings.host else None]
+    beside = [settings.host.hardware] * settings.host.devices if settings.host else []
+    found = [analysis.scenario.hardware, settings.decode_hardware, *beside]
     return tuple(hardware for hardware in found if hardware is not None)
 
 
@@ -200,6 +201,11 @@ def explain_missing(hardware: Hardware) -> UnsupportedError:
     return UnsupportedError(
         f"the spec of {hardware.name} has no energy figures (energy: static and memory); energy.tdp is an upper bound"
     )
+
+
+def explain_missing_carbon(_: Hardware) -> UnsupportedError:
+    """The error for emissions without a carbon intensity."""
+    return UnsupportedError("emissions are those of some electricity: give its carbon intensity", options=["carbon"])
 
 
 def explain_missing_tdp(hardware: Hardware) -> UnsupportedError:

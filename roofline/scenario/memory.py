@@ -293,7 +293,13 @@ def second_device(scenario: Scenario) -> Hardware | None:
 def hardware_name(scenario: Scenario) -> str:
     """The name of the hardware; of two devices of different kinds both, as `load_mixed` reads them."""
     other = second_device(scenario)
-    return scenario.hardware.name if other is None else f"{scenario.hardware.name}+{other.name}"
+    return scenario.hardware.name if other is None else f"{scenario.hardware.name}+{second_count(scenario)}{other.name}"
+
+
+def second_count(scenario: Scenario) -> str:
+    """How many second devices there are, as in a name: 2x of two, nothing of one."""
+    host = scenario.settings.host
+    return f"{host.devices}x" if host is not None and host.devices > 1 else ""
 
 
 def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pass], decode: Iterable[Pass]) -> Memory:
@@ -309,8 +315,9 @@ def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pa
     budget = reserve.budget(visible, weights, peak, runtime)
     if (other := second_device(scenario)) is not None:
         # In bytes of the first device, which holds 1 - memory where the second one holds memory.
-        held_there = scenario.settings.host.memory  # type: ignore[union-attr]
-        most = reserve.budget(visible_memory(other), weights, peak, runtime)
+        host = scenario.settings.host
+        assert host is not None
+        held_there, most = host.memory, host.devices * reserve.budget(visible_memory(other), weights, peak, runtime)
         budget = np.minimum(budget, most * (1 - held_there) / max(held_there, 1e-9))
     plain: Callable[[Any], Any] = (lambda value: value) if scenario.shape else float
     return Memory(

@@ -242,18 +242,19 @@ def _read(name: str, value: Any) -> tuple[Any, str | None]:
 
 
 def _mixed(new: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of two devices, as in rtx-4090+rtx-3090: the second has layers by its part of the memory.
+    """The options of devices of two kinds, as in rtx-4090+2xrtx-3090, with layers by their part of the memory.
 
-    Raises RooflineError for several of one of them.
+    Raises RooflineError for several of both.
     """
     loaded = load_mixed(new["hw"])
     if len(loaded) == 1:
         return dict(new)
-    if any(devices > 1 for _, devices in loaded):
-        raise RooflineError(f"{quote(new['hw'])}: devices of two kinds are one of each")
-    one, other = (hardware for hardware, _ in loaded)
-    share = other.memory_capacity / (one.memory_capacity + other.memory_capacity)
-    added = f"{MIXED}:hardware={other.name},share={share:.3g}"
+    (one, first), (other, count) = loaded if loaded[0][1] == 1 else loaded[::-1]
+    if first > 1:
+        raise RooflineError(f"{quote(new['hw'])}: of devices of two kinds there is one of the first or of the second")
+    there = count * other.memory_capacity
+    share = there / (one.memory_capacity + there)
+    added = f"{MIXED}:hardware={f'{count}x' if count > 1 else ''}{other.name},share={share:.3g}"
     asked = new.get("with", values.get("with", ()))
     return {**new, "hw": one.name, "with": [*([asked] if isinstance(asked, str) else asked), added]}
 

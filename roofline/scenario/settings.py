@@ -26,7 +26,8 @@ class Host(Checked, frozen=True):
     """A CPU that computes the fraction `work` of one `part` of every pass, in turn with the accelerator.
 
     Its memory holds the fraction `memory` of the weights and `kv` of the KV cache (None: the same). `compute` forces an
-    arithmetic on its GEMMs (None: the operands determine it).
+    arithmetic on its GEMMs (None: the operands determine it). A GPU in its place may be several equal `devices`, which
+    divide its layers and take turns.
     """
 
     hardware: Hardware
@@ -35,6 +36,7 @@ class Host(Checked, frozen=True):
     kv: Fraction | None = None
     part: Part = Part.ALL
     compute: str | None = None
+    devices: Count = 1
 
 
 class Cascade(Checked, frozen=True):

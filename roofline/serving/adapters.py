@@ -7,9 +7,11 @@ host; the slots hold the most popular adapters. Sequences are as many as have to
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from functools import partial
+
 from msgspec.structs import replace
 
-from roofline.core import numeric as np
 from roofline.graph.extents import popularity, touched
 from roofline.graph.rewrite import Adapter
 from roofline.scenario.analysis import analyze
@@ -21,21 +23,26 @@ MOST = 4096
 """The most sequences that are counted."""
 
 
-def with_slots(scenario: Scenario, policy: Scheduler) -> Scheduler:
-    """The scheduler with the limits of the slots of adapters, and the time of reading those that have none."""
+def with_slots(scenario: Scenario, policy: Scheduler) -> tuple[Scheduler, float]:
+    """The scheduler with the limits of the slots of adapters, and the bytes that these take of a device.
+
+    The time of reading adapters without a slot is one of the front end.
+    """
     adapter = next((each for each in scenario.settings.rewrites if isinstance(each, Adapter)), None)
-    if adapter is None or adapter.slots is None or adapter.slots >= adapter.adapters:
-        return policy
-    slots = adapter.slots
+    if adapter is None:
+        return policy, 0.0
     whole = scenario.changed(
         batch=scenario.settings.parallel.data, prompt=1, generate=2, prefix=0, images=0, context=None
     )
     others = tuple(each for each in scenario.settings.rewrites if each is not adapter)
     plain = whole.changed(settings=replace(scenario.settings, rewrites=others))
-    size = (analyze(whole).memory.weights - analyze(plain).memory.weights) / slots
+    held = float(analyze(whole).memory.weights - analyze(plain).memory.weights)
+    slots = adapter.slots or adapter.adapters
+    if slots >= adapter.adapters:
+        return policy, held
     (memory,) = parse_tiers("dram=1TB", scenario)
     missed = 1 - float(popularity(adapter.adapters, 1, adapter.skew)[:slots].sum())
-    reading = missed * size * scenario.settings.parallel.devices / memory.bandwidth
-    at_once = touched(adapter.adapters, 1, np.arange(1, MOST + 1), adapter.skew)
-    most = max(int(np.searchsorted(at_once, slots, side="right")), 1)
-    return replace(policy, request=policy.request + reading, sequences=min(policy.sequences or MOST, most))
+    reading = missed * held / slots * scenario.settings.parallel.devices / memory.bandwidth
+    most = max(bisect_right(range(1, MOST + 1), slots, key=partial(touched, adapter.adapters, 1, skew=adapter.skew)), 1)
+    limits = replace(policy, request=policy.request + reading, sequences=min(policy.sequences or MOST, most))
+    return limits, held

@@ -27,6 +27,7 @@ from roofline.serving.policies import AMONG_TENANTS, FCFS, scheduled
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.rollouts import parse_rollouts
+from roofline.serving.sessions.workload import parse_gaps
 from roofline.serving.steady import steady
 from roofline.serving.traces import read_trace
 from roofline.specs.hardware import Hardware
@@ -230,8 +231,9 @@ def _load_of(asked: Mapping[str, Any]) -> tuple[Load, Sequence[float] | None]:
             given[name] = values[0] if values else None
     if isinstance(given.get("trace"), str):
         given["trace"] = read_trace(Path(given["trace"]))
+    asked = {**asked, "startup": float(parse_gaps(asked["startup"], "startup").quantiles(0.5))}
     if isinstance(asked["rollouts"], str):
-        asked = {**asked, "rollouts": parse_rollouts(asked["rollouts"])}
+        asked["rollouts"] = parse_rollouts(asked["rollouts"])
     own = {name: asked[name] for name in ("burstiness", "rounds", "policy", "loss", "startup", "rollouts")}
     return Load(**given, **own, hits=asked["prefix_hits"], tenants=shares_of(asked["tenants"])), values
 

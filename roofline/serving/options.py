@@ -160,11 +160,11 @@ class LoadOptions(TypedDict, total=False):
         float | str | None,
         Option(
             "From the loss of an instance until another one serves.",
-            Kind.TIME,
+            Kind.TEXT,
             LOAD,
             metavar="TIME",
-            default="120s",
-            example="2min",
+            default="2min",
+            example="90s",
         ),
     ]
     simulate: Annotated[

@@ -71,7 +71,8 @@ class Replica(Struct, frozen=True, dict=True):
         """Hardware and devices, also of a second kind beside; of prefill and decode apart see `Tandem`."""
         scenario = self.steps.scenario
         each, other = scenario.settings.parallel.devices * self.copies, second_device(scenario)
-        return ((scenario.hardware, each), *([] if other is None else [(other, each)]))
+        host = scenario.settings.host
+        return ((scenario.hardware, each), *([(other, each * host.devices)] if host and other else []))
 
     @property
     def devices(self) -> int:
@@ -127,13 +128,13 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
         policy = replace(policy, whole=True)  # both directions of a prompt are seen at once
     if scenario.model.task == "encode":
         policy = replace(policy, request=policy.encoding or policy.request)
-    policy = with_slots(scenario, policy)
     settings = _with_policy(scenario.settings, policy, engine.scheduler)
     budget = budget_of(scenario, policy)
     if policy.whole and budget:  # a step has room for the longest prompt, of an encoder for the longest sequence (vLLM)
         limit = scenario.settings.longest_of(scenario.model) if encodes else None
         budget = max(budget, math.ceil(load.longest), limit or 0)
-    policy = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
+    limits = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
+    policy, adapters = with_slots(scenario, limits)
     model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
     reserve = settings.reserved(engine.memory.on(hardware))
     capacity = kv_capacity(
@@ -147,8 +148,8 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
         settings.speculation,
         cached=load.hits > 0,
     )
-    if load.policy == ALL_MODELS:
-        capacity = replace(capacity, weights=max(len(load.tenants), 1) * capacity.weights)
+    models = max(len(load.tenants), 1) if load.policy == ALL_MODELS else 1
+    capacity = replace(capacity, weights=models * capacity.weights + adapters)
     if capacity.cache <= 0:
         raise DoesNotFitError(
             f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"

@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
 from functools import cache
 from operator import attrgetter, itemgetter
@@ -141,21 +141,23 @@ class Replicas:
         found = Served(arrivals, first, last, self.drawn.output.astype(float), *(0,) * 8)
         everyone = [*self.members, *self.retired]
         tenant = np.array(self.tenant) if self.load.tenants else None
-        return together(everyone, everyone, found)._replace(tenant=tenant, whole=True)
+        return together(everyone, everyone, found, self.replica.copies)._replace(tenant=tenant, whole=True)
 
 
-def together(prefills: Iterable[Member], decodes: Iterable[Member], found: Served) -> Served:
-    """A run with the shares and counts of all replicas; tokens in the KV cache are the mean of those of decode."""
-    prefills, decodes = list(prefills), list(decodes)
+def together(prefills: Ordered[Member], decodes: Ordered[Member], found: Served, replicas: int = 0) -> Served:
+    """A run with the shares and counts of so many `replicas` (0: as many as members).
+
+    Tokens in the KV cache are those of a replica of decode.
+    """
     every = list(dict.fromkeys((*prefills, *decodes)))
     duration = max(float(found.last.max()), 1e-12)
     running = sum(each.area[0] for each in every)
     return found._replace(
         duration=duration,
-        prefilling=float(np.mean([each.prefill_time for each in prefills])) / duration,
+        prefilling=sum(each.prefill_time for each in prefills) / (replicas or len(prefills)) / duration,
         running=running / duration,
         waiting=max(float((found.last - found.arrival).sum()) - running, 0.0) / duration,
-        cached=float(np.mean([each.area[2] for each in decodes])) / duration,
+        cached=sum(each.area[2] for each in decodes) / (replicas or len(decodes)) / duration,
         preemptions=sum(each.preemptions for each in decodes),
         steps=sum(each.steps for each in every),
         prompt_tokens=sum(each.prompt_tokens for each in prefills),
@@ -223,6 +225,10 @@ class AlpaServe(Dedicated):
         self.members = [member for group in groups for member in group]
 
 
+MOST_LOSSES = 10_000
+"""The most losses and arrivals of instances in a run, of one whose requests never end."""
+
+
 class Reroute(Replicas):
     """Instances are lost at random, and replaced after `startup`.
 
@@ -236,6 +242,7 @@ class Reroute(Replicas):
         self.stages = self.replica.steps.scenario.settings.parallel.pipeline
         self.random = np.random.default_rng(self.seed)
         self.lost, self.alive = [0] * self.replica.copies, dict(enumerate(self.members))
+        self.events = 0
         self.limbo = list[tuple[Sequence | int, float]]()
         self.due = [(self._later(), each, 1) for each in range(self.replica.copies) for _ in range(self.stages)]
         heapq.heapify(self.due)
@@ -250,9 +257,16 @@ class Reroute(Replicas):
         else:
             self.limbo.append((index, at))
 
+    def _event(self) -> tuple[float, int, int]:
+        """The time, the replica, and 1 for a loss or -1; raises RooflineError for losses without end."""
+        self.events += 1
+        if self.events > MOST_LOSSES:
+            raise RooflineError(f"requests do not end: {MOST_LOSSES:,} instances were lost or came", options=["loss"])
+        return heapq.heappop(self.due)
+
     def happen(self) -> None:
         """An instance of a replica is lost, or another one has come."""
-        at, each, lost = heapq.heappop(self.due)
+        at, each, lost = self._event()
         self.lost[each] += lost
         again = at + self.load.startup if lost > 0 else self._later(at)
         heapq.heappush(self.due, (again, each, -lost))
@@ -307,7 +321,7 @@ class Petals(Reroute):
 
     def happen(self) -> None:
         """A machine leaves: the requests of its replica pass their tokens once more, through all its machines."""
-        at, each, _ = heapq.heappop(self.due)
+        at, each, _ = self._event()
         heapq.heappush(self.due, (self._later(at), each, 1))
         self.next = self.due[0][0]
         for sequence in self.members[each].decoders:

@@ -20,6 +20,8 @@ KEYS = ("steps", "over", "sync")
 MOST = 1000
 """The most steps, and the most requests that are begun for one."""
 
+MOST_REQUESTS = 10**6
+
 
 def parse_rollouts(text: str) -> Rollouts:
     """The rollouts of `8` steps or of `steps=8,over=1.5,sync=3s`; raises RooflineError."""
@@ -41,7 +43,10 @@ def simulate_rollouts(replica: Replica, load: Load, seed: int) -> Served:
     rollouts, each = load.rollouts, load.offline
     assert rollouts is not None
     assert each is not None
-    requests = draw(load, each * rollouts.steps + math.ceil(each * rollouts.over), seed)
+    count = each * rollouts.steps + math.ceil(each * rollouts.over)
+    if count > MOST_REQUESTS:
+        raise RooflineError(f"{count:,} rollouts are more than the {MOST_REQUESTS:,} that are simulated")
+    requests = draw(load, count, seed)
     return RolloutSimulation(replica, requests, each, rollouts).run()
 
 

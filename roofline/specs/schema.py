@@ -50,6 +50,7 @@ def hardware_schema() -> Schema:
             energy=section("energy", compute=section("energy.compute")),
             price=section("price"),
             host={"type": "string"},
+            also={"type": "array", "items": {"type": "string"}},
             sources={"type": "object", "additionalProperties": {"type": "string"}},
         ),
     }

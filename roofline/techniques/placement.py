@@ -17,7 +17,7 @@ from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Host
 from roofline.specs.formats import UNQUANTIZED_FORMATS
-from roofline.specs.hardware import NETWORK, Hardware, Interconnect, load_hardware
+from roofline.specs.hardware import NETWORK, Hardware, Interconnect, load_devices, load_hardware
 from roofline.specs.sublayers import Mlp
 from roofline.techniques.changes import with_feed_forward, with_settings
 
@@ -40,7 +40,10 @@ def _with_host(name: str, scenario: Scenario, hardware: str, **fractions: Any) -
         raise UnsupportedError(
             f"{name} is simulated for one device with one other beside it, which analyze, serve and the answer take"
         )
-    return with_settings(scenario, host=Host(load_hardware(hardware), **fractions))
+    found, devices = load_devices(hardware)
+    if devices > 1 and found.kind != "gpu":
+        raise UnsupportedError(f"{name}: one CPU is beside a device, not {devices}")
+    return with_settings(scenario, host=Host(found, devices=devices, **fractions))
 
 
 def layers_on_cpu(scenario: Scenario, name: str, *, hardware: str, share: float) -> Scenario:

@@ -47,6 +47,7 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "speech": "encoder-decoder models of speech",
         "vision": "vision encoders",
         "diffusion": "diffusion transformers",
+        "gated_unit": "gated attention units",
         "global_tokens": "attention of BigBird's pattern",
     }
 )

@@ -91,6 +91,8 @@ def features(model: Model) -> set[str]:
     """The FEATURES of a model, its vision encoder apart."""
     names = {kind: name for name, kind in MIXERS.items()}
     found = {names[type(group.layer.mixer)] for group in model.groups if group.layer.mixer is not None}
+    if any(attention.unit for attention in model.attentions):
+        found.add("gated_unit")
     if model.conditioning is not None:
         found.add("diffusion")
     elif model.task == "encode" and model.unet is None:

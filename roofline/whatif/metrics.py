@@ -37,16 +37,18 @@ class Need(Enum):
     ENERGY = "energy"
     TDP = "tdp"
     PRICE = "price"
+    CARBON = "carbon"
 
     def met(self, hardware: Hardware) -> bool:
         values = {Need.ENERGY: hardware.energy, Need.TDP: hardware.tdp, Need.PRICE: cost.price(hardware, None)}
-        return values[self] is not None
+        return values.get(self) is not None
 
     def missing(self, hardware: Hardware) -> RooflineError:
         return {
             Need.ENERGY: energy.explain_missing,
             Need.TDP: energy.explain_missing_tdp,
             Need.PRICE: cost.explain_missing,
+            Need.CARBON: energy.explain_missing_carbon,
         }[self](hardware)
 
 
@@ -244,7 +246,7 @@ METRICS: Mapping[str, Metric] = {
         *_timed(
             "energy.tdp.prefill", "prefill energy at TDP per prompt token", "J", -1, _prefill_energy_at_tdp, Need.TDP
         ),
-        *_timed("carbon", "emissions of a million generated tokens, in CO2 equivalents", "g", -1, _carbon, Need.TDP),
+        *_timed("carbon", "emissions of a million generated tokens, in CO2 equivalents", "g", -1, _carbon, Need.CARBON),
         *_timed("power", "modelled mean power of a device", "W", -1, _power, Need.ENERGY),
         *_timed("cost", "cost of a million generated tokens", "USD", -1, _cost, Need.PRICE),
         *_timed("cost.processed", "cost of a million prompt and output tokens", "USD", -1, _cost_processed, Need.PRICE),
@@ -312,11 +314,11 @@ def expand(names: Iterable[str], at: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def check_needs(names: Iterable[str], at: str, hardware: Sequence[Hardware], priced: bool) -> None:
-    """Raises RooflineError if a metric requires a value that no hardware spec has; `priced`: a price is given."""
+def check_needs(names: Iterable[str], at: str, hardware: Sequence[Hardware], given: Collection[str]) -> None:
+    """Raises RooflineError if a metric requires a value that no hardware spec has, and that no option has `given`."""
     for name in names:
         need = find_metric(name, at).needs
-        if need is None or (need is Need.PRICE and priced) or any(need.met(device) for device in hardware):
+        if need is None or need.value in given or any(need.met(device) for device in hardware):
             continue
         raise need.missing(hardware[0])
 

@@ -170,7 +170,7 @@ def make_study(
     condition = None if where is None else parse_condition(where, _types(varied, at), TIMES)
     tested = condition.names if condition else frozenset()
     figures = (*outputs, *sorted(name for name in tested if name not in varied and name not in outputs))
-    check_needs(figures, at, [load_mixed(value)[0][0] for value in values["hw"]], "price" in values)
+    check_needs(figures, at, [load_mixed(value)[0][0] for value in values["hw"]], values)
     keep = invalid == "keep" and where is None and selection.everything
     named = [((axis.name, label), value) for axis in axes if not axis.grid for label, value in axis.pairs]
     objects = {place: value for place, value in named if isinstance(value, Struct)}

@@ -100,7 +100,7 @@ def test_axes_and_lists_take_other_names(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--hw", "v100"), "unknown hardware 'v100'; did you mean 'v100-pcie-16gb', 'v100-sxm2-16gb' or"),
+        (("--hw", "xeon"), "unknown hardware 'xeon'; did you mean 'xeon-6980p', 'xeon-gold-6454s' or"),
         (("--hw", "p5.48xlarge"), "'roofline specs list hardware' lists all"),
     ],
 )
@@ -224,3 +224,34 @@ def test_two_cards_of_different_kinds_are_named_and_counted_or_refused(run: Run)
 def test_a_placeholder_in_the_command_is_explained(run: Run) -> None:
     _, out, _ = run("llama-3.2-1b", "4090", "--quant", "awq")
     assert out.splitlines()[-2] == "MODEL: path or repository of a checkpoint in awq"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("FlightLLM", "DFX", "ALLO", "SambaNova", "Cerebras", "Graphcore", "Groq", "S-LoRA", "Punica", "HexGen"),
+        *("FlexFlow-Serve", "FastServe", "VTC", "Llumnix", "AlpaServe", "SpotServe", "Petals", "S4", "GAU", "FLASH"),
+        *("BST", "h3-1.3b", "retnet-6.7b", "rwkv-5-7b", "LoRAX", "XGrammar"),
+    ],
+)
+def test_techniques_answers_for_systems_models_and_hardware(run: Run, name: str) -> None:
+    status, out, _ = run("techniques", name)
+    assert status == 0
+    assert "published" in out or "GB" in out or "parameters" in out
+
+
+def test_options_of_adapters_are_a_technique(run: Run) -> None:
+    words = ("analyze", "llama-3.2-1b", "--hw", "h100-sxm")
+    given = (
+        (("--adapters", "100", "--ranks", "8,16,64"), "lora:rank=29,largest=64,adapters=100"),
+        (("--enable-lora", "--max-loras", "8", "--max-lora-rank=16"), "lora:rank=16,adapters=8,slots=8"),
+    )
+    for options, technique in given:
+        assert run(*words, *options, "--format", "json")[1] == run(*words, "--with", technique, "--format", "json")[1]
+    assert run(*words, "--adapters", "x")[0] == 2
+
+
+def test_a_family_names_its_models(run: Run) -> None:
+    status, _, err = run("techniques", "RWKV")
+    assert status == 2
+    assert "rwkv-4-7b" in err

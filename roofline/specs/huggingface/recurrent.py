@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, base_spec, spec_with_pattern
@@ -84,14 +85,18 @@ def _rwkv4(config: Config) -> Spec:
     return _rwkv_frame(config, {"version": 4, "heads": 1, "head_dim": inner}, width, receptance=True, shift=2)
 
 
-def _rwkv6(config: Config) -> Spec:
-    """The ranks have no key: the code doubles them for the 7B model. `num_attention_heads` is 64 in all files."""
+def _rwkv6(config: Config, version: int = 6) -> Spec:
+    """The ranks have no key: the code doubles them for the 7B model. `num_attention_heads` is 64 in all files.
+
+    Version 5 has no ranks.
+    """
     hidden, head_dim = config.integer("hidden_size"), config.integer("head_size", default=64)
     inner = config.integer("attention_hidden_size", default=hidden)
     mix_rank, decay_rank = (64, 128) if hidden == 4096 else (32, 64)
     width = config.integer("intermediate_size", default=int(hidden * 3.5) // 32 * 32)
     heads = inner // head_dim
-    rwkv = {"version": 6, "heads": heads, "head_dim": head_dim, "mix_rank": mix_rank, "decay_rank": decay_rank}
+    ranks = {} if version == 5 else {"mix_rank": mix_rank, "decay_rank": decay_rank}
+    rwkv = {"version": version, "heads": heads, "head_dim": head_dim, **ranks}
     return _rwkv_frame(config, rwkv, width, receptance=True, shift=2)
 
 
@@ -141,6 +146,7 @@ READERS: Mapping[str, Reader] = {
     "mamba2": _mamba2,
     "retnet": _retnet,
     "rwkv": _rwkv4,
+    "rwkv5": partial(_rwkv6, version=5),
     "rwkv6": _rwkv6,
     "rwkv7": _rwkv7,
 }

@@ -5,11 +5,12 @@ import pytest
 
 from roofline import Scenario, serve
 from roofline.core.errors import RooflineError
-from roofline.serving.load import Load
+from roofline.serving.load import Load, draw
 from roofline.serving.outcome import Outcome
 from roofline.serving.policies import scheduled
 from roofline.serving.replica import DoesNotFitError, replica_of
-from roofline.serving.replicas import FLEETS
+from roofline.serving.replicas import FLEETS, Replicas
+from roofline.serving.simulation import simulate
 
 UNEVEN = "lognormal:mean=256,p95=800"
 FOUR = Scenario("llama-7b", "a10g", prompt=UNEVEN, generate=UNEVEN, dp=4)
@@ -36,6 +37,7 @@ def test_every_request_gets_its_tokens(policy: str, arrivals: dict[str, float]) 
     assert served.output.size == 400
     assert (served.first > served.arrival).all()
     assert (served.last >= served.first).all()
+    assert 0 < served.prefilling < 1
     assert served.tenant is not None
     assert set(served.tenant) == {0, 1}
 
@@ -69,6 +71,22 @@ def test_a_replica_goes_on_with_the_stages_that_are_left() -> None:
         outcome(SPOT, 0.5, policy, 600, burstiness=1 / 36, loss=2) for policy in ("reroute", "spotserve")
     )
     assert 2.4 < anew.e2e.p99.mid / recovered.e2e.p99.mid < 9.1
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "within"), [({"rate": 2.0}, 1e-7), ({"offline": 200}, 1e-7), ({"concurrency": 12}, 0.01)]
+)
+def test_a_fleet_of_one_is_the_plain_simulation(arrivals: dict[str, float], within: float) -> None:
+    """But for the first requests of a closed loop, which pass the front end together there."""
+    one = FOUR.with_(dp=1)
+    load = Load(**arrivals).of(one)  # type: ignore[arg-type]
+    replica = replica_of(one, load)
+    requests = draw(load, 200, 1)
+    found = Replicas(replica, requests, load, np.zeros(200, np.intp), 1).run()
+    plain = simulate(replica, load, 200, 1)
+    np.testing.assert_allclose(np.sort(found.last), np.sort(plain.last), rtol=within)
+    assert found.prefilling == pytest.approx(plain.prefilling, rel=within)
+    assert found.running == pytest.approx(plain.running, rel=within)
 
 
 def test_without_losses_both_are_the_balanced_fleet() -> None:

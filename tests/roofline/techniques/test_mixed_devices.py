@@ -38,11 +38,23 @@ def test_it_fits_where_each_share_fits() -> None:
     assert not analyze(Scenario(MODEL, "rtx-3090+rtx-3060", quant="q4_k_m")).memory.fits
 
 
+def test_several_devices_of_the_second_kind_divide_its_layers() -> None:
+    """As many bytes at the same bandwidth, one after the other: the time of one that holds them all."""
+    two = Scenario(MODEL, "2x3090+4090", quant="q4_k_m")
+    assert two.options["with"] == ["mixed-devices:hardware=2xrtx-3090,share=0.667"]
+    one = Scenario(MODEL, "rtx-4090", quant="q4_k_m", techniques="mixed-devices:hardware=rtx-3090,share=0.667")
+    assert analyze(two).expected.tpot == analyze(one).expected.tpot
+    assert analyze(two).memory.fits
+    assert not analyze(one).memory.fits
+    assert [pool.name for pool in billed_pools(analyze(two))] == ["rtx-4090", "rtx-3090", "rtx-3090"]
+    assert "--tensor-split 0.333,0.334,0.334" in str(launch(two).files)
+
+
 def test_the_command_splits_the_layers() -> None:
     assert "--tensor-split 0.5,0.5" in str(launch(Scenario(MODEL, "rtx-4090+rtx-3090", quant="q4_k_m")).files)
 
 
-@pytest.mark.parametrize("hardware", ["2x4090+3090", "rtx-3090+nothing", "rtx-3090+"])
+@pytest.mark.parametrize("hardware", ["2x4090+2x3090", "rtx-3090+nothing", "rtx-3090+"])
 def test_others_are_refused(hardware: str) -> None:
     with pytest.raises(RooflineError):
         Scenario(MODEL, hardware)

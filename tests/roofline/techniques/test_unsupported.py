@@ -30,6 +30,8 @@ def scenario(model: str = "llama-3.1-8b", hw: str = "h100-sxm", quant: str | Non
     [
         (scenario("dit-xl-2"), "diffusion transformers"),
         (scenario("hyena-355m"), "Hyena"),
+        (scenario("flash"), "gated attention units"),
+        (scenario("h3-125m"), "S4 and H3"),
         (scenario("t5-11b"), "encoder-decoder models of text"),
         (scenario("rwkv-7-2.9b"), "RWKV"),
         (scenario(quant="KV2"), "a KV cache in int2"),

@@ -249,7 +249,7 @@ def single(name: str, answer: Any) -> Any:
         return None if price is None or price.rent is None else devices * price.rent
     if name.endswith("_bound"):
         return str(getattr(answer, name.removesuffix("_bound")).bound)
-    if base in ("energy", "power", "cost"):  # tests/roofline/scenario/test_energy.py works these out by hand
+    if base in ("energy", "power", "cost", "carbon"):  # tests/roofline/scenario/test_energy.py works these out by hand
         figure = float(find_metric(name, "expected").figure(answer))
         return None if math.isnan(figure) else figure
     reading = reading or "mid"
@@ -269,7 +269,7 @@ def single(name: str, answer: Any) -> Any:
 
 def test_grid_metrics_equal_single_analyses() -> None:
     over = {"quant": "none,W4KV8", "batch": "1,7,300", "tp": "1,2", "prompt": "16,5000", "generate": "1,90"}
-    study = make_study(over, NAMES, model="llama-3.1-8b", hw="h100-sxm", context=700, engine="sglang")
+    study = make_study(over, NAMES, model="llama-3.1-8b", hw="h100-sxm", context=700, engine="sglang", carbon=400)
     found = sweep(study, chunk=5)
     columns = found.columns
     assert (found.points, found.rows.count, list(columns)) == (48, 48, [*over, *NAMES])
@@ -495,7 +495,7 @@ def test_no_rows_left() -> None:
 
 
 def test_encoders_have_no_decode() -> None:
-    study = make_study({"batch": "1,2"}, NAMES, model="bert-base", hw="h100-sxm")
+    study = make_study({"batch": "1,2"}, NAMES, model="bert-base", hw="h100-sxm", carbon=400)
     columns = sweep(study).columns
     assert (columns["decode_bound"] == "").all()
     for name in ("step", "tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "energy", "cost"):
