@@ -168,7 +168,7 @@ DOWNTIME = 0.03
 """Seconds in which a request does not decode while it moves: 20 to 30 ms, whatever its length (Llumnix, 6.2)."""
 
 PERIOD = 0.2
-"""Seconds between the looks for requests to move. The code polls every 0.05 s, which changes no latency by 3%."""
+"""Seconds between the looks for requests to move. The code polls every 0.05 s; a longer period is simulated faster."""
 
 LEAST = 3.0
 """Decode steps for which the KV cache has room, below which a replica gives requests away (migrate_out_threshold in the
