@@ -31,7 +31,7 @@ def cube() -> Array:
 def normal() -> Array:
     """The standard normal quantile of each coordinate of the cube."""
     values = np.array([NormalDist().inv_cdf((place + 0.5) / SAMPLES) for place in range(SAMPLES)])
-    return values[np.floor(cube() * SAMPLES).astype(int)]
+    return np.asarray(values[np.floor(cube() * SAMPLES).astype(int)])
 
 
 def ends(load: Load, samples: Array, tpot: Array) -> Array:
