@@ -39,7 +39,7 @@ from roofline.scenario.analysis import analyze
 from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import served_scenario
-from roofline.specs.hardware import list_hardware, load_hardware
+from roofline.specs.hardware import load_hardware, searched_hardware
 from roofline.techniques import check_request
 from roofline.techniques.base import Published
 from roofline.whatif.solve.targets import read_value
@@ -363,7 +363,7 @@ def _hardware(case: Case, findings: Findings) -> tuple[Recommendation, ...]:
     bound = replace(case.goal, objective=objective, at="bound", limits=limits, demand=None)
     memory = case.base.analysis.memory
     promising, least = [], float(memory.weights + memory.kv_cache) / 2  # no device stores the formats in less
-    for name in list_hardware():
+    for name in searched_hardware():
         device = load_hardware(name)
         if device.kind != present.kind or device.name == present.name or device.memory_capacity < least:
             continue

@@ -157,9 +157,9 @@ def _errors(published: MeasurementFile) -> list[str]:
         (
             f"{group.op} {group.format}",
             len(group.measured),
-            f"{100 * group.figures['median_ape']:.0f}%",
-            f"{100 * group.figures['bias']:+.0f}%",
-            f"{100 * group.figures['interval_coverage']:.0f}%",
+            f"{100 * group.errors.median_ape:.0f}%",
+            f"{100 * group.errors.bias:+.0f}%",
+            f"{100 * group.errors.interval_coverage:.0f}%",
         )
         for group in predict_rows(published)
     ]

@@ -325,8 +325,8 @@ def _serves(engine: str, hardware: Hardware) -> bool:
     return hardware.kind == "gpu"
 
 
-CONSUMER_FAMILIES = ("apple", "core", "rdna3", "rdna3.5", "rdna4", "battlemage")
-CONSUMER_NAMES = ("rtx-", "dgx-spark", "jetson")
+CONSUMER_FAMILIES = ("apple", "core", "rdna2", "rdna3", "rdna3.5", "rdna4", "alchemist", "battlemage")
+CONSUMER_NAMES = ("rtx-", "gtx-", "titan-", "dgx-spark", "jetson")
 """NVIDIA's consumer devices go by name, since its families also have datacenter devices."""
 
 

@@ -18,7 +18,7 @@ from roofline.scenario.options import DEGREES, FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import precision_of, released
 from roofline.specs.engine import Engine, default_engine, load_engine
-from roofline.specs.hardware import Hardware, list_hardware, load_hardware
+from roofline.specs.hardware import Hardware, load_hardware, searched_hardware
 from roofline.specs.model import Model
 from roofline.techniques import check_request
 from roofline.techniques.support import runs, runs_format
@@ -149,7 +149,7 @@ def configurations(
     given: Given = NOTHING_GIVEN,
 ) -> Iterator[Configuration]:
     """All configurations that may serve the model, on `hardware` or all hardware (one user: consumer hardware)."""
-    names = list_hardware() if hardware is None else hardware
+    names = searched_hardware() if hardware is None else hardware
     profiles: dict[str, Engine] = {}
     slots = {check_request(name).slot for name in given.techniques}
     single = given.options.keys() & set(of_group(FORMATS))

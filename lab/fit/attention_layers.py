@@ -28,7 +28,7 @@ from lab.tables import attention_layers, sparse_layers
 from roofline.core.documents import read_mapping
 from roofline.core.files import save_text
 from roofline.timing.calibration import SPARSE, Calibration, Fit, Source
-from roofline.timing.calibration_files import parse_document, render
+from roofline.timing.calibration_files import Document, parse_document, render
 from roofline.timing.intervals.levels import FILE, parse_levels
 from roofline.validate.score.kernels import Scored
 
@@ -55,20 +55,45 @@ KINDS: Mapping[str, Callable[[Scored], bool]] = {
 
 
 def files(found: Mapping[Key, Sequence[Node]], output: Path, source: Source) -> Iterator[tuple[Path, str]]:
-    """The files of a folder of calibrations with the fits of these kernels in place of earlier ones."""
-    for (place, engine), versions in sorted(shelved(found).items()):
+    """The files of a folder of calibrations with the fits of these kernels in place of earlier ones.
+
+    A device without a file of its engine gets one where it is listed as a member of its family.
+    """
+    ops, new = {op for op, _ in found}, shelved(found)
+    engines = {engine for _, engine in new if engine}
+    kept: dict[tuple[str, str], dict[str, dict[Key, Fit]]] = {
+        (path.stem, engine): {} for engine in engines for path in (output / engine).glob("*.yaml")
+    }
+    for (place, engine), versions in sorted({**kept, **new}.items()):
         path = output / engine / f"{place}.yaml"
-        if not path.exists():
+        if path.exists():
+            known = parse_document(read_mapping(path), str(path))
+        elif place in _members(output):
+            known = Document(Calibration(place, "calibrated", engine=engine, source=source), {}, ())
+        else:
             continue
-        known = parse_document(read_mapping(path), str(path))
-        merged: dict[str, dict[Key, Fit]] = {version: dict(fits) for version, fits in known.versions.items()}
+        merged: dict[str, dict[Key, Fit]] = {
+            version: {key: fit for key, fit in fits.items() if key[0] not in ops or not engine}
+            for version, fits in known.versions.items()
+        }
         for version, fits in versions.items():
             merged.setdefault(version, {}).update(
                 {key: replace(fit, source=_origin(source)) for key, fit in fits.items()}
             )
         own = merged.pop("", {})
         calibration: Calibration = replace(known.calibration, fits={**known.calibration.fits, **own})
-        yield path, render(calibration, {version: merged[version] for version in sorted(merged)}, known.members)
+        filled = {version: merged[version] for version in sorted(merged) if merged[version]}
+        yield path, render(calibration, filled, known.members)
+
+
+def _members(output: Path) -> set[str]:
+    """The devices that the files of families list."""
+    listed = (
+        parse_document(read_mapping(path), str(path)).members
+        for path in sorted(output.glob("*.yaml"))
+        if path.name != FILE
+    )
+    return {member for members in listed for member in members}
 
 
 def levels(data: Data, found: Mapping[Key, Sequence[Node]], path: Path) -> str:

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from lab.command import run_command
 from lab.fit.hierarchy import Table, fit_all, shelved
 from lab.fit.hierarchy import load as load_tables
+from lab.fit.shared import fit_shared, widen
 from lab.fit.variance import components, crossings
 from lab.fit.variance import render as render_levels
 from lab.score.accuracy import COLLECTOR, Data, load
@@ -40,7 +41,7 @@ from roofline.timing.chains import families, load_calibration, product_line
 from roofline.timing.intervals.levels import FILE
 from roofline.timing.kernels.gated_delta_rule import FUSED
 from roofline.validate.check.measured import load_row_files
-from roofline.validate.fit.calibrate import describe, fit_shared, widen
+from roofline.validate.fit.calibrate import describe
 from roofline.validate.fit.constants import MIN_ROWS, constants_of, log_errors
 from roofline.validate.tables.origin import origin
 from roofline.validate.tables.rows import Measurements, read_measurements

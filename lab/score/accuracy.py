@@ -20,14 +20,16 @@ import numpy as np
 from msgspec import Struct
 
 from lab.command import run_report
+from lab.fit.shared import fit_shared
 from lab.observation.collector import Collector
 from lab.tables.public import read
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Calibration
 from roofline.timing.chains import families
-from roofline.validate.fit.calibrate import fit, fit_shared
+from roofline.validate.fit.calibrate import fit
 from roofline.validate.fit.constants import hold_out
-from roofline.validate.score.kernels import Group, Scored, predict, summarise
+from roofline.validate.score.errors import Group
+from roofline.validate.score.kernels import Scored, predict, summarise
 from roofline.validate.tables.rows import Measurements, by_op
 
 FAST_DECODE = ("h100-sxm", "h200-sxm", "b200-sxm", "gb200")
@@ -126,7 +128,7 @@ def table_row(name: str, target: float, stretch: float, scored: Sequence[Scored]
     everything, groups = summarise(scored, by), summarise([found.rows(found.headline) for found in scored], by)
     parts: dict[str, list[Group]] = {}
     for group in groups:
-        parts.setdefault(group.hardware, []).append(group)
+        parts.setdefault(group["hardware"], []).append(group)
     shown = {hardware: float(np.mean([group.mape for group in same])) for hardware, same in parts.items()}
     return TableRow(
         name,

@@ -20,7 +20,8 @@ from lab.observation.collector import Collector
 from lab.tables.sparse_layers import read
 from roofline.specs.hardware import load_hardware
 from roofline.timing.chains import load_calibration
-from roofline.validate.score.kernels import Scored, error_statistics, predict
+from roofline.validate.score.errors import group_of
+from roofline.validate.score.kernels import Scored, predict
 from roofline.validate.tables.origin import Origin, by_origin
 from roofline.validate.tables.rows import Measurements
 
@@ -42,8 +43,8 @@ def report(folder: Path, rows: int) -> str:
         for device, own in kernels.by_hardware().items():
             for origin, part in by_origin(own).items():
                 for one in score(part, device, origin):
-                    found = error_statistics(one.measured, one.low, one.mid, one.high, one.bound)
-                    figures = [100 * found[name] for name in ("mape", "median_ape", "interval_coverage")]
+                    found = group_of({}, one.measured, one.low, one.mid, one.high, one.bound)
+                    figures = [100 * getattr(found, name) for name in ("mape", "median_ape", "interval_coverage")]
                     bias = float(np.median(one.mid / one.measured))
                     name = f"{one.part.frame['variant'].iloc[0]} {one.op}, {device}, {origin.engine} {origin.version}"
                     lines.append(

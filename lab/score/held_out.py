@@ -52,7 +52,8 @@ from roofline.timing.intervals.levels import FILE as LEVELS
 from roofline.timing.kernels import kernel
 from roofline.timing.pcie_collectives import on_host
 from roofline.validate.fit.calibrate import drawn
-from roofline.validate.score.kernels import Scored, error_statistics, predict
+from roofline.validate.score.errors import group_of
+from roofline.validate.score.kernels import Scored, predict
 from roofline.validate.tables.origin import NONE, Origin, by_origin
 from roofline.validate.tables.rows import Measurements, joined
 
@@ -307,8 +308,9 @@ def markdown(held: Sequence[HeldOut], kinds: Mapping[str, Callable[[Scored], boo
 
 
 def _figures(chosen: Sequence[Scored]) -> str:
-    found = [error_statistics(one.measured, one.low, one.mid, one.high, one.bound) for one in chosen]
-    means = [100 * float(np.mean([one[name] for one in found])) for name in ("mape", "median_ape", "interval_coverage")]
+    found = [group_of({}, one.measured, one.low, one.mid, one.high, one.bound) for one in chosen]
+    names = ("mape", "median_ape", "interval_coverage")
+    means = [100 * float(np.mean([getattr(one, name) for one in found])) for name in names]
     return " | ".join(f"{value:.1f}" if value < 100 else f"{value:.0f}" for value in means)
 
 

@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from roofline.timing.kernels.attention import encoder_width
 from roofline.timing.kernels.gated_delta_rule import CHUNKED, FUSED
 from roofline.timing.kernels.hyper_connection import POST, PRE
@@ -36,6 +39,17 @@ HOSTED = "vLLM"
 
 MAMBA2_CHUNK = 128.0
 """Tokens of a chunk in the measured models (chunk_size of Nemotron-H's files)."""
+
+SLOWED = 0.7
+"""Rate of an encoder's attention, over that of a smaller shape, below which its row is left out.
+
+The rate of attention grows with the shape: 99 to 100% of the rows of vLLM's tables, and of TensorRT-LLM's on B200, are
+above. Half of SGLang's rows (90% of those beyond 0.1 ms) and a fifth to a half of TensorRT-LLM's on Hopper are not,
+with factors of 2 to 16 that two GPUs do not share shape by shape: something else ran on those devices.
+"""
+
+RELEASE = r"(?!0\.0\.0)\d+\.\d+\.\d+.*"
+"""Versions of releases; others are of builds between two of them ("0.0.0.dev1", "kernel-level")."""
 
 SITES = 2.0
 """Sub-layers of a row: vLLM's rows say so (num_sites), and SGLang's take as long as theirs on B200."""
@@ -61,13 +75,25 @@ def read(folder: Path, pattern: str = "*") -> list[Measurements]:
 Rows = Iterator[tuple[str, Any]]
 
 
+def software(frame: pd.DataFrame) -> pd.Series[str]:
+    """The engine and version of each row: the release that ran where a row names another one than its table.
+
+    SGLang's tables of DeepSeek-V4 in 0.5.10 were measured with 0.5.10rc0 on B200 and with 0.5.11 on GB300.
+    """
+    import pandas as pd
+
+    ran, table = frame["version"], frame["table_version"]
+    both = zip(ran, table, strict=True)
+    own = [one if re.fullmatch(RELEASE, one) and not one.startswith(other) else other for one, other in both]
+    return frame["engine"] + " " + pd.Series(own, frame.index)
+
+
 def _schema(frame: pd.DataFrame, op: str, **columns: Any) -> pd.DataFrame:
     """Rows of the schema with the times and the origin of a table."""
-    software = frame["engine"] + " " + frame["table_version"]
     named: dict[str, Any] = {
         "hardware": frame["hardware"],
         "op": op,
-        "software": software,
+        "software": software(frame),
         "kernel": frame["kernel_source"],
     }
     return frame[[]].assign(**named, latency_us=frame["latency_us"].astype(float), **columns)
@@ -121,7 +147,18 @@ def _mixed(frame: pd.DataFrame, _: str) -> Rows:
     yield "hyper_connection", _schema(frame, "hyper_connection", variant=kinds, **sizes)
 
 
+def _slowed(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """The rows whose rate is below `SLOWED` of that of a smaller shape (in batch, length and heads) of the table."""
+    sizes = frame[["batch_size", "isl", "num_heads"]].to_numpy()
+    rates = (sizes.prod(axis=1) * frame["isl"] / frame["latency_us"]).to_numpy()
+    smaller = (sizes[:, None, :] >= sizes[None, :, :]).all(axis=2)
+    return np.asarray(rates < SLOWED * (smaller * rates).max(axis=1))
+
+
 def _encoders(frame: pd.DataFrame, _: str) -> Rows:
+    import pandas as pd
+
+    frame = pd.concat([part[~_slowed(part)] for _, part in frame.groupby("head_dim")])
     queries, heads = frame["isl"], frame["num_heads"]
     sizes: dict[str, Any] = {"batch": frame["batch_size"], "q_len": queries, "kv_len": queries, "heads": heads}
     sizes |= {"kv_heads": heads, "head_dim": frame["head_dim"], "causal": 0.0, "bare": 1.0}

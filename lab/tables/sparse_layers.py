@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lab.tables.attention_layers import software
 from roofline.core.errors import RooflineError
 from roofline.graph.extents import Step, extents
 from roofline.scenario.analysis import analyze
@@ -60,6 +61,10 @@ length (`collect_mla_module.py` and `collect_msa_module.py` of the collectors).
 SKIPPED = "index_q_proj", "index_weights_proj", "index_top_k"
 """Operators of an indexer that dense attention goes without; its keys are cached for later (SGLang, nsa_indexer.py)."""
 
+UNTIMED = ("q_a_proj",)
+"""Kernels that SGLang's collector of DSA replaces by random numbers: the projections to latents
+(`dummy_qkv_latent_func` in collect_mla_module.py)."""
+
 PIECEWISE = "glm-5", "SGLang"
 """The model and engine whose eager prompts have parts in CUDA graphs (`_enable_glm5_dsa_piecewise_graph`)."""
 
@@ -88,12 +93,13 @@ def read(folder: Path, most: int = 1000) -> list[Measurements]:
 
 
 def _layers(frame: pd.DataFrame, kind: str, decode: bool) -> Iterator[tuple[str, pd.DataFrame]]:
-    keys = ["hardware", "model", "gemm_type", "kv_cache_dtype", "engine", "table_version", "num_heads"]
+    keys = ["hardware", "model", "gemm_type", "kv_cache_dtype", "software", "num_heads"]
+    frame = frame.assign(software=software(frame))
     few = frame["isl"] <= DECODE_QUERIES  # which engines give to their kernels of decode, in tables of prompts, too
     frame = frame[~frame["op_name"].str.contains("skip") & (few == decode)]
     for values, part in frame.groupby(keys):
-        hardware, repository, gemm, cache, engine, version = map(str, values[:6])
-        base, heads = repository.rpartition("/")[2], float(str(values[6]))
+        hardware, repository, gemm, cache, ran = map(str, values[:5])
+        base, heads, engine = repository.rpartition("/")[2], float(str(values[5])), ran.partition(" ")[0]
         known = next((one for name, one in sorted(MODELS.items(), reverse=True) if base.startswith(name)), None)
         if known is None or gemm not in FORMATS or known[1] % heads:
             continue
@@ -101,17 +107,16 @@ def _layers(frame: pd.DataFrame, kind: str, decode: bool) -> Iterator[tuple[str,
         options: dict[str, Any] = {} if model.startswith("deepseek-v4") else {"quant": FORMATS[gemm]}
         if cache.startswith("fp8") and options:
             options["kv"] = "fp8"
-        software = f"{engine} {version}"
-        place = load_hardware(hardware)
+        place, without = load_hardware(hardware), UNTIMED if (kind, engine) == ("dsa", "SGLang") else ()
         try:
-            layer = _layer(model, place, int(every // heads), str(origin(software).engine), kind, decode, options)
+            layer = _layer(model, place, every // int(heads), origin(ran).engine, kind, decode, options, without)
         except RooflineError:
             continue
         step = Step(*(part[name].to_numpy() for name in ("batch_size", "isl", "step")))
         columns, rest, skipped = layer.rows(step)
         given = {name: np.broadcast_to(value, len(part)) for name, value in columns.items()}
         timed: dict[str, Any] = {
-            "software": software,
+            "software": ran,
             "kernel": part["kernel_source"],
             "latency_us": part["latency_us"],
         }
@@ -149,9 +154,16 @@ class Layer(NamedTuple):
 
 
 def _layer(
-    model: str, place: Hardware, ranks: int, engine: str, kind: str, decode: bool, options: Mapping[str, Any]
+    model: str,
+    place: Hardware,
+    ranks: int,
+    engine: str,
+    kind: str,
+    decode: bool,
+    options: Mapping[str, Any],
+    without: tuple[str, ...] = (),
 ) -> Layer:
-    """A layer of a model as an engine launches it."""
+    """A layer of a model as an engine launches it, but for the kernels of some operators."""
     scenario = Scenario(load_model(model), place, tp=ranks, prompt=64, generate=2, engine=engine, **options)
     answer = analyze(scenario)
     phase = answer.decode if decode and answer.decode is not None else answer.prefill
@@ -159,7 +171,7 @@ def _layer(
     chosen, own = [], 0
     for row, entry in enumerate(timing.kernels):
         names = [timing.placement.ops[index][0].name for index in entry.parts]
-        if entry.section == SECTIONS[kind] and not AFTER.match(names[0]) and names[0] not in AROUND:
+        if entry.section == SECTIONS[kind] and not AFTER.match(names[0]) and names[0] not in (*AROUND, *without):
             chosen.append(row)
             own = row if INDEXED[-1] in names else own
     return Layer(timing, chosen, own)

@@ -110,6 +110,7 @@ def energy_document(analysis: Analysis) -> dict[str, Any]:
         "energy.prefill": "prefill_j_per_prompt_token",
         "energy.decode": "decode_j_per_token",
         "power": "power_w",
+        **({} if analysis.scenario.carbon is None else {"carbon": "g_co2e_per_million_tokens"}),
         "energy.tdp": "tdp_j_per_token",
         "energy.tdp.prefill": "tdp_prefill_j_per_prompt_token",
     }

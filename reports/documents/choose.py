@@ -137,17 +137,17 @@ def _reason(found: Decision) -> str:
     """The first alternative, and why it is before the second."""
     best, verdict = found.rows[0], found.verdict
     if len(found.rows) < 2 or not found.rows[1].fits:
-        return f"{best.label}: nothing else fits"
+        return f"{best.label}; nothing else fits"
     second = found.rows[1]
     if found.api is not None and best.alternative.scenario is not None:
         second = next(row for row in found.rows if row.alternative.scenario is None)
     if second.unknown and not best.unknown:
-        return f"{best.label}: {second.label} is not known to run {', '.join(second.unknown)}"
+        return f"{best.label}; the next, {second.label}, is not known to run {', '.join(second.unknown)}"
     if verdict is None:
-        return f"{best.label}: what {second.label} costs is unknown"
+        return f"{best.label}; what the next, {second.label}, costs is unknown"
     document = odds_document(verdict)
     if second.missed and not best.missed:
-        return f"{best.label}: {second.label} misses {' and '.join(second.missed).upper()}, {sure(document)}"
+        return f"{best.label}; the next, {second.label}, misses {' and '.join(second.missed).upper()}, {sure(document)}"
     return sentence(document, found.objective, best.label, second.label)
 
 

@@ -56,6 +56,7 @@ def serving_document(curve: Curve) -> dict[str, Any]:
         "prefix_hits": load.hits,
         "simulated": curve.simulated,
         "policy": load.policy,
+        **({} if load.rollouts is None else {"steps": load.rollouts.steps}),
         "scheduler": {
             **picked(policy, "order", "tokens"),
             "sequences": policy.sequences or None,
@@ -118,6 +119,7 @@ def _point(curve: Curve, value: float, found: Outcome) -> dict[str, Any]:
         "usd_per_million_tokens": curve.cost(found),
         "usd_per_million_requests": curve.cost(found, found.requests_per_second),
         "joules_per_token_tdp": curve.energy(found),
+        "g_co2e_per_million_tokens_tdp": curve.carbon(found),
     }
     return {
         name: finite(value),
@@ -219,6 +221,9 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         *(f"note: {note}" for note in document["notes"]),
     ]
     limits = [Block(lines=[limit]) for limit in _limits(document)]
+    if any(point.get("g_co2e_per_million_tokens_tdp") for point in document["points"]):
+        found = ", ".join(_number(point["g_co2e_per_million_tokens_tdp"], "{:,.3g}") for point in document["points"])
+        limits.append(Block(lines=[f"Carbon: at most {found} g CO2e per million output tokens, all devices at TDP."]))
     return [Block(title, lines, header, rows, left=1), *_tenants(document), *limits]
 
 
@@ -398,7 +403,10 @@ def _limits(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"{rates}: above {most:.{digits}g} requests/s, the largest sustainable rate, queues grow without bound."
     if document["arrivals"] == Arrivals.OFFLINE and points[0]["requests_per_s"]:
         number, most = points[0]["requests"], points[0]["e2e_s"]["p95"]["mid"]
-        end = number / points[0]["requests_per_s"]
+        end, steps = number / points[0]["requests_per_s"], document.get("steps")
+        if steps is not None:
+            yield f"{steps} steps of {number:g} requests are done after {seconds(steps * end)}, {seconds(end)} each."
+            return
         yield f"All {number:g} requests are done after {seconds(end)}, 95% of them after {seconds(most)}."
     waiting = [point for point in points if point["waiting"] is not None and point["waiting"] > 1]
     if waiting and not over:

@@ -207,10 +207,12 @@ def energy_lines(energy: Mapping[str, Any], of_prompts: bool = False) -> list[st
     """Energy per generated or prompt token, modelled or else the upper bound at TDP; empty if neither is known."""
     modelled, at_tdp = (figure_text(energy, key, "J") for key in energy_keys(of_prompts))
     token = "prompt token" if of_prompts else "token"
+    emitted = figure_text(energy, "g_co2e_per_million_tokens", "g") if "g_co2e_per_million_tokens" in energy else None
+    grams = "" if emitted is None else f", {emitted} CO2e per million tokens"
     if modelled is not None:
         power = energy.get("expected_power_w", {"mid": energy["power_w"]})["mid"]
-        return [f"energy: {modelled} per {token}, {power:,.0f} W per device (modelled)"]
-    return [] if at_tdp is None else [f"energy: at most {at_tdp} per {token}, all devices at TDP"]
+        return [f"energy: {modelled} per {token}, {power:,.0f} W per device{grams} (modelled)"]
+    return [] if at_tdp is None else [f"energy: at most {at_tdp} per {token}{grams}, all devices at TDP"]
 
 
 def energy_keys(of_prompts: bool) -> tuple[str, str]:
@@ -284,8 +286,8 @@ def _devices(parallelism: Mapping[str, Any]) -> str:
     more = parallelism["decode_devices"]
     if parallelism["devices"] == 1:
         return "1 device for prefill and 1 for decode" if more else ""
-    kinds = ("tensor", "pipeline", "expert", "data", "sequence")
-    degrees = ", ".join(f"{kind} {parallelism[kind]}" for kind in kinds if parallelism[kind] > 1)
+    kinds = ("tensor", "pipeline", "expert", "data", "sequence", "context")
+    degrees = ", ".join(f"{kind} {parallelism[kind]}" for kind in kinds if parallelism.get(kind, 1) > 1)
     nodes = f" on {parallelism['nodes']} nodes" if parallelism["nodes"] > 1 else ""
     return f"{parallelism['devices']} devices{nodes} ({degrees})" + (f", and {more} more for decode" if more else "")
 

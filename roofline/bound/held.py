@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.bound.memory import Stages, section_bytes, stage_sections
+from roofline.bound.memory import Stages, section_bytes, stage_sections, stored_tensors
 from roofline.graph.extents import Step
+from roofline.graph.layers.basic import STATE_FORMAT
 from roofline.graph.network import Build, Network, Section, network
 from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.graph.tensor import Role
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
-from roofline.specs.sublayers import Attention
+from roofline.specs.sublayers import Attention, CompressedAttention, Mixer
 
 ONE = Step(1, 1, 0)
 """A sequence of one token, which no window limits."""
 
 PAGE = 16
 """A page that holds a state has a multiple of so many tokens: 784 of Qwen3.5 27B (vllm-project/vllm, issue 40691)."""
+
+COMPRESSED_BLOCK, WINDOW_BLOCK, ALIGNED = 256, 64, 576
+"""Tokens of a block of compressed entries, and of the window beside them; pages are multiples of so many bytes.
+
+DeepSeek-V4 in vLLM (vllm/models/deepseek_v4, vllm/v1/core/kv_cache_utils.py; the layers of one block in issue 54703).
+"""
 
 NEARLY = 1.25
 """Layers of two kinds whose numbers differ by less are padded to the larger one (vllm/v1/core/kv_cache_utils.py)."""
@@ -78,23 +86,82 @@ def held_bytes(
 ) -> Held:
     """What one sequence holds on the fullest rank; with `pages` of a pool that all layers share."""
     graph = network(model, precision, Build(("attention",), parallel=parallel))
-    kinds = ([*_kinds(model, graph, part)] for part in stage_sections(graph, stages))
-    parts = [_paged(part) if pages and len(part) > 1 else _plain(part) for part in kinds]
+    parts = [_of_stage(model, graph, part, pages) for part in stage_sections(graph, stages)]
     return max(parts, key=lambda held: held.each + held.state)
 
 
-def _kinds(model: Model, graph: Network, sections: Iterable[Section]) -> Iterator[_Kind]:
-    """The kinds of layers that hold anything."""
+def _of_stage(model: Model, graph: Network, sections: Sequence[Section], pages: bool) -> Held:
+    if pages and any(isinstance(mixer, CompressedAttention) for _, mixer in _mixers(model, sections)):
+        return _compressed_pages(model, sections)
+    kinds = [*_kinds(model, graph, sections)]
+    return _paged(kinds) if pages and len(kinds) > 1 else _plain(kinds)
+
+
+def _mixers(model: Model, sections: Iterable[Section]) -> Iterator[tuple[Section, Mixer | None]]:
+    """The sections that are layers, with what mixes their tokens."""
     mixers = {group.name: group.layer.mixer for group in model.groups}
-    for section in sections:
-        if section.name in mixers and section.count:
-            mixer = mixers[section.name]
-            most = mixer.chunk if isinstance(mixer, Attention) else None
-            if isinstance(mixer, Attention) and mixer.window is not None:
-                most = mixer.window + mixer.extra
-            token, state = (section_bytes(graph, section, role, ONE) / section.count for role in (Role.KV, Role.STATE))
-            if token or state:
-                yield _Kind(section.count, most, token, state)
+    return ((section, mixers[section.name]) for section in sections if section.name in mixers and section.count)
+
+
+def _kinds(model: Model, graph: Network, sections: Iterable[Section]) -> Iterator[_Kind]:
+    """The kinds of layers that hold anything; a window beside compressed entries is a kind of its own."""
+    for section, mixer in _mixers(model, sections):
+        token, state = (section_bytes(graph, section, role, ONE) / section.count for role in (Role.KV, Role.STATE))
+        if isinstance(mixer, CompressedAttention):
+            two, one = (section_bytes(graph, section, Role.KV, Step(1, mixer.window * n, 0)) for n in (2, 1))
+            entries = (two - one) / section.count / mixer.window
+            yield _Kind(section.count, mixer.window, token - entries, 0.0)
+            if entries or state:
+                yield _Kind(section.count, None, entries, state)
+            continue
+        most = mixer.chunk if isinstance(mixer, Attention) else None
+        if isinstance(mixer, Attention) and mixer.window is not None:
+            most = mixer.window + mixer.extra
+        if token or state:
+            yield _Kind(section.count, most, token, state)
+
+
+def _compressed_pages(model: Model, sections: Iterable[Section]) -> Held:
+    """Blocks that all layers of DeepSeek-V4 share: one holds entries, index keys, a part of the windows, or states.
+
+    A block has a page for each layer of the largest group of layers whose pages have one size. Windows are as many
+    groups as their layers fill, states of unfinished entries one of each ratio, with few tokens in a page.
+    """
+    full, waiting, windows = Counter[int](), Counter[tuple[int, int]](), 0.0
+    window, large = 0, 0
+    for section, mixer in _mixers(model, sections):
+        if not isinstance(mixer, CompressedAttention):
+            continue
+        sizes = {
+            tensor.name: cast(int, tensor.stored_shape[-1]) * tensor.format.bytes
+            for tensor, _ in stored_tensors([section], Role.KV)
+        }
+        large, window = _page(WINDOW_BLOCK, sizes["latent_cache"]), mixer.window
+        windows += section.count
+        if mixer.ratio:
+            for size in sizes.values():
+                full[_page(COMPRESSED_BLOCK // mixer.ratio, size)] += int(section.count)
+            each = 2 * mixer.overlap * mixer.head_dim * STATE_FORMAT.bytes
+            waiting[mixer.overlap * mixer.ratio, 2 ** int(math.log2(large / each))] += int(section.count)
+    tuples = max(full.values(), default=1)
+    counts = [tuples, windows, *waiting.values()]
+    tuples = min(range(tuples, int(max(counts)) + 1), key=lambda size: (sum(-count % size for count in counts), -size))
+    groups = math.ceil(windows / tuples)
+    full[large] = max(full[large], math.ceil(windows / groups), *waiting.values())
+    block = sum(size * layers for size, layers in full.items())
+    return Held(
+        block / COMPRESSED_BLOCK,
+        (
+            (window + WINDOW_BLOCK, groups * block / WINDOW_BLOCK),
+            *((most + tokens, block / tokens) for most, tokens in waiting),
+        ),
+        block=COMPRESSED_BLOCK,
+        layer=large / WINDOW_BLOCK,
+    )
+
+
+def _page(tokens: int, size: float) -> int:
+    return math.ceil(tokens * size / ALIGNED) * ALIGNED
 
 
 def _plain(kinds: Sequence[_Kind]) -> Held:

@@ -68,7 +68,7 @@ class AttentionMask(Struct, frozen=True, dict=True):
     `selected` best of them; without a window, entries alone.
 
     Sequence parallelism divides the queries in a `ring` of ranks through which all keys pass (ring attention), or the
-    keys into `shards`. Either way the KV cache is divided among the ranks.
+    keys into `shards`. Either way the KV cache is divided among the ranks; it alone is where `split` ranks gather it.
     """
 
     window: int | None = None
@@ -81,6 +81,7 @@ class AttentionMask(Struct, frozen=True, dict=True):
     shards: int = 1
     chunk: int | None = None
     ratio: int | None = None
+    split: int = 1
 
     @cached_property
     def suffix(self) -> str:
@@ -93,6 +94,7 @@ class AttentionMask(Struct, frozen=True, dict=True):
             *(["source"] if self.cross else []),
             *([f"ring of {self.ring}"] if self.ring > 1 else []),
             *([f"{self.shards} shards"] if self.shards > 1 else []),
+            *([f"split in {self.split}"] if self.split > 1 else []),
         ]
         return f"[{', '.join(parts)}]" if parts else ""
 
@@ -215,12 +217,12 @@ class AttentionMask(Struct, frozen=True, dict=True):
         return {
             f"keys{suffix}": keys / self.shards if self.shards > 1 else keys,
             f"pairs{suffix}": pairs / ranks if ranks > 1 else pairs,
-            f"held{suffix}": held / ranks if ranks > 1 else held,
+            f"held{suffix}": held / (ranks * self.split) if ranks * self.split > 1 else held,
         }
 
 
 def mask_of(
-    attention: Attention, cross: bool = False, ring: int = 1, shards: int = 1, decode: bool = False
+    attention: Attention, cross: bool = False, ring: int = 1, shards: int = 1, split: int = 1, decode: bool = False
 ) -> AttentionMask:
     """The mask of softmax attention; keys are selected by pages in decode alone."""
     if cross:
@@ -233,12 +235,13 @@ def mask_of(
         # A technique limits the keys further: a window of the chunk's size is the upper bound.
         window, chunk = min(window or chunk, chunk), None
     limits = (window, attention.extra, selected, attention.kept)
-    return AttentionMask(*limits, causal=attention.causal, ring=ring, shards=shards, chunk=chunk)
+    return AttentionMask(*limits, causal=attention.causal, ring=ring, shards=shards, chunk=chunk, split=split)
 
 
-def mla_mask(attention: LatentAttention) -> AttentionMask:
+def mla_mask(attention: LatentAttention, shards: int = 1, split: int = 1) -> AttentionMask:
     """The mask of MLA: with a DSA indexer, only the selected keys."""
-    return AttentionMask(selected=attention.indexer.selected if attention.indexer else None)
+    selected = attention.indexer.selected if attention.indexer else None
+    return AttentionMask(selected=selected, shards=shards, split=split)
 
 
 def compressed_masks(attention: CompressedAttention) -> tuple[AttentionMask, AttentionMask | None]:
@@ -264,25 +267,34 @@ def _within(chunk: int, tokens: Any) -> Any:
     return (tokens - rest) * (chunk + 1) / 2 + rest * (rest + 1) / 2
 
 
+COPIES = " x{}"
+"""Ends the name of an extent of blocks with copies."""
+
+
 class Pool(Struct, frozen=True):
     """A set of `size` weight blocks (experts, or MLP neurons) of which each token uses `used`.
 
     With probability p_e that a token uses block e, T tokens touch sum of 1 - (1 - p_e)^T blocks; uniform routing has
     p_e = used / size. `skew` > 0 makes p_e proportional to rank^-skew, at most 1. `spread` is the number of ranks whose
-    tokens the blocks serve.
+    tokens the blocks serve. The tokens of one of `sequences` use the same blocks (adapters). There are
+    so many `copies` of each block, of which a token uses one (adapters of experts).
     """
 
     size: int
     used: float
     skew: float = 0.0
     spread: int = 1
+    sequences: bool = False
+    copies: int = 1
 
     @property
     def suffix(self) -> str:
         """The suffix that distinguishes the extents of different pools."""
         skew = f", skew {self.skew:g}" if self.skew else ""
+        skew += ", by sequence" if self.sequences else ""
         spread = f", {self.spread} ranks" if self.spread > 1 else ""
-        return f"[{self.used:g} of {self.size}{skew}{spread}]"
+        copies = COPIES.format(self.copies) if self.copies > 1 else ""
+        return f"[{self.used:g} of {self.size}{skew}{spread}]{copies}"
 
     @property
     def touched(self) -> Size:
@@ -291,8 +303,8 @@ class Pool(Struct, frozen=True):
 
     def values(self, step: Step) -> dict[str, Any]:
         """The expected number of distinct blocks that the tokens of `step` touch."""
-        tokens = step.batch * step.queries * self.spread
-        return {f"touched{self.suffix}": touched(self.size, self.used, tokens, self.skew)}
+        tokens = step.batch * self.spread if self.sequences else step.batch * step.queries * self.spread
+        return {f"touched{self.suffix}": touched(self.size * self.copies, self.used, tokens, self.skew)}
 
 
 class Scan(Struct, frozen=True):

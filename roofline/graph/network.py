@@ -19,7 +19,7 @@ from roofline.graph.layers.mlp import neurons_of, pool_of
 from roofline.graph.layers.unet import unet_blocks
 from roofline.graph.op import Op, shared
 from roofline.graph.parallel import SINGLE, Collective, Parallelism, check_stages, rank_model, with_copies
-from roofline.graph.rewrite import Rewrite
+from roofline.graph.rewrite import Adapter, Rewrite
 from roofline.graph.size import ZERO, Size
 from roofline.graph.tensor import Tensor
 from roofline.specs.formats import Format
@@ -153,13 +153,13 @@ def _stage(model: Model, precision: Precision, build: Build) -> Network:
 
 def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
     """The rules for the extents of a model besides batch and queries."""
-    rules: list[Rule] = []
-    ranks = build.parallel.sequence
-    ring, shards = (1, ranks) if build.decode else (ranks, 1)
+    adapters = [each for each in build.rewrites if isinstance(each, Adapter)]
+    rules: list[Rule] = [each.pool for each in adapters if each.adapters > 1]
+    ring, shards, split = build.parallel.cache_parts(build.decode)
     for group in model.groups:
         layer = group.layer
         if isinstance(layer.mixer, Attention):
-            rules.append(mask_of(layer.mixer, ring=ring, shards=shards, decode=build.decode))
+            rules.append(mask_of(layer.mixer, ring=ring, shards=shards, split=split, decode=build.decode))
             if layer.mixer.page is not None and build.decode:
                 rules.append(mask_of(layer.mixer, shards=shards))
             if layer.mixer.indexer is not None:
@@ -167,7 +167,7 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
         if isinstance(layer.mixer, Modules) and layer.mixer.attention is not None:
             rules.append(mask_of(layer.mixer.attention, decode=build.decode))
         if isinstance(layer.mixer, LatentAttention):
-            rules += [mla_mask(layer.mixer), *([AttentionMask()] if layer.mixer.own_indexer else [])]
+            rules += [mla_mask(layer.mixer, shards, split), *([AttentionMask()] if layer.mixer.own_indexer else [])]
         if isinstance(layer.mixer, CompressedAttention):
             rules += [mask for mask in compressed_masks(layer.mixer) if mask is not None]
         if isinstance(layer.mixer, Mamba2):
@@ -179,7 +179,8 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
         if isinstance(layer.feed_forward, Mlp) and layer.feed_forward.active < 1:
             rules.append(neurons_of(layer.feed_forward))
         if isinstance(layer.feed_forward, MixtureOfExperts):
-            rules.append(pool_of(layer.feed_forward, build.parallel, build.skew))
+            rules.append(pool := pool_of(layer.feed_forward, build.parallel, build.skew))
+            rules += [replace(pool, copies=each.adapters) for each in adapters if each.experts]
     return tuple(dict.fromkeys(rules))
 
 

@@ -40,11 +40,13 @@ from roofline.specs.sublayers import (
     Modules,
     Retention,
     Rwkv,
+    StateSpace,
     UNet,
 )
 
 NAMES: Mapping[str, str] = {
     **{kind: f"the degree of {kind} parallelism" for kind in ("tensor", "pipeline", "expert", "data", "sequence")},
+    "context": "the degree of decode context parallelism",
     "nodes": "the number of nodes",
     "micro_batches": "the number of micro-batches",
 }
@@ -98,7 +100,8 @@ class Parallelism(Struct, frozen=True):
     `expert` sets `data`, so that attention runs data-parallel. `micro_batches` fill the pipeline, as far as there are
     sequences. `grid`: tensor ranks divide matrices along rows and columns (2-D tensor parallelism). `exchange`: how
     expert ranks exchange tokens (EXCHANGES; "" as the engine does). `redundant`: slots for copies of experts, in all
-    ranks together; ranks have equally many slots, so that any degree divides the experts with some copies.
+    ranks together; ranks have equally many slots, so that any degree divides the experts with some copies. `context`:
+    tensor ranks that divide the tokens of the KV cache, whose copies they hold otherwise (decode context parallelism).
     """
 
     tensor: int = 1
@@ -111,6 +114,7 @@ class Parallelism(Struct, frozen=True):
     grid: bool = False
     exchange: str = ""
     redundant: int = 0
+    context: int = 1
 
     def __post_init__(self) -> None:
         for name, what in NAMES.items():
@@ -122,6 +126,12 @@ class Parallelism(Struct, frozen=True):
         force_setattr(self, "exchange", check_exchange(self.exchange))
         if type(self.redundant) is not int or not 0 <= self.redundant <= MAX_DEVICES:
             raise RooflineError(f"the redundant experts must be an integer between 0 and {MAX_DEVICES}")
+        if self.tensor % self.context or (self.context > 1 and self.sequence > 1):
+            raise RooflineError(
+                f"decode context parallelism divides the {self.tensor} tensor-parallel devices, without sequence"
+                f" parallelism; got {self.context}",
+                options=["dcp", "tp"],
+            )
         if self.grid and math.isqrt(self.tensor) ** 2 != self.tensor:
             raise RooflineError(f"2-D tensor parallelism needs a square number of devices, got {self.tensor}")
         if self.expert > self.tensor * self.data:
@@ -169,6 +179,10 @@ class Parallelism(Struct, frozen=True):
     def expert_tokens(self) -> int:
         """The number of data ranks whose tokens an expert rank serves."""
         return self.data if self.expert > 1 else 1
+
+    def cache_parts(self, decode: bool) -> tuple[int, int, int]:
+        """The ranks of a ring of queries, of shards of keys, and of a cache whose parts all of them gather."""
+        return (1, self.sequence * self.context, 1) if decode else (self.sequence, 1, self.context)
 
     @property
     def all_to_all(self) -> bool:
@@ -241,6 +255,7 @@ def auxiliary_parallelism(parallelism: Parallelism, model: Model) -> Parallelism
         parallelism,
         pipeline=1,
         sequence=1,
+        context=1,
         micro_batches=1,
         expert=parallelism.expert if model.experts else 1,
         nodes=-(-group // parallelism.devices_per_node),
@@ -345,6 +360,8 @@ def rank_model(model: Model, parallelism: Parallelism) -> Model:
             f"sequence parallelism is simulated for softmax attention only; {model.name} has other layers",
             options=["sp"],
         )
+    if parallelism.context > 1:
+        _check_context(model, parallelism)
     degree = parallelism.tensor
     if degree == 1 and parallelism.expert == 1:
         return model
@@ -356,6 +373,23 @@ def rank_model(model: Model, parallelism: Parallelism) -> Model:
         vocabulary=-(-model.vocabulary // degree),  # padded to divide
         extra_parameters=model.extra_parameters // degree,
     )
+
+
+def _check_context(model: Model, parallelism: Parallelism) -> None:
+    """Raises where tensor ranks have no copies of keys to divide: vLLM asserts dcp <= tp / KV heads, MLA has one."""
+    for mixer in (group.layer.mixer for group in model.groups):
+        if isinstance(mixer, CompressedAttention) or getattr(mixer, "indexer", None) or getattr(mixer, "page", None):
+            raise UnsupportedError(
+                f"decode context parallelism is simulated for attention to all keys; {model.name} selects some",
+                options=["dcp"],
+            )
+        copies = max(parallelism.tensor // mixer.kv_heads, 1) if isinstance(mixer, Attention) else parallelism.tensor
+        if copies % parallelism.context:
+            raise RooflineError(
+                f"decode context parallelism of {parallelism.context} does not divide the {copies} copies of keys that"
+                f" a tensor parallelism of {parallelism.tensor} has of {model.name}",
+                options=["dcp", "tp"],
+            )
 
 
 def _divide(value: int, ranks: int, what: str, model: str, by: str = "tensor") -> int:
@@ -408,9 +442,9 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
             mixer = replace(mixer, key_heads=keys, value_heads=values)
         case Modules():
             mixer = _rank_modules(mixer, ranks, None if mixer.attention is None else attention(mixer.attention))
-        case Hyena() | UNet() if ranks > 1:
+        case Hyena() | StateSpace() | UNet() if ranks > 1:
             raise UnsupportedError(
-                f"tensor parallelism is not simulated for the convolutions of {model}", options=["tp"]
+                f"tensor parallelism is not simulated for the convolutions and state spaces of {model}", options=["tp"]
             )
     block = layer.feed_forward
     if isinstance(block, Mlp):

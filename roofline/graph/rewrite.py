@@ -8,8 +8,9 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.graph.extents import COPIES, Pool
 from roofline.graph.op import Kind, Op
-from roofline.graph.size import as_size, product
+from roofline.graph.size import as_size, product, symbol
 from roofline.graph.tensor import Role, Tensor
 
 
@@ -64,41 +65,70 @@ class LowRank(Struct, frozen=True):
 class Adapter(Struct, frozen=True):
     """LoRA: a low-rank path of rank `rank`, added to every linear layer's output, with weights in the base format.
 
-    So many `adapters` are in memory; a pass reads one.
+    Sequences choose among so many `adapters`, uniformly or with a popularity of rank^-`skew`, and a pass reads those of
+    its sequences. So many `slots` are in memory (None: all), each of rank `allotted` (None: `rank`). `experts`: routed
+    experts have one, too. Of one adapter the factors are GEMMs; of several two grouped kernels gather them (SGMV in
+    Punica and S-LoRA, shrink and expand in vLLM), of which the second adds to the output.
     """
 
     rank: int
     adapters: int = 1
+    slots: int | None = None
+    allotted: int | None = None
+    skew: float = 0.0
+    experts: bool = False
+
+    @property
+    def pool(self) -> Pool:
+        """The adapters of the sequences of a pass."""
+        return Pool(self.adapters, 1, self.skew, sequences=True)
 
     def apply(self, op: Op) -> list[Op]:
         """The layer, the two factors, and the addition."""
+        if self.experts and op.kind is Kind.MOE:
+            return self._grouped(op, *op.operands)
         found = _plain_linear(op)
         if found is None or not op.name.endswith("_proj"):
             return [op]
         source, weight = found
+        if self.adapters > 1:
+            return self._grouped(op, source, weight)
         target = op.writes[0]
         main, update = (
             replace(target, name=f"{target.name}_main", role=Role.ACTIVATION),
             replace(target, name=f"{target.name}_update", role=Role.ACTIVATION),
         )
         named = replace(op, name=f"{op.name}_lora")
-        factors = [
-            self._stored(factor) for factor in _factors(named, source, replace(weight, format=target.format), self.rank)
-        ]
-        last = replace(
-            factors[1], reads=factors[1].operands, writes=(update,), vector_flops=factors[1].vector_flops * 0
-        )
+        down, up = _factors(named, source, replace(weight, format=target.format), self.rank)
+        last = replace(up, reads=up.operands, writes=(update,), vector_flops=up.vector_flops * 0)
         summed = Op(f"{op.name}_lora_add", Kind.ELEMENTWISE, (main, update), op.writes, vector_flops=target.elements)
-        return [replace(op, writes=(main, *op.writes[1:])), factors[0], last, summed]
+        return [replace(op, writes=(main, *op.writes[1:])), down, last, summed]
 
-    def _stored(self, factor: Op) -> Op:
-        """The factor with the weights of all adapters in memory."""
-        if self.adapters == 1:
-            return factor
-        source, weight = factor.operands
-        several = replace(weight, stored=(self.adapters, *weight.shape))
-        reads = tuple(several if tensor is weight else tensor for tensor in factor.reads)
-        return replace(factor, reads=reads, operands=(source, several))
+    def _grouped(self, op: Op, source: Tensor, weight: Tensor) -> list[Op]:
+        """The layer, and the kernels that gather the adapters of its rows."""
+        target, (*experts, outputs, inputs) = op.writes[0], weight.stored_shape
+        reached = self.pool.touched
+        if experts:
+            ((name,),) = as_size(weight.shape[0]).terms
+            reached = symbol(name + COPIES.format(self.adapters))
+        main = replace(target, name=f"{target.name}_main", role=Role.ACTIVATION)
+        low = Tensor(f"{op.name}_lora_low", Role.ACTIVATION, (*source.shape[:-1], self.rank), target.format)
+        held = (self.slots or self.adapters, *experts)
+        allotted = self.allotted or self.rank
+        ops = [replace(op, writes=(main, *op.writes[1:]))]
+        for name, read, factor, size, written in (
+            ("a", source, (self.rank, inputs), (allotted, inputs), low),
+            ("b", low, (outputs, self.rank), (outputs, allotted), target),
+        ):
+            gathered = Tensor(
+                f"{op.name}_lora_{name}.weight", Role.WEIGHT, (reached, *factor), target.format, (*held, *size)
+            )
+            flops = 2 * product(read.shape) * product(written.shape[-1:])
+            reads = (read, gathered) if name == "a" else (read, gathered, main)
+            ops.append(
+                Op(f"{op.name}_lora_{name}", Kind.ELEMENTWISE, reads, (written,), flops, operands=(read, gathered))
+            )
+        return ops
 
 
 class Rotation(Struct, frozen=True):

@@ -170,10 +170,12 @@ def repository_of(scenario: Scenario) -> str:
     """The repository of the model: as the user named it, as the spec lists it, or of the spec's source; "" for none."""
     if found := _REPOSITORY.fullmatch(scenario.model_name.strip()):
         return "" if Path(scenario.model_name).exists() else found[1]
-    if scenario.model_name != scenario.model.name:
-        return listed_repository(scenario.model_name)
     found = _HUB.fullmatch(scenario.model.source or "")
-    return found[1] if found else ""
+    # A name that is cut short (qwen3-235b) means the model of the spec; one with words more (-instruct), another.
+    written, known = (re.sub(r"[^a-z0-9]", "", name.lower()) for name in (scenario.model_name, scenario.model.name))
+    if found is not None and known.startswith(written):
+        return found[1]
+    return listed_repository(scenario.model_name) if written != known else ""
 
 
 def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: bool) -> tuple[str, str]:

@@ -58,7 +58,7 @@ SAID = frozenset(
 
 DEGREES = (
     *("tp", "pp", "ep", "dp", "enable_expert_parallel", "dp_attention", "nodes"),
-    *("all_to_all", "redundant_experts"),
+    *("all_to_all", "redundant_experts", "dcp"),
 )
 FORMATS = ("quant", "quantization", "weights", "activations", "kv", "dtype")
 COUNTS = ("max_model_len", "ctx_size", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
@@ -201,7 +201,7 @@ def _parallel(scenario: Scenario, server: Server, version: str) -> Iterator[Want
             yield Wanted("all_to_all", spread.exchange or own)
     if spread.redundant:
         yield Wanted("redundant_experts", spread.redundant)
-    for setting, degree in (("tp", tensor), ("pp", spread.pipeline), ("dp", data)):
+    for setting, degree in (("tp", tensor), ("pp", spread.pipeline), ("dp", data), ("dcp", spread.context)):
         if degree > 1:
             yield Wanted(setting, degree)
     if (nodes := spread.nodes or 1) > 1:

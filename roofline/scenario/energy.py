@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -22,12 +23,25 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from roofline import specs
 from roofline.bound.roof import Placement, Row
-from roofline.core.errors import UnsupportedError
+from roofline.core.documents import read_mapping
+from roofline.core.errors import UnknownNameError, UnsupportedError
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.schedule import Pass
 from roofline.specs.hardware import EnergyFigures, Hardware
 from roofline.timing.intervals import Reading
+
+KWH = 3.6e6
+"""Joules of a kWh."""
+
+
+def carbon_of(region: str) -> float:
+    """The carbon intensity of a region's electricity in g CO2e/kWh; raises RooflineError for one without data."""
+    known = read_mapping(Path(specs.__file__).with_name("carbon.yaml"))
+    if region.lower() not in known:
+        raise UnknownNameError("region", region, known)
+    return float(known[region.lower()])
 
 
 class Times(Struct, frozen=True):

@@ -70,10 +70,6 @@ STAND_INS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("-b", "--batch-size"), "the most tokens of a step are --max-num-batched-tokens"),
         "--enable-chunked-prefill": "prompts under load are always cut to --max-num-batched-tokens",
         "--enable-prefix-caching": "say how much is cached: --prefix of a batch, --prefix-hits of a load",
-        **dict.fromkeys(
-            ("--decode-context-parallel-size", "-dcp", "--dcp"),
-            "tensor ranks that divide the tokens of the KV cache are not modelled; --sp are further devices that do",
-        ),
         "--block-size": "the KV cache is in the blocks of the engine's profile",
         "--cpu-offload-gb": "name the fraction of the weights: --offload weights=0.5",
         "--mm-enable-dp-encoder": "say --mm-encoder-tp-mode data",

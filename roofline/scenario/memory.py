@@ -107,9 +107,10 @@ def _beside(schedule: Schedule, layers: Stages, reserve: Reserve, last: Step) ->
     tokens = np.asarray(last.cached) + last.queries
     whole = np.ceil(tokens / paged.block) * paged.block
     cache = paged.tokens * whole - plain.tokens * tokens
-    for (most, size), (_, held) in zip(paged.windows, plain.windows, strict=True):
-        kept = whole if reserve.keeps_all else np.minimum(whole, reserve.window_kept(most))
-        cache = cache + size * kept - held * np.minimum(tokens, most)
+    for most, size in paged.windows:
+        cache = cache + size * (whole if reserve.keeps_all else np.minimum(whole, reserve.window_kept(most)))
+    for most, size in plain.windows:
+        cache = cache - size * np.minimum(tokens, most)
 
     def flat(size: Any) -> Any:
         return np.ravel(np.broadcast_to(last.batch * size, last.shape or (1,)))

@@ -450,6 +450,19 @@ class Deployment(TypedDict, total=False):
             "Sequence-parallel (context-parallel) devices.", "sequence", "SP", "--prefill-context-parallel-size", "--cp"
         ),
     ]
+    dcp: Annotated[
+        int | None,
+        _degree(
+            "Tensor ranks that divide the tokens of the KV cache, of which they hold copies otherwise.",
+            "context",
+            "DCP",
+            "--decode-context-parallel-size",
+            "-dcp",
+            "--dcp-size",
+            often=False,
+            beside={"model": "deepseek-v3", "tp": "8"},
+        ),
+    ]
     nodes: Annotated[
         int | None,
         _degree(
@@ -692,6 +705,21 @@ class Options(Workload, Deployment, total=False):
             example="1.25",
         ),
     ]
+    carbon: Annotated[
+        float | str | None,
+        Option(
+            "Carbon intensity of the electricity in g CO2e/kWh, or a region: 400, france, world.",
+            Kind.NUMBER,
+            ENGINE,
+            short="Carbon (g/kWh)",
+            unit="g/kWh",
+            metavar="G",
+            low=0,
+            high=2000,
+            other=later("roofline.scenario.energy", "carbon_of"),
+            example="400",
+        ),
+    ]
     convention: Annotated[
         "str | Convention | None",
         Option(
@@ -744,6 +772,7 @@ MEANT: Mapping[str, str] = {
 OF_A_LOAD = frozenset(
     {"concurrency", "max_concurrency", "rate", "request_rate", "offline", "trace", "burstiness", "prefix_hits"}
     | {"users", "rounds", "policy", "tenants", "simulate", "num_prompts", "seed", "disaggregation", "ttft", "tpot"}
+    | {"loss", "startup", "rollouts"}
 )
 """Names of the options of a load and of targets, which are in a later room."""
 

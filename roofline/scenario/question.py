@@ -297,7 +297,7 @@ def resolve(question: Question) -> dict[str, Any]:
         "settings": settings,
         "techniques": (),
         "engine": question.engine,
-        **{name: values.get(name) for name in ("context", "price", "image_size", "host", "network")},
+        **{name: values.get(name) for name in ("context", "price", "carbon", "image_size", "host", "network")},
         "drawn": values.get("drawn", drawn),
     }
 

@@ -80,6 +80,7 @@ class Scenario:
     techniques: tuple[str, ...]
     engine: Engine | str
     price: float | None
+    carbon: float | None
     image_size: str | None
     host: str | None
     network: str | None
@@ -267,7 +268,7 @@ class Scenario:
         settings = _comparable_settings(self.settings)
         return (
             *(self.model, self.hardware, self.precision, self.fusions, self.convention, self.techniques, self.profile),
-            *(self.price, self.image_size, self.host, *counts, *lengths, settings),
+            *(self.price, self.carbon, self.image_size, self.host, *counts, *lengths, settings),
         )
 
     @cached_property

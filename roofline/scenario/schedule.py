@@ -118,7 +118,7 @@ class Schedule:
     def _own_decode_graph(self) -> bool:
         """Whether decode has a graph of its own: absorbed MLA, selected pages, or a KV cache sharded over ranks."""
         paged = any(attention.page is not None for attention in self.model.attentions)
-        return self.model.uses_mla or paged or self.settings.parallel.sequence > 1
+        return self.model.uses_mla or paged or self.settings.parallel.cache_parts(decode=True)[1] > 1
 
     @cached_property
     def draft(self) -> Placement | None:

@@ -16,15 +16,17 @@ from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.scenario.argument import beside
 from roofline.scenario.cost import HOUR, MILLION, rent
+from roofline.scenario.energy import KWH
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
-from roofline.serving.load import Arrivals, Load, Trace, finite_number, served_scenario
+from roofline.serving.load import Arrivals, Load, Rollouts, Trace, finite_number, served_scenario
 from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.policies import AMONG_TENANTS, FCFS, scheduled
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
+from roofline.serving.rollouts import parse_rollouts
 from roofline.serving.steady import steady
 from roofline.serving.traces import read_trace
 from roofline.specs.hardware import Hardware
@@ -71,6 +73,11 @@ class Curve(Result, Struct, frozen=True):
         if math.isnan(power) or not outcome.output_tokens_per_second:
             return None
         return power / outcome.output_tokens_per_second
+
+    def carbon(self, outcome: Outcome) -> float | None:
+        """Grams of CO2e of a million output tokens with all devices at TDP; None without a TDP or an intensity."""
+        energy, intensity = self.energy(outcome), self.scenario.carbon
+        return None if energy is None or intensity is None else energy * MILLION / KWH * intensity
 
 
 def serve(
@@ -153,8 +160,8 @@ def outcomes_at(deployment: Deployment, load: Load, values: Any, targets: Target
 
 def _simulated(deployment: Deployment, load: Load, requests: int, seed: int, targets: Targets) -> Outcome:
     if isinstance(deployment, Tandem):
-        if load.policy != FCFS or load.tenants:
-            raise RooflineError("prefill and decode apart serve in order of arrival: omit policy and tenants")
+        if load.policy != FCFS or load.tenants or load.rollouts:
+            raise RooflineError("prefill and decode apart serve in order of arrival: omit policy, tenants and rollouts")
         return simulated_outcome(deployment, load, requests, seed, targets)
     return outcome_of(deployment, load, scheduled(deployment, load, requests, seed), targets)
 
@@ -169,7 +176,19 @@ USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Requests in flight where no load is given."""
 
 ARRIVALS = frozenset(
-    {"concurrency", "rate", "offline", "trace", "burstiness", "prefix_hits", "rounds", "tenants", "policy"}
+    {
+        "concurrency",
+        "rate",
+        "offline",
+        "trace",
+        "burstiness",
+        "prefix_hits",
+        "rounds",
+        "tenants",
+        "policy",
+        "loss",
+        "rollouts",
+    }
 )
 """Options that make a load."""
 
@@ -192,7 +211,7 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = option.number(values[0]) if len(values) == 1 else values
         elif name in ("concurrency", "rate") and isinstance(value, Iterable):
             found[name] = [option.number(entry) for entry in value]
-        elif isinstance(value, (Trace, Pools)) or name == "tenants":
+        elif isinstance(value, (Trace, Pools, Rollouts)) or name == "tenants":
             found[name] = value
         else:
             found[name] = option.read(os.fspath(value) if isinstance(value, os.PathLike) else value)
@@ -211,7 +230,9 @@ def _load_of(asked: Mapping[str, Any]) -> tuple[Load, Sequence[float] | None]:
             given[name] = values[0] if values else None
     if isinstance(given.get("trace"), str):
         given["trace"] = read_trace(Path(given["trace"]))
-    own = {name: asked[name] for name in ("burstiness", "rounds", "policy")}
+    if isinstance(asked["rollouts"], str):
+        asked = {**asked, "rollouts": parse_rollouts(asked["rollouts"])}
+    own = {name: asked[name] for name in ("burstiness", "rounds", "policy", "loss", "startup", "rollouts")}
     return Load(**given, **own, hits=asked["prefix_hits"], tenants=shares_of(asked["tenants"])), values
 
 
@@ -265,8 +286,8 @@ def _check_simulated(load: Load, requests: int | None, seed: int, quick: bool) -
         )
     if len(load.tenants) == 1:
         raise RooflineError("one tenant sends all requests: give the shares of two or more", options=["tenants"])
-    if quick and (load.policy != FCFS or load.tenants):
-        given = "tenants" if load.policy == FCFS else "policy"
+    if quick and (load.policy != FCFS or load.tenants or load.loss):
+        given = "policy" if load.policy != FCFS else "tenants" if load.tenants else "loss"
         raise RooflineError(
             f"a steady state has no {given}: say how many requests to simulate, such as 500", options=["simulate"]
         )

@@ -25,12 +25,13 @@ from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
 from roofline.core.search import bracket_roots
-from roofline.serving.load import Arrivals, Load, Requests, draw
+from roofline.serving.load import Arrivals, Load, draw
 from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spreads, steady_outcomes
 from roofline.serving.pools import Tandem
 from roofline.serving.replica import Replica
-from roofline.serving.served import Finished, Served
-from roofline.serving.simulation import Simulation, count_of
+from roofline.serving.replicas import Member, together
+from roofline.serving.served import Served
+from roofline.serving.simulation import count_of
 from roofline.serving.steady import Steady, open_loop, saturation_of, summary
 from roofline.serving.times import Times, slots_of, times_of
 from roofline.serving.waits import ends
@@ -205,31 +206,12 @@ def _whole(tandem: Tandem, stages: _Stages, rate: Array, stable: NDArray[np.bool
     return Steady(ttft, tpot, e2e, rate, running, waiting, queued, cached, busy, most, slots, samples)
 
 
-class _Running(Simulation):
-    """A replica of one phase, whose requests go on elsewhere."""
-
-    def __init__(self, replica: Replica, requests: Requests) -> None:
-        super().__init__(replica, requests, None)
-        self.left: list[tuple[int, Finished]] = []
-        self.free = 0.0  # when the link has sent what is due
-
-    def _leave(self, index: int, times: Finished) -> None:
-        self.left.append((index, times))
-
-    @property
-    def ready(self) -> float:
-        """The time of the next event."""
-        if self.running or self.prefilling or self.waiting:
-            return self.now
-        return max(self.now, self.coming[0][0]) if self.coming else math.inf
-
-
 def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int = 0) -> Served:
     """The run of `requests` requests (all of a trace, or `rounds` of a closed loop); raises RooflineError."""
     drawn = draw(load, count_of(load, requests), seed)
     alone = drawn._replace(output=np.ones_like(drawn.output))
-    prefills = [_Running(tandem.prefill, alone) for _ in range(tandem.prefills)]
-    decodes = [_Running(tandem.decode, drawn) for _ in range(tandem.decodes)]
+    prefills = [Member(tandem.prefill, alone) for _ in range(tandem.prefills)]
+    decodes = [Member(tandem.decode, drawn) for _ in range(tandem.decodes)]
     count, sent, passed = drawn.arrival.size, 0, 0
     seconds = tandem.transfer(drawn.prompt + drawn.cached)
     done: dict[int, tuple[float, float]] = {}
@@ -259,23 +241,7 @@ def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int 
                     send(last)
         stage.left.clear()
     first, last = np.array([done[index] for index in range(count)]).T
-    return _served(prefills, decodes, Served(arrivals, first, last, drawn.output.astype(float), *(0,) * 8))
-
-
-def _served(prefills: list[_Running], decodes: list[_Running], found: Served) -> Served:
-    """A run with the shares and counts of all replicas; tokens in the KV cache are those of one replica of decode."""
-    duration = max(float(found.last.max()), 1e-12)
-    running = sum(each.area[0] for each in (*prefills, *decodes))
-    return found._replace(
-        duration=duration,
-        prefilling=float(np.mean([each.prefill_time for each in prefills])) / duration,
-        running=running / duration,
-        waiting=(float((found.last - found.arrival).sum()) - running) / duration,
-        cached=float(np.mean([each.area[2] for each in decodes])) / duration,
-        preemptions=sum(each.preemptions for each in decodes),
-        steps=sum(each.steps for each in (*prefills, *decodes)),
-        prompt_tokens=sum(each.prompt_tokens for each in prefills),
-    )
+    return together(prefills, decodes, Served(arrivals, first, last, drawn.output.astype(float), *(0,) * 8))
 
 
 def steady_outcomes_of(tandem: Tandem, load: Load, values: Any, targets: Targets) -> tuple[Outcome, ...]:

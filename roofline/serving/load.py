@@ -99,13 +99,23 @@ class Trace(Struct, frozen=True):
         return [prompt + output for prompt, output in zip(self.prompt, self.output, strict=True)]
 
 
+class Rollouts(Struct, frozen=True):
+    """So many `steps`, requests begun over those that a step waits for, and seconds in which weights come."""
+
+    steps: int = 1
+    over: float = 1.0
+    sync: float = 0.0
+
+
 class Load(Struct, frozen=True):
     """The requests of a deployment: exactly one of `concurrency`, `rate`, `offline` (requests) and `trace`.
 
     `prompt` and `generate` are lengths in tokens as of `parse_lengths`; None are the scenario's (`of`). `hits` is the
     fraction of a prompt that is in the prefix cache. `beside` are the tokens of images and audio that every prompt has
     besides those of `prompt`. `tenants`: the shares of requests by tenant, () for one; `policy`: which request is next
-    (`roofline.serving.policies`), of both only simulations know. Raises RooflineError.
+    (`roofline.serving.policies`) or where it goes (`roofline.serving.replicas`), of which only simulations know. `loss`
+    are the instances that are lost an hour, of one, and `startup` the seconds until another serves. `rollouts`: an
+    offline load is one step of several. Raises RooflineError.
     """
 
     prompt: float | str | Lengths | None = None
@@ -121,6 +131,9 @@ class Load(Struct, frozen=True):
     beside: int = 0
     tenants: tuple[float, ...] = ()
     policy: str = "fcfs"
+    loss: float = 0.0
+    startup: float = 120.0
+    rollouts: Rollouts | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in ("concurrency", "rate", "offline", "trace") if getattr(self, name) is not None]
@@ -141,6 +154,8 @@ class Load(Struct, frozen=True):
             raise RooflineError(f"prefix_hits must be at least 0 and below 1, got {quote(self.hits)[1:-1]}")
         if not all(finite_number(share) > 0 for share in self.tenants):
             raise RooflineError(f"tenants are shares above 0, got {list(self.tenants)}", options=["tenants"])
+        if self.rollouts is not None and self.offline is None:
+            raise RooflineError("rollouts are steps of an offline load: say how many requests", options=["offline"])
         for name, kind in OF_ARRIVALS.items():
             if kind not in given and getattr(self, name) not in (None, 1.0 if name == "burstiness" else 0.0):
                 raise RooflineError(f"{name} is for a load with {kind}: omit it with {given[0]}", options=[name])

@@ -15,7 +15,7 @@ from roofline.core.options import Kind, Option, table
 from roofline.core.ranges import numbers
 
 if TYPE_CHECKING:
-    from roofline.serving.load import Trace
+    from roofline.serving.load import Rollouts, Trace
     from roofline.serving.pools import Pools
 
 LOAD, TARGETS = "Load", "Targets"
@@ -58,6 +58,17 @@ class LoadOptions(TypedDict, total=False):
     offline: Annotated[
         int | None,
         Option("All N requests at once.", Kind.INTEGER, LOAD, metavar="N", low=1, high=MAX_CONCURRENCY, example="512"),
+    ]
+    rollouts: Annotated[
+        "str | Rollouts | None",
+        Option(
+            "Repeat an offline load in STEPS of reinforcement learning (8), or steps=8,over=1.5,sync=3s: requests begun"
+            " over those that a step waits for, and the time in which new weights come.",
+            Kind.TEXT,
+            LOAD,
+            metavar="STEPS",
+            example="steps=4,over=1.5",
+        ),
     ]
     trace: Annotated[
         "str | os.PathLike[str] | Trace | None",
@@ -118,13 +129,42 @@ class LoadOptions(TypedDict, total=False):
     policy: Annotated[
         str | None,
         Option(
-            "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve.",
+            "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve; or where"
+            " it goes among replicas (--dp): balanced, llumnix, dedicated or alpaserve with a model for each tenant,"
+            " reroute, spotserve or petals with instances that are lost.",
             Kind.TEXT,
             LOAD,
             metavar="NAME",
             default="fcfs",
-            choices=("fcfs", "priority", "shortest", "vtc", "fastserve"),
+            choices=(
+                *("fcfs", "priority", "shortest", "vtc", "fastserve"),
+                *("balanced", "llumnix", "dedicated", "alpaserve", "reroute", "spotserve", "petals"),
+            ),
             example="vtc",
+        ),
+    ]
+    loss: Annotated[
+        float | None,
+        Option(
+            "Instances lost an hour, of each, under reroute, spotserve and petals.",
+            Kind.NUMBER,
+            LOAD,
+            metavar="PER_HOUR",
+            low=0,
+            high=1e4,
+            default="0.0",
+            example="2",
+        ),
+    ]
+    startup: Annotated[
+        float | str | None,
+        Option(
+            "From the loss of an instance until another one serves.",
+            Kind.TIME,
+            LOAD,
+            metavar="TIME",
+            default="120s",
+            example="2min",
         ),
     ]
     simulate: Annotated[

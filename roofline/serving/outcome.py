@@ -113,8 +113,8 @@ def outcome_of(replica: Replica, load: Load, served: Served, targets: Targets = 
     steps = np.maximum(served.output - 1, 1)
     tpot = np.where(served.output > 1, (served.last - served.first) / steps, math.nan)
     tokens = float(served.output.sum())
-    (prompt, output), copies = load.means, replica.copies
-    spread = spreads(replica, served.running, prompt + output / 2, prompt)
+    (prompt, output), copies = load.means, 1 if served.whole else replica.copies
+    spread = spreads(replica, served.running * copies / replica.copies, prompt + output / 2, prompt)
     goodput = None
     if any(map(math.isfinite, targets)):
         met = (ttft <= targets[0]) & ~(tpot > targets[1])

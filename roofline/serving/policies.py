@@ -8,7 +8,8 @@
                and its KV cache is swapped out (Wu et al. 2023)
 
 FastServe: a request enters at the level whose slice holds its prefill, and descends a level whenever it has decoded for
-a slice; the slice of level n is 2^n decode steps. Swaps are hidden behind other steps, as the paper's are.
+a slice; the slice of level n is 2^n decode steps. Swaps are hidden behind other steps, as the paper's are. Policies of
+where a request goes, among replicas, are those of `roofline.serving.replicas`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.core.errors import RooflineError
 from roofline.serving.load import Load, Requests, draw, share_of
 from roofline.serving.replica import Replica
+from roofline.serving.replicas import AMONG_MODELS, FLEETS, check_fleet
+from roofline.serving.rollouts import simulate_rollouts
 from roofline.serving.served import Finished, Served
 from roofline.serving.simulation import Sequence, Simulation, count_of, simulate
 
@@ -165,7 +169,7 @@ class Feedback(Scheduled):
             for ready, sequence in list(queue):
                 running = [each for each in self.order if each.ends > 0 and each.rank == sequence.rank]
                 need = sequence.base + sequence.prompt + self.reserved * sequence.output
-                full = self.running + len(self.prefilling) >= self.most or not self._fits(sequence, need)
+                full = self.held[sequence.rank] - len(queue) >= self.most or not self._fits(sequence, need)
                 if ready > self.step or not running or not full:
                     break
                 last = max(running, key=self.key)
@@ -183,17 +187,39 @@ POLICIES: Mapping[str, type[Scheduled]] = MappingProxyType(
 )
 """The policies by name."""
 
-AMONG_TENANTS = ("priority", "vtc")
+AMONG_TENANTS = ("priority", "vtc", *AMONG_MODELS)
 """Those that tell tenants apart: with one they are in order of arrival."""
 
 
 def scheduled(replica: Replica, load: Load, requests: int, seed: int) -> Served:
-    """The run of a load under its policy; of several copies of the replica, that of one with its share of the load."""
-    if load.policy == FCFS and not load.tenants:
+    """The run of a load under its policy; of several copies of the replica that of one with its share of the load.
+
+    Policies over replicas run all copies.
+    """
+    check_fleet(load, replica.copies)
+    if load.rollouts is not None and (load.policy != FCFS or load.tenants):
+        raise RooflineError("rollouts are in order of arrival: omit policy and tenants", options=["rollouts"])
+    if load.policy == FCFS and not load.tenants and load.rollouts is None:
         return simulate(replica, load, requests, seed)
-    if replica.copies > 1:
+    fleet = FLEETS.get(load.policy)
+    if replica.copies > 1 and fleet is None:
         load = share_of(load, replica.copies)
-    drawn = draw(load, count_of(load, requests), seed)
-    shares = np.array(load.tenants or (1.0,))
-    tenant = np.random.default_rng(seed).choice(shares.size, drawn.arrival.size, p=shares / shares.sum())
+    if load.rollouts is not None:
+        return simulate_rollouts(replica, load, seed)
+    drawn, tenant = _of_tenants(load, draw(load, count_of(load, requests), seed), seed)
+    if fleet is not None:
+        return fleet(replica, drawn, load, tenant, seed).run()
     return POLICIES[load.policy](replica, drawn, load, tenant).run()
+
+
+def _of_tenants(load: Load, drawn: Requests, seed: int) -> tuple[Requests, NDArray[np.intp]]:
+    """The requests and their tenants, each of which sends its share of a rate at times, and in bursts, of its own."""
+    shares, count, random = np.array(load.tenants or (1.0,), float), drawn.arrival.size, np.random.default_rng(seed)
+    shares /= shares.sum()
+    if load.rate is None or shares.size == 1:
+        return drawn, random.choice(shares.size, count, p=shares)
+    shape = load.burstiness
+    times = [random.gamma(shape, 1 / (shape * load.rate * share), count).cumsum() for share in shares]
+    first = np.argsort(np.concatenate(times))[:count]
+    arrival = np.concatenate(times)[first]
+    return drawn._replace(arrival=arrival - arrival[0]), first // count

@@ -194,8 +194,11 @@ def prefill_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replic
 
 
 def decode_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replica:
-    """The replica of decode, which receives the prompts' KV cache."""
-    after = replace(policy, latency=0.0, request=0.0, prompt_token=0.0, gather=0)
+    """The replica of decode, which receives the prompts' KV cache.
+
+    It looks for a request, and for its cache when that is sent, between steps: every one, or at every poll.
+    """
+    after = replace(policy, latency=0.0, request=0.0, prompt_token=0.0, gather=0, lag=policy.lag + policy.poll)
     return replace(replica_of(scenario, load, after), received=True)
 
 

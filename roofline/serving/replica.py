@@ -13,10 +13,14 @@ from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.memory import second_device
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
+from roofline.serving.adapters import with_slots
 from roofline.serving.load import Load
 from roofline.serving.steps import StepTimes
 from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
+
+ALL_MODELS = "alpaserve"
+"""The policy under which a replica has a model for each tenant."""
 
 UNLIMITED = 1 << 40
 """Tokens or sequences where nothing limits them."""
@@ -118,18 +122,23 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
         one = scenario.changed(settings=replace(scenario.settings, parallel=replace(parallel, data=1)))
         return replace(replica_of(one, load, scheduler), copies=parallel.data)
     policy = scheduler or engine.scheduler
-    if scenario.model.task == "encode" or scenario.model.tower_kind == "encoder":
+    encodes = scenario.model.task == "encode" or scenario.model.tower_kind == "encoder"
+    if encodes:
         policy = replace(policy, whole=True)  # both directions of a prompt are seen at once
     if scenario.model.task == "encode":
         policy = replace(policy, request=policy.encoding or policy.request)
+    policy = with_slots(scenario, policy)
     settings = _with_policy(scenario.settings, policy, engine.scheduler)
     budget = budget_of(scenario, policy)
-    if policy.whole and budget:  # a step has room for the longest sequence (vLLM's scheduler)
-        budget = max(budget, math.ceil(load.longest), scenario.settings.longest_of(scenario.model) or 0)
+    if policy.whole and budget:  # a step has room for the longest prompt, of an encoder for the longest sequence (vLLM)
+        limit = scenario.settings.longest_of(scenario.model) if encodes else None
+        budget = max(budget, math.ceil(load.longest), limit or 0)
     policy = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
     model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
     reserve = settings.reserved(engine.memory.on(hardware))
     capacity = kv_capacity(model, hardware, scenario.run_precision, parallel, reserve, settings.offload, settings.host)
+    if load.policy == ALL_MODELS:
+        capacity = replace(capacity, weights=max(len(load.tenants), 1) * capacity.weights)
     if capacity.cache <= 0:
         raise DoesNotFitError(
             f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"
@@ -172,6 +181,6 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     density = 0.0 if step is None else step.batch / load.means[0]
     steps = StepTimes(scenario, context=longest, chunk=max(chunk, 64), density=density)
     policy = replace(policy, latency=policy.latency + steps.waiting(min(load.means[0], chunk)))
-    ahead = reserve.pass_tokens(model.max_context) or 0
+    ahead = (reserve.pass_tokens(model.max_context) or 0) * reserve.in_flight
     logged = None if kv_tokens >= UNLIMITED else capacity.logged(int(model.max_context or longest), ahead, reserve)
     return Replica(steps, policy, int(kv_tokens), None if logged is None else logged * parallel.data)

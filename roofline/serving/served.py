@@ -19,7 +19,8 @@ class Served(NamedTuple):
     `arrival`, `first` and `last` are absolute times of arrival, first and last token; `output` the tokens generated.
     `duration` is the time of the run, `prefilling` that of steps with prompts, `running` and `waiting` mean requests,
     `cached` the mean tokens in the KV cache. `steps` counts passes, `tokens` those computed of prompts. `tenant` is the
-    number of each finished request's tenant, None where a load has none.
+    number of each finished request's tenant, None where a load has none. `whole`: of all copies of a replica together,
+    not of one.
     """
 
     arrival: Array
@@ -35,3 +36,4 @@ class Served(NamedTuple):
     steps: int
     prompt_tokens: int
     tenant: NDArray[np.intp] | None = None
+    whole: bool = False

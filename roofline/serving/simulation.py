@@ -64,7 +64,8 @@ class Simulation:
         self.replica, self.concurrency, self.arrival = replica, concurrency, requests.arrival
         self.lengths = list(zip(*(column.tolist() for column in requests[1:]), strict=True))
         self.alone = scheduler.order == PREFILL_FIRST
-        self.budget, self.most, self.room = replica.budget, replica.sequences, replica.kv_tokens
+        self.budget, self.room = replica.budget, replica.kv_tokens
+        self.most = replica.sequences // replica.data  # on a data-parallel rank
         self.whole, self.reserved, self.lag = scheduler.whole, scheduler.reserved, round(scheduler.lag)
         self.poll, self.polled = scheduler.poll, 0
         self.gather, self.gathered = scheduler.gather, GATHERED * replica.budget
@@ -182,11 +183,16 @@ class Simulation:
         for sequence in self.prefilling:
             left[sequence.rank] -= self._take(sequence, left[sequence.rank], found)
         if self.waiting and not self.blocked and not (self.gather and self._gathering(found)):
-            for rank, queue in enumerate(self.queues):
-                self._admit(queue, left[rank], found)
+            for rank in sorted(range(self.data), key=self._first):
+                self._admit(self.queues[rank], left[rank], found)
             if found:
                 self.admitted = self.step + 1
         return found
+
+    def _first(self, rank: int) -> float:
+        """The arrival of the first request that waits on a rank: ranks share the KV cache, in order of arrival."""
+        queue = self.queues[rank]
+        return queue[0][1].arrival if queue else math.inf
 
     def _due(self) -> int:
         """The step from which prompts do not wait for others; with data-parallel ranks, whether some wait or not."""
@@ -200,7 +206,7 @@ class Simulation:
     def _admit(self, queue: deque[tuple[int, Sequence]], left: int, found: list[Piece]) -> None:
         """Requests of a data-parallel rank that fit in its budget of the step, a sequence slot and the KV cache."""
         some = False
-        while queue and left > 0 and self.running + len(self.prefilling) < self.most:
+        while queue and left > 0 and self.held[queue[0][1].rank] - len(queue) < self.most:
             ready, sequence = queue[0]
             need = sequence.base + sequence.prompt + self.reserved * sequence.output
             if ready > self.step or not self._fits(sequence, need):

@@ -220,6 +220,11 @@ class StepTimes:
     def __reduce__(self) -> tuple[Any, ...]:
         return StepTimes, (self.scenario, *self._covered)  # tables are faster to make than to store
 
+    @property
+    def weights(self) -> float:
+        """Bytes of the weights of a device."""
+        return float(self._answer.memory.weights)
+
     def _phase(self, decode: bool) -> Phase:
         answer: Analysis = self._answer
         return answer.decode if decode and answer.decode is not None else answer.prefill

@@ -351,8 +351,12 @@ COMPILED = frozenset({"cerebras", "fpga", "graphcore", "groq", "sambanova"})
 """Families of hardware that run what their vendor's or a paper's compiler makes of a model, and no engine of others."""
 
 
+GGUF_FAMILIES = frozenset({"apple", "pascal", "gcn", "cdna1", "rdna2", "alchemist"})
+"""Families of GPUs that llama.cpp runs on, and vLLM does not (docs.vllm.ai, GPU installation)."""
+
+
 def default_engine(hardware: Hardware, model: Model | None = None) -> str:
-    """The default engine: llama.cpp on CPUs, Apple silicon and AMD's APUs, and of a model in GGUF, its files' format.
+    """The default engine: llama.cpp on CPUs, Apple silicon, AMD's APUs and older GPUs, and of a model in GGUF files.
 
     On Apple silicon MLX runs its own groups of weights (affine4_g64). Chips with a compiler of their own run its
     schedule. Otherwise vLLM, which also stands in for a vendor's fork. On Strix Halo vLLM is not what people run: 7.5
@@ -364,9 +368,8 @@ def default_engine(hardware: Hardware, model: Model | None = None) -> str:
     if hardware.family == "apple" and hardware.kind == "soc" and stored.startswith("affine"):
         return "mlx"
     apu = hardware.kind == "soc" and hardware.vendor == "AMD"
-    if hardware.kind == "cpu" or hardware.family == "apple" or apu or (model is not None and model.in_gguf):
-        return GGUF_ENGINE
-    return "vllm"
+    alone = hardware.kind == "cpu" or hardware.family in GGUF_FAMILIES or apu
+    return GGUF_ENGINE if alone or (model is not None and model.in_gguf) else "vllm"
 
 
 def resolve_engine(hardware: Hardware, requested: Engine | str | None, model: Model | None = None) -> Engine:

@@ -385,6 +385,16 @@ def _load(path: Path, _modified: int) -> Hardware:
     return replace(found, price=price, sources={**found.sources, **sources})
 
 
+RECENT = 2020
+"""The first year of devices that are not old."""
+
+
 def list_hardware() -> list[str]:
     """The names of all known hardware."""
     return list(spec_files("hwspecs"))
+
+
+def searched_hardware() -> list[str]:
+    """The hardware that a search over all of it tries: nothing for laptops, and nothing old that has no price."""
+    devices = (load_hardware(name) for name in list_hardware() if not name.endswith("-laptop"))
+    return [each.name for each in devices if each.price is not None or (each.released or RECENT) >= RECENT]

@@ -40,7 +40,7 @@ _CITED = re.compile(r"\s*(?P<text>[^\[\]]{1,80}?)\s*\[\s*(?P<source>[^\];]+?)\s*
 PLAIN_KEYS: Mapping[str, tuple[str, ...]] = {
     "": (
         *("name", "title", "vendor", "family", "kind", "released", "memory", "compute", "cache", "interconnects"),
-        *("power", "energy", "price", "host", "sources"),
+        *("power", "energy", "price", "host", "sources", "also"),
     ),
     "memory": ("kind",),
     "compute": ("tensor", "vector"),

@@ -1,7 +1,7 @@
 """Names of hardware that people type: H200, A100 80GB SXM, 4090, NVIDIA A100-SXM4-80GB, 8xH200.
 
 Every word must be in the spec's name or title, or be its memory (80GB, HBM3) or a line of its vendor (GeForce). Words
-of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4060 is no rtx-4060-ti. The
+of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4070 is no rtx-4070-ti. The
 size of a memory that Apple sells with a chip may follow its name: m4-max-64gb. An H100 is the SXM module, an A100 that
 of 80 GB: what most clouds rent.
 """
@@ -33,7 +33,7 @@ KINDS = frozenset({"cpu", "gpu", "npu"})
 KIND_EXAMPLES = 3
 """Names that are kinds of hardware, and how many of a kind an error lists."""
 
-ALWAYS_SAID = frozenset({"nvl", "max"})
+ALWAYS_SAID = frozenset({"nvl", "max", "laptop", "sff"})
 """Words of variants that a name must contain: an H200 is not an H200 NVL, an RTX PRO 6000 not a Max-Q."""
 
 _DEVICE = r"(?P<device>\d{3,}|.*[a-z].*)"
@@ -56,6 +56,7 @@ _MACHINE = re.compile(
 """Apple's computers, which are known by their chip: MacBook Pro M3 Max."""
 
 _TITLE = re.compile(r"^title: (.*)", re.MULTILINE)
+_ALSO = re.compile(r"^also: \[(.*)\]", re.MULTILINE)
 _VENDOR = re.compile(r"^vendor: (.*)", re.MULTILINE)
 _KIND = re.compile(r"^kind: (\S+)", re.MULTILINE)
 _MEMORY_KIND = re.compile(r"^memory:\n(?:  .*\n)*?  kind: (\S+)", re.MULTILINE)
@@ -64,7 +65,10 @@ _GIGABYTES = re.compile(r"\b(\d+)\s*g(?:i?b)?\b")
 
 
 class _Entry(Struct, frozen=True):
-    """What a hardware spec is known by: the words of its name, all words for it, and its vendor with the line."""
+    """What a hardware spec is known by: the words of its name, all words for it, and its vendor with the line.
+
+    `also`: other names, such as that of the chip in a computer, written together.
+    """
 
     name: str
     path: Path
@@ -73,6 +77,7 @@ class _Entry(Struct, frozen=True):
     vendor: str
     kind: str
     line: frozenset[str]
+    also: frozenset[str]
 
 
 def _spell(text: str) -> tuple[str, ...]:
@@ -96,7 +101,9 @@ def _entry(name: str, path: Path) -> _Entry:
     before = next((at for at, word in enumerate(titled) if word in _joined(own)), 0)
     every = frozenset({*_joined(own), *_joined(titled), *memory})
     made, is_a = (each[1] if each else "" for each in (vendor, kind))
-    return _Entry(name, path, own, every, made, is_a, frozenset(titled[:before]))
+    others = _ALSO.search(text)
+    also = frozenset("".join(_spell(other)) for other in others[1].split(",")) if others else frozenset[str]()
+    return _Entry(name, path, own, every, made, is_a, frozenset(titled[:before]), also)
 
 
 @lru_cache(maxsize=4)
@@ -131,7 +138,7 @@ def _read(text: str, files: Files) -> Named:
             )
     for device, count in _counted(_MACHINE.sub(" ", text).strip() or text) if PLAIN.fullmatch(text) else ():
         given = _spell(device)
-        made = [entry for entry in entries if _spell(entry.vendor) == given]
+        made = [entry for entry in entries if _spell(entry.vendor) == given or "".join(given) in entry.also]
         if len(made) == 1:
             return Named(made[0].name, made[0].path, devices=count)
         if (sized := _sized(given, entries, count)) is not None:
@@ -139,7 +146,7 @@ def _read(text: str, files: Files) -> Named:
         among = [entry for entry in entries if given and entry.words | lines[entry.vendor] >= set(given)]
         among = [entry for entry in among if ALWAYS_SAID & set(entry.own) <= set(given)] or among
         named = [entry for entry in among if _is_named(entry, given)]
-        chosen = [entry for entry in named if all(each.own[: len(entry.own)] == entry.own for each in among)]
+        chosen = [entry for entry in named if all(each.words >= set(entry.own) for each in among)]
         if len(named) == len(among) == 1 or len(chosen) == 1:
             entry = (chosen or named)[0]
             return Named(entry.name, entry.path, devices=count)

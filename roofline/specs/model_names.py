@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,15 @@ NEAREST = 4
 """The most models of a family that an error names."""
 
 OLLAMA_TAGS = {
+    "codestral:latest": "codestral-22b",
+    "deepseek-r1:latest": "deepseek-r1-0528-qwen3-8b",
+    "deepseek-r1:1.5b": "deepseek-r1-distill-qwen-1.5b",
+    "deepseek-r1:7b": "deepseek-r1-distill-qwen-7b",
+    "deepseek-r1:8b": "deepseek-r1-0528-qwen3-8b",
     "deepseek-r1:14b": "deepseek-r1-distill-qwen-14b",
     "deepseek-r1:32b": "deepseek-r1-distill-qwen-32b",
     "deepseek-r1:70b": "deepseek-r1-distill-llama-70b",
+    "devstral:latest": "devstral-small-2507",
     "gemma2:latest": "gemma-2-9b",
     "gemma3:latest": "gemma-3-4b",
     "gpt-oss:latest": "gpt-oss-20b",
@@ -46,8 +53,11 @@ OLLAMA_TAGS = {
     "llama3.3:latest": "llama-3.3-70b",
     "mistral:latest": "mistral-7b-v0.3",
     "mixtral:latest": "mixtral-8x7b",
+    "phi3.5:latest": "phi-3.5-mini",
     "phi4:latest": "phi-4",
     "qwen2.5:latest": "qwen2.5-7b",
+    **{f"qwen2.5-coder:{size}": f"qwen2.5-coder-{size}-instruct" for size in ("1.5b", "7b", "14b", "32b")},
+    "qwen2.5-coder:latest": "qwen2.5-coder-7b-instruct",
     "qwen3:latest": "qwen3-8b",
 }
 """What tags of Ollama's library stand for that do not say it (https://ollama.com/library, each model's tags)."""
@@ -152,7 +162,8 @@ def _read(text: str, files: Files) -> Named:
     repository = _REPOSITORY.fullmatch(plain)
     plain = repository[1] if repository else plain
     found = _words(plain) if may_name else []
-    for cut in range(len(found), 0, -1):
+    versioned = any(match[0][0].isdigit() for match in found)  # mistral-small-4; a family has models of other sizes
+    for missing, cut in product((_ACTIVE, _SIZES) if versioned else (_ACTIVE,), range(len(found), 0, -1)):
         tail = _tail(plain[found[cut].start() :]) if cut < len(found) else _Tail()
         if tail is None:
             continue
@@ -160,8 +171,10 @@ def _read(text: str, files: Files) -> Named:
             quantized = _named(text, next(entry for entry in entries if entry.name == listed.name), tail)
             return Named(listed.name, listed.path, {**listed.changes, **quantized.changes})
         spellings = _without_maker(tuple(match[0] for match in found[:cut]), makers)
-        fitting = [entry for entry in entries if any(_fits(own, entry, tail) for own in spellings)]
-        if len(fitting) == 1:
+        fitting = [entry for entry in entries if any(_fits(own, entry, tail, missing) for own in spellings)]
+        others = (entry.repositories for entry in entries if entry not in fitting)
+        more = missing is _SIZES and any(f"/{plain.lower()}-" in listed for listed in others)
+        if len(fitting) == 1 and not more:
             return _named(text, fitting[0], tail)
     raise _unknown(text, _without_maker(tuple(match[0] for match in found), makers), entries)
 
@@ -258,11 +271,16 @@ def _scheme(text: str) -> str | None:
     return scheme
 
 
-def _fits(own: Words, entry: _Entry, tail: _Tail) -> bool:
-    """Whether the words are a model's; those for its active parameters may be missing, as in qwen3-30b."""
+_ACTIVE = re.compile(r"(a-[\d.]+-[bm])?")
+_SIZES = re.compile(r"[\d.]+-[bm](-a-[\d.]+-[bm])?")
+"""What a name may leave out at its end: active parameters (qwen3-30b), or the size where one model has the name."""
+
+
+def _fits(own: Words, entry: _Entry, tail: _Tail, missing: re.Pattern[str]) -> bool:
+    """Whether the words are a model's, but for those that may be missing."""
     stripped = entry.stripped(own)
-    rests = ("".join(known[len(stripped) :]) for known in entry.known if known[: len(stripped)] == stripped)
-    same = any(re.fullmatch(r"(a[\d.]+[bm])?", rest) for rest in rests)
+    rests = ("-".join(known[len(stripped) :]) for known in entry.known if known[: len(stripped)] == stripped)
+    same = any(map(missing.fullmatch, rests))
     return same and (tail.size is None or abs(tail.size - entry.parameters) <= SIZE_TOLERANCE * entry.parameters)
 
 

@@ -202,6 +202,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     kimi_delta: dict[str, Any] | None = None
     retention: dict[str, Any] | None = None
     rwkv: dict[str, Any] | None = None
+    state_space: dict[str, Any] | None = None
     hyena: dict[str, Any] | None = None
     unet: dict[str, Any] | None = None
     modules: dict[str, Any] | None = None

@@ -89,7 +89,8 @@ class Reserve(Checked, frozen=True):
     pass beside it, in multiples of so many (0: the window alone). `vision_apart`: a vision encoder is a file of its
     own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`: all
     layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a recurrent
-    state takes a page. `states`: the engine starts only where each of its `sequences` has a state, `longest` where a
+    state takes a page. `in_flight`: the passes that a window has to have room for, those that run and those scheduled
+    ahead. `states`: the engine starts only where each of its `sequences` has a state, `longest` where a
     sequence of the maximum length has room. `logs`: the size of the KV cache that the engine prints, the tokens of
     `blocks` in all layers or of `sequences` of the maximum length.
     """
@@ -115,6 +116,7 @@ class Reserve(Checked, frozen=True):
     vision_apart: bool = False
     keeps_all: bool = False
     pages: bool = False
+    in_flight: Count = 1
     states: bool = False
     longest: bool = False
     logs: Literal["blocks", "sequences"] = "blocks"
@@ -282,5 +284,6 @@ def render_reserve(reserve: Reserve) -> list[str]:
         for name in ("profiles", "widened", "vision_apart", "keeps_all", "pages", "states", "longest")
         if getattr(reserve, name)
     ]
+    lines += [f"  in_flight: {reserve.in_flight}"] if reserve.in_flight > 1 else []
     lines += [f"  logs: {reserve.logs}"] if reserve.logs != "blocks" else []
     return ["memory:", *lines]

@@ -44,7 +44,9 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     `kv_shared`: keys and values are those of an earlier layer. `source_width`: that of what cross-attention reads, if
     not the model's (the text of a U-Net). `values`: "projected"; "normalised": also normalised per head without learned
     weights; "keys": the projected keys, normalised, instead of a value projection. `value_dim`: elements of a value,
-    and of a head of the output, if not `head_dim` (MiMo-V2-Flash). `indexer`: selects the keys of every query.
+    and of a head of the output, if not `head_dim` (MiMo-V2-Flash). `indexer`: selects the keys of every query. `unit`:
+    a gated attention unit, whose queries are the projected keys, scaled and shifted, and which with a `chunk` also has
+    linear attention to earlier chunks (GAU and FLASH, Hua et al. 2022).
     """
 
     heads: Count
@@ -68,6 +70,7 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     values: Literal["projected", "normalised", "keys"] = "projected"
     value_dim: Count | None = None
     indexer: Indexer | None = None
+    unit: bool = False
 
     @property
     def value_width(self) -> int:
@@ -215,13 +218,13 @@ class Retention(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rwkv(Struct, frozen=True, forbid_unknown_fields=True):
-    """The time mixing of RWKV `version` 4, 6 or 7, with `heads` heads of `head_dim`.
+    """The time mixing of RWKV `version` 4 to 7, with `heads` heads of `head_dim`.
 
     The state of version 4 is vectors, that of later versions a head_dim x head_dim matrix per head. The ranks are those
-    of the low-rank projections for data-dependent mixing and decay.
+    of the low-rank projections for data-dependent mixing and decay, which version 5 has not.
     """
 
-    version: Literal[4, 6, 7]
+    version: Literal[4, 5, 6, 7]
     heads: Count
     head_dim: Count
     mix_rank: Natural = 0
@@ -229,6 +232,18 @@ class Rwkv(Struct, frozen=True, forbid_unknown_fields=True):
     rate_rank: Natural = 0
     value_rank: Natural = 0
     gate_rank: Natural = 0
+
+
+class StateSpace(Struct, frozen=True, forbid_unknown_fields=True):
+    """A state space whose parameters do not depend on the input, with `state` elements of state a channel.
+
+    S4 has one (Gu et al. 2021; `state` real numbers are half as many complex ones), whose output a gated linear layer
+    mixes. H3 (Fu et al. 2023) projects queries, keys and values: keys pass a shift, their products with values a
+    diagonal state space, and queries gate what comes out.
+    """
+
+    state: Count = 64
+    kind: Literal["s4", "h3"] = "s4"
 
 
 class Hyena(Struct, frozen=True, forbid_unknown_fields=True):
@@ -324,7 +339,7 @@ class Modules(Struct, frozen=True, forbid_unknown_fields=True):
     scan: Annotated[float, Meta(ge=0, le=10**15)] = 0.0
 
 
-Recurrent: TypeAlias = Mamba | Mamba2 | DeltaNet | KimiDelta | Retention | Rwkv | Hyena
+Recurrent: TypeAlias = Mamba | Mamba2 | DeltaNet | KimiDelta | Retention | Rwkv | StateSpace | Hyena
 Mixer: TypeAlias = Attention | LatentAttention | CompressedAttention | Recurrent | UNet | Modules
 
 MIXERS: dict[str, type] = {
@@ -337,6 +352,7 @@ MIXERS: dict[str, type] = {
     "kimi_delta": KimiDelta,
     "retention": Retention,
     "rwkv": Rwkv,
+    "state_space": StateSpace,
     "hyena": Hyena,
     "unet": UNet,
     "modules": Modules,

@@ -72,11 +72,28 @@ def tensor_train_embedding(scenario: Scenario, name: str, *, ratio: float) -> Sc
     return with_precision(scenario, weights=replace(scheme, name=f"{scheme.name}+{name}", special=special))
 
 
-def adapter(scenario: Scenario, name: str, *, rank: int, adapters: int = 1, weights: str = "") -> Scenario:
+def adapter(
+    scenario: Scenario,
+    name: str,
+    *,
+    rank: int,
+    adapters: int = 1,
+    slots: int = 0,
+    largest: int = 0,
+    skew: float = 0.0,
+    experts: int = 0,
+    weights: str = "",
+) -> Scenario:
     """A low-rank adapter beside every linear layer, whose weights have the format `weights` unless it is "".
 
-    Several `adapters` take memory, each of all layers at that rank, as engines allot them (vLLM's --max-loras).
+    Sequences choose among `adapters`, of which so many `slots` are on the device, each of the `largest` rank of all
+    (0: all, and `rank`), as engines allot them (vLLM's --max-loras and --max-lora-rank).
     """
+    if slots > adapters or 0 < largest < rank:
+        raise RooflineError(f"{name}: slots are at most the adapters, and the largest rank at least the mean one")
+    if adapters == 1 and experts:
+        raise UnsupportedError(f"{name}: adapters of experts are simulated for two or more of them")
     if weights:
         scenario = with_formats(scenario, name, weights=find_format(weights))
-    return with_rewrite(scenario, name, Adapter(rank, adapters))
+    found = Adapter(rank, adapters, slots or None, largest or None, skew, bool(experts))
+    return with_rewrite(scenario, name, found)

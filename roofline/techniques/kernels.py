@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from roofline.core.errors import UnsupportedError
+from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.fusion import check_fusions
 from roofline.graph.network import Build, network
 from roofline.scenario.scenario import Scenario
@@ -49,3 +50,13 @@ def decode_graphs(scenario: Scenario, _: str) -> Scenario:
     if "decode" in profile.graphs:
         return scenario
     return scenario.changed(engine=replace(profile, graphs=(*profile.graphs, "decode")))
+
+
+def masked_logits(scenario: Scenario, name: str, *, mask: str, overlap: int) -> Scenario:
+    """The engine with host time to compute the mask of a sequence's next tokens, beside the pass or after it."""
+    seconds = parse_quantity(mask, Dimension.TIME).value
+    profile = scenario.profile
+    if not scenario.profile.overlap and overlap:
+        raise UnsupportedError(f"{name}: {profile.name} computes nothing beside its passes: say overlap=0")
+    parameters = {**profile.parameters, "sequence": profile.parameters.get("sequence", 0.0) + seconds}
+    return scenario.changed(engine=replace(profile, parameters=parameters, overlap=bool(overlap)))

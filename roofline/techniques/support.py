@@ -39,6 +39,7 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "kimi_delta": "Kimi Delta Attention",
         "rwkv": "RWKV",
         "retention": "RetNet",
+        "state_space": "S4 and H3",
         "hyena": "Hyena",
         "unet": "U-Nets",
         "encoder": "encoder-only models",

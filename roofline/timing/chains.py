@@ -226,7 +226,7 @@ def _links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: She
 
 
 def _kin(hardware: Hardware, shelf: Shelf) -> Iterator[tuple[str, tuple[Level, ...]]]:
-    """The family of `hardware` and its measured members, with the level between them and it.
+    """The family of `hardware` and its measured members, those with its matrix units first, with the level between.
 
     The chips of a family whose memory is of another kind are as far as those of another family; those with other matrix
     instructions are no relatives.
@@ -240,6 +240,7 @@ def _kin(hardware: Hardware, shelf: Shelf) -> Iterator[tuple[str, tuple[Level, .
             continue
         near = not members or families(measured[0])[0] == families(hardware)[0]
         level: Level = "family" if near else "pooled"
+        members.sort(key=lambda member: len(_unit_peaks(member, hardware, shelf)))
         yield from ((relative, (level,)) for relative in (name, *members))
         return
 

@@ -145,6 +145,13 @@ def _energy(analysis: Analysis, reading: Reading) -> Any:
     return _nothing(analysis) if found is None else _ratio(found.total, cost.generated_tokens(analysis))
 
 
+def _carbon(analysis: Analysis, reading: Reading) -> Any:
+    given, joules = analysis.scenario.carbon, _energy(analysis, reading)
+    if energy.batch_energy(analysis, reading) is None:
+        joules = _energy_at_tdp(analysis, reading)
+    return _nothing(analysis) if given is None else joules * cost.MILLION / energy.KWH * given
+
+
 def _prefill_energy(analysis: Analysis, reading: Reading) -> Any:
     found, scenario = energy.batch_energy(analysis, reading), analysis.scenario
     return _nothing(analysis) if found is None else _ratio(found.prefill.total, scenario.batch * scenario.prompt)
@@ -237,6 +244,7 @@ METRICS: Mapping[str, Metric] = {
         *_timed(
             "energy.tdp.prefill", "prefill energy at TDP per prompt token", "J", -1, _prefill_energy_at_tdp, Need.TDP
         ),
+        *_timed("carbon", "emissions of a million generated tokens, in CO2 equivalents", "g", -1, _carbon, Need.TDP),
         *_timed("power", "modelled mean power of a device", "W", -1, _power, Need.ENERGY),
         *_timed("cost", "cost of a million generated tokens", "USD", -1, _cost, Need.PRICE),
         *_timed("cost.processed", "cost of a million prompt and output tokens", "USD", -1, _cost_processed, Need.PRICE),

@@ -99,15 +99,10 @@ def test_a_stated_utilization_is_used(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("", "is empty"),
-        (HEADER, "has no rows"),
         (HEADER.replace(",value", ""), "lacks the column 'value'"),
-        (f"{HEADER}\n{ROWS[0]}\n{ROWS[0].replace('3.8', 'nan')}", r"'value' is no finite number \(row 2\)"),
         (f"{HEADER}\n{ROWS[0].replace('3.8', '-1')}", r"'value' is not above zero \(row 1\)"),
-        (f"{HEADER}\n{ROWS[0].replace('GiB', 'furlong')}", "unknown unit 'furlong'"),
         (f"{HEADER}\n{ROWS[0].replace('weight_file_size', 'girth')}", "unknown metric 'girth'"),
-        (f"{HEADER}\n{ROWS[0]},more", r"cells of the header \(row 1\)"),
         (f'{HEADER}\n"Llama', "no readable CSV"),
-        (f"{HEADER}\n{ROWS[0]}\0", "null bytes"),
         (f"{HEADER},unit\n{ROWS[0]},GiB", "has the column 'unit' twice"),
     ],
 )

@@ -71,15 +71,10 @@ def test_a_scheme_by_name_is_a_precision() -> None:
     ("options", "message"),
     [
         ({"techniques": ("nonsense",)}, "unknown technique 'nonsense'"),
-        ({"techniques": ("awq", "gptq")}, "both set the weight format"),
         ({"batchs": 4}, "unknown option of a scenario 'batchs'; did you mean 'batch'"),
-        ({"precision": "nonsense"}, "unknown quantization scheme 'nonsense'"),
         ({"engine": "vlm"}, "unknown engine 'vlm'; did you mean 'vllm'"),
-        ({"settings": {"chunk": 3}}, "settings takes a Settings"),
         ({"price": -1.0}, "price must be between 0.0001"),
-        ({"tp": 3}, "tensor parallelism of 3 does not divide"),
         ({"max_num_seqs": 4, "batch": 5}, "a batch of 5 is more than max_num_seqs allows at once, 4"),
-        ({"max_model_len": 100}, "a sequence of 640 tokens is longer than max_model_len 100"),
         ({"tp": 2, "tensor_parallel_size": 4}, "and another name of tp are given: give one of them"),
     ],
 )

@@ -58,7 +58,7 @@ def test_fifty_points_of_each_kernel_recover_the_machine(tmp_path: Path) -> None
     assert failed == []
     assert overall is not None
     assert overall.median_ape < 0.08
-    assert {group.op for group in after} == set(ops)
+    assert {group["op"] for group in after} == set(ops)
     assert np.mean([group.mape for group in before]) > overall.mape
     others = [case for case in design(dict.fromkeys(ops, ("bf16",)), LIMITS, 300) if case not in set(cases)]
     for op, reach in (("gemm", 0.06), ("attention_prefill", 0.10), ("attention_decode", 0.10), ("copy", 0.05)):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from lab.fit.shared import fit_shared
 from roofline.core.errors import RooflineError, SpecError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import Calibration, Fit, Source
@@ -21,9 +22,9 @@ from roofline.timing.intervals.kernels import Residuals
 from roofline.timing.intervals.levels import crossing_spread
 from roofline.timing.kernels import kernel, kernel_time
 from roofline.validate.check.measured import load_row_files
-from roofline.validate.fit.calibrate import fit, fit_shared
+from roofline.validate.fit.calibrate import fit
 from roofline.validate.fit.constants import hold_out
-from roofline.validate.score.kernels import as_document, score
+from roofline.validate.score.kernels import score
 from roofline.validate.tables.rows import Measurements, shape_columns
 from tests.validate.synthetic import times
 
@@ -293,7 +294,8 @@ def test_a_constant_out_of_bounds_is_refused() -> None:
 
 def test_score_has_the_fields_of_the_document() -> None:
     rows = gemm_rows(300, machine())
-    document = as_document(score([rows], by=("op", "format", "regime", "hardware")))
+    groups = score([rows], by=("op", "format", "regime", "hardware"))
+    document = {"groups": [group.document for group in groups]}
     first = document["groups"][0]
     assert list(first) == [
         "op", "format", "regime", "hardware", "engine", "version", "rows", "mape", "median_ape", "p90_ape", "bias",

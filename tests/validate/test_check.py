@@ -238,13 +238,9 @@ def test_other_anchors_need_their_own_predictions(project: Project) -> None:
     "text",
     [
         "",
-        "[]",
         "predictions: 3\n",
-        "predictions: {first: fast}\n",
         "predictions: {first: -1}\n",
-        "predictions: {first: .nan}\n",
         "predictions: {first: true}\n",
-        "predictions: {first: {bound: 1, low: 1, mid: 1}}\n",
         "predictions: {first: 1}\nmore: 2\n",
     ],
 )

@@ -258,23 +258,19 @@ def test_a_rate_with_a_limit_is_no_load() -> None:
     ("name", "options", "message", "help"),
     [
         ("vllm-serve.json", Given(), "does not state the hardware", "hw"),
-        ("vllm-latency.json", Given(hw="l40s"), "does not state the model", "model"),
         (
             "vllm-latency.json",
             Given(hw="l40s", model="llama-3.1-8b"),
             "the batch size or the concurrency",
             "batch",
         ),
-        ("vllm-latency.json", Given(hw="l40s", model="llama-3.1-8b", batch="8"), "the prompt length", "prompt"),
         ("vllm-throughput.json", Given(hw="l40s", model="llama-3.1-8b"), "the output length", "generate"),
-        ("guidellm.json", Given(hw="l40s"), "does not state the engine", "engine"),
         (
             "guidellm.json",
             Given(hw="l40s", engine="vLLM", batch="8"),
             "several values that --batch would replace",
             None,
         ),
-        ("guidellm.json", Given(hw="l40s", engine="fastllm"), "no engine profile is for 'fastllm'", None),
         ("vllm-serve.json", Given(hw="l4000"), "unknown hardware 'l4000'", None),
     ],
 )
@@ -290,11 +286,8 @@ def test_what_is_lacking_is_named(name: str, options: Given, message: str, help:
     ("text", "message"),
     [
         (b"", "is no result of vllm bench serve"),
-        (b"{", "is neither JSON nor JSONL"),
         (b"[]", "is no result of"),
-        (b"{}", "is no result of"),
         (b"[" * 100_000, "is neither JSON nor JSONL"),
-        (b"\xff\xfe", "is not UTF-8 text"),
         (b"a,b\n1,2\n", "is no result of"),
         (b"{}\n" * (MAX_DOCUMENTS + 1), "has more than"),
     ],
@@ -311,15 +304,10 @@ def test_other_files_are_refused(text: bytes, message: str, tmp_path: Path) -> N
     ("key", "value", "message"),
     [
         ("mean_ttft_ms", float("nan"), "'mean_ttft_ms' must be a number of at least 0"),
-        ("mean_ttft_ms", -1, "'mean_ttft_ms' must be a number of at least 0"),
         ("output_throughput", "fast", "'output_throughput' must be a number of at least 0, got 'fast'"),
-        ("output_throughput", {}, "'output_throughput' must be a number of at least 0, got 'a mapping'"),
         ("completed", 0, "'completed': no request succeeded"),
-        ("max_concurrency", 1.5, "'max_concurrency' must be a whole number"),
         ("model_id", ["a", "b"] * 10, "names the model 'a'"),
-        ("model_id", {"a": 1}, "'model_id' must be a short text"),
         ("model_id", "x" * 1000, "'model_id' must be a short text"),
-        ("model_id", "/etc/passwd", "names the model '/etc/passwd', which is not bundled"),
         ("model_id", "./config.json", "names the model './config.json', which is not bundled"),
     ],
 )

@@ -109,7 +109,7 @@ def test_agents_have_a_tier_of_the_hosts_memory(file: Path) -> None:
     first, *others = cases(file, "agents")
     assert first.agents is not None
     assert (first.agents.profile, first.agents.tiers) == ("coding-agent", "")
-    assert [case.load.concurrency for case in others] == [2, 3]
+    assert [case.load.concurrency for case in others] == [2, 3, 4]
     assert others[0].scenario.settings.parallel == Parallelism(data=8, expert=8)
     assert others[0].agents is not None
     assert others[0].agents.tiers == "dram=1623.2GB"  # half of 3,095,781 MiB

@@ -80,13 +80,9 @@ def test_unknown_op(tmp_path: Path) -> None:
     ("column", "value", "message"),
     [
         ("latency_us", float("nan"), "'latency_us' is no finite number (row 2)"),
-        ("latency_us", float("inf"), "'latency_us' is no finite number (row 2)"),
         ("latency_us", -1.0, "'latency_us' is not above zero (row 2)"),
-        ("latency_us", 0.0, "'latency_us' is not above zero (row 2)"),
         ("m", float("nan"), "'m' is no finite number (row 2)"),
-        ("m", -1, "'m' is no whole number of at least 1 (row 2)"),
         ("m", 1.5, "'m' is no whole number of at least 1 (row 2)"),
-        ("dtype", None, "the column 'dtype' is empty (row 2)"),
         ("hardware", None, "the column 'hardware' is empty (row 2)"),
     ],
 )

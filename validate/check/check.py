@@ -248,7 +248,7 @@ def _kernel_document(file: MeasurementFile, groups: Sequence[KernelGroup]) -> di
 
 
 def _group_row(group: KernelGroup) -> dict[str, Any]:
-    figures = group.figures
+    errors = group.errors
     return {
         "op": group.op,
         "format": group.format,
@@ -256,11 +256,11 @@ def _group_row(group: KernelGroup) -> dict[str, Any]:
         "cache": group.cache,
         "basis": group.basis,
         "rows": len(group.measured),
-        "median_absolute_error": figures["median_ape"],
-        "mean_absolute_error": figures["mape"],
-        "bias": figures["bias"],
-        "bound_mean_absolute_error": figures["bound_mape"],
-        "inside": figures["interval_coverage"],
+        "median_absolute_error": errors.median_ape,
+        "mean_absolute_error": errors.mape,
+        "bias": errors.bias,
+        "bound_mean_absolute_error": errors.bound_mape,
+        "inside": errors.interval_coverage,
         "classes": [label for label, _ in group.classes],
     }
 

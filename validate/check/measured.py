@@ -28,7 +28,7 @@ from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_regimes
 from roofline.validate.kernels.work import Case
 from roofline.validate.observation import MEASURED, observed
-from roofline.validate.score.kernels import error_statistics
+from roofline.validate.score.errors import Group, group_of
 from roofline.validate.tables.rowfile import case_of
 from roofline.validate.tables.rows import TEXT, shape_names
 from roofline.validate.tables.text import MAX_BYTES
@@ -83,9 +83,9 @@ class KernelGroup(Struct, frozen=True):
     regimes: NDArray[np.int64]
 
     @property
-    def figures(self) -> dict[str, float]:
-        """Errors over all rows; see `roofline.validate.score.kernels`."""
-        return error_statistics(self.measured, self.low, self.mid, self.high, self.bound)
+    def errors(self) -> Group:
+        """Errors over all rows."""
+        return group_of({}, self.measured, self.low, self.mid, self.high, self.bound)
 
     @property
     def classes(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:

@@ -16,7 +16,7 @@ from roofline.timing.calibration import Calibration, Fit, Source
 from roofline.timing.calibration_files import render
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_regimes
-from roofline.validate.fit.constants import MIN_ROWS, PRIOR_WIDTH, constants_of, default_start, fit_rows
+from roofline.validate.fit.constants import PRIOR_WIDTH, constants_of, default_start, fit_rows
 from roofline.validate.fit.search import Start, every_parameter
 from roofline.validate.observation import MEASURED, Harness
 from roofline.validate.tables.implausible import believable
@@ -48,7 +48,7 @@ def fit(
     for op, part in by_op(parts).items():
         for format, rows in sorted(part.formats().items()):  # fp8 before fp8_block, which starts from it
             chosen = sample(rows, points or SAMPLE, seed, everything=points is not None)
-            start = _start(op, format, prior, fits, harness)
+            start = start_of(op, format, prior, fits, harness)
             try:
                 found = fit_rows(op, format, [(chosen, hardware)], start, seed, harness=harness)
             except UnsupportedError:
@@ -89,7 +89,7 @@ def describe(parts: Sequence[Measurements]) -> Source:
     return Source(software=tuple(sorted(software)), date=datetime.datetime.now(tz=datetime.UTC).date())
 
 
-def _start(
+def start_of(
     op: str, format: str, prior: Calibration | None, own: Mapping[tuple[str, str], Fit], harness: Harness
 ) -> Start:
     """The prior's constants; for block-scaled GEMMs those of the same accelerator's FP8 GEMMs."""
@@ -136,44 +136,3 @@ def _spread(
     weight = 1.0 / np.bincount(regimes, minlength=regimes.max() + 1)[regimes]
     more = generator.choice(left, size=count - len(plain), replace=False, p=weight / weight.sum())
     return np.concatenate([plain, more])
-
-
-def fit_shared(
-    name: str,
-    members: Sequence[tuple[Hardware, Sequence[Measurements]]],
-    prior: Calibration | None = None,
-    seed: int = 0,
-    source: Source | None = None,
-    min_rows: int = MIN_ROWS,
-    free: bool | None = None,
-    harness: Harness = MEASURED,
-) -> Calibration:
-    """One calibration for several accelerators: a family, or all of them (pooled).
-
-    Its residuals are those of each accelerator predicted from the others, so that the intervals hold for hardware
-    without measurements. A family of one has its own residuals, too narrow for others; see `widen`. Formats with fewer
-    than `min_rows` rows are left to the `prior`; `free` is as in `fit_rows`.
-    """
-    gathered: dict[tuple[str, str], list[tuple[Measurements, Hardware]]] = {}
-    for hardware, parts in members:
-        for op, part in by_op(parts).items():
-            for format, rows in part.formats().items():
-                chosen = sample(rows, max(600, SAMPLE * 2 // len(members)), seed)
-                gathered.setdefault((op, format), []).append((chosen, hardware))
-    fits: dict[tuple[str, str], Fit] = {}
-    for (op, format), together in sorted(gathered.items(), key=lambda item: item[0]):
-        start = _start(op, format, prior, fits, harness)
-        if prior is not None and sum(len(part) for part, _ in together) < min_rows:
-            continue
-        fits[op, format] = replace(fit_rows(op, format, together, start, seed, free, harness), held_out=True)
-    software = [part for _, parts in members for part in parts]
-    return Calibration(name, "pooled" if name == "pooled" else "family", fits, source or describe(software))
-
-
-def widen(calibration: Calibration, wider: Calibration) -> Calibration:
-    """`calibration` with the residuals of `wider` where it has them, for a family with a single measured member."""
-    fits = {}
-    for key, own in calibration.fits.items():
-        other = wider.fits.get(key)
-        fits[key] = own if other is None else replace(own, residuals={**own.residuals, **other.residuals})
-    return replace(calibration, fits=fits)

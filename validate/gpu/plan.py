@@ -244,12 +244,10 @@ def fitted(visit: Visit) -> Found:
     source = replace(describe(parts), command="roofline validate gpu")
     save_text(visit.folder / CALIBRATION, render(replace(calibration, source=source)))
     groups = {
-        f"{group.op} {group.format}": {
+        f"{group['op']} {group['format']}": {
             "rows": group.rows,
             "after": group.median_ape,
-            "before": next(
-                (old.median_ape for old in before if (old.op, old.format) == (group.op, group.format)), None
-            ),
+            "before": next((old.median_ape for old in before if old.labels == group.labels), None),
             "inside": group.interval_coverage,
         }
         for group in after

@@ -1,7 +1,4 @@
-"""Benchmarks of memory-bound kernels that stream rows (ops norm, softmax, activation, rope, copy), fused as in engines.
-
-A triad, which measures memory bandwidth, is no op of the schema.
-"""
+"""Benchmarks of kernels that stream rows (ops norm, softmax, activation, rope, copy), fused as in engines."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ FLOATS = ("fp32", "bf16", "fp16")
 
 HEAD_DIM = 128
 """The head dimension of rows of op `rope`, where their width is a multiple of it; else a row is one head."""
-
-TRIAD_FACTOR = 3.0
 
 
 class Streaming(Benchmark):
@@ -157,15 +152,5 @@ COPY = Streaming(
     lambda inputs, outputs: outputs["output"].copy_(inputs["source"]),
     "copy",
 )
-TRIAD = Streaming(
-    "triad",
-    ("first", "second"),
-    lambda inputs: (inputs["first"] + TRIAD_FACTOR * inputs["second"],),
-    lambda inputs, outputs: torch.add(inputs["first"], inputs["second"], alpha=TRIAD_FACTOR, out=outputs["output"]),
-    "triad",
-    constants=(TRIAD_FACTOR,),
-)
-"""first + 3 second, the STREAM triad: it moves three elements for each of rows * columns."""
 
 BENCHMARKS = (NORM, SOFTMAX, ACTIVATION, ROPE, COPY)
-"""Those of ops of the measurement schema."""

@@ -24,7 +24,8 @@ from roofline.validate.loop.host import BACKEND, default_dtype, engine_profile
 from roofline.validate.loop.measure import MeasureResult, measure_into, open_benchmarks
 from roofline.validate.measure.device import Device
 from roofline.validate.measure.machine import Machine, examine
-from roofline.validate.score.kernels import Group, score
+from roofline.validate.score.errors import Group
+from roofline.validate.score.kernels import score
 from roofline.validate.tables.rows import Measurements, read_measurements
 
 HOLDOUT = 5
@@ -61,14 +62,14 @@ class CalibrationResult(Struct, frozen=True):
 
 def score_lines(after: Sequence[Group], before: Sequence[Group], overall: Group | None) -> list[str]:
     """Errors by op and format on held-out rows, as text."""
-    earlier = {(group.op, group.format): group for group in before}
+    earlier = {(group["op"], group["format"]): group for group in before}
     lines = ["errors on held-out rows, %        rows   median    mean   in the interval   before   bound alone"]
     for group in after:
-        old = earlier.get((group.op, group.format))
+        old = earlier.get((group["op"], group["format"]))
         was = f"{100 * old.median_ape:8.0f}" if old else f"{'-':>8}"
         lines.append(
-            f"  {group.op + ' ' + group.format:<30}{group.rows:6}{100 * group.median_ape:9.1f}{100 * group.mape:8.1f}"
-            f"{100 * group.interval_coverage:18.0f}{was} {100 * group.bound_mape:13.0f}"
+            f"  {group['op'] + ' ' + group['format']:<30}{group.rows:6}{100 * group.median_ape:9.1f}"
+            f"{100 * group.mape:8.1f}{100 * group.interval_coverage:18.0f}{was} {100 * group.bound_mape:13.0f}"
         )
     if overall:
         lines.append(

@@ -21,13 +21,13 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from roofline import Scenario, analyze
-from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.errors import RooflineError, quote
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import kv_capacity, waves
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import Engine, load_engine
 from roofline.timing.intervals import Estimate
-from roofline.validate.score.kernels import error_statistics
+from roofline.validate.score.errors import Group, check_keys, grouped
 from roofline.validate.tables.loads import is_load
 from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
 from roofline.validate.tables.published import COLUMNS, Per, PublishedRow, Quantity, Relation, read_all
@@ -93,23 +93,6 @@ class Predicted(Struct, frozen=True):
     low: float
     mid: float
     high: float
-
-
-class Group(Struct, frozen=True):
-    """Errors of the predictions for the rows of one group, as fractions of the measured time."""
-
-    file: str
-    engine: str
-    metric: str
-    model: str
-    hardware: str
-    rows: int
-    mape: float
-    median_ape: float
-    p90_ape: float
-    bias: float
-    bound_mape: float
-    interval_coverage: float
 
 
 def map_rows(rows: Sequence[PublishedRow], engine: str | None = None) -> tuple[list[Case], list[Skipped]]:
@@ -251,9 +234,7 @@ def score(
 
     Raises UnknownNameError for an unknown key and RooflineError where no row can be simulated.
     """
-    for key in by:
-        if key not in KEYS:
-            raise UnknownNameError("grouping", key, KEYS)
+    check_keys(by, KEYS)
     cases, skipped = map_rows(rows, engine)
     predicted: list[tuple[Case, Predicted]] = []
     for case in cases:
@@ -269,18 +250,11 @@ def score(
 
 def summarise(predicted: Sequence[tuple[Case, Predicted]], by: Sequence[str]) -> list[Group]:
     """The errors of each group, in order of first appearance."""
-    gathered: dict[tuple[str, ...], list[tuple[Case, Predicted]]] = {}
-    for case, found in predicted:
-        labels = case.labels
-        gathered.setdefault(tuple(labels[key] if key in by else "all" for key in KEYS), []).append((case, found))
-    return [_group(key, rows) for key, rows in gathered.items()]
 
+    def times(rows: Sequence[tuple[Case, Predicted]]) -> Any:
+        return np.array([(case.measured, found.low, found.mid, found.high, found.bound) for case, found in rows]).T
 
-def _group(key: tuple[str, ...], rows: Sequence[tuple[Case, Predicted]]) -> Group:
-    measured = np.array([case.measured for case, _ in rows])
-    times = (np.array([getattr(found, name) for _, found in rows]) for name in ("low", "mid", "high", "bound"))
-    values: dict[str, Any] = {**dict(zip(KEYS, key, strict=True)), **error_statistics(measured, *times)}
-    return Group(rows=len(rows), **values)
+    return grouped(((row[0].labels, row) for row in predicted), by, KEYS, times)
 
 
 def end_to_end(path: Path, engine: str | None = None, by: Sequence[str] = ("file",)) -> Mapping[str, Any]:
@@ -293,8 +267,8 @@ def end_to_end(path: Path, engine: str | None = None, by: Sequence[str] = ("file
         "schema": "roofline.end-to-end/1",
         "rows": len(rows),
         "scored": len(predicted),
-        "groups": [asdict(group) for group in groups],
-        "total": asdict(summarise(predicted, ())[0]),
+        "groups": [group.document for group in groups],
+        "total": summarise(predicted, ())[0].document,
         "predictions": [_row(case, found) for case, found in predicted],
         "unmapped": [
             {"file": row.line.file, "row": row.line.number, "metric": row.line.cells["metric"], "reason": row.reason}

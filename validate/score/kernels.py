@@ -1,8 +1,7 @@
 """Scores of kernel predictions: errors by op, format, regime and hardware, with those of the bound alone.
 
-Errors are of predicted against measured time, as fractions: MAPE, its median and 90th percentile, the signed bias, the
-MAPE of the bound, and the fraction of rows inside the 80% interval. Public benchmarks replay their buffers, so their
-caches are warm; rows with a column `cache` (`roofline.validate.tables.rows`) are predicted accordingly.
+Public benchmarks replay their buffers, so their caches are warm; rows with a column `cache`
+(`roofline.validate.tables.rows`) are predicted accordingly.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_regimes
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.validate.observation import MEASURED, Harness
+from roofline.validate.score.errors import Group, check_keys, grouped
 from roofline.validate.tables.implausible import believable
 from roofline.validate.tables.origin import NONE, Origin, by_origin
 from roofline.validate.tables.rows import Measurements, read_measurements
@@ -30,24 +30,6 @@ from roofline.validate.tables.weight_only import as_computed
 
 KEYS = ("op", "format", "regime", "hardware", "engine", "version")
 """The keys to group by."""
-
-
-class Group(Struct, frozen=True):
-    """Errors of the predictions for one group of measurements, as fractions."""
-
-    op: str
-    format: str
-    regime: str
-    hardware: str
-    engine: str
-    version: str
-    rows: int
-    mape: float
-    median_ape: float
-    p90_ape: float
-    bias: float
-    bound_mape: float
-    interval_coverage: float
 
 
 class Scored(Struct, frozen=True):
@@ -74,6 +56,19 @@ class Scored(Struct, frozen=True):
     def op(self) -> str:
         """The kind of kernel."""
         return self.part.op
+
+    @property
+    def by_regime(self) -> Iterator[Scored]:
+        """The rows of each regime that has some."""
+        for index in range(len(kernel(self.op).regimes.labels)):
+            if (chosen := self.regimes == index).any():
+                yield self.rows(chosen)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The value of each grouping key, of rows of one regime."""
+        names = (self.op, self.format, kernel(self.op).regimes.labels[int(self.regimes[0])], self.hardware)
+        return dict(zip(KEYS, (*names, self.origin.engine or "none", self.origin.version or "none"), strict=True))
 
     @property
     def measured(self) -> Array:
@@ -139,9 +134,7 @@ def score(
     the engine and version in its column `software`. Raises RooflineError for an unknown accelerator, or where no row
     has a model.
     """
-    for key in by:
-        if key not in KEYS:
-            raise UnknownNameError("grouping", key, KEYS)
+    check_keys(by, KEYS)
     scored = [
         found
         for part in parts
@@ -172,42 +165,12 @@ def _by_hardware(part: Measurements, hardware: Hardware | None) -> Iterator[tupl
 
 def summarise(scored: Sequence[Scored], by: Sequence[str]) -> list[Group]:
     """The errors of scored measurements by group, in order of first appearance."""
-    gathered: dict[tuple[str, ...], list[tuple[Scored, Array]]] = {}
-    for part in scored:
-        labels = kernel(part.op).regimes.labels
-        for index in range(len(labels)) if "regime" in by else (None,):
-            chosen = np.ones(len(part.measured), bool) if index is None else part.regimes == index
-            if not chosen.any():
-                continue
-            names = {"op": part.op, "format": part.format, "hardware": part.hardware}
-            names |= {"engine": part.origin.engine or "none", "version": part.origin.version or "none"}
-            names["regime"] = "all" if index is None else labels[index]
-            key = tuple(names[name] if name in by else "all" for name in KEYS)
-            gathered.setdefault(key, []).append((part, chosen))
-    return [_group(key, rows) for key, rows in gathered.items()]
 
+    def times(parts: Sequence[Scored]) -> list[Array]:
+        names = ("measured", "low", "mid", "high", "bound")
+        return [np.concatenate([getattr(part, name) for part in parts]) for name in names]
 
-def _group(key: tuple[str, ...], rows: Sequence[tuple[Scored, Array]]) -> Group:
-    def joined(name: str) -> Array:
-        return np.concatenate([getattr(part, name)[chosen] for part, chosen in rows])
-
-    measured = joined("measured")
-    values: dict[str, Any] = dict(zip(KEYS, key, strict=True))
-    values |= error_statistics(measured, *(joined(name) for name in ("low", "mid", "high", "bound")))
-    return Group(rows=len(measured), **values)
-
-
-def error_statistics(measured: Any, low: Any, mid: Any, high: Any, bound: Any) -> dict[str, float]:
-    """Errors of predicted over measured seconds, and the fraction of rows in the interval; arrays of one shape."""
-    error = mid / measured - 1.0
-    return {
-        "mape": float(np.mean(np.abs(error))),
-        "median_ape": float(np.median(np.abs(error))),
-        "p90_ape": float(np.percentile(np.abs(error), 90)),
-        "bias": float(np.mean(error)),
-        "bound_mape": float(np.mean(np.abs(bound / measured - 1.0))),
-        "interval_coverage": float(np.mean((measured >= low) & (measured <= high))),
-    }
+    return grouped(((part.labels, part) for found in scored for part in found.by_regime), by, KEYS, times)
 
 
 def score_file(path: Path, hardware: str | None, by: Sequence[str]) -> Mapping[str, Any]:
@@ -217,9 +180,5 @@ def score_file(path: Path, hardware: str | None, by: Sequence[str]) -> Mapping[s
     """
     device = None if hardware is None else load_hardware(hardware)
     believed = believable(read_measurements(path), device)
-    return {**as_document(score(believed.parts, device, by=by)), "left_out": believed.left_out}
-
-
-def as_document(groups: Sequence[Group]) -> Mapping[str, Any]:
-    """The groups for JSON."""
-    return {"groups": [asdict(group) for group in groups]}
+    groups = [group.document for group in score(believed.parts, device, by=by)]
+    return {"groups": groups, "left_out": believed.left_out}

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
-from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.errors import RooflineError
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome
 from roofline.serving.load import Load
@@ -30,7 +29,7 @@ from roofline.serving.simulation import simulate
 from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import Scheduler
 from roofline.timing.intervals import Estimate
-from roofline.validate.score.kernels import error_statistics
+from roofline.validate.score.errors import Group, check_keys, grouped
 from roofline.validate.tables import disaggregated, inferencex
 from roofline.validate.tables.loads import REQUESTS
 from roofline.validate.tables.serving import COLUMNS, LOAD_COLUMNS, Agents, ServingCase, loaded_cases, to_case
@@ -47,25 +46,6 @@ class SkippedLine(NamedTuple):
 
     line: Line
     reason: str
-
-
-class ServingGroup(Struct, frozen=True):
-    """Errors of the predictions for the rows of one group, as fractions of the measured time."""
-
-    engine: str
-    version: str
-    model: str
-    hardware: str
-    format: str
-    lengths: str
-    deployment: str
-    metric: str
-    rows: int
-    mape: float
-    median_ape: float
-    p90_ape: float
-    bias: float
-    interval_coverage: float
 
 
 def read_cases(path: Path) -> tuple[list[ServingCase], list[SkippedLine]]:
@@ -196,6 +176,7 @@ def _key(scenario: Scenario) -> tuple[Any, ...]:
         scenario.techniques,
         scenario.profile.profile,
         scenario.profile.fusions,
+        scenario.profile.serial_drafts,
         tuple(scenario.profile.expert_kernels.items()),
         scenario.profile.memory,
     )
@@ -247,29 +228,18 @@ def rows_of(predicted: Iterable[tuple[ServingCase, Outcome | SessionOutcome]]) -
     return rows
 
 
-def summarise(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[ServingGroup]:
-    """The errors of each group, in order of first appearance."""
-    gathered: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        gathered.setdefault(tuple(row[key] if key in by else "all" for key in KEYS), []).append(row)
-    return [_group(key, found) for key, found in gathered.items()]
+def summarise(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[Group]:
+    """The errors of each group, in order of first appearance; a load has no bound."""
 
+    def times(found: Sequence[Mapping[str, Any]]) -> list[Any]:
+        return [np.array([row[f"{name}_s"] for row in found]) for name in ("measured", "low", "mid", "high")]
 
-def _group(key: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> ServingGroup:
-    measured, low, mid, high = (
-        np.array([row[f"{name}_s"] for row in rows]) for name in ("measured", "low", "mid", "high")
-    )
-    statistics = error_statistics(measured, low, mid, high, mid)
-    del statistics["bound_mape"]  # a load has no bound
-    values: Any = {**dict(zip(KEYS, key, strict=True)), "rows": len(rows), **statistics}
-    return ServingGroup(**values)
+    return grouped(((row, row) for row in rows), by, KEYS, times)
 
 
 def score_serving(path: Path, by: Sequence[str] = ("engine", "metric")) -> Mapping[str, Any]:
     """The JSON document of `roofline validate serving`."""
-    for key in by:
-        if key not in KEYS:
-            raise UnknownNameError("grouping", key, KEYS)
+    check_keys(by, KEYS)
     cases, skipped = read_cases(path)
     predicted, more = predict(cases, Predictor())
     skipped += more
@@ -283,8 +253,8 @@ def score_serving(path: Path, by: Sequence[str] = ("engine", "metric")) -> Mappi
         "schema": "roofline.serving-score/1",
         "rows": len(cases) + len(skipped) - len(more),
         "scored": len(predicted),
-        "groups": [asdict(group) for group in summarise(rows, by)],
-        "totals": [asdict(group) for group in summarise(rows, ("metric",))],
+        "groups": [group.document for group in summarise(rows, by)],
+        "totals": [group.document for group in summarise(rows, ("metric",))],
         "predictions": rows,
         "reasons": [{"reason": reason, "rows": count} for reason, count in reasons.most_common()],
         "assumptions": [{"assumed": text, "rows": count} for text, count in assumed.most_common()],

@@ -21,10 +21,12 @@ from roofline.graph.layers.basic import (
     vectors,
 )
 from roofline.graph.layers.indexer import block_indexer
+from roofline.graph.layers.recurrent import recurrence
 from roofline.graph.op import Kind, Link, Op
 from roofline.graph.parallel import Collective
 from roofline.graph.size import Size, symbol, total
 from roofline.graph.tensor import Role, Tensor
+from roofline.specs.formats import Format
 from roofline.specs.model import Norm
 from roofline.specs.sublayers import Attention
 
@@ -46,12 +48,13 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     queries = [activation(f"query_{stage}", formats.base, heads, width) for stage in stages[:-1]] + [query]
     new_keys = [activation(f"key_{stage}", formats.base, kv_heads, width) for stage in stages[:-1]] + [key_new]
     of_query, of_key, of_value = spec.biases
-    ops = [linear("q_proj", source, queries[0], formats, of_query)]
+    ops = [] if spec.unit else [linear("q_proj", source, queries[0], formats, of_query)]
     gate = activation("attn_gate", formats.base, heads, 1 if spec.gate == "head" else value_width)
     if spec.gate:
         ops.append(linear("q_gate_proj", source, gate, formats, of_query and spec.gate is True, "q_proj"))
     if not spec.kv_shared:
         ops.append(linear("k_proj", source, new_keys[0], formats, of_key))
+        ops += _unit(spec, new_keys[0], queries[0], formats) if spec.unit else []
         made = _values(spec, new_keys[0], value_new, formats)
         if spec.values != "keys":
             ops.append(linear("v_proj", source, made, formats, of_value))
@@ -73,11 +76,23 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     if spec.page is not None and formats.decode:
         ops.append(_page_scores(spec, spec.page, query, formats))
     ops += _attend(spec, query, summed, formats)
+    if spec.unit and spec.chunk is not None:
+        cells = heads * width * value_width
+        state = (heads, width, value_width)
+        earlier = activation("attn_earlier", formats.base, heads, value_width)
+        reads = (query, key_new, value_new)
+        ops.append(recurrence("linear_attention", reads, state, earlier, matrix_flops=BATCH * QUERIES * 4 * cells))
     if spec.gate:
         flops = SIGMOID_FLOPS * gate.elements + output.elements
         ops.append(elementwise("attn_gating", Kind.ACTIVATION, (summed, gate), output, flops))
     ops.append(linear("o_proj", output, target, formats, spec.output_bias))
     return ops
+
+
+def _unit(spec: Attention, key: Tensor, query: Tensor, formats: Formats) -> list[Op]:
+    """The queries of a gated attention unit, and of keys what each adds: scaled and shifted, both learned."""
+    learned = vectors("unit", ["q_scale", "q_shift", "k_scale", "k_shift"], spec.head_dim, formats.weight("norm"))
+    return [elementwise("unit_scale", Kind.ELEMENTWISE, (key, *learned), query, 4 * query.elements)]
 
 
 PAGE_FLOPS = 4  # an upper bound of q k in a page: times the least, times the greatest, the larger, add
@@ -119,7 +134,12 @@ def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) ->
     """
     ranks = formats.parallel.sequence
     if ranks == 1:
-        return cached_attention(spec, mask_of(spec, decode=formats.decode), query, output, formats)
+        _, shards, split = formats.parallel.cache_parts(formats.decode)
+        mask = mask_of(spec, shards=shards, split=split, decode=formats.decode)
+        link = context_link(mask, spec.kv_heads * (spec.head_dim + spec.value_width), formats)
+        return over_context(
+            query, output, formats, lambda queries, summed: cached_attention(spec, mask, queries, summed, formats, link)
+        )
     reach = formats.parallel.devices // formats.parallel.pipeline
     if not formats.decode:
         mask = mask_of(spec, ring=ranks)
@@ -130,6 +150,44 @@ def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) ->
     partial = replace(output, name=f"{output.name}_partial", format=formats.base)
     merge = collective("attn_merge_all_reduce", Collective.ALL_REDUCE, partial, output, ranks, reach)
     return [*cached_attention(spec, mask_of(spec, shards=ranks, decode=True), query, partial, formats), merge]
+
+
+def context_link(mask: AttentionMask, width: int, formats: Formats) -> Link | None:
+    """The gathering of the keys before a pass of prompts, of `width` elements, that tensor ranks hold in parts."""
+    ranks = mask.split
+    if ranks == 1:
+        return None
+    context = Tensor("context", Role.KV, (BATCH, mask.keys + QUERIES * -1, width), formats.kv)
+    return Link(context.bytes * ((ranks - 1) / ranks), 1, ranks, ranks)
+
+
+def over_context(
+    query: Tensor, output: Tensor, formats: Formats, attend: Callable[[Tensor, Tensor], list[Op]]
+) -> list[Op]:
+    """Attention of decode with a KV cache whose tokens are divided among tensor ranks (decode context parallelism).
+
+    Each rank attends to its tokens with the heads of all: queries are gathered, then the sums of exponentials, and the
+    outputs, scaled by them, are summed and scattered (vllm-project/vllm, cp_lse_ag_out_rs).
+    """
+    ranks = formats.parallel.context
+    if ranks == 1 or not formats.decode:
+        return attend(query, output)
+
+    def of_all(tensor: Tensor, name: str, format: Format) -> Tensor:
+        *rows, heads, width = tensor.shape
+        return Tensor(f"{tensor.name}_{name}", tensor.role, (*rows, heads * ranks, width), format)
+
+    queries, partial = of_all(query, "gathered", query.format), of_all(output, "partial", formats.base)
+    sums = activation("attn_sums", STATE_FORMAT, ranks, queries.shape[-2])
+    gather = collective("query_all_gather", Collective.ALL_GATHER, queries, queries, ranks, ranks)
+    weigh = collective("attn_sums_all_gather", Collective.ALL_GATHER, sums, sums, ranks, ranks)
+    scatter = collective("attn_reduce_scatter", Collective.REDUCE_SCATTER, partial, output, ranks, ranks)
+    return [
+        replace(gather, reads=(query,)),
+        *attend(queries, partial),
+        replace(weigh, reads=(partial,)),
+        replace(scatter, reads=(partial, sums)),
+    ]
 
 
 def _head_norm(name: str, spec: Attention, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> Op:

@@ -48,12 +48,22 @@ def layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list
     named = (("attn", layer.mixer), ("cross", layer.cross), ("mlp", layer.feed_forward))
     parts = [(name, part) for name, part in named if part is not None]
     streams = [entering, *(activation(f"hidden_after_{name}", base, stream) for name, _ in parts[:-1]), leaving]
-    residual = Residual(layer.streams, layer.residual_blocks)
+    residual = layer.streams, layer.residual_blocks
     return [
         op
         for (name, part), before, after in zip(parts, streams, streams[1:], strict=False)
-        for op in _sublayer(name, part, norm, before, after, rotary, _of_part(part, formats), residual)
+        for op in _sublayer(SubLayer(name, part, norm, rotary, _of_part(part, formats)), before, after, *residual)
     ]
+
+
+class SubLayer(NamedTuple):
+    """A sub-layer: its name and spec, the norm of its layer, whether positions are rotary, and its formats."""
+
+    name: str
+    part: Part
+    norm: Norm
+    rotary: bool
+    formats: Formats
 
 
 def _of_part(part: Part, formats: Formats) -> Formats:
@@ -66,20 +76,17 @@ def _of_part(part: Part, formats: Formats) -> Formats:
     return formats.without_experts
 
 
-def _reduced(
-    name: str, part: Part, norm: Norm, source: Tensor, target: Tensor, rotary: bool, formats: Formats
-) -> tuple[Op, ...]:
+def _reduced(sub: SubLayer, source: Tensor, target: Tensor) -> tuple[Op, ...]:
     """The body of a sub-layer, with the all-reduce of tensor parallelism."""
-    ranks = formats.parallel.tensor
+    name, ranks = sub.name, sub.formats.parallel.tensor
     if ranks == 1:
-        return _body(name, part, norm, source, target, rotary, formats)
+        return _body(sub, source, target)
     partial = replace(target, name=f"{target.name}_partial")
-    body = _body(name, part, norm, source, partial, rotary, formats)
-    if formats.parallel.grid:
-        reduced = _grid_collectives(name, part, partial, target, ranks)
+    if sub.formats.parallel.grid:
+        reduced = _grid_collectives(name, sub.part, partial, target, ranks)
     else:
         reduced = collective(f"{name}_all_reduce", Collective.ALL_REDUCE, partial, target, ranks, ranks)
-    return (*body, shared(reduced))
+    return (*_body(sub, source, partial), shared(reduced))
 
 
 def _grid_collectives(name: str, part: Part, partial: Tensor, target: Tensor, ranks: int) -> Op:
@@ -95,10 +102,9 @@ def _grid_collectives(name: str, part: Part, partial: Tensor, target: Tensor, ra
     return Op(f"{name}_2d_collectives", Kind.COLLECTIVE, reads=(partial,), writes=(target,), link=link)
 
 
-def _body(
-    name: str, part: Part, norm: Norm, source: Tensor, target: Tensor, rotary: bool, formats: Formats
-) -> tuple[Op, ...]:
+def _body(sub: SubLayer, source: Tensor, target: Tensor) -> tuple[Op, ...]:
     """The operators of a sub-layer between its norms."""
+    name, part, norm, rotary, formats = sub
     match part:
         case Mlp():
             ops = mlp(part, source, target, formats)
@@ -120,27 +126,15 @@ def _body(
     return tuple(map(shared, ops))
 
 
-class Residual(NamedTuple):
-    """The residual connection of a layer, as `roofline.specs.model.Layer` describes it."""
-
-    streams: int
-    blocks: int
-
-
 @lru_cache(maxsize=2048)
-def _sublayer(
-    name: str,
-    part: Part,
-    norm: Norm,
-    entering: Tensor,
-    leaving: Tensor,
-    rotary: bool,
-    formats: Formats,
-    residual: Residual,
-) -> tuple[Op, ...]:
-    """Norms, body and residual addition, in the order of the norm's placement (pre, post, sandwich, output)."""
-    if residual.streams or residual.blocks:
-        return _connected(name, part, norm, entering, leaving, rotary, formats, residual)
+def _sublayer(sub: SubLayer, entering: Tensor, leaving: Tensor, streams: int, blocks: int) -> tuple[Op, ...]:
+    """Norms, body and residual addition, in the order of the norm's placement (pre, post, sandwich, output).
+
+    With `streams` or `blocks` the residual connection is that of `roofline.specs.model.Layer`.
+    """
+    if streams or blocks:
+        return _connected(sub, entering, leaving, streams, blocks)
+    name, norm, formats = sub.name, sub.norm, sub.formats
     width = entering.shape[-1]
     before = norm.placement in ("pre", "sandwich")
     after = norm.placement in ("sandwich", "output")
@@ -150,7 +144,7 @@ def _sublayer(
         source = activation(f"{name}_input", formats.activations, width)
         ops.append(normalise(f"{name}_norm", norm, entering, source, formats))
     output = activation(f"{name}_projected", formats.base, width)
-    ops += _reduced(name, part, norm, source, output, rotary, formats)
+    ops += _reduced(sub, source, output)
     if after:
         normed = activation(f"{name}_normed", formats.base, width)
         ops.append(normalise(f"{name}_post_norm" if before else f"{name}_norm", norm, output, normed, formats))
@@ -164,31 +158,22 @@ def _sublayer(
     return tuple(map(shared, ops))
 
 
-def _connected(
-    name: str,
-    part: Part,
-    norm: Norm,
-    entering: Tensor,
-    leaving: Tensor,
-    rotary: bool,
-    formats: Formats,
-    residual: Residual,
-) -> tuple[Op, ...]:
+def _connected(sub: SubLayer, entering: Tensor, leaving: Tensor, streams: int, blocks: int) -> tuple[Op, ...]:
     """A sub-layer with hyper-connections or attention residuals around it (`roofline.graph.layers.residual`)."""
-    width = int(entering.width) // max(1, residual.streams)
+    name, formats = sub.name, sub.formats
+    width = int(entering.width) // max(1, streams)
     gathered_input = activation(f"{name}_gathered", formats.base, width)
     source = activation(f"{name}_input", formats.activations, width)
     output = activation(f"{name}_projected", formats.base, width)
-    if residual.streams:
-        before, mix = gathered(name, residual.streams, entering, gathered_input, formats)
-        after = spread(name, residual.streams, entering, output, mix, leaving)
+    if streams:
+        before, mix = gathered(name, streams, entering, gathered_input, formats)
+        after = spread(name, streams, entering, output, mix, leaving)
     else:
         # Blocks before the middle of the model, on average over its layers.
-        before = averaged(name, (residual.blocks - 1) / 2, entering, gathered_input, formats)
+        before = averaged(name, (blocks - 1) / 2, entering, gathered_input, formats)
         after = add(f"{name}_add", entering, output, leaving)
-    normed = normalise(f"{name}_norm", norm, gathered_input, source, formats)
-    body = _reduced(name, part, norm, source, output, rotary, formats)
-    return tuple(map(shared, (before, normed, *body, after)))
+    normed = normalise(f"{name}_norm", sub.norm, gathered_input, source, formats)
+    return tuple(map(shared, (before, normed, *_reduced(sub, source, output), after)))
 
 
 def _parallel(layer: Layer, entering: Tensor, leaving: Tensor, rotary: bool, formats: Formats) -> list[Op]:
@@ -205,22 +190,24 @@ def _parallel(layer: Layer, entering: Tensor, leaving: Tensor, rotary: bool, for
     mlp_output = activation("mlp_projected", formats.base, width)
     between = activation("hidden_between", formats.base, width)
     partial, ranks = activation("hidden_partial", formats.base, width), formats.parallel.tensor
+    attn = SubLayer("attn", mixer, norm, rotary, _of_part(mixer, formats))
+    mlp_part = SubLayer("mlp", block, norm, rotary, _of_part(block, formats))
+    attn_norm = normalise("attn_norm", norm, entering, attn_input, formats)
+    mlp_norm = [] if layer.shared_norm else [normalise("mlp_norm", norm, entering, mlp_input, formats)]
     if layer.one_all_reduce and ranks > 1 and not formats.parallel.grid:
-        norms = [normalise("attn_norm", norm, entering, attn_input, formats)]
-        norms += [] if layer.shared_norm else [normalise("mlp_norm", norm, entering, mlp_input, formats)]
         return [
-            *norms,
-            *_body("attn", mixer, norm, attn_input, attn_output, rotary, _of_part(mixer, formats)),
-            *_body("mlp", block, norm, mlp_input, mlp_output, rotary, _of_part(block, formats)),
+            *(attn_norm, *mlp_norm),
+            *_body(attn, attn_input, attn_output),
+            *_body(mlp_part, mlp_input, mlp_output),
             add("attn_add", attn_output, mlp_output, partial),
             collective("mlp_all_reduce", Collective.ALL_REDUCE, partial, between, ranks, ranks),
             add("mlp_add", entering, between, leaving),
         ]
     return [
-        normalise("attn_norm", norm, entering, attn_input, formats),
-        *_reduced("attn", mixer, norm, attn_input, attn_output, rotary, _of_part(mixer, formats)),
-        *([] if layer.shared_norm else [normalise("mlp_norm", norm, entering, mlp_input, formats)]),
-        *_reduced("mlp", block, norm, mlp_input, mlp_output, rotary, _of_part(block, formats)),
+        attn_norm,
+        *_reduced(attn, attn_input, attn_output),
+        *mlp_norm,
+        *_reduced(mlp_part, mlp_input, mlp_output),
         add("attn_add", entering, attn_output, between),
         add("mlp_add", between, mlp_output, leaving),
     ]

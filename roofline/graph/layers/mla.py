@@ -13,7 +13,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mla_mask
-from roofline.graph.layers.attention import attention_ops
+from roofline.graph.layers.attention import attention_ops, context_link, over_context
 from roofline.graph.layers.basic import ROPE_FLOPS, SIGMOID_FLOPS, Formats, activation, elementwise, linear, normalise
 from roofline.graph.layers.indexer import token_indexer
 from roofline.graph.op import Kind, Op
@@ -38,7 +38,8 @@ def latent_attention(
     normed = normalise("kv_a_norm", norm, activation("latent_projected", formats.base, spec.kv_rank), latent, formats)
     flops = normed.vector_flops + ROPE_FLOPS * rotated
     ops.append(replace(normed, reads=(down, *normed.reads[1:]), vector_flops=flops))
-    mask = mla_mask(spec)
+    _, shards, split = formats.parallel.cache_parts(formats.decode)
+    mask = mla_mask(spec, shards, split)
     if spec.own_indexer is not None:
         ops += token_indexer(spec.own_indexer, source, compressed, formats)
     summed = activation("attn_attended", formats.base, heads, spec.value_dim) if spec.gate else output
@@ -91,7 +92,8 @@ def _expanded(spec: LatentAttention, mask: AttentionMask, query: Tensor, output:
         matrix_flops=2 * rows * (spec.kv_rank * heads * (spec.nope_dim + spec.value_dim) * weights[0].format.density),
         operands=(latents, *weights),
     )
-    return [up, *attention_ops(mask, query, keys, values, output, formats)]
+    link = context_link(mask, spec.kv_rank + spec.rope_dim, formats)
+    return [up, *attention_ops(mask, query, keys, values, output, formats, link=link)]
 
 
 def _absorbed(spec: LatentAttention, mask: AttentionMask, query: Tensor, output: Tensor, formats: Formats) -> list[Op]:
@@ -103,7 +105,12 @@ def _absorbed(spec: LatentAttention, mask: AttentionMask, query: Tensor, output:
     value_weight = _up_weight(spec, formats, "value", spec.value_dim)
     return [
         _batched_gemm("q_absorb", query, key_weight, absorbed_query, 2 * tokens * heads * spec.nope_dim * spec.kv_rank),
-        *attention_ops(mask, absorbed_query, latents, latents, attended, formats),
+        *over_context(
+            absorbed_query,
+            attended,
+            formats,
+            lambda queries, summed: attention_ops(mask, queries, latents, latents, summed, formats),
+        ),
         _batched_gemm("v_absorb", attended, value_weight, output, 2 * tokens * heads * spec.kv_rank * spec.value_dim),
     ]
 

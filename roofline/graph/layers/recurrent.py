@@ -11,13 +11,22 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Scan
-from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, linear, normalise, token_shift, vectors
+from roofline.graph.layers.basic import (
+    STATE_FORMAT,
+    Formats,
+    activation,
+    elementwise,
+    linear,
+    normalise,
+    token_shift,
+    vectors,
+)
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import ZERO, Dim, Size, symbol
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import FORMATS, Format
 from roofline.specs.model import Norm
-from roofline.specs.sublayers import DeltaNet, Hyena, KimiDelta, Mamba, Mamba2, Recurrent, Retention, Rwkv
+from roofline.specs.sublayers import DeltaNet, Hyena, KimiDelta, Mamba, Mamba2, Recurrent, Retention, Rwkv, StateSpace
 
 TOKENS = BATCH * QUERIES
 SILU_FLOPS = 4  # negate, exponential, add, divide
@@ -39,11 +48,13 @@ def recurrent(spec: Recurrent, norm: Norm, source: Tensor, target: Tensor, forma
             return _retention(spec, norm, source, target, formats)
         case Rwkv():
             return _rwkv4(spec, source, target, formats) if spec.version == 4 else _rwkv(spec, source, target, formats)
+        case StateSpace():
+            return _h3(spec, source, target, formats) if spec.kind == "h3" else _s4(spec, source, target, formats)
         case Hyena():
             return _hyena(spec, source, target, formats)
 
 
-def _scan(
+def recurrence(
     name: str,
     reads: tuple[Tensor, ...],
     state: tuple[Dim, ...],
@@ -81,7 +92,7 @@ def _convolution(name: str, source: Tensor, width: int, length: int, bias: bool,
     learned = (kernel, *vectors(name, ["bias"] if bias else [], width, formats.weight("bias")))
     flops = target.elements * (2 * length + SILU_FLOPS)
     held, kind = (width, length - 1), Kind.CONVOLUTION
-    return _scan(name, (source, *learned), held, target, vector_flops=flops, kind=kind, kept=formats.base), target
+    return recurrence(name, (source, *learned), held, target, vector_flops=flops, kind=kind, kept=formats.base), target
 
 
 # Mamba (Gu and Dao 2023), per state element and token: exp(dt A) 2, dt x B 1, update 2, times C and sum 2.
@@ -116,7 +127,7 @@ def _mamba(spec: Mamba, source: Tensor, target: Tensor, formats: Formats) -> lis
         linear("x_proj", convolved, parameters, formats),
         *(normed if spec.norms else []),
         linear("dt_proj", low, dt, formats, bias=True),
-        _scan(
+        recurrence(
             "scan", (convolved, dt, parameters, z, *fixed), (inner, spec.state), output, vector_flops=flops, kept=kept
         ),
         linear("out_proj", output, target, formats, spec.bias),
@@ -144,7 +155,7 @@ def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> l
     return [
         replace(linear("in_proj", source, projected, formats, spec.bias), writes=(xbc, z, dt)),
         convolution,
-        _scan(
+        recurrence(
             "scan",
             (convolved, dt, *fixed),
             (spec.heads, spec.head_dim, spec.state),
@@ -176,7 +187,7 @@ def _delta_net(spec: DeltaNet, source: Tensor, target: Tensor, formats: Formats)
         replace(linear("in_proj", source, projected, formats), writes=(qkv, z)),
         linear("gate_in_proj", source, gates, formats),
         convolution,
-        _scan(
+        recurrence(
             "gated_delta_rule",
             (convolved, gates, *fixed),
             (spec.value_heads, spec.key_dim, spec.value_dim),
@@ -219,7 +230,7 @@ def _kimi_delta(spec: KimiDelta, source: Tensor, target: Tensor, formats: Format
         *decayed,
         linear("rate_proj", source, rates, formats, component="gate_in_proj"),
         *gated,
-        _scan(
+        recurrence(
             "kimi_delta",
             (convolved, decay, rates, *fixed),
             (heads, spec.head_dim, spec.head_dim),
@@ -245,7 +256,7 @@ def _retention(spec: Retention, norm: Norm, source: Tensor, target: Tensor, form
         linear("q_proj", source, query, formats),
         linear("k_proj", source, key, formats),
         linear("v_proj", source, value, formats),
-        _scan(
+        recurrence(
             "retention",
             (query, key, value),
             (heads, spec.key_dim, spec.value_dim),
@@ -277,7 +288,9 @@ def _rwkv4(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list
         linear("k_proj", mixed, key, formats),
         linear("v_proj", mixed, value, formats),
         linear("r_proj", mixed, receptance, formats),
-        _scan("wkv", (key, value, receptance, *fixed), (3, inner), output, vector_flops=TOKENS * inner * RWKV4_FLOPS),
+        recurrence(
+            "wkv", (key, value, receptance, *fixed), (3, inner), output, vector_flops=TOKENS * inner * RWKV4_FLOPS
+        ),
         linear("o_proj", output, target, formats),
     ]
 
@@ -289,9 +302,9 @@ def _low_rank(name: str, source: Tensor, target: Tensor, rank: int, formats: For
 
 
 def _rwkv(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
-    """RWKV-6 (Finch) and RWKV-7 (Goose): a state matrix per head, with data-dependent mixing and decay.
+    """RWKV-5 (Eagle), 6 (Finch) and 7 (Goose): a state matrix per head, from 6 on data-dependent mixing and decay.
 
-    Per state element and token, version 6 decays, adds k v and reads with r: 4 matrix and 1 vector FLOPs; version 7
+    Per state element and token, versions 5 and 6 decay, add k v and read with r: 4 matrix and 1 vector FLOPs; version 7
     also applies the rank-one update of its delta rule: 8 and 1.
     """
     width = source.width
@@ -300,9 +313,10 @@ def _rwkv(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[
     names = ("receptance", "key", "value")
     inputs = {name: activation(name, base, inner) for name in names}
     gate, decay = activation("gate", base, inner), activation("decay", base, inner)
+    five = spec.version == 5
     read = activation("wkv", base, inner)
     output = activation("wkv_output", formats.activations, inner)
-    ops = [token_shift("attn_token_shift", source, mixed, 6, formats)]
+    ops = [token_shift("attn_token_shift", source, mixed, 4 if five else 6, formats)]
     extra: list[Tensor] = []
     if spec.mix_rank:
         # The five mixes are data-dependent.
@@ -313,7 +327,9 @@ def _rwkv(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[
         ops += [down, Op("mix_b", Kind.GEMM, (low, up), (mixes,), matrix_flops=flops, operands=(low, up))]
         extra.append(mixes)
     ops += [linear(f"{name[0]}_proj", mixed, inputs[name], formats) for name in names]
-    ops += _low_rank("decay", mixed, decay, spec.decay_rank, formats, bias=seven)
+    if not five:
+        ops += _low_rank("decay", mixed, decay, spec.decay_rank, formats, bias=seven)
+        extra.append(decay)
     if seven:
         for name, rank in (("rate", spec.rate_rank), ("value_mix", spec.value_rank)):
             if rank:
@@ -326,9 +342,9 @@ def _rwkv(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[
     fixed = vectors("wkv", learned, inner, formats.weight("norm"))
     cells = inner * spec.head_dim
     ops.append(
-        _scan(
+        recurrence(
             "wkv",
-            (*inputs.values(), decay, *extra, *fixed),
+            (*inputs.values(), *extra, *fixed),
             (spec.heads, spec.head_dim, spec.head_dim),
             read,
             matrix_flops=TOKENS * (8 if seven else 4) * cells,
@@ -337,6 +353,57 @@ def _rwkv(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[
     )
     ops.append(_gated_norm("wkv_norm", Norm("layernorm"), read, gate, output, formats))
     return [*ops, linear("o_proj", output, target, formats)]
+
+
+def _diagonal(spec: StateSpace, name: str, source: Tensor, output: Tensor, learned: int, formats: Formats) -> Op:
+    """A diagonal state space of each channel, with so many `learned` vectors of state and two of channels.
+
+    A complex element of the state takes as many FLOPs a token as two of Mamba's.
+    """
+    width = source.width
+    weights = tuple(
+        Tensor(f"{name}.{index}", Role.WEIGHT, (width, spec.state), formats.weight("norm")) for index in range(learned)
+    )
+    fixed = vectors(name, ["dt", "d"], width, formats.weight("norm"))
+    flops = TOKENS * width * (MAMBA_FLOPS * spec.state + 2)
+    return recurrence(name, (source, *weights, *fixed), (width, spec.state), output, vector_flops=flops)
+
+
+def _s4(spec: StateSpace, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    """S4 (Gu et al. 2021): a state space, GELU, and a linear layer of twice the width whose half gates the other.
+
+    All channels share the transition and the input vector (`n_ssm: 1` of the code): each learns an output vector.
+    """
+    width, base = source.width, formats.base
+    output = activation("s4_output", formats.activations, width)
+    doubled = activation("s4_doubled", base, 2 * width)
+    return [
+        _diagonal(spec, "state_space", source, output, 1, formats),
+        linear("out_proj", output, doubled, formats, bias=True),
+        elementwise("s4_gating", Kind.ACTIVATION, (doubled,), target, GATED_FLOPS * target.elements),
+    ]
+
+
+def _h3(spec: StateSpace, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    """H3 (Fu et al. 2023): q * diagonal(shift(k) * v); a shift is a convolution as long as its state."""
+    width, base = source.width, formats.base
+    query, key, value = (activation(name, base, width) for name in ("query", "key", "value"))
+    product, output = activation("h3_product", base, width), activation("h3_output", formats.activations, width)
+    taps = tuple(
+        Tensor(f"shift.{name}", Role.WEIGHT, (width, spec.state), formats.weight("norm")) for name in ("b", "c")
+    )
+    shift = (*taps, *vectors("shift", ["d"], width, formats.weight("norm")))
+    flops = TOKENS * width * (2 * spec.state + 3)
+    diagonal = _diagonal(spec, "diagonal", product, output, 3, formats)
+    gated = replace(diagonal, reads=(query, *diagonal.reads), vector_flops=diagonal.vector_flops + TOKENS * width)
+    return [
+        linear("q_proj", source, query, formats, bias=True),
+        linear("k_proj", source, key, formats, bias=True),
+        linear("v_proj", source, value, formats, bias=True),
+        recurrence("shift", (key, value, *shift), (width, spec.state), product, vector_flops=flops),
+        gated,
+        linear("o_proj", output, target, formats, bias=True),
+    ]
 
 
 CONVOLUTION = symbol("convolution")

@@ -6,15 +6,16 @@ keys a token first, with F FLOPs and, in decode, k bytes each. A layer has a doz
 quantization, the cache, indices of pages), which pass over the queries Q of attention and indexer in 16 bits:
 
     scores   T_I = s F / (score_efficiency peak) + [decode] s k / bandwidth
-    queries  T_Q = passes 2 Q / bandwidth
+    queries  T_Q = passes 2 Q / rate                  rate: the bandwidth in decode, 16 S clock in prompts (S units)
     units    T_C = tokens n ceil(heads / tile) tile (4 d + 2 rope) / (compute_efficiency peak)
     memory   T_M = tokens n bytes of a key / (gather_rate bandwidth)
     time     t   = launch + T_I + T_Q + (T_C^p + T_M^p)^(1/p)
 
-A tile holds the query heads of one token: kernels pad them. Some kernels pass over all slots of a selection, filled or
-not, or over those of a window (`whole`), and some engines skip the indexer where nothing is left out and attend densely
-to expanded keys (`dense`), 320 elements instead of 1,088 for a head of DeepSeek's. Gathered keys are counted for every
-token: neighbours of a prompt find them in the L2, which shows as a `gather_rate` above 1.
+A tile holds the query heads of one token: kernels pad them, or have slower ones for fewer than 128 (`partial`, a factor
+on T_C). Some kernels pass over all slots of a selection, filled or not, or over those of a window (`whole`). Some
+engines skip the indexer where nothing is left out and attend densely to expanded keys (`dense`), 320 elements instead
+of 1,088 for a head of DeepSeek's; GLM-5's, whose values are twice as wide, have no such kernel on Blackwell. Gathered
+keys are counted for every token: neighbours of a prompt find them in the L2, which shows as a `gather_rate` above 1.
 """
 
 from __future__ import annotations
@@ -26,12 +27,27 @@ from numpy.typing import NDArray
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import Cache, cache_of
-from roofline.timing.kernels.common import ceil_div
+from roofline.timing.kernels.common import ceil_div, unit_clocks
 from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, text
 
 TILES = 1.0, 16.0, 64.0, 128.0
 """Query heads of a tile: the values of the parameter `tile`, which a fit tries."""
+
+FULL = 128.0
+"""Query heads of DeepSeek's models, for which kernels were written first: with 64 or fewer, TensorRT-LLM's of 1.2.0rc5
+and 1.3.0rc10 on B200 take seven times as long for a head, those of rc15 do not."""
+
+INDEXER = 16384.0
+"""FLOPs of a score of DeepSeek-V3.2's indexer (64 heads of 128), twice GLM-5's, whose dense attention Blackwell lacks.
+
+SGLang sets SGLANG_NSA_PREFILL_DENSE_ATTN_KV_LEN_THRESHOLD to 0 for GLM-5 there, since FlashInfer's ragged kernel has
+values of 128 elements."""
+
+ON_CHIP = 16.0
+"""Bytes of a multiprocessor in a clock, the unit of the small kernels of prompts: about the bandwidth of H100's memory.
+
+vLLM's take as long on H100 as on H200, whose memory is 1.4 times as fast."""
 
 WINDOW = 128.0
 """Slots of DeepSeek-V4's window, in front of those of its entries."""
@@ -44,11 +60,14 @@ PARAMETERS = (
     Parameter("compute_efficiency", Unit.RATIO, 0.01, 1.0, 0.25, "achieved fraction of twice the 16-bit peak: FP8's"),
     Parameter("gather_rate", Unit.RATIO, 0.05, 8.0, 0.8, "bandwidth of gathered keys over that of memory"),
     Parameter("score_efficiency", Unit.RATIO, 0.01, 1.0, 0.3, "achieved fraction of their peak in scores"),
+    Parameter(
+        "partial", Unit.RATIO, 0.3, 20.0, 1.0, "factor on the units with fewer heads than DeepSeek's 128", start=1.0
+    ),
     Parameter("passes", Unit.RATIO, 0.01, 200.0, 3.0, "passes of small kernels over queries in 16 bits"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
     Parameter("tile", Unit.CHOICE, 0, 3, 2, "query heads of a tile: 1, 16, 64 or 128", start=2),
     Parameter("whole", Unit.CHOICE, 0, 2, 0, "1: empty slots take time, too; 2: those of a window", start=0),
-    Parameter("dense", Unit.CHOICE, 0, 1, 0, "1: dense attention where nothing is left out", start=0),
+    Parameter("dense", Unit.CHOICE, 0, 2, 0, "1: dense attention where nothing is left out; 2: DeepSeek's", start=0),
 )
 
 
@@ -79,7 +98,8 @@ class Selected(Struct, frozen=True):
     def is_dense(self, parameters: Parameters) -> NDArray[np.bool_]:
         """Where the engine skips the indexer, since nothing is left out."""
         whole = self.kv_len * np.maximum(self.batch, 1.0) >= self.scored * (1.0 - 1e-9)
-        return np.asarray((parameters["dense"] > 0.5) & whole & (self.scored > 0))
+        expanded = (parameters["dense"] < 1.5) | (self.index_flops >= INDEXER)
+        return np.asarray((parameters["dense"] > 0.5) & expanded & whole & (self.scored > 0))
 
     @property
     def query_bytes(self) -> Array:
@@ -112,29 +132,31 @@ def bound(selected: Selected, hardware: Hardware) -> Bound:
 
 def prefill_terms(selected: Selected, hardware: Hardware, parameters: Parameters) -> Terms:
     """The terms of prompts, whose index keys are read once for all their tokens."""
-    return _terms(selected, hardware, parameters, 0.0)
+    return _terms(selected, hardware, parameters, 0.0, ON_CHIP * unit_clocks(hardware))
 
 
 def decode_terms(selected: Selected, hardware: Hardware, parameters: Parameters) -> Terms:
     """The terms of decode, where each token reads the index keys of its own sequence."""
-    return _terms(selected, hardware, parameters, 1.0)
+    return _terms(selected, hardware, parameters, 1.0, hardware.memory_bandwidth)
 
 
-def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own_keys: float) -> Terms:
+def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own_keys: float, rate: float) -> Terms:
     peak, score_peak = _peaks(selected, hardware)
     bandwidth, dense = hardware.memory_bandwidth, selected.is_dense(parameters)
     slots = (np.zeros_like(selected.slots), selected.slots, np.minimum(selected.slots, WINDOW))
     keys = np.maximum(selected.kv_len, slots[int(parameters["whole"])])
     tile = TILES[int(parameters["tile"])]
     heads = ceil_div(selected.heads, tile) * tile
-    flops = selected.batch * selected.width * np.where(dense, EXPANDED * selected.heads * selected.kv_len, heads * keys)
+    sparse_heads = heads * np.where(selected.heads < FULL, parameters["partial"], 1.0)
+    pairs = np.where(dense, EXPANDED * selected.heads * selected.kv_len, sparse_heads * keys)
+    flops = selected.batch * selected.width * pairs
     scores = selected.scored * (
         selected.index_flops / (parameters["score_efficiency"] * score_peak) + own_keys * selected.index_key / bandwidth
     )
     serial = (
         Term("launch", "launch", parameters["launch"]),
         Term("scores", "scores FLOPs / (score_efficiency peak) + index keys of decode / bandwidth", scores * ~dense),
-        Term("queries", "passes 2 queries / bandwidth", parameters["passes"] * selected.query_bytes, bandwidth),
+        Term("queries", "passes 2 queries / rate", parameters["passes"] * selected.query_bytes, rate),
     )
     units = Term(
         "units", "FLOPs of padded heads / (compute_efficiency peak)", flops, parameters["compute_efficiency"] * peak

@@ -14,7 +14,7 @@ from roofline.core.errors import RooflineError
 from roofline.core.search import RELATIVE, smallest_satisfying
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
-from roofline.specs.hardware import Hardware, hardware_name, list_hardware, load_hardware
+from roofline.specs.hardware import Hardware, hardware_name, load_hardware, searched_hardware
 from roofline.whatif.solve.targets import (
     Answer,
     Check,
@@ -154,7 +154,7 @@ def _smallest(
 
 def chip_names(chips: Sequence[str] | str | None) -> Sequence[str]:
     """The names of the hardware to try, all for None. Raises RooflineError."""
-    return list_hardware() if chips is None else tuple(map(hardware_name, listed_names("chips", chips)))
+    return searched_hardware() if chips is None else tuple(map(hardware_name, listed_names("chips", chips)))
 
 
 def suitable_hardware(scenario: Scenario, targets: Targets, names: Sequence[str]) -> tuple[Check, ...]:

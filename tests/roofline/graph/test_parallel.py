@@ -106,6 +106,22 @@ def test_sequence_parallelism_conserves_flops_and_divides_the_cache(degree: int)
     assert "attn_merge_all_reduce" in [op.name for op in rank.decode.ops]
 
 
+def test_decode_context_parallelism_divides_the_cache_and_its_reads_alone() -> None:
+    """Each rank has the heads of all for its tokens: as many pairs, and more bytes sent, by what is gathered."""
+    whole, rank = (run("deepseek-v3", parallel(tensor=8, context=degree), prompt=8192, batch=16) for degree in (1, 8))
+    assert rank.memory.kv_cache * 8 == pytest.approx(whole.memory.kv_cache, rel=1e-9)
+    assert rank.memory.weights == whole.memory.weights
+    assert matrix_flops(rank) == matrix_flops(whole)
+    assert rank.decode is not None
+    assert whole.decode is not None
+    one, other = ({op.name: op for op in answer.decode.ops if op.section == "moe"} for answer in (rank, whole))
+    read = [ops["fused_attention"] for ops in (one, other)]
+    assert read[0].flops == pytest.approx(read[1].flops, rel=1e-9)
+    assert read[0].bytes < read[1].bytes / 4
+    assert one["query_all_gather"].link_bytes == pytest.approx(16 * 128 * 576 * 2 * 7 / 8)
+    assert one["attn_reduce_scatter"].link_bytes == pytest.approx(16 * 128 * 512 * 2 * 7 / 8)
+
+
 @pytest.mark.parametrize(
     ("hardware", "share", "link"), [("h100-sxm", 1, 450e9), ("gb200", 1, 900e9), ("a100-sxm-80gb", 2 * 3 / 4, 300e9)]
 )
@@ -385,6 +401,9 @@ def test_redundant_experts_are_stored_by_all_ranks_alike() -> None:
         ),
         ("llama-3-8b", {"tensor": 8, "nodes": 9}, "9 nodes exceed the 8 devices"),
         ("llama-3-8b", {"tensor": 0}, "the degree of tensor parallelism must be an integer between 1"),
+        ("llama-3-8b", {"tensor": 8, "context": 2}, "2 does not divide the 1 copies of keys"),
+        ("deepseek-v3", {"tensor": 4, "context": 8}, "divides the 4 tensor-parallel devices"),
+        ("glm-5", {"tensor": 8, "context": 8}, "glm-5 selects some"),
         ("mamba-2.8b", {"sequence": 2}, "sequence parallelism is simulated for softmax attention only"),
     ],
 )

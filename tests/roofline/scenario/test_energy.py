@@ -276,6 +276,23 @@ def test_speculative_decoding_divides_energy_by_accepted_tokens() -> None:
     assert longer.kept_per_iteration == pytest.approx(2.0, rel=1e-3)
 
 
+def test_emissions_are_those_of_the_energy() -> None:
+    """Modelled energy, or else that at TDP; a region has the intensity of its table."""
+
+    def grams(hardware: str, carbon: float | str) -> tuple[float, float]:
+        answer = analyze(Scenario("llama-3.1-8b", hardware, batch=8, carbon=carbon))
+        name = "energy.mid" if load_hardware(hardware).energy else "energy.tdp.mid"
+        found, joules = (find_metric(each, "bound").figure(answer) for each in ("carbon.mid", name))
+        return float(found), float(joules)
+
+    for hardware in ("h100-sxm", "groq-lpu"):
+        found, joules = grams(hardware, 360.0)
+        assert found == pytest.approx(joules * 100)
+        assert grams(hardware, "france")[0] == pytest.approx(found * 56 / 360)
+    with pytest.raises(RooflineError, match="unknown region"):
+        Scenario("llama-3.1-8b", "h100-sxm", carbon="atlantis")
+
+
 def test_energy_of_an_encoder() -> None:
     analysis = analyze(Scenario(load_model("bert-base"), H100, batch=8))
     assert np.isnan(metric("energy", analysis))

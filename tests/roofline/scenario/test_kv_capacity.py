@@ -399,3 +399,31 @@ def test_two_cards_hold_as_many_tokens_of_a_vision_model_as_vllm_says() -> None:
         reserve = load_engine("vllm@0.26").memory.on(hardware).limited(None, tokens, 2)
         found = kv_capacity(model, hardware, formats, Parallelism(tensor=2), reserve)
         assert found.cache / GIB == pytest.approx(pool, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("engine", "parallel", "passes", "length", "sequences"),
+    [
+        ("vllm@0.25", Parallelism(tensor=8, expert=8), 1, 1_048_576, 20.43),  # issue 51454: a maximum concurrency
+        ("vllm@0.25", Parallelism(data=8, expert=8), 1, 1_048_576, 156.9 / 8),
+        ("vllm@0.28", Parallelism(data=8, expert=8), 2, 1_048_576, None),
+    ],
+)
+def test_blocks_of_deepseek_v4_are_those_of_vllm(
+    engine: str, parallel: Parallelism, passes: int, length: int, sequences: float | None
+) -> None:
+    model, hardware = load_model("deepseek-v4-flash"), load_hardware("b200-sxm")
+    reserve = load_engine(engine).memory.on(hardware).limited(0.95, 8192, 256)
+    assert reserve.in_flight == passes
+    found = kv_capacity(model, hardware, parallel=parallel, reserve=reserve)
+    # vllm-project/vllm, issue 54703: pages of 22 windows, 21 layers of CSA with index keys, 20 of HCA.
+    assert found.held.tokens * 256 == 823_680 + 21 * 8_640 + 34_560
+    if sequences is not None:
+        assert found.sequences_of(length, 8192) == pytest.approx(sequences, rel=0.015)
+
+
+def test_a_sequence_of_deepseek_v4_takes_what_vllm_asks_for() -> None:
+    held = held_bytes(load_model("deepseek-v4-flash"), parse_precision("bf16"), pages=True)
+    # vllm-project/vllm, issue 44376: 6.66 GiB for 30,000 tokens and passes of 16,384; 13,528 tokens take 5.44 GiB.
+    assert held.at(30_000, 16_384) / GIB == pytest.approx(6.66, rel=0.015)
+    assert held.at(13_528, 16_384) / GIB == pytest.approx(5.44, rel=0.015)

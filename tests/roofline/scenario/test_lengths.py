@@ -41,15 +41,10 @@ def test_a_histogram_counts(tmp_path) -> None:
     ("text", "message"),
     [
         ("lognormal:mean=512,p95=2048", "at most 3.87 times the mean"),
-        ("lognormal:mean=512", "takes two of mean, median and p95"),
         ("lognormal:mean=512,p20=600", "'p20' is not mean, median or a percentile"),
-        ("uniform:9:3", "uniform:LOW:HIGH"),
         ("uniform:9", "uniform:LOW:HIGH"),
-        ("exponential:p95=3", "exponential:mean=TOKENS"),
         ("normal:mean=3", "unknown distribution 'normal'"),
-        ("lengths.csv", "'lengths.csv': cannot be read"),
         ("many", "is a number of tokens"),
-        ("0", "must be 1 to"),
         ("nan", "must be 1 to"),
     ],
 )

@@ -90,6 +90,8 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
         ("llama3.1:8b-instruct-q4_K_M", "llama-3.1-8b", "q4_k_m"),
         ("llama3.1:8b", "llama-3.1-8b", "q4_k_m"),  # what Ollama stores a tag in that names no scheme
         ("qwen3:14b", "qwen3-14b", "q4_k_m"),
+        ("mistral-small-4", "mistral-small-4-119b", None),  # the only one of its name
+        ("qwen2.5-coder-7b-instruct-awq", "qwen2.5-7b", "awq"),
         ("qwen3:30b", "qwen3-30b-a3b", "q4_k_m"),
         ("llama4:scout", "llama-4-scout", "q4_k_m"),
         ("deepseek-r1:671b", "deepseek-r1", "q4_k_m"),
@@ -132,12 +134,13 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
     [
         ("llama3.1", ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b"]),
         ("llama-3.3", ["llama-3.3-70b"]),
-        ("openai-community/gpt2", ["gpt2-xl"]),  # another model of the family
-        ("deepseek-r1:8b", ["deepseek-r1"]),  # a distillate into another architecture
-        ("NousResearch/Hermes-3-Llama-3.1-8B", ["llama-3.1-8b"]),
-        ("Qwen/Qwen2.5-Coder-7B-Instruct", ["qwen2.5-7b"]),
+        ("openai-community/gpt2-tiny", ["gpt2"]),  # another model of the family
+        ("deepseek-r1:671m", ["deepseek-r1"]),  # a distillate into another architecture
+        ("NousResearch/Hermes-9-Llama-3.1-8B", ["llama-3.1-8b"]),
+        ("Qwen/Qwen2.5-Poet-7B-Instruct", ["qwen2.5-7b"]),
+        ("qwen3-coder", ["qwen3-coder-480b-a35b"]),  # there is a smaller one, which a spec lists
         ("meta-llama/Llama-3.2-11B-Vision-Instruct", ["llama-3.2-3b"]),
-        ("deepseek-r1:latest", ["deepseek-r1"]),
+        ("deepseek-r1:newest", ["deepseek-r1"]),
         ("Llama-3.1-8B-Instruct-4bit", ["llama-3.1-8b"]),  # four bits in an unnamed scheme
         ("TheBloke/Llama-2-7B-Chat-GGUF", [":Q4_K_M"]),
         ("CohereLabs/command-r-08-2024", ["command-r"]),  # a date with other KV heads
@@ -196,9 +199,8 @@ def test_a_title_names_its_hardware_alone(name: str) -> None:
     ("text", "candidates"),
     [
         ("RTX 6000", ["quadro-rtx-6000", "rtx-6000-ada", "rtx-pro-6000-server"]),
-        ("4060", ["rtx-4060-ti-16gb"]),  # another card
-        ("4070 Ti", ["rtx-4070-ti-super"]),
-        ("2080", ["rtx-2080-ti"]),
+        ("4060 Ti", ["rtx-4060-ti-16gb", "rtx-4060-ti-8gb"]),
+        ("V100", ["v100-sxm2-16gb", "v100-sxm2-32gb"]),
         ("MI300", ["'mi300a' or 'mi300x'"]),
         ("Ada", ["rtx-6000-ada"]),
         ("0xh100-sxm", ["h100-sxm"]),
@@ -293,7 +295,7 @@ def test_endless_names_are_refused_at_once(load: Callable[[str], object], name: 
     assert time.process_time() - start < 2
 
 
-@pytest.mark.parametrize("name", ["P40", "b100", "rtx-4909", "K80"])
+@pytest.mark.parametrize("name", ["K40", "b100", "rtx-4909", "K80"])
 def test_a_card_of_another_number_is_not_suggested(name: str) -> None:
     with pytest.raises(UnknownNameError, match=f"unknown hardware '{name}'; 'roofline specs list hardware'"):
         load_hardware(name)

@@ -40,15 +40,10 @@ def test_all_fields_are_read() -> None:
     ("content", "message"),
     [
         ([], "'scheduler' must be a mapping"),
-        ({"budget": 3}, "unknown key 'budget' in 'scheduler'"),
         ({"order": "fair"}, "'scheduler.order': must be 'mixed' or 'prefill first', got 'fair'"),
-        ({"tokens": 0}, "'scheduler.tokens': expected a whole number >= 1, got '0'"),
         ({"tokens": True}, "'scheduler.tokens': expected a whole number"),
-        ({"whole": 1}, "'scheduler.whole': expected true or false"),
         ({"reserved": 2}, "'scheduler.reserved': expected a number <= 1"),
-        ({"latency": 3}, "'scheduler.latency'"),
         ({"latency": "11 s"}, "'scheduler.latency': expected a number <= 10"),
-        ({"spread_tpot": [2, -1]}, "'scheduler.spread_tpot.1': expected a number >= 0"),
         ({"poll": 10**400}, "'scheduler.poll': expected a whole number <= 1000000000"),
     ],
 )

@@ -429,7 +429,15 @@ def test_an_adapter_adds_two_low_rank_gemms() -> None:
     assert after.memory.weights - before.memory.weights == pytest.approx(2 * added)
     several = applied(scenario(), "lora:rank=16,adapters=8")
     assert several.memory.weights - before.memory.weights == pytest.approx(8 * 2 * added)
-    assert several.decode.bytes == after.decode.bytes  # a pass reads one
+    one, many = (
+        applied(scenario(), "lora:rank=16,adapters=1000"),
+        applied(scenario(batch=32), "lora:rank=16,adapters=1000"),
+    )
+    batched = analyze(scenario(batch=32))
+    read = many.decode.bytes - one.decode.bytes - (batched.decode.bytes - before.decode.bytes)
+    assert read / 2 / added == pytest.approx(1000 * (0.999**4 - 0.999**32), rel=0.15)  # distinct ones, and activations
+    padded = applied(scenario(), "lora:rank=16,adapters=100,slots=8,largest=64")
+    assert padded.memory.weights - before.memory.weights == pytest.approx(8 * 4 * 2 * added)
     quantized = applied(scenario(), "qlora:rank=16")
     assert quantized.memory.weights < 0.4 * before.memory.weights
 

@@ -1,4 +1,4 @@
-"""Schedulers of the serving survey: what is not simulated says which command shows it, and Petals' hops."""
+"""Schedulers of the serving survey: the command that simulates each, and Petals' hops."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from roofline import RooflineError, Scenario, UnsupportedError, analyze, load_hardware, load_model, parse_precision
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
+from roofline.serving.policies import POLICIES
+from roofline.serving.replicas import FLEETS
 from roofline.techniques import apply_techniques, find_technique
 
 LLAMA = Scenario(
@@ -17,12 +19,14 @@ LLAMA = Scenario(
 
 
 @pytest.mark.parametrize("name", ["FastServe", "VTC", "Llumnix", "AlpaServe", "SpotServe"])
-def test_techniques_without_simulation_name_a_command(name: str) -> None:
+def test_what_no_scenario_has_names_the_command_that_simulates_it(name: str) -> None:
     entry = find_technique(name)
     assert entry.change is None
     assert entry.published
-    assert re.search(r"(`--|roofline \w+)", entry.command or entry.caveat)
-    with pytest.raises(UnsupportedError, match=f"{entry.name} (cannot be simulated|is no change of a scenario)"):
+    policy = re.search(r"--policy (\w+)", entry.command)
+    assert policy is not None
+    assert policy[1] in {*POLICIES, *FLEETS}
+    with pytest.raises(UnsupportedError, match=f"{entry.name} is no change of a scenario"):
         apply_techniques(LLAMA, [name])
 
 

@@ -37,6 +37,24 @@ from roofline.timing.passes import OVERLAPPED
 from roofline.whatif.gain import gain
 
 H100 = load_hardware("h100-sxm")
+
+
+def test_masks_of_a_grammar_cost_nothing_beside_the_pass() -> None:
+    """Nearly no cost a token where they overlap (XGrammar, abstract); in turn, each sequence has its mask."""
+    plain = Scenario("llama-3.1-8b", H100, batch=32)
+    free, beside, after, slow = (
+        float(analyze(apply_techniques(plain, given)).expected.tpot.mid)
+        for given in (
+            [],
+            ["structured-output:overlap=1"],
+            ["structured-output:overlap=0"],
+            ["structured-output:overlap=0,mask=1ms"],
+        )
+    )
+    assert beside == pytest.approx(free, rel=0.01)
+    assert slow - after == pytest.approx(32 * 960e-6, rel=0.05)
+
+
 ENTRIES = [entry for entry in techniques().values() if entry.level is not Level.MODEL]
 SIMULATED = [entry for entry in ENTRIES if entry.change is not None]
 

@@ -95,12 +95,21 @@ def test_all_slots_of_a_selection_take_time_where_kernels_pass_over_them() -> No
 
 def test_decode_reads_the_index_keys_of_every_token() -> None:
     prompt, step = (sparse(op, scored=1e9) for op in ("sparse_prefill", "sparse_decode"))
-    assert step - prompt == pytest.approx(1e9 * 132 / H200.memory_bandwidth, rel=1e-6)
+    assert step - prompt == pytest.approx(1e9 * 132 / H200.memory_bandwidth, rel=1e-4)
+
+
+def test_kernels_for_fewer_heads_than_128_may_be_slower() -> None:
+    """TensorRT-LLM 1.2's with 64 heads take longer than with 128."""
+    fewer, all_heads = (sparse("sparse_prefill", tile=2, partial=7.0, heads=heads) for heads in (64, 128))
+    assert fewer == pytest.approx(3.5 * all_heads, rel=0.02)
 
 
 def test_dense_attention_skips_the_indexer_where_nothing_is_left_out() -> None:
     complete, chosen = (sparse("sparse_prefill", dense=1.0, kv_len=1000.0, scored=1e4 * s) for s in (1000, 1001))
     assert complete < 0.5 * chosen
+    glm = {"index_flops": 8192.0, "kv_len": 1000.0, "scored": 1e7}
+    dense, indexed = (sparse("sparse_prefill", dense=choice, **glm) for choice in (1.0, 2.0))
+    assert dense < 0.5 * indexed
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,6 @@ def compile_all() -> dict[str, dict[str, int]]:
         "swiglu": (streaming._swiglu, {"BLOCK": 1024}, 2),
         "rope": (streaming._rope, {"HEADS": 4, "BLOCK": 64}, 2),
         "copy": (streaming._copy, {"BLOCK": 1024}, 2),
-        "triad": (streaming._triad, {"BLOCK": 1024}, 2),
-        "empty": (streaming._empty, {}, 2),
     }
     found = {}
     for name, (function, constants, stages) in kernels.items():

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
 
 from roofline.validate.gpu.correctness import ROW_SHAPES  # noqa: E402
 from roofline.validate.gpu.correctness import rows_case as case_of  # noqa: E402
-from roofline.validate.kernels.streaming import ACTIVATION, COPY, NORM, ROPE, SOFTMAX, TRIAD, head_dim  # noqa: E402
+from roofline.validate.kernels.streaming import ACTIVATION, COPY, NORM, ROPE, SOFTMAX, head_dim  # noqa: E402
 from roofline.validate.kernels.work import Case, work_of  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -19,7 +19,7 @@ BACKENDS = ["torch", pytest.param("triton", marks=pytest.mark.skipif(not HAS_TRI
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 
-BENCHMARKS = {benchmark.op: benchmark for benchmark in (NORM, SOFTMAX, ACTIVATION, ROPE, COPY, TRIAD)}
+BENCHMARKS = {benchmark.op: benchmark for benchmark in (NORM, SOFTMAX, ACTIVATION, ROPE, COPY)}
 TOLERANCES = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2}
 
 
@@ -85,19 +85,6 @@ def test_operands_have_the_bytes_that_are_counted(op: str, dtype: str) -> None:
 
 def test_heads_of_a_row() -> None:
     assert [head_dim(columns) for columns in (128, 4096, 64, 192)] == [128, 128, 64, 192]
-
-
-def test_a_triad_moves_three_elements_for_each() -> None:
-    case = case_of("triad", "bf16", 3, 5)
-    operands = [*TRIAD.inputs(case, DEVICE, 0).values(), *TRIAD.outputs(case, DEVICE).values()]
-    assert sum(tensor.numel() for tensor in operands) == 3 * 15
-
-
-@needs_triton
-def test_an_empty_kernel_is_launched() -> None:
-    from roofline.validate.kernels.triton_kernels.streaming import empty
-
-    empty()
 
 
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:

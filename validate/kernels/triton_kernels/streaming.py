@@ -1,4 +1,4 @@
-"""Memory-bound kernels that stream rows: RMSNorm, softmax, SwiGLU, rotary embedding, copy, triad.
+"""Memory-bound kernels that stream rows: RMSNorm, softmax, SwiGLU, rotary embedding, copy.
 
 Arithmetic is in fp32. Rows that fit into one block stay in registers; wider ones are looped over, and read again (from
 L2, if it holds them) for the second pass.
@@ -196,23 +196,6 @@ def _append(
     tl.store(value_cache + slot * width + column, value, mask=mask)
 
 
-@triton.jit
-def _triad(
-    first: tl.tensor, second: tl.tensor, output: tl.tensor, factor: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr
-) -> None:
-    offset = tl.cast(tl.program_id(0), tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = offset < count
-    value = tl.load(first + offset, mask=mask).to(tl.float32) + factor * tl.load(second + offset, mask=mask).to(
-        tl.float32
-    )
-    tl.store(output + offset, value.to(output.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def _empty() -> None:
-    pass
-
-
 def _warps(elements: int) -> int:
     """Warps of a program of `elements` elements: 16 a thread, for several 16-byte loads in flight."""
     return int(min(16, max(1, triton.next_power_of_2(elements) // 512)))
@@ -320,23 +303,6 @@ def copy(source: torch.Tensor, output: torch.Tensor) -> None:
     )
 
 
-def triad(first: torch.Tensor, second: torch.Tensor, output: torch.Tensor, factor: float) -> None:
-    """`first` + `factor` * `second`; all contiguous and of one shape."""
-    _check(first, second, output)
-    count = output.numel()
-    launch(
-        _triad,
-        (triton.cdiv(count, FLAT_BLOCK),),
-        first,
-        second,
-        output,
-        factor,
-        count,
-        BLOCK=FLAT_BLOCK,
-        num_warps=_warps(FLAT_BLOCK),
-    )
-
-
 def append(
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -358,8 +324,3 @@ def append(
         BLOCK=block,
         num_warps=_warps(block),
     )
-
-
-def empty() -> None:
-    """Launch a kernel that does nothing."""
-    launch(_empty, (1,), num_warps=1)

@@ -1,0 +1,352 @@
+"""Replicas of a deployment in one event simulation: where each request goes, and what moves between replicas.
+
+    balanced   to the replica with the fewest requests
+    llumnix    to the freest replica; running requests move with their KV cache to balance it (Sun et al. 2024)
+    dedicated  a model for each tenant, and each replica has one of the models
+    alpaserve  a model for each tenant, and each replica has all of them, which take turns at its steps (Li et al. 2023)
+    reroute    instances are lost; the requests of their replica begin anew elsewhere, and it waits for another instance
+    spotserve  the replica goes on with one stage fewer, or its requests elsewhere, with their KV cache
+               (Miao et al. 2023)
+    petals     another instance takes the place of a lost one at once, without its KV cache (Borzunov et al. 2023)
+
+Replicas are the copies of data parallelism that share no experts; an instance is a pipeline stage of one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Ordered
+from functools import cache
+from operator import attrgetter, itemgetter
+from types import MappingProxyType
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from roofline.core.errors import RooflineError
+from roofline.scenario.cost import HOUR
+from roofline.serving.load import Load, Requests
+from roofline.serving.replica import DoesNotFitError, Replica, replica_of
+from roofline.serving.served import Finished, Served
+from roofline.serving.simulation import Sequence, Simulation
+from roofline.specs.hardware import NETWORK
+
+
+class Member(Simulation):
+    """A replica of several, or one model of a replica that has more: `beside` are all that share its devices."""
+
+    def __init__(self, replica: Replica, requests: Requests) -> None:
+        super().__init__(replica, requests, None)
+        self.left: list[tuple[int, Finished]] = []
+        self.free = 0.0  # when its link has sent what is due
+        self.beside: Ordered[Member] = (self,)
+
+    def _leave(self, index: int, times: Finished) -> None:
+        self.left.append((index, times))
+
+    def _is_computed(self, sequence: Sequence) -> bool:
+        return super()._is_computed(sequence) or not sequence.left
+
+    @property
+    def ready(self) -> float:
+        """The time of the next event."""
+        busy = self.running or self.prefilling or self.waiting
+        own = self.now if busy else self.coming[0][0] if self.coming else math.inf
+        return max(own, *(each.now for each in self.beside), self.now)
+
+    @property
+    def requests(self) -> int:
+        """The requests on its devices."""
+        return sum(sum(each.held) + len(each.coming) for each in self.beside)
+
+    def turn(self, until: float) -> None:
+        """One event, in which the models beside it wait; others may send a request at the time `until`."""
+        self._pass_time(max(max(each.now for each in self.beside) - self.now, 0.0))
+        self.horizon = min([until, *(each.ready for each in self.beside if each is not self)])
+        self.event()
+
+    @property
+    def decoders(self) -> list[Sequence]:
+        """The requests that decode."""
+        return [each for each in self.order if each.ends > 0]
+
+    def release(self, sequence: Sequence) -> Sequence:
+        """A request that decodes leaves, and its KV cache goes with it."""
+        self._evict(sequence)
+        self.queues[sequence.rank].popleft()
+        self.waiting -= 1
+        self.held[sequence.rank] -= 1
+        sequence.left, sequence.generated = 0, max(sequence.generated - 1, 1)
+        return sequence
+
+    def receive(self, sequence: Sequence, at: float) -> None:
+        """A request comes with its KV cache."""
+        self.coming = deque(sorted([*self.coming, (at, sequence)], key=itemgetter(0)))
+
+
+class Replicas:
+    """The replicas of a load; `next` is when `happen` is due, what a policy does beside its routing."""
+
+    def __init__(self, replica: Replica, requests: Requests, load: Load, tenant: NDArray[np.intp], seed: int) -> None:
+        self.replica, self.load, self.tenant, self.seed = replica, load, tenant.tolist(), seed
+        self.drawn, self.retired = requests, list[Member]()
+        self.next = math.inf
+        self.members = [Member(replica, requests) for _ in range(replica.copies)]
+
+    def place(self, index: int) -> Member:
+        """The replica of a request."""
+        return min(self.able(index), key=attrgetter("requests"))
+
+    def able(self, index: int) -> list[Member]:  # noqa: ARG002
+        """The replicas that may take a request."""
+        return self.members
+
+    def enter(self, index: int, at: float) -> None:
+        """A request arrives, or begins anew."""
+        self.place(index).enter(index, at)
+
+    def happen(self) -> None:
+        """What is due at `next`."""
+
+    def run(self) -> Served:
+        """The whole run."""
+        count, sent = self.drawn.arrival.size, 0
+        closed = self.load.concurrency
+        due = deque(self.drawn.arrival[: closed or count].tolist())
+        arrivals, done = np.array(self.drawn.arrival), dict[int, tuple[float, float]]()
+        while len(done) < count:
+            member = min(self.members, key=attrgetter("ready"), default=None)
+            ready, coming = math.inf if member is None else member.ready, due[0] if due else math.inf
+            if self.next <= min(ready, coming):
+                self.happen()
+                continue
+            if coming <= ready:
+                arrivals[sent] = due.popleft()
+                self.enter(sent, arrivals[sent])
+                sent += 1
+                continue
+            assert member is not None
+            others = [each.ready for each in self.members if each not in member.beside] if closed else []
+            member.turn(min([self.next, coming, *others]))
+            for index, (_, first, last, _) in member.left:
+                done[index] = first, last
+                if closed and sent + len(due) < count:
+                    due.append(last)
+            member.left.clear()
+        first, last = np.array([done[index] for index in range(count)]).T
+        found = Served(arrivals, first, last, self.drawn.output.astype(float), *(0,) * 8)
+        everyone = [*self.members, *self.retired]
+        tenant = np.array(self.tenant) if self.load.tenants else None
+        return together(everyone, everyone, found)._replace(tenant=tenant, whole=True)
+
+
+def together(prefills: Iterable[Member], decodes: Iterable[Member], found: Served) -> Served:
+    """A run with the shares and counts of all replicas; tokens in the KV cache are the mean of those of decode."""
+    prefills, decodes = list(prefills), list(decodes)
+    every = list(dict.fromkeys((*prefills, *decodes)))
+    duration = max(float(found.last.max()), 1e-12)
+    running = sum(each.area[0] for each in every)
+    return found._replace(
+        duration=duration,
+        prefilling=float(np.mean([each.prefill_time for each in prefills])) / duration,
+        running=running / duration,
+        waiting=max(float((found.last - found.arrival).sum()) - running, 0.0) / duration,
+        cached=float(np.mean([each.area[2] for each in decodes])) / duration,
+        preemptions=sum(each.preemptions for each in decodes),
+        steps=sum(each.steps for each in every),
+        prompt_tokens=sum(each.prompt_tokens for each in prefills),
+    )
+
+
+DOWNTIME = 0.03
+"""Seconds in which a request does not decode while it moves: 20 to 30 ms, whatever its length (Llumnix, 6.2)."""
+
+PERIOD = 0.2
+"""Seconds between the looks for requests to move. The code polls every 0.05 s, which changes no latency by 3%."""
+
+LEAST = 3.0
+"""Decode steps for which the KV cache has room, below which a replica gives requests away (migrate_out_threshold in the
+code, github.com/AlibabaPAI/llumnix)."""
+
+
+class Llumnix(Replicas):
+    """Requests go to the freest replica, and move from the least free ones."""
+
+    def __init__(self, *run: object) -> None:
+        super().__init__(*run)  # type: ignore[arg-type]
+        self.next = 0.0
+
+    @staticmethod
+    def freeness(member: Member) -> float:
+        """Decode steps for which the KV cache has room, with the first waiting request as if it ran (section 4.4)."""
+        head = next((queue[0][1].prompt for queue in member.queues if queue), 0)
+        coming = sum(sequence.prompt for _, sequence in member.coming)
+        used = member.context + member.promised + head + coming
+        return (member.room - used) / max(member.running + len(member.prefilling), 1)
+
+    def place(self, index: int) -> Member:  # noqa: ARG002
+        return max(self.members, key=self.freeness)
+
+    def happen(self) -> None:
+        """The least free replica gives its shortest requests to the freest, the next one to the next."""
+        at, self.next = self.next, self.next + PERIOD
+        ordered = sorted(self.members, key=self.freeness)
+        for source, target in zip(ordered[: len(ordered) // 2], reversed(ordered), strict=False):
+            for sequence in sorted(source.decoders, key=lambda each: each.prompt + source.iteration - each.started):
+                if self.freeness(source) >= LEAST or self.freeness(target) <= LEAST or target.waiting:
+                    break
+                target.receive(source.release(sequence), max(at, source.now) + DOWNTIME)
+
+
+class Dedicated(Replicas):
+    """Each replica has the model of one tenant."""
+
+    def able(self, index: int) -> list[Member]:
+        return self.members[self.tenant[index] :: len(self.load.tenants)]
+
+
+class AlpaServe(Dedicated):
+    """Each replica has the models of all tenants."""
+
+    def __init__(self, *run: object) -> None:
+        super().__init__(*run)  # type: ignore[arg-type]
+        models = len(self.load.tenants)
+        each = replace(self.replica, kv_tokens=self.replica.kv_tokens // models)
+        groups = [[Member(each, self.drawn) for _ in range(models)] for _ in range(self.replica.copies)]
+        for group in groups:
+            for member in group:
+                member.beside = group
+        self.members = [member for group in groups for member in group]
+
+
+class Reroute(Replicas):
+    """Instances are lost at random, and replaced after `startup`.
+
+    Where a replica `recovers` its stages have their part of the lost weights after `moved` seconds, over the network.
+    """
+
+    recovers, moved = False, 0.0
+
+    def __init__(self, *run: object) -> None:
+        super().__init__(*run)  # type: ignore[arg-type]
+        self.stages = self.replica.steps.scenario.settings.parallel.pipeline
+        self.random = np.random.default_rng(self.seed)
+        self.lost, self.alive = [0] * self.replica.copies, dict(enumerate(self.members))
+        self.limbo = list[tuple[Sequence | int, float]]()
+        self.due = [(self._later(), each, 1) for each in range(self.replica.copies) for _ in range(self.stages)]
+        heapq.heapify(self.due)
+        self.next = self.due[0][0]
+
+    def _later(self, at: float = 0.0) -> float:
+        return at + float(self.random.exponential(HOUR / self.load.loss)) if self.load.loss else math.inf
+
+    def enter(self, index: int, at: float) -> None:
+        if self.members:
+            super().enter(index, at)
+        else:
+            self.limbo.append((index, at))
+
+    def happen(self) -> None:
+        """An instance of a replica is lost, or another one has come."""
+        at, each, lost = heapq.heappop(self.due)
+        self.lost[each] += lost
+        again = at + self.load.startup if lost > 0 else self._later(at)
+        heapq.heappush(self.due, (again, each, -lost))
+        self.next = self.due[0][0]
+        before, replica = self.alive.pop(each, None), self._with(self.stages - self.lost[each])
+        if before is not None:
+            at = max(at, before.now)
+        if replica is not None:
+            self.alive[each] = Member(replica, self.drawn)
+            self.alive[each].now = at + self.moved
+        self.members = list(self.alive.values())
+        waiting, self.limbo = self.limbo, []
+        if before is not None:
+            self.retired.append(before)
+            waiting += [(sequence, at) for sequence in self._all(before)]
+        for request, since in waiting:
+            self._again(request, max(since, at), self.alive.get(each))
+
+    def _again(self, request: Sequence | int, at: float, own: Member | None) -> None:
+        """A request goes on, or begins anew, where it was or elsewhere."""
+        if not self.members:
+            self.limbo.append((request, at))
+        elif isinstance(request, Sequence) and self.recovers and not request.left:
+            (own or self.place(request.index)).receive(request, at)
+        else:
+            self.enter(request.index if isinstance(request, Sequence) else request, at)
+
+    @staticmethod
+    def _all(member: Member) -> list[Sequence]:
+        """The requests of a replica that ends, those that decode with their KV cache."""
+        queued = [sequence for queue in member.queues for _, sequence in queue]
+        others = [*member.prefilling, *queued, *(sequence for _, sequence in member.coming)]
+        return [*others, *(member.release(sequence) for sequence in member.decoders)]
+
+    @cache  # noqa: B019 - as long as the run
+    def _with(self, stages: int) -> Replica | None:
+        """The replica with so many stages; None where it does not run."""
+        if stages == self.stages:
+            return self.replica
+        if not self.recovers or not stages:
+            return None
+        scenario = self.replica.steps.scenario
+        parallel = replace(scenario.settings.parallel, pipeline=stages, nodes=None)
+        try:
+            return replica_of(scenario.changed(settings=replace(scenario.settings, parallel=parallel)), self.load)
+        except DoesNotFitError:
+            return None
+
+
+class Petals(Reroute):
+    """Another machine has a lost one's layers at once, and computes its caches again from what the clients keep."""
+
+    def happen(self) -> None:
+        """A machine leaves: the requests of its replica pass their tokens once more, through all its machines."""
+        at, each, _ = heapq.heappop(self.due)
+        heapq.heappush(self.due, (self._later(at), each, 1))
+        self.next = self.due[0][0]
+        for sequence in self.members[each].decoders:
+            self.members[each]._evict(sequence)
+
+
+class SpotServe(Reroute):
+    """Replicas go on with fewer stages, and requests with their KV cache."""
+
+    recovers = True
+
+    def __init__(self, *run: object) -> None:
+        super().__init__(*run)
+        steps = self.replica.steps
+        self.moved = steps.weights / steps.scenario.hardware.link(NETWORK).bandwidth
+
+
+FLEETS: Mapping[str, type[Replicas]] = MappingProxyType(
+    {
+        "balanced": Replicas,
+        "llumnix": Llumnix,
+        "dedicated": Dedicated,
+        "alpaserve": AlpaServe,
+        "reroute": Reroute,
+        "spotserve": SpotServe,
+        "petals": Petals,
+    }
+)
+"""The policies over replicas by name."""
+
+AMONG_MODELS, OF_LOSSES = ("dedicated", "alpaserve"), ("reroute", "spotserve", "petals")
+"""Those with a model for each tenant, and those of instances that are lost."""
+
+
+def check_fleet(load: Load, copies: int) -> None:
+    """Raise RooflineError for a fleet that its policy does not have."""
+    if load.loss and load.policy not in OF_LOSSES:
+        raise RooflineError(f"instances are lost under {' and '.join(OF_LOSSES)}", options=["loss", "policy"])
+    if load.policy in ("balanced", "llumnix") and copies < 2:
+        raise RooflineError(f"{load.policy} is a policy among replicas: give --dp 2 or more", options=["policy"])
+    if load.policy == "dedicated" and copies < len(load.tenants):
+        raise RooflineError("each model has a replica of its own: give --dp as many", options=["policy"])
