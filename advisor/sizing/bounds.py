@@ -196,7 +196,7 @@ class Candidate(Struct, frozen=True, dict=True):
     @cached_property
     def counts(self) -> Array:
         """The numbers of sequences of the bounds."""
-        return np.unique(np.geomspace(1, self.slots, COUNTS).round())
+        return _counts(self.slots)
 
     @cached_property
     def roof(self) -> Bounds:
@@ -300,6 +300,12 @@ class Candidate(Struct, frozen=True, dict=True):
     def replica(self) -> Replica:
         """The replica of the configuration; raises RooflineError as `replica_of` does."""
         return replica_of(self.configuration.scenario, self.service.load(1))
+
+
+@lru_cache(maxsize=1024)
+def _counts(slots: int) -> Array:
+    """Whole numbers up to `slots`, geometrically spaced."""
+    return np.unique(np.geomspace(1, slots, COUNTS).round())
 
 
 def _whole(scenario: Scenario) -> Scenario:
