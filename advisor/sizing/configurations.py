@@ -72,7 +72,7 @@ class Configuration(Struct, frozen=True, dict=True):
     def split(self) -> str:
         """Text: the parallelism, such as `tp=2 pp=4`."""
         shown = ("tensor", "pipeline", "data", "expert")
-        found = ((DEGREES[name], value) for name, value in self.degrees.items() if name in shown and value > 1)
+        found = ((DEGREES[name], self.degrees[name]) for name in shown if self.degrees.get(name, 1) > 1)
         return " ".join(f"{name}={value}" for name, value in found)
 
     @property
