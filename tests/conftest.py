@@ -71,7 +71,7 @@ SLOW = {
     "test_sweep_commands": "test_killed_and_resumed test_workers_end_with_their_parent",
     "test_sessions": "theory_agrees_with more_sessions_than hits_by_tier",
     "test_sessions_command": "the_most_sessions what_each_tier",
-    "test_sizing": "test_more_requests_never test_pruning test_setups_of test_what_would_change test_attention_of_moe",
+    "test_sizing": "more_requests_never encoders_under pruning_loses setups_of what_would_change attention_of_moe",
     "test_report": "test_the_same_input test_nothing_of_a_hostile test_the_largest_page",
     "test_goodput": "test_commands_reproduce",
     "test_reader": "test_a_file_without test_what_a_class test_a_class_that_takes",

@@ -32,27 +32,21 @@ def searched(model, service: Service, hardware: list[str], engine: str | None = 
 
 def test_bad_services_are_told() -> None:
     for arguments, message in (
-        ((0, 100, 100), "rate must be between 1e-06"),
         ((5, 100, 100, -1.0), "ttft must be seconds above 0"),
-        ((5, 100, 100, 1.0, 1.0, "0.9"), "the quantile must be 0.5, 0.95, 0.99 or mean"),
         ((5, 100, 100, 1.0, 1.0, "0.95", 10), "a rate or requests in flight, not both"),
         ((None, 100, 100, 1.0, 1.0, "0.95", 0), "concurrency must be between 1 and"),
     ):
         with pytest.raises(RooflineError, match=message):
             Service(*arguments)
-    with pytest.raises(RooflineError, match="only encodes"):
-        size(load_model("bert-base"), Service(None, 100, 100))
     with pytest.raises(RooflineError, match="at least 2 tokens"):
         size(MODEL, Service(5, 100, 1))
-    with pytest.raises(RooflineError, match="unknown hardware"):
-        size(MODEL, Service(5, 100, 100), ["h100-sxn"])
     with pytest.raises(RooflineError, match="maximum context"):
         size(MODEL, Service(5, 200_000, 100), FEW)
     with pytest.raises(RooflineError, match="not among the hardware"):
         size(MODEL, Service(5, 100, 100), ["l4"], price={"h100-sxm": 3.0})
 
 
-@pytest.mark.parametrize("engine", ["vllm", "vllm-v0", "sglang", "tensorrt-llm", "lmdeploy"])
+@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm", "lmdeploy"])
 def test_no_replica_runs_more_sequences_than_the_bound_allows(engine: str) -> None:
     service, held = Service(1, 8000, 500), set()
     for candidate in searched(load_model("llama-3.1-70b"), service, ["h100-sxm"], engine).fitting:
@@ -63,18 +57,14 @@ def test_no_replica_runs_more_sequences_than_the_bound_allows(engine: str) -> No
     assert max(held) > 150
 
 
-SERVICES = (
-    Service(2, "uniform:200:3000", 200, 4, 0.1),
-    Service(2, 1000, "exponential:mean=300"),
-    Service(None, 1500, 250, 2, 0.06, concurrency=40),
-    Service(None, 700, 400),
-)
-
-
-@pytest.mark.parametrize("service", SERVICES)
 @pytest.mark.parametrize(
-    ("hardware", "model"),
-    [("h100-sxm", "llama-3.1-8b"), ("mi300x", "mixtral-8x7b"), ("m4-max", "gpt-oss-20b"), ("b200-sxm", "minimax-m2")],
+    ("service", "hardware", "model"),
+    [
+        (Service(2, "uniform:200:3000", 200, 4, 0.1), "h100-sxm", "llama-3.1-8b"),
+        (Service(2, 1000, "exponential:mean=300"), "mi300x", "mixtral-8x7b"),
+        (Service(None, 1500, 250, 2, 0.06, concurrency=40), "b200-sxm", "minimax-m2"),
+        (Service(None, 700, 400), "m4-max", "gpt-oss-20b"),
+    ],
 )
 def test_no_deployment_is_better_than_the_bounds_that_prune(service, hardware, model) -> None:
     """Up to 2%, the interpolation of the tables that serve."""
@@ -152,7 +142,6 @@ def served(run, command: str) -> dict:
 @pytest.mark.parametrize(
     ("model", "service", "names", "told"),
     [
-        ("llama-3.1-8b", Service(20, 2000, 300, 2, 0.05), ["l4", "h100-sxm"], Given()),
         ("llama-3.1-8b", Service(3, 900, 300, 2, hits=0.5), ["h100-sxm"], Given(techniques=("eagle-3",))),
         (
             "qwen3-235b-a22b",
@@ -278,9 +267,9 @@ def test_what_would_change_a_choice_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ttft", "tpot", "binding"), [(2, 0.0015, ("tpot",)), (0.002, 0.05, ("ttft",)), (0.002, 0.0015, ("ttft", "tpot"))]
+    ("rate", "ttft", "tpot", "binding"),
+    [(5, 2, 0.0015, ("tpot",)), (None, 0.002, 0.05, ("ttft",)), (5, 0.002, 0.0015, ("ttft", "tpot"))],
 )
-@pytest.mark.parametrize("rate", [5, None])
 def test_what_cannot_be_met_says_why_and_how_near_one_gets(rate, ttft, tpot, binding) -> None:
     found = size(MODEL, Service(rate, 1000, 100, ttft, tpot), ["h100-sxm", "l4"])
     assert not found.feasible

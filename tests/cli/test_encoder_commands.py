@@ -41,7 +41,6 @@ def test_header_of_an_encoder(ok: Ok) -> None:
     encoder = ok("analyze", *BERT, "--generate", 500, "--context", 400)
     assert header(encoder)[1] == "batch 1, prompt 512; weights fp16, activations fp16, KV fp16; FlashAttention"
     assert "note: --generate 500 has no effect: bert-base only encodes" in encoder
-    assert "note: --context 400 has no effect: bert-base only encodes" in encoder
     recurrent = ok("analyze", "mamba2-2.7b", "--hw", "a100-sxm-80gb", "--kv", "fp8", "--offload", "kv=1")
     assert header(recurrent)[1] == "batch 1, prompt 512, generate 128; weights fp16, activations fp16"
     assert recurrent.count("has no effect: mamba2-2.7b has no KV cache") == 2
@@ -49,11 +48,6 @@ def test_header_of_an_encoder(ok: Ok) -> None:
 
 
 def test_json_has_the_notes(ok: Ok) -> None:
-    found = document(ok, "analyze", *LLAMA, "--expert-skew", 1, "--offload", "bandwidth=7GB/s")
-    assert found["notes"] == [
-        "--expert-skew has no effect: llama-3.1-8b has no experts",
-        "an offload bandwidth of 7.00 GB/s has no effect: neither weights nor KV cache are offloaded",
-    ]
     assert document(ok, "analyze", *LLAMA)["notes"] == []
     encoder = document(ok, "analyze", *BERT, "--generate", 500)
     assert encoder["notes"] == ["--generate 500 has no effect: bert-base only encodes"]

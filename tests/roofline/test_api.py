@@ -67,8 +67,6 @@ def test_a_scenario_applies_the_techniques_it_is_asked_for() -> None:
     ("techniques", "expected"),
     [
         (("nonsense",), "unknown technique 'nonsense'"),
-        (("awk",), "did you mean 'awq'"),
-        (("awq", "gptq"), "gptq conflicts with awq"),
         (("awq:grup=64",), "did you mean .group."),
         ((3,), "takes names"),
         (3, "takes names"),

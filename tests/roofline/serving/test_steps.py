@@ -82,8 +82,8 @@ def test_a_step_of_one_phase_is_the_pass_of_that_phase(case) -> None:
         assert 0.96 <= alone <= (1.06 if uneven else 1.04)
 
 
-@pytest.mark.parametrize("tokens", [1, 4, 16, 64, 256])
-@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("tokens", [1, 16, 256])
+@pytest.mark.parametrize("ranks", [2, 8])
 def test_the_busiest_expert_rank_is_that_of_random_routing(tokens, ranks) -> None:
     random = np.random.default_rng(0)
     experts = random.random((400, tokens, 256)).argpartition(8, axis=2)[:, :, :8]
