@@ -147,14 +147,10 @@ class Phase:
     def _plain(self, value: Any, scalar: type[float] | type[bool] = float) -> Any:
         return value if self._shape else scalar(value)
 
-    @cached_property
+    @property
     def bound_time(self) -> Any:
         """The bound time in seconds."""
-        if "_totals" in vars(self):
-            return self._plain(self._totals[0])
-        parts = (run.placement.total_time(values) for run, values in zip(self.passes, self._values, strict=True))
-        shaped = (self._shaped(part, run.step) * run.repeat for part, run in zip(parts, self.passes, strict=True))
-        return self._plain(sum(shaped, start=0.0))
+        return self._plain(self._totals[0])
 
     @property
     def bound(self) -> Any:

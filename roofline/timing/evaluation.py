@@ -46,9 +46,8 @@ Counts = tuple[Array, NDArray[np.intp]]
 class KernelGroup(Struct, frozen=True):
     """Kernels of one kind and format, evaluated together: constants, and symbolic columns as coefficients.
 
-    `stacked` has the rows of the `varying` columns one after the other, `constant` the values of the `fixed` ones for
-    keys of caches. `factor` multiplies their times; `conversion` is the work of upcasting a cache element, in FLOP.
-    Groups with the same `form` share one formula and differ only in the values of their columns.
+    `factor` multiplies their times; `conversion` is the work of upcasting a cache element, in FLOP. Groups with the
+    same `form` share one formula and differ only in the values of their columns.
     """
 
     op: str
@@ -59,8 +58,6 @@ class KernelGroup(Struct, frozen=True):
     members: NDArray[np.intp]
     fixed: Mapping[str, Array | np.float64]
     varying: Mapping[str, Array]
-    stacked: Array
-    constant: bytes
     factor: float
     conversion: float
     form: object
@@ -72,10 +69,10 @@ class KernelGroup(Struct, frozen=True):
 
     def columns(self, values: Array) -> dict[str, Any]:
         """The columns of the measurement schema, (members, points)."""
-        found, members = self.stacked @ values, len(self.members)
-        one = values.shape[1] == members == 1
-        varying = found[:, 0] if one else found.reshape(-1, members, values.shape[1])
-        columns = {**self.texts, **self.fixed, **dict(zip(self.varying, varying, strict=True))}
+        varying = {name: rows @ values for name, rows in self.varying.items()}
+        if values.shape[1] == len(self.members) == 1:
+            varying = {name: column[0, 0] for name, column in varying.items()}
+        columns = {**self.texts, **self.fixed, **varying}
         if "pairs" in columns:
             columns["kv_len"] = columns.pop("pairs") / np.maximum(columns["batch"], 1.0)
         return columns
@@ -185,9 +182,8 @@ class Evaluation:
     @property
     def key(self) -> tuple[Any, ...]:
         """A cache key: equal keys have equal times."""
-        group, columns = self.group, self.columns
-        names = (name for name in columns if name not in group.fixed and name not in group.texts)
-        return (group.form, group.constant, self.shape, *(columns[name].tobytes() for name in names))
+        values = (value.tobytes() for value in self.columns.values() if isinstance(value, NUMBERS))
+        return (self.group.form, self.shape, *values)
 
     def run(self) -> None:
         """Evaluate the group's formula."""

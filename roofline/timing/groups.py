@@ -75,7 +75,7 @@ def _group(
     if across:
         match, other = over_network(match, hardware), None
     texts = {**shapes[0].texts, **({"across_nodes": 1.0, "members": float(across)} if across else {})}
-    fixed, varying, stacked, constant = _columns(tuple(shapes), tuple(monomials))
+    fixed, varying = _columns(tuple(shapes), tuple(monomials))
     if op == "attention_decode" and engine["kv_reread"]:
         group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
         stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
@@ -92,8 +92,7 @@ def _group(
     hardware = _as_measured(hardware, match)
     match, other = _with_launch(match, engine), None if other is None else _with_launch(other, engine)
     form = _form(op, match, other, hardware, factor, conversion, *texts.items(), *fixed, *varying)
-    columns = fixed, varying, stacked, constant
-    return KernelGroup(op, match, other, hardware, texts, indices, *columns, factor, conversion, form)
+    return KernelGroup(op, match, other, hardware, texts, indices, fixed, varying, factor, conversion, form)
 
 
 @cached(maxsize=4096)
@@ -105,11 +104,8 @@ def _form(*_kernel: object) -> object:
 @lru_cache(maxsize=4096)
 def _columns(
     shapes: tuple[KernelShape, ...], monomials: tuple[Monomial, ...]
-) -> tuple[Mapping[str, Array | np.float64], Mapping[str, Array], Array, bytes]:
-    """The numeric columns of kernels: values of constant ones, coefficients of those that vary with the workload.
-
-    Then the coefficients one column after the other, and the constant values as bytes.
-    """
+) -> tuple[Mapping[str, Array | np.float64], Mapping[str, Array]]:
+    """The numeric columns of kernels: values of constant ones, coefficients of those that vary with the workload."""
     fixed: dict[str, Array | np.float64] = {}
     varying: dict[str, Array] = {}
     for name in shapes[0].sizes:
@@ -119,8 +115,7 @@ def _columns(
             fixed[name] = np.float64(given[0]) if len(given) == 1 else np.array(given)[:, np.newaxis]
         else:
             varying[name] = coefficient_rows(sizes, monomials)
-    stacked = np.concatenate(list(varying.values())) if varying else np.empty((0, len(monomials)))
-    return fixed, varying, stacked, b"".join(value.tobytes() for value in fixed.values())
+    return fixed, varying
 
 
 def _as_measured(hardware: Hardware, match: Match) -> Hardware:

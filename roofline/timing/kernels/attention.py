@@ -8,8 +8,6 @@ mean d of 160.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from msgspec import Struct
 from numpy.typing import NDArray
 
@@ -65,7 +63,7 @@ def cache_of(row: Row) -> Cache:
     return Cache(numbers(dtype), stored, float(column(row, "kv_bytes", stored.bytes)))
 
 
-class Attention(Struct, frozen=True, dict=True):
+class Attention(Struct, frozen=True):
     """Attention of `q_len` new tokens of `batch` sequences to `kv_len` keys; arrays of one shape, a kernel a row.
 
     `window` keys at most are seen (0: all), those up to the query where it is `causal`. `selected` keys are picked, not
@@ -121,7 +119,7 @@ class Attention(Struct, frozen=True, dict=True):
         new = 2.0 * self.batch * self.q_len * self.kv_heads * self.head_dim
         return new * (self.cache.computed.bytes + self.cache.bytes)
 
-    @cached_property
+    @property
     def pairs(self) -> Array:
         """Query-key pairs of one head under the causal mask and the window: sum over queries of the keys seen."""
         cached = self.kv_len - self.q_len
