@@ -12,7 +12,7 @@ A step of n sequences and m prompts takes at least s(n), and m p: with G steps a
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -119,14 +119,13 @@ REFERENCE = "h100-sxm"
 
 
 class WorkloadCost:
-    """FLOPs, bytes and memory of the service in given formats and parallelism, on any hardware.
+    """FLOPs, bytes and memory of the service in given formats and parallelism, on any hardware: here on REFERENCE.
 
     `decode` and `prompt` have FLOPs and bytes, of steps with BATCHES sequences and of prompts of `lengths`. Raises
     RooflineError if the model does not allow this parallelism.
     """
 
-    def __init__(self, example: Configuration, service: Service) -> None:
-        scenario = _whole(example.scenario).with_(hw=load_hardware(REFERENCE))
+    def __init__(self, scenario: Scenario, service: Service) -> None:
         self.lengths = prompt_lengths(service)
         context = {} if scenario.model.task == "encode" else {"context": round(service.context)}
         answer = analyze(scenario.at(batch=BATCHES, **context))
@@ -203,7 +202,7 @@ class Candidate(Struct, frozen=True, dict=True):
     @cached_property
     def counts(self) -> Array:
         """The numbers of sequences of the bounds."""
-        return np.unique(np.geomspace(1, self.slots, COUNTS).round())
+        return _counts(self.slots)
 
     @cached_property
     def roof(self) -> Bounds:
@@ -309,6 +308,12 @@ class Candidate(Struct, frozen=True, dict=True):
         return replica_of(self.configuration.scenario, self.service.load(1))
 
 
+@lru_cache(maxsize=1024)
+def _counts(slots: int) -> Array:
+    """Whole numbers up to `slots`, geometrically spaced."""
+    return np.unique(np.geomspace(1, slots, COUNTS).round())
+
+
 def _whole(scenario: Scenario) -> Scenario:
     """The scenario with prompts in one pass: bounds are of their work, which steps under load share with others."""
     return scenario.without("max_num_batched_tokens")
@@ -319,6 +324,10 @@ def kernels_of(answer: Analysis) -> float:
     phase = answer.decode or answer.prefill
     last = phase.passes[-1].placement
     return kernel_count(last.network, phase.engine.on(last.hardware))
+
+
+workload_cost = lru_cache(maxsize=128)(WorkloadCost)
+"""One object for equal arguments: a choice among hardware sizes the same service for each kind."""
 
 
 class Candidates:
@@ -334,7 +343,8 @@ class Candidates:
         key = configuration.key
         if key not in self._costs:
             try:
-                self._costs[key] = WorkloadCost(configuration, self.service)
+                scenario = _whole(configuration.scenario).with_(hw=load_hardware(REFERENCE))
+                self._costs[key] = workload_cost(scenario, self.service)
             except RooflineError as error:
                 self._costs[key], self.refused = None, error
         counted = self._costs[key]

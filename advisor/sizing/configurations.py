@@ -72,7 +72,7 @@ class Configuration(Struct, frozen=True, dict=True):
     def split(self) -> str:
         """Text: the parallelism, such as `tp=2 pp=4`."""
         shown = ("tensor", "pipeline", "data", "expert")
-        found = ((DEGREES[name], value) for name, value in self.degrees.items() if name in shown and value > 1)
+        found = ((DEGREES[name], self.degrees[name]) for name in shown if self.degrees.get(name, 1) > 1)
         return " ".join(f"{name}={value}" for name, value in found)
 
     @property
@@ -168,16 +168,20 @@ def configurations(
         chosen = default_engine(device, model) if engine is None else engine
         if chosen not in profiles:
             profiles[chosen] = load_engine(chosen)
+        first: tuple[Scenario, dict[str, Any]] | None = None
         for scheme, kv, price in formats_for(model, device, profiles[chosen], quality, scheme_given):
             if kv and kv_given:
                 continue
             formats = {**({"quant": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
-            options = {**lengths, **given.options, **formats, "engine": chosen}
             split = profiles[chosen].split_layers
             for degrees in _degrees(model, device, service.alone, given.degrees, "pipeline" if split else "tensor"):
                 layout: dict[str, Any] = {DEGREES[part]: count for part, count in degrees.items()}
-                scenario = Scenario(given.model or model, name, techniques=given.techniques, **options, **layout)
-                yield Configuration(scenario, price, profiles[chosen])
+                options = {**lengths, **given.options, **formats, "engine": chosen, **layout}
+                if first is None:
+                    first = Scenario(given.model or model, name, techniques=given.techniques, **options), options
+                before, known = first  # all else is read already
+                changes = {key: options.get(key) for key in {**known, **options} if options.get(key) != known.get(key)}
+                yield Configuration(before.with_(**changes) if changes else before, price, profiles[chosen])
 
 
 def _degrees(

@@ -80,7 +80,7 @@ class Stage(NamedTuple):
     @property
     def saturation(self) -> float:
         """The largest stable rate of all replicas."""
-        return self.replicas * saturation_of(self.replica, self.load, self.times, self.slots)
+        return self.replicas * saturation_of(self.replica, self.load, self.times)
 
 
 def stage_of(replica: Replica, load: Load, count: int) -> Stage:
@@ -88,7 +88,7 @@ def stage_of(replica: Replica, load: Load, count: int) -> Stage:
     shape = min(load.burstiness * count, max(load.burstiness, 1.0))
     asked = replace(load, rate=1.0, concurrency=None, offline=None, burstiness=shape)
     slots = slots_of(replica, asked)
-    return Stage(replica, asked, times_of(replica, asked, max(2, math.ceil(slots))), slots, count)
+    return Stage(replica, asked, times_of(replica, asked, slots), slots, count)
 
 
 class _Stages(Struct, frozen=True, dict=True):

@@ -105,38 +105,13 @@ EXTENSIVE = ("rate", "running", "waiting", "queued", "cached", "saturation", "sl
 def largest_rate(replica: Replica, load: Load) -> float:
     """The largest stable rate of an open loop in requests/s, of all copies."""
     slots = slots_of(replica, load)
-    return replica.copies * saturation_of(replica, load, _times(replica, load, slots), slots)
+    return replica.copies * saturation_of(replica, load, times_of(replica, load, slots))
 
 
-def _times(replica: Replica, load: Load, slots: float) -> Times:
-    return times_of(replica, load, max(2, math.ceil(slots)))
-
-
-def saturation_of(replica: Replica, load: Load, times: Times, slots: float) -> float:
+def saturation_of(replica: Replica, load: Load, times: Times) -> float:
     """The largest stable rate: of the steps, with some number of sequences, and of the front end."""
     each = front_seconds(replica, load)
-    return min(_stable(times, slots), 1 / each if each else math.inf)
-
-
-def _stable(times: Times, slots: float) -> float:
-    """The largest rate at which, with some number of sequences, steps yield tokens as fast as requests ask for them.
-
-    Of n sequences n / G end in a step, and as many prompts take their places, at most those that fit in it.
-    """
-    number = np.minimum(np.arange(1.0, times.decode.size + 1), slots)
-    full = times.full(number)
-    if not times.steps:
-        return float(np.max(1 / full))
-    number = number[(number * times.mean <= times.steps * times.held(number)) | (number == 1)]
-    return float(np.max(number / (times.steps * _replaced(times, number))))
-
-
-def _replaced(times: Times, number: Array) -> Array:
-    """The mean step of n sequences, of which n / G end in it, with the prompts of those that take their places."""
-    prompts = number / times.steps
-    some = -np.expm1(-prompts)
-    added = some * times.added(number, np.minimum(prompts * times.mean / some, times.held(number)))
-    return np.asarray(times.at(number) + np.maximum(added, prompts * times.full(number)))
+    return min(times.stable, 1 / each if each else math.inf)
 
 
 def steady(replica: Replica, load: Load, values: Any) -> Steady:
@@ -144,7 +119,7 @@ def steady(replica: Replica, load: Load, values: Any) -> Steady:
     copies = replica.copies
     points = np.atleast_1d(np.asarray(values, float)) / copies
     slots = slots_of(replica, load)
-    times = _times(replica, load, slots)
+    times = times_of(replica, load, slots)
     found = _closed if load.arrivals is Arrivals.CLOSED else open_loop
     one = found(replica, load, times, points, slots)
     if copies == 1:
@@ -200,7 +175,7 @@ def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: fl
     if load.outputs.varies:  # a few rounds have less of the long ones
         e2e = ends(load, samples.T, tpot.T).T
     rate = users / (samples.mean(axis=1) + times.tokens * tpot[:, 0])
-    saturation = max(saturation_of(replica, load, times, slots), float(rate.max()))
+    saturation = max(saturation_of(replica, load, times), float(rate.max()))
     queued = np.maximum(users - slots, [each.queued for each in found])
     kept = np.column_stack([samples, tpot, e2e, [each.prefilling for each in found]])
     inside = np.clip(points, 1, most)
@@ -233,7 +208,7 @@ def _mean_step(times: Times, rate: Array, number: Array) -> Array:
 
 def open_loop(replica: Replica, load: Load, times: Times, points: Array, slots: float) -> Steady:
     """An open loop: the distribution of the running sequences at each rate, or at some of many, with others between."""
-    saturation = saturation_of(replica, load, times, slots)
+    saturation = saturation_of(replica, load, times)
     stable = points < saturation
     rate = np.where(stable, points, saturation * 0.5)
     place = np.log(rate / (saturation - rate))
@@ -304,7 +279,7 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
     These are mean and QUANTILES of TPOT, QUANTILES of E2E latency, the running and queued requests, the tokens in the
     KV cache, and the share of time in steps with prompts.
     """
-    number, stable = np.ones(rate.size), _stable(times, slots)
+    number = np.ones(rate.size)
     for _ in range(ITERATIONS):
         number = np.clip(np.sqrt(number * rate * times.steps * _mean_step(times, rate, number)), 1.0, slots)
     more, width, size = np.zeros(rate.size), np.sqrt(2 * number), rate.size
@@ -318,7 +293,7 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
         prompts = chains[len(chains) // 2]
         ratio = np.array([each.mean for each in chains]) / _mean_step(times, rate, nodes)
         points = _Points(rate, number, prompts, more, nodes, ratio, longer)
-        level = _level(times, points, slots, load, stable)
+        level = _level(times, points, slots, load)
         busy = -np.expm1(-level.running)
         parts = [waits_of(times, rate, *node, busy, batch) for node in zip(nodes, chains, strict=True)]
         more = np.maximum(prompts.late / prompts.mean, -0.5)
@@ -349,8 +324,8 @@ class _Level(NamedTuple):
     slot: Array
 
 
-def _level(times: Times, points: _Points, slots: float, load: Load, stable: float) -> _Level:
-    """The running sequences at each point; `stable` is the largest stable rate of the steps."""
+def _level(times: Times, points: _Points, slots: float, load: Load) -> _Level:
+    """The running sequences at each point."""
     rate, steps = points.rate, times.steps + points.more + 1e-9
     grid = np.minimum(np.arange(1.0, times.decode.size + 1), slots)
     step = _steps(times, points, slots, grid)
@@ -359,8 +334,8 @@ def _level(times: Times, points: _Points, slots: float, load: Load, stable: floa
     step, counts = step[:states], np.concatenate([[0.0], grid[:states]])[:, np.newaxis]
     # Of all slots, those that become free are taken at once; while requests wait, they leave as fast as at saturation.
     many = grid[states - 1 : states]
-    last = np.minimum(step[-1], _replaced(times, many)) if times.steps else step[-1]
-    ratio = np.minimum(rate * np.minimum(last * steps / many, 1 / stable), 0.999)
+    last = np.minimum(step[-1], times.replaced(many)) if times.steps else step[-1]
+    ratio = np.minimum(rate * np.minimum(last * steps / many, 1 / times.stable), 0.999)
     # Those beyond count as the last state.
     weight[-1] += weight[-1] * ratio / (1 - ratio)
     timed = np.concatenate([step[:1], step])

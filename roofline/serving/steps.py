@@ -164,11 +164,6 @@ def _by_tokens(timing: Timing) -> NDArray[np.bool_]:
     return np.asarray(np.isclose(spent, spent[:, :1], rtol=1e-6).all(axis=1), bool)
 
 
-def _count(timing: Timing) -> float:
-    """The kernels of a pass."""
-    return float(sum(kernel.count for kernel in timing.kernels))
-
-
 class StepTimes:
     """The seconds of a step of a scenario's deployment, for any mix of decode and prefill.
 
@@ -271,10 +266,10 @@ class StepTimes:
         common = {name for name, is_shared in zip(names, shared, strict=True) if is_shared}
         own = np.array([name not in common and name[0] != HEAD for name in prompts])
         self._shared_times(one, main, shared, head)
-        self.kernels = _count(one)
+        self.kernels = one.number
         drafts = [(float(np.max(run.repeat)), self._phase(True).timed(run)) for run in before if run.host == "draft"]
         self.drafts = sum(repeat for repeat, _ in drafts)
-        self.draft_kernels = sum(repeat * _count(timing) for repeat, timing in drafts)
+        self.draft_kernels = sum(repeat * timing.number for repeat, timing in drafts)
         shape = sequences[0].size, sequences[1].size
         own_of = self._own(one, main, ~shared & ~head, before, True).reshape(shape) if decode else np.zeros(shape)
         self.decode = Table(*sequences, own_of)

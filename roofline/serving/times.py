@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,8 @@ class Times(Struct, frozen=True, dict=True):
     the first, `lag` the steps that are scheduled ahead.
     `received`: prompts take no time, since their KV cache comes from other devices. `step` gives the
     seconds of a step of n sequences, with the tokens of prompts of the data-parallel rank with the most, and of all on
-    average. Of a longer prompt alone a step takes `cut` tokens, where prompts that fit are taken whole.
+    average. At most `slots` sequences run. Of a longer prompt alone a step takes `cut` tokens, where prompts that fit
+    are taken whole.
     """
 
     decode: Array
@@ -69,6 +70,7 @@ class Times(Struct, frozen=True, dict=True):
     ranks: int
     lag: int
     step: Callable[[Any, Any, Any], Array]
+    slots: float
     received: bool = False
     cut: float = math.inf
 
@@ -110,6 +112,25 @@ class Times(Struct, frozen=True, dict=True):
         return self._column(number, 0.0)
 
     @cached_property
+    def stable(self) -> float:
+        """The largest rate at which, with some number of sequences, steps yield tokens as fast as requests ask.
+
+        Of n sequences n / G end in a step, and as many prompts take their places, at most those that fit in it.
+        """
+        number = np.minimum(np.arange(1.0, self.decode.size + 1), self.slots)
+        if not self.steps:
+            return float(np.max(1 / self.full(number)))
+        number = number[(number * self.mean <= self.steps * self.held(number)) | (number == 1)]
+        return float(np.max(number / (self.steps * self.replaced(number))))
+
+    def replaced(self, number: Array) -> Array:
+        """The mean step of n sequences, of which n / G end in it, with the prompts of those that take their places."""
+        prompts = number / self.steps
+        some = -np.expm1(-prompts)
+        added = some * self.added(number, np.minimum(prompts * self.mean / some, self.held(number)))
+        return np.asarray(self.at(number) + np.maximum(added, prompts * self.full(number)))
+
+    @cached_property
     def _rows(self) -> Array:
         """Numbers of sequences beside which prompts find room."""
         number: Array = np.arange(1.0, self.decode.size + 1)
@@ -149,8 +170,10 @@ def slots_of(replica: Replica, load: Load) -> float:
     return max(1.0, min(float(replica.sequences), fitting, float(MOST)))
 
 
-def times_of(replica: Replica, load: Load, count: int) -> Times:
-    """The times of steps of 1 to `count` sequences."""
+@lru_cache(maxsize=8)  # a search asks for many rates of one load
+def times_of(replica: Replica, load: Load, slots: float) -> Times:
+    """The times of steps of 1 to `slots` sequences, of at least two."""
+    count = max(2, math.ceil(slots))
     steps, ranks = replica.steps, replica.data
     alone = replica.scheduler.order == PREFILL_FIRST or replica.crowded
     prompt, output = load.means
@@ -174,6 +197,7 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
             ranks,
             replica.scheduler.lag,
             lambda n, *_: np.interp(n, number, decode),
+            slots,
             received=True,
         )
     room = ranks * _room(replica, lengths, number / ranks, alone)
@@ -201,7 +225,9 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     cut = float(replica.budget) if replica.scheduler.whole else math.inf
     # No tokens add nothing, but the first of them what a step with prompts takes in addition.
     table = Table(rows, np.append(0.0, columns), np.concatenate([added[:, :1], added], axis=1))
-    return Times(decode, table, room, lengths, generated, tokens, alone, ranks, replica.scheduler.lag, step, cut=cut)
+    return Times(
+        decode, table, room, lengths, generated, tokens, alone, ranks, replica.scheduler.lag, step, slots, cut=cut
+    )
 
 
 def _room(replica: Replica, lengths: Array, number: Array, alone: bool) -> Array:

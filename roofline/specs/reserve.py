@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -126,21 +127,7 @@ class Reserve(Checked, frozen=True):
 
     def on(self, hardware: Hardware) -> Reserve:
         """The settings on a device: those of a large one, of one on PCIe, of one without a context, where it is."""
-        links = hardware.interconnects
-        if (self.context or self.group_context) and (hardware.kind == "cpu" or hardware.family == "apple"):
-            return replace(self, context=0.0, group_context=0.0, pcie_context=0.0, graphs=0.0, widened=False).on(
-                hardware
-            )
-        if self.pcie_context and links and links[0].kind.startswith("PCIe"):
-            return replace(self, group_context=self.pcie_context, pcie_context=0.0).on(hardware)
-        large = self.large_device
-        if (
-            large is None
-            or visible_memory(hardware) < large.memory
-            or hardware.name.startswith(large.except_ or ("/",))
-        ):
-            return self if large is None else replace(self, large_device=None)
-        return replace(self, tokens=large.tokens, sequences=large.sequences, large_device=None)
+        return _on(self, hardware)
 
     def limited(self, utilization: float | None, tokens: int | None, sequences: int | None) -> Reserve:
         """The settings of this device with those that are given in their place.
@@ -201,6 +188,21 @@ class Reserve(Checked, frozen=True):
         if self.profiles or self.utilization == 1:
             return self.utilization * visible
         return np.minimum(visible, self.utilization * visible + activations)
+
+
+@lru_cache(maxsize=1024)  # every scenario asks
+def _on(reserve: Reserve, hardware: Hardware) -> Reserve:
+    links, large = hardware.interconnects, reserve.large_device
+    if (reserve.context or reserve.group_context) and (hardware.kind == "cpu" or hardware.family == "apple"):
+        none = dict.fromkeys(("context", "group_context", "pcie_context", "graphs"), 0.0)
+        return replace(reserve, **none, widened=False).on(hardware)
+    if reserve.pcie_context and links and links[0].kind.startswith("PCIe"):
+        return replace(reserve, group_context=reserve.pcie_context, pcie_context=0.0).on(hardware)
+    if large is None:
+        return reserve
+    if visible_memory(hardware) < large.memory or hardware.name.startswith(large.except_ or ("/",)):
+        return replace(reserve, large_device=None)
+    return replace(reserve, tokens=large.tokens, sequences=large.sequences, large_device=None)
 
 
 def captured(sequences: int) -> int:

@@ -38,7 +38,7 @@ def kernel_groups(
     """The kernels of a pass in groups of one kind and format; GEMMs of one m besides."""
     hardware = placement.hardware
     if engine["memory"] != 1:
-        hardware = replace(hardware, memory_bandwidth=hardware.memory_bandwidth * engine["memory"])
+        hardware = _with_bandwidth(hardware, engine["memory"])
     alone = placement.nodes == ONE_NODE
     grouped: dict[Any, list[int]] = {}
     for index, entry in enumerate(kernels):
@@ -133,14 +133,24 @@ def _as_measured(hardware: Hardware, match: Match) -> Hardware:
     """
     there, here = match.calibration in ECC_CARDS, hardware.name in ECC_CARDS
     if there != here and not hardware.bandwidth_is_achieved:
-        share = ECC_SHARE if here else 1 / ECC_SHARE
-        hardware = replace(hardware, memory_bandwidth=hardware.memory_bandwidth * share)
+        hardware = _with_bandwidth(hardware, ECC_SHARE if here else 1 / ECC_SHARE)
     if hardware.memory_class == "hbm":
         return hardware
     faster = _clock_ratio(hardware.name, hardware.family, hardware.tdp, hardware.units, match.calibration)
     if faster == 1:
         return hardware
-    return replace(hardware, tensor={name: peak * faster for name, peak in hardware.tensor.items()})
+    return _with_peaks(hardware, faster)
+
+
+# One object for each device: caches of constants compare devices field by field otherwise.
+@lru_cache(maxsize=1024)
+def _with_bandwidth(hardware: Hardware, share: float) -> Hardware:
+    return replace(hardware, memory_bandwidth=hardware.memory_bandwidth * share)
+
+
+@lru_cache(maxsize=1024)
+def _with_peaks(hardware: Hardware, share: float) -> Hardware:
+    return replace(hardware, tensor={name: peak * share for name, peak in hardware.tensor.items()})
 
 
 CLOCKS = (0.85, 1.25)

@@ -102,7 +102,7 @@ class KernelCall(NamedTuple):
 
 
 class Timing:
-    """The kernels of a placed graph on an engine, ready to be evaluated for any workload."""
+    """The kernels of a placed graph on an engine, ready to be evaluated for any workload; `number` counts them."""
 
     def __init__(self, placement: Placement, engine: Engine, calibration: Calibration) -> None:
         engine = engine.on(placement.hardware)  # experts in CPU memory run on the CPU
@@ -112,7 +112,7 @@ class Timing:
         shapes = [entry.shape for entry in self.kernels if entry.shape]
         self.monomials = monomials_of([size for shape in shapes for size in shape.sizes.values()])
         self._counts = np.array([entry.count for entry in self.kernels])
-        self._number = float(self._counts.sum())
+        self.number = float(self._counts.sum())
         self._groups = kernel_groups(self.kernels, self.monomials, placement, engine)
         self.corrections = Corrections(placement, engine, self.kernels)
 
@@ -240,7 +240,7 @@ class Timing:
 
     def _busy(self, detail: Detail, tokens: Array, phase: str) -> Array:
         """Seconds of a pass in which the device runs kernels or waits for their launch."""
-        engine, number = self.engine, self._number
+        engine, number = self.engine, self.number
         kernels = self._counts @ detail.mid - self._hidden(detail, tokens, phase)
         device: Array = self.engine.kernel_slowdown(phase) * kernels + engine["gap"] * number
         return device if phase in engine.graphs else np.maximum(device, engine["issue"] * number)

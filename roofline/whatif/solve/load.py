@@ -175,17 +175,16 @@ def _largest_rate(
     low, high = LEAST * most, (1 - CLOSE) * most
     tried: dict[float, Outcome] = {}
 
-    def excess(rate: float) -> float:
-        """The logarithm of the times over their targets."""
-        (tried[rate],) = outcomes_at(deployment, load, [rate])
-        over = max(_used(tried[rate], targets, statistic).values(), default=0.0)
-        return math.log(over) if over > 0 else -math.inf
+    def excesses(*rates: float) -> list[float]:
+        """The logarithm of the times over their targets: two rates take little longer than one."""
+        tried.update(zip(rates, outcomes_at(deployment, load, rates), strict=True))
+        over = (max(_used(tried[rate], targets, statistic).values(), default=0.0) for rate in rates)
+        return [math.log(each) if each > 0 else -math.inf for each in over]
 
-    above = excess(high)
+    above, below = excesses(high, low)
     if above <= 0:
         return high, tried[high], outcomes_at(deployment, load, [BEYOND * most])[0]
-    below = excess(low)
     if below > 0:
         return 0.0, None, tried[low]
-    met, over = bracket_root(excess, low, high, below, above, relative=CLOSE)
+    met, over = bracket_root(lambda rate: excesses(rate)[0], low, high, below, above, relative=CLOSE)
     return met, tried[met], tried[over]

@@ -88,7 +88,7 @@ def random_setting(random: np.random.Generator) -> Setting:
     load = Load(prompt=prompt, generate=output, rate=1.0, hits=0.5 if hits else 0.0)
     share, users = float(random.uniform(0.1, 0.9)), round(float(np.exp(random.uniform(0, np.log(512)))))
     slots = slots_of(replica, load)
-    most = saturation_of(replica, load, times_of(replica, load, int(slots)), slots)
+    most = saturation_of(replica, load, times_of(replica, load, slots))
     if closed:
         load = replace(load, rate=None, concurrency=users)
         share = float(steady(replica, load, users).rate[0]) / most
