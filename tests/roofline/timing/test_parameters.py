@@ -48,7 +48,7 @@ UNPUBLISHED = """
     internvl3.5-14b internvl3.5-2b internvl3.5-4b jamba-1.5-mini jina-reranker-m0 k2-horizon-7b kimi-k2-thinking
     laguna-xs.2 ling-1t ling-flash-2.0 ling-mini-2.0 llama-3.1-nemotron-ultra-253b llava-1.5-13b longcat-flash
     mamba2-1.3b mamba2-130m mamba2-2.7b mimo-v2-flash mimo-v2.5-pro minicpm3-4b mistral-large-3
-    nemotron-3-nano-30b-a3b nemotron-3-super-120b-a12b nemotron-h-56b nemotron-h-8b opt-13b opt-30b opt-66b
+    nemotron-3-nano-30b-a3b nemotron-h-56b nemotron-h-8b opt-13b opt-30b opt-66b
     palm-540b phi-3.5-moe qwen3-omni-30b-a3b qwen3-vl-235b-a22b qwen3-vl-32b qwen3.5-4b retnet-1.3b retnet-1.3b-100b
     retnet-2.7b retnet-6.7b rwkv-6-7b step-3.5-flash voxtral-small-24b
 """
