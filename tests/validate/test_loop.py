@@ -74,7 +74,7 @@ def test_every_card_of_the_list_is_bundled() -> None:
         ("NVIDIA A100-SXM4-80GB", 85.0e9, 108, "a100-sxm-80gb"),
         ("NVIDIA A100-SXM4-40GB", 42.3e9, 108, "a100-sxm-40gb"),
         ("NVIDIA GeForce RTX 4090", 25.3e9, 128, "rtx-4090"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", 17e9, 76, None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 17e9, 76, "rtx-4090-laptop"),
         ("NVIDIA L4", 23.6e9, 58, "l4"),
         ("NVIDIA L40S", 47.7e9, 142, "l40s"),
         ("Tesla T4", 15.8e9, 40, "t4"),
