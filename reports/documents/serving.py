@@ -221,7 +221,7 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         *(f"note: {note}" for note in document["notes"]),
     ]
     limits = [Block(lines=[limit]) for limit in _limits(document)]
-    if any(point.get("g_co2e_per_million_tokens_tdp") for point in document["points"]):
+    if any(point.get("g_co2e_per_million_tokens_tdp") is not None for point in document["points"]):
         found = ", ".join(_number(point["g_co2e_per_million_tokens_tdp"], "{:,.3g}") for point in document["points"])
         limits.append(Block(lines=[f"Carbon: at most {found} g CO2e per million output tokens, all devices at TDP."]))
     return [Block(title, lines, header, rows, left=1), *_tenants(document), *limits]
@@ -405,7 +405,8 @@ def _limits(document: Mapping[str, Any]) -> Iterator[str]:
         number, most = points[0]["requests"], points[0]["e2e_s"]["p95"]["mid"]
         end, steps = number / points[0]["requests_per_s"], document.get("steps")
         if steps is not None:
-            yield f"{steps} steps of {number:g} requests are done after {seconds(steps * end)}, {seconds(end)} each."
+            every = f"{steps} steps" if steps > 1 else "1 step"
+            yield f"{every} of {number:g} requests: done after {seconds(steps * end)}, {seconds(end)} a step."
             return
         yield f"All {number:g} requests are done after {seconds(end)}, 95% of them after {seconds(most)}."
     waiting = [point for point in points if point["waiting"] is not None and point["waiting"] > 1]

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.cost import HOUR
-from roofline.serving.load import Load, Requests
+from roofline.serving.load import STARTUP, Load, Requests
 from roofline.serving.replica import DoesNotFitError, Replica, replica_of
 from roofline.serving.served import Finished, Served
 from roofline.serving.simulation import Sequence, Simulation
@@ -119,7 +119,7 @@ class Replicas:
         due = deque(self.drawn.arrival[: closed or count].tolist())
         arrivals, done = np.array(self.drawn.arrival), dict[int, tuple[float, float]]()
         while len(done) < count:
-            member = min(self.members, key=attrgetter("ready"), default=None)
+            member = min(self.members, key=attrgetter("ready", "now"), default=None)  # models of a device take turns
             ready, coming = math.inf if member is None else member.ready, due[0] if due else math.inf
             if self.next <= min(ready, coming):
                 self.happen()
@@ -359,7 +359,9 @@ AMONG_MODELS, OF_LOSSES = ("dedicated", "alpaserve"), ("reroute", "spotserve", "
 def check_fleet(load: Load, copies: int) -> None:
     """Raise RooflineError for a fleet that its policy does not have."""
     if load.loss and load.policy not in OF_LOSSES:
-        raise RooflineError(f"instances are lost under {' and '.join(OF_LOSSES)}", options=["loss", "policy"])
+        raise RooflineError(f"instances are lost under {', '.join(OF_LOSSES)} alone", options=["loss", "policy"])
+    if load.policy == "petals" and load.startup != STARTUP:
+        raise RooflineError("petals replaces a lost instance at once: omit startup", options=["startup"])
     if load.policy in ("balanced", "llumnix") and copies < 2:
         raise RooflineError(f"{load.policy} is a policy among replicas: give --dp 2 or more", options=["policy"])
     if load.policy == "dedicated" and copies < len(load.tenants):
