@@ -94,7 +94,7 @@ def test_emissions_are_proportional_to_the_intensity(ok: Callable[..., str], run
     once, twice = (document(ok, *PLAIN, "--carbon", given)["energy"] for given in (200, 400))
     assert twice["g_co2e_per_million_tokens"] == pytest.approx(2 * once["g_co2e_per_million_tokens"])
     for load in ((), ("--users", 8)):
-        assert "g CO2e per million tokens" in " ".join(ok("answer", *PLAIN, *load, "--carbon", "france").split())
-    status, _, err = run("serve", *PLAIN, "--sessions", 4, "--carbon", 400)
+        assert "g CO2e per million tokens" in " ".join(ok("answer", *PLAIN[:3], *load, "--carbon", "france").split())
+    status, _, err = run("serve", *PLAIN[:3], "--sessions", 4, "--carbon", 400)
     assert status == 2
     assert "omit carbon" in err
