@@ -225,6 +225,9 @@ class AlpaServe(Dedicated):
         self.members = [member for group in groups for member in group]
 
 
+MOST_REPLICAS = 1000
+"""The most replicas of a fleet, each of which is looked at in every event."""
+
 MOST_LOSSES = 10_000
 """The most losses and arrivals of instances in a run, of one whose requests never end."""
 
@@ -360,9 +363,13 @@ def check_fleet(load: Load, copies: int) -> None:
     """Raise RooflineError for a fleet that its policy does not have."""
     if load.loss and load.policy not in OF_LOSSES:
         raise RooflineError(f"instances are lost under {', '.join(OF_LOSSES)} alone", options=["loss", "policy"])
+    if load.policy in FLEETS and copies > MOST_REPLICAS:
+        raise RooflineError(f"{copies:,} replicas are more than the {MOST_REPLICAS:,} of a fleet", options=["dp"])
     if load.policy == "petals" and load.startup != STARTUP:
         raise RooflineError("petals replaces a lost instance at once: omit startup", options=["startup"])
     if load.policy in ("balanced", "llumnix") and copies < 2:
-        raise RooflineError(f"{load.policy} is a policy among replicas: give --dp 2 or more", options=["policy"])
+        raise RooflineError(
+            f"{load.policy} is among replicas that share no experts: give --dp 2 or more", options=["policy"]
+        )
     if load.policy == "dedicated" and copies < len(load.tenants):
         raise RooflineError("each model has a replica of its own: give --dp as many", options=["policy"])
