@@ -212,8 +212,7 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         title = f"{first['model']} over {', '.join(axes)}"
         block = Block(title, (), header, rows, left=len(axes))
         return [block, *([Block("Not served", refused)] if refused else [])]
-    count = "" if "+" in document["hardware"] else f"{document['devices']} "
-    title = f"{document['model']} on {count}{document['hardware']}, {document['engine']}"
+    title = f"{document['model']} on {deployed_on(document)}"
     lines = [
         _lengths(document),
         _policy(document),
@@ -291,6 +290,12 @@ def _point_line(point: Mapping[str, Any], encodes: bool) -> str:
     price = "" if cost is None else f", {cost:.3f} USD per million tokens"
     rate = si(point["output_tokens_per_s"], "")
     return f"{name} {point[name]:g}: {', '.join(times)}, {rate} tokens/s{price}"
+
+
+def deployed_on(document: Mapping[str, Any]) -> str:
+    """The devices, which names of two kinds have counted, and the engine."""
+    count = "" if "+" in document["hardware"] else f"{document['devices']} "
+    return f"{count}{document['hardware']}, {document['engine']}"
 
 
 def _policy(document: Mapping[str, Any]) -> str:
