@@ -247,10 +247,6 @@ def _tenants(document: Mapping[str, Any]) -> Iterator[Block]:
         yield Block("By tenant", (), header, rows, left=1)
 
 
-def _policy_name(document: Mapping[str, Any]) -> str:
-    return "" if document["policy"] == FCFS else f", {document['policy']}"
-
-
 def _lengths(document: Mapping[str, Any]) -> str:
     """The lengths of requests, and the formats."""
     if document["task"] == "encode":
@@ -302,12 +298,13 @@ def _policy(document: Mapping[str, Any]) -> str:
     policy = document["scheduler"]
     budget = "no token budget" if policy["tokens"] is None else f"{policy['tokens']:,} tokens a step"
     how = "simulated request by request" if document["simulated"] else "steady state"
+    how += "" if document["policy"] == FCFS else f", {document['policy']}"
     if document["task"] == "encode":
         return f"Scheduler: {budget}, sequences without padding; {how}"
     room, logged = policy["kv_tokens"], policy["logged_kv_tokens"]
     same = logged is None or abs(logged - room) <= 0.02 * room
     stated = "" if same else f" at this length ({document['engine']} prints {logged:,})"
-    return f"Scheduler: {policy['order']}, {budget}, KV cache of {room:,} tokens{stated}; {how}{_policy_name(document)}"
+    return f"Scheduler: {policy['order']}, {budget}, KV cache of {room:,} tokens{stated}; {how}"
 
 
 def _pools(document: Mapping[str, Any]) -> Iterator[str]:
