@@ -24,7 +24,7 @@ from roofline.graph.extents import Step, extents
 from roofline.graph.network import network
 from roofline.graph.op import Kind
 from roofline.specs.classes.block import is_linear
-from roofline.specs.classes.build import build, known_types
+from roofline.specs.classes.build import ENCODING, GENERATING, build
 from roofline.specs.classes.network import head_of, read
 from roofline.specs.classes.trace import SOURCE, TOKENS, Trace, trace
 from roofline.specs.huggingface import READERS, TEXT_DECODERS, translate
@@ -72,6 +72,15 @@ class Row(Struct):
     def same_cache(self) -> bool | None:
         """Whether a token keeps the same number of elements; None where that is not known."""
         return None if self.cached is None or self.read_cached is None else self.cached == self.read_cached
+
+
+def known_types() -> list[str]:
+    """Every text-generating `model_type` of the installed Transformers."""
+    from transformers.models.auto import modeling_auto
+
+    tasks = [task for task in GENERATING if task not in ENCODING]
+    tables = [getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {}) for task in tasks]
+    return sorted({name for table in tables for name in table})
 
 
 def compare(kind: str, changes: Mapping[str, Any] | None = None) -> Row:

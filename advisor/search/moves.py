@@ -81,8 +81,8 @@ PARALLEL_SLOTS = frozenset(
 FACT_SLOTS = frozenset({"prefix", "retrieval", "cascade"})
 """Slots whose effect depends on workload properties that a scenario does not state: shared prefixes, documents."""
 
-FEATURES = frozenset({"beam-search", "lora"})
-"""Techniques with another purpose than speed: decoding strategies, training."""
+FEATURES = frozenset({"beam-search", "lora", "mixed-devices"})
+"""Techniques with another purpose than speed: decoding strategies, training; and a second device that nobody named."""
 
 SERVED_BY = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
 """Engines that may be advised: the bundled profiles of serving engines."""

@@ -22,6 +22,7 @@ from roofline.verdict.limit import Part
 from roofline.verdict.plan import MOST_UTILIZED, UTILIZATION, WEIGHT_OPTIONS
 from roofline.verdict.run import run_command
 from roofline.verdict.verdict import Change, Verdict
+from roofline.whatif.metrics import find_metric
 
 SCHEMA = "roofline.answer/1"
 WIDTH = 80
@@ -112,7 +113,7 @@ def _lines(verdict: Verdict, better: bool = True) -> Iterator[str]:
     yield f"Limited by: {_limit(verdict)}"
     if better and (change := verdict.better) is not None:
         yield f"Better: {change_text(verdict, change)}"
-    yield f"Cost: {_cost(verdict)}"
+    yield f"Cost: {_cost(verdict)}{_carbon(verdict)}"
     if f" {PLACEHOLDER} " in f"{verdict.command} ":
         yield f"{PLACEHOLDER}: path or repository of a checkpoint in {verdict.plan.candidate.formats}"
     yield f"{RUN}{verdict.command}"
@@ -282,6 +283,17 @@ def _cost(verdict: Verdict) -> str:
         else f"; {tokens:,.3g} USD per million tokens" + ("" if verdict.loaded else ", one user")
     )
     return f"{hourly:,.4g} USD/h{each}{told}"
+
+
+def _carbon(verdict: Verdict) -> str:
+    """The emissions of a million tokens, where the carbon intensity of their electricity is given."""
+    if verdict.scenario.carbon is None:
+        return ""
+    if verdict.curve is not None and verdict.outcome is not None:
+        grams = verdict.curve.carbon(verdict.outcome)
+    else:
+        grams = float(find_metric("carbon", "expected").figure(verdict.analysis))
+    return "" if grams is None or math.isnan(grams) else f"; {grams:,.3g} g CO2e per million tokens"
 
 
 def _failure(verdict: Verdict) -> Iterator[str]:

@@ -212,8 +212,7 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         title = f"{first['model']} over {', '.join(axes)}"
         block = Block(title, (), header, rows, left=len(axes))
         return [block, *([Block("Not served", refused)] if refused else [])]
-    count = "" if "+" in document["hardware"] else f"{document['devices']} "
-    title = f"{document['model']} on {count}{document['hardware']}, {document['engine']}"
+    title = f"{document['model']} on {deployed_on(document)}"
     lines = [
         _lengths(document),
         _policy(document),
@@ -221,7 +220,7 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         *(f"note: {note}" for note in document["notes"]),
     ]
     limits = [Block(lines=[limit]) for limit in _limits(document)]
-    if any(point.get("g_co2e_per_million_tokens_tdp") for point in document["points"]):
+    if any(point.get("g_co2e_per_million_tokens_tdp") is not None for point in document["points"]):
         found = ", ".join(_number(point["g_co2e_per_million_tokens_tdp"], "{:,.3g}") for point in document["points"])
         limits.append(Block(lines=[f"Carbon: at most {found} g CO2e per million output tokens, all devices at TDP."]))
     return [Block(title, lines, header, rows, left=1), *_tenants(document), *limits]
@@ -246,10 +245,6 @@ def _tenants(document: Mapping[str, Any]) -> Iterator[Block]:
     ]
     if len({row[0] for row in rows}) > 1:
         yield Block("By tenant", (), header, rows, left=1)
-
-
-def _policy_name(document: Mapping[str, Any]) -> str:
-    return "" if document["policy"] == FCFS else f", {document['policy']}"
 
 
 def _lengths(document: Mapping[str, Any]) -> str:
@@ -293,16 +288,23 @@ def _point_line(point: Mapping[str, Any], encodes: bool) -> str:
     return f"{name} {point[name]:g}: {', '.join(times)}, {rate} tokens/s{price}"
 
 
+def deployed_on(document: Mapping[str, Any]) -> str:
+    """The devices, which names of two kinds have counted, and the engine."""
+    count = "" if "+" in document["hardware"] else f"{document['devices']} "
+    return f"{count}{document['hardware']}, {document['engine']}"
+
+
 def _policy(document: Mapping[str, Any]) -> str:
     policy = document["scheduler"]
     budget = "no token budget" if policy["tokens"] is None else f"{policy['tokens']:,} tokens a step"
     how = "simulated request by request" if document["simulated"] else "steady state"
+    how += "" if document["policy"] == FCFS else f", {document['policy']}"
     if document["task"] == "encode":
         return f"Scheduler: {budget}, sequences without padding; {how}"
     room, logged = policy["kv_tokens"], policy["logged_kv_tokens"]
     same = logged is None or abs(logged - room) <= 0.02 * room
     stated = "" if same else f" at this length ({document['engine']} prints {logged:,})"
-    return f"Scheduler: {policy['order']}, {budget}, KV cache of {room:,} tokens{stated}; {how}{_policy_name(document)}"
+    return f"Scheduler: {policy['order']}, {budget}, KV cache of {room:,} tokens{stated}; {how}"
 
 
 def _pools(document: Mapping[str, Any]) -> Iterator[str]:
@@ -405,7 +407,8 @@ def _limits(document: Mapping[str, Any]) -> Iterator[str]:
         number, most = points[0]["requests"], points[0]["e2e_s"]["p95"]["mid"]
         end, steps = number / points[0]["requests_per_s"], document.get("steps")
         if steps is not None:
-            yield f"{steps} steps of {number:g} requests are done after {seconds(steps * end)}, {seconds(end)} each."
+            every = f"{steps} steps" if steps > 1 else "1 step"
+            yield f"{every} of {number:g} requests: done after {seconds(steps * end)}, {seconds(end)} a step."
             return
         yield f"All {number:g} requests are done after {seconds(end)}, 95% of them after {seconds(most)}."
     waiting = [point for point in points if point["waiting"] is not None and point["waiting"] > 1]

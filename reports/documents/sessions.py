@@ -8,9 +8,10 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from roofline.core.units import seconds, si
-from roofline.reports.documents.serving import latencies
+from roofline.reports.documents.serving import deployed_on, latencies
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.export import csv_text
+from roofline.scenario.memory import hardware_name
 from roofline.serving.outcome import Targets
 from roofline.serving.sessions.served import Deployed, SessionCurve, SessionOutcome
 from roofline.serving.sessions.store import Store
@@ -43,7 +44,7 @@ def _deployment(deployed: Deployed) -> dict[str, Any]:
     work, store, scenario = deployed.workload, deployed.store, deployed.scenario
     return {
         "model": scenario.model.name,
-        "hardware": scenario.hardware.name,
+        "hardware": hardware_name(scenario),
         "devices": deployed.whole.devices,
         "engine": scenario.profile.name,
         "weights": scenario.run_precision.weights.name,
@@ -123,7 +124,7 @@ def sessions_blocks(document: Mapping[str, Any]) -> list[Block]:
     aimed = points[0]["met"] is not None
     header += [*(["met"] if aimed else []), *(["USD/session"] if priced else [])]
     rows = [_row(point, name, document["devices"], aimed, priced) for point in points]
-    title = f"{document['model']} on {document['devices']} {document['hardware']}, {document['engine']}"
+    title = f"{document['model']} on {deployed_on(document)}"
     return [Block(title, lines, header, rows, left=1), *(Block(lines=[line]) for line in _limits(points, name))]
 
 
@@ -229,8 +230,7 @@ def most_blocks(document: Mapping[str, Any]) -> list[Block]:
     titles = ["the pool alone" if names else "the pool", *(f"with {' and '.join(names[:at])}" for at in range(1, 9))]
     lines = [*_about(document), *(_held_line(title, found) for title, found in zip(titles, steps, strict=False))]
     lines += [_added(*each) for each in zip(names, steps, steps[1:], strict=False)]
-    devices = f"{document['devices']} {document['hardware']}, {document['engine']}"
-    return [Block(f"The most sessions of {document['model']} on {devices}", lines)]
+    return [Block(f"The most sessions of {document['model']} on {deployed_on(document)}", lines)]
 
 
 def _added(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

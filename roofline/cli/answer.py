@@ -14,7 +14,7 @@ from roofline.core.errors import RooflineError
 from roofline.scenario.options import STATIC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from roofline.verdict.verdict import Verdict
 
@@ -35,11 +35,7 @@ TpotOption: Any = LOAD_PARAMETERS["tpot"].annotation
 PrefixHitsOption: Any = LOAD_PARAMETERS["prefix_hits"].annotation
 
 
-def _offered() -> Iterable[str]:
-    return (name.removesuffix("_") for name in SCENARIO_OPTIONS if name.removesuffix("_") not in STATIC)
-
-
-@partial(with_scenario_options, names=tuple(_offered()))
+@partial(with_scenario_options, names={name.removesuffix("_") for name in SCENARIO_OPTIONS} - {*STATIC})
 def answer(
     model: ModelArgument,
     hardware: HardwareArgument = None,

@@ -51,10 +51,12 @@ ADAPTERS: Mapping[str, str] = MappingProxyType(
 def as_technique(words: Iterable[str]) -> list[str]:
     """The words of a command with options of drafts and of adapters as `--with NAME:...`; raises RooflineError."""
     rest, drafts = _taken(words, {**{flag: flag for flag in READ}, **SPELLINGS})
-    rest, adapters = _taken((word for word in rest if word != "--enable-lora"), ADAPTERS)
+    plain = [word for word in rest if word != "--enable-lora"]
+    enabled = len(plain) < len(rest)
+    rest, adapters = _taken(plain, ADAPTERS)
     if CONFIG in drafts and len(drafts) > 1:
         raise RooflineError(f"{CONFIG} is vLLM's, and the others are SGLang's: give those of one engine")
-    techniques = [_of_adapters(adapters)] if adapters else []
+    techniques = [_of_adapters(adapters)] if adapters or enabled else []
     if drafts:
         techniques.append(_of_vllm(drafts[CONFIG]) if CONFIG in drafts else _of_sglang(drafts))
     place = rest.index("--") if "--" in rest else len(rest)

@@ -16,7 +16,7 @@ TAKEN = ("rate", "trace", "prefix_hits", "seed", "disaggregation", "ttft", "tpot
 """The options of a load that a fleet has: its rate is that of the peak."""
 
 
-@partial(scenario_command, without=STATIC, keywords={name: LOAD_PARAMETERS[name] for name in TAKEN})
+@partial(scenario_command, without=(*STATIC, "carbon"), keywords={name: LOAD_PARAMETERS[name] for name in TAKEN})
 def fleet(
     scenario: Any,
     low: Annotated[

@@ -143,7 +143,7 @@ class Option(Struct, frozen=True):
             return [str(value) if isinstance(value, str) else str(int(value))]
         if self.kind is Kind.TIME:
             return [f"{value!r}s"]
-        return [f"{value!r}" if isinstance(value, float) else str(value)]
+        return [str(value).removesuffix(".0")]
 
     def number(self, value: object) -> int | float:
         """A number within the option's range; an integer if the option counts."""

@@ -154,7 +154,7 @@ def _stage(model: Model, precision: Precision, build: Build) -> Network:
 def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
     """The rules for the extents of a model besides batch and queries."""
     adapters = [each for each in build.rewrites if isinstance(each, Adapter)]
-    rules: list[Rule] = [each.pool for each in adapters if each.adapters > 1]
+    rules: list[Rule] = [each.pool for each in adapters]
     ring, shards, split = build.parallel.cache_parts(build.decode)
     for group in model.groups:
         layer = group.layer
@@ -180,7 +180,7 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
             rules.append(neurons_of(layer.feed_forward))
         if isinstance(layer.feed_forward, MixtureOfExperts):
             rules.append(pool := pool_of(layer.feed_forward, build.parallel, build.skew))
-            rules += [replace(pool, copies=each.adapters) for each in adapters if each.experts]
+            rules += [replace(pool, copies=each.adapters) for each in adapters if each.experts and each.adapters > 1]
     return tuple(dict.fromkeys(rules))
 
 

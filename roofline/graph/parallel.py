@@ -377,7 +377,10 @@ def rank_model(model: Model, parallelism: Parallelism) -> Model:
 
 def _check_context(model: Model, parallelism: Parallelism) -> None:
     """Raises where tensor ranks have no copies of keys to divide: vLLM asserts dcp <= tp / KV heads, MLA has one."""
-    for mixer in (group.layer.mixer for group in model.groups):
+    mixers = [group.layer.mixer for group in model.groups]
+    if not any(isinstance(mixer, (Attention, LatentAttention, CompressedAttention)) for mixer in mixers):
+        raise RooflineError(f"{model.name} has no keys that decode context parallelism divides", options=["dcp"])
+    for mixer in mixers:
         if isinstance(mixer, CompressedAttention) or getattr(mixer, "indexer", None) or getattr(mixer, "page", None):
             raise UnsupportedError(
                 f"decode context parallelism is simulated for attention to all keys; {model.name} selects some",

@@ -67,8 +67,8 @@ class Adapter(Struct, frozen=True):
 
     Sequences choose among so many `adapters`, uniformly or with a popularity of rank^-`skew`, and a pass reads those of
     its sequences. So many `slots` are in memory (None: all), each of rank `allotted` (None: `rank`). `experts`: routed
-    experts have one, too. Of one adapter the factors are GEMMs; of several two grouped kernels gather them (SGMV in
-    Punica and S-LoRA, shrink and expand in vLLM), of which the second adds to the output.
+    experts have one, too. Two grouped kernels gather the factors, also of a single adapter (SGMV in Punica and
+    S-LoRA, shrink and expand in vLLM), of which the second adds to the output.
     """
 
     rank: int
@@ -84,25 +84,13 @@ class Adapter(Struct, frozen=True):
         return Pool(self.adapters, 1, self.skew, sequences=True)
 
     def apply(self, op: Op) -> list[Op]:
-        """The layer, the two factors, and the addition."""
+        """The layer, and the two factors."""
         if self.experts and op.kind is Kind.MOE:
             return self._grouped(op, *op.operands)
         found = _plain_linear(op)
         if found is None or not op.name.endswith("_proj"):
             return [op]
-        source, weight = found
-        if self.adapters > 1:
-            return self._grouped(op, source, weight)
-        target = op.writes[0]
-        main, update = (
-            replace(target, name=f"{target.name}_main", role=Role.ACTIVATION),
-            replace(target, name=f"{target.name}_update", role=Role.ACTIVATION),
-        )
-        named = replace(op, name=f"{op.name}_lora")
-        down, up = _factors(named, source, replace(weight, format=target.format), self.rank)
-        last = replace(up, reads=up.operands, writes=(update,), vector_flops=up.vector_flops * 0)
-        summed = Op(f"{op.name}_lora_add", Kind.ELEMENTWISE, (main, update), op.writes, vector_flops=target.elements)
-        return [replace(op, writes=(main, *op.writes[1:])), down, last, summed]
+        return self._grouped(op, *found)
 
     def _grouped(self, op: Op, source: Tensor, weight: Tensor) -> list[Op]:
         """The layer, and the kernels that gather the adapters of its rows."""
@@ -110,7 +98,7 @@ class Adapter(Struct, frozen=True):
         reached = self.pool.touched
         if experts:
             ((name,),) = as_size(weight.shape[0]).terms
-            reached = symbol(name + COPIES.format(self.adapters))
+            reached = symbol(name + COPIES.format(self.adapters) * (self.adapters > 1))
         main = replace(target, name=f"{target.name}_main", role=Role.ACTIVATION)
         low = Tensor(f"{op.name}_lora_low", Role.ACTIVATION, (*source.shape[:-1], self.rank), target.format)
         held = (self.slots or self.adapters, *experts)

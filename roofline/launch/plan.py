@@ -99,6 +99,8 @@ class Plan(Struct, frozen=True, dict=True):
         needs_draft = self.drafted.technique and "$draft" in server.drafts[self.drafted.technique].values()
         if needs_draft and self.drafted.path == UNNAMED_DRAFT:
             yield f"{self.drafted.path}: the path of the draft of {self.drafted.technique}"
+        if any(one.setting == "lora_rank" for one in self.settings):
+            yield "your adapters: load them, and name them in the benchmark, whose requests are for the base model"
         if needs is not None and needs.remote_code and not self.trusted:
             yield f"vLLM's recipe of {needs.recipe} adds --trust-remote-code, to run the repository's code: say it here"
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
+from roofline.graph.rewrite import Adapter
 from roofline.launch.table import Server
 from roofline.scenario.memory import memory_reserve, second_device
 from roofline.scenario.options import OPTIONS
@@ -52,7 +53,7 @@ OWN = frozenset({"continuous-batching", "paged-attention", "flash-attention", "c
 
 SAID = frozenset(
     {"tensor-parallelism", "pipeline-parallelism", "data-parallelism", "expert-parallelism", "chunked-prefill"}
-    | {"two-batch-overlap", "experts-on-cpu", "fp8-kv", "mixed-devices"}
+    | {"two-batch-overlap", "experts-on-cpu", "fp8-kv", "mixed-devices", "lora", "punica", "s-lora"}
 )
 """Techniques that change settings which are read from the scenario."""
 
@@ -273,6 +274,9 @@ def _switches(scenario: Scenario) -> Iterator[Wanted]:
         yield Wanted("pooling", True)
     if settings.towers == "data":
         yield Wanted("mm_encoder_tp_mode", "data")
+    for adapter in (each for each in settings.rewrites if isinstance(each, Adapter)):
+        yield Wanted("lora_rank", adapter.allotted or adapter.rank)
+        yield Wanted("lora_slots", adapter.slots or adapter.adapters)
     if settings.two_batch_overlap:
         yield Wanted("two_batch_overlap", True)
     if settings.chunk is not None:

@@ -39,9 +39,9 @@ KWH = 3.6e6
 def carbon_of(region: str) -> float:
     """The carbon intensity of a region's electricity in g CO2e/kWh; raises RooflineError for one without data."""
     known = read_mapping(Path(specs.__file__).with_name("carbon.yaml"))
-    if region.lower() not in known:
+    if (name := str(region).lower()) not in known:
         raise UnknownNameError("region", region, known)
-    return float(known[region.lower()])
+    return float(known[name])
 
 
 class Times(Struct, frozen=True):

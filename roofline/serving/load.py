@@ -23,7 +23,7 @@ from msgspec.structs import astuple, force_setattr, replace
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, quote
-from roofline.core.limits import MAX_CONCURRENCY
+from roofline.core.limits import MAX_CONCURRENCY, MAX_RATE
 from roofline.scenario.argument import scenario_of
 from roofline.scenario.lengths import Lengths, parse_lengths
 from roofline.scenario.options import OPTIONS, STATIC
@@ -48,6 +48,9 @@ OF_A_BATCH = tuple(name for name in STATIC if name != "prefix")
 """Options of a static batch; a cached prefix is one of each request as well."""
 
 LENGTHS = ("prompt", "generate", "prefix")
+
+STARTUP = 120.0
+"""Seconds until an instance serves in the place of a lost one, by default."""
 
 ONE = parse_lengths(1, "generate")
 """The output of a request to a model that only encodes."""
@@ -132,7 +135,7 @@ class Load(Struct, frozen=True):
     tenants: tuple[float, ...] = ()
     policy: str = "fcfs"
     loss: float = 0.0
-    startup: float = 120.0
+    startup: float = STARTUP
     rollouts: Rollouts | None = None
 
     def __post_init__(self) -> None:
@@ -152,8 +155,11 @@ class Load(Struct, frozen=True):
             raise RooflineError(f"the seconds between the first requests must be at least 0, got {quote(self.ramp)}")
         if not 0 <= finite_number(self.hits) < 1:
             raise RooflineError(f"prefix_hits must be at least 0 and below 1, got {quote(self.hits)[1:-1]}")
-        if not all(finite_number(share) > 0 for share in self.tenants):
-            raise RooflineError(f"tenants are shares above 0, got {list(self.tenants)}", options=["tenants"])
+        if not all(1 / MAX_RATE <= finite_number(share) <= MAX_RATE for share in self.tenants):
+            shares = quote(",".join(map(str, self.tenants)))
+            raise RooflineError(f"tenants are shares from 1e-06 to {MAX_RATE:g}, got {shares}", options=["tenants"])
+        if self.startup != STARTUP and not self.loss:
+            raise RooflineError("startup is that of instances that are lost: say how many an hour", options=["loss"])
         if self.rollouts is not None and self.offline is None:
             raise RooflineError("rollouts are steps of an offline load: say how many requests", options=["offline"])
         for name, kind in OF_ARRIVALS.items():

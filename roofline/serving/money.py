@@ -19,7 +19,7 @@ from roofline.serving.curve import Deployment
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome
 from roofline.serving.pools import Tandem
-from roofline.serving.replica import Replica, budget_of
+from roofline.serving.replica import budget_of
 
 MONTH = 730.0
 """Hours of a month: 365 days of 24 hours over 12."""
@@ -55,8 +55,10 @@ def _seconds(deployment: Deployment, load: Load, outcome: Outcome) -> Any:
     prefill, decode = (
         (deployment.prefill, deployment.decode) if isinstance(deployment, Tandem) else (deployment, deployment)
     )
-    fill, running, tokens = _full_pass(prefill, load), max(outcome.running, 1.0), round(load.means[0])
+    running, tokens = max(outcome.running, 1.0), round(load.means[0])
     computed = max(round(tokens * (1 - load.hits)), 1)
+    budget = budget_of(prefill.scenario, prefill.scheduler) or computed
+    fill = max(budget // computed, 1) * prefill.data  # the prompts of a pass that is full, on all ranks
     cached = tokens - computed or tokens  # what a cached prefix of the prompt's length would cost
     scenario = prefill.scenario.without("max_num_batched_tokens") if prefill.scenario.asked else prefill.scenario
     passes = analyze(scenario.at(batch=fill, prompt=computed, prefix=np.array([0, cached]))).prefill.expected.mid
@@ -77,10 +79,3 @@ def _seconds(deployment: Deployment, load: Load, outcome: Outcome) -> Any:
         seconds[:2] *= rents[0] / (prompt * (1 - load.hits) * seconds[0] + prompt * load.hits * seconds[1])
         seconds[2] = rents[1] / load.means[1]
     return seconds
-
-
-def _full_pass(replica: Replica, load: Load) -> int:
-    """The prompts that fill a pass of prefill, on all ranks."""
-    whole = max(round(load.means[0] * (1 - load.hits)), 1)
-    budget = budget_of(replica.scenario, replica.scheduler) or whole
-    return max(budget // whole, 1) * replica.data

@@ -217,11 +217,11 @@ SPELLINGS: Mapping[str, str] = {
 
 def shares_of(asked: str | Sequence[float] | None) -> tuple[float, ...]:
     """The shares of tenants, of a text such as 1,3; () without any. Raises RooflineError."""
-    if asked is None or not isinstance(asked, str):
-        return tuple(asked or ())
+    if asked is None:
+        return ()
     try:
-        return tuple(float(part) for part in asked.split(","))
-    except ValueError:
+        return tuple(float(part) for part in asked.split(",")) if isinstance(asked, str) else tuple(asked)
+    except (TypeError, ValueError):
         raise RooflineError(f"tenants are shares such as 1,3, got {quote(asked)}", options=["tenants"]) from None
 
 

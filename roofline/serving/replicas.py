@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.cost import HOUR
-from roofline.serving.load import Load, Requests
+from roofline.serving.load import STARTUP, Load, Requests
 from roofline.serving.replica import DoesNotFitError, Replica, replica_of
 from roofline.serving.served import Finished, Served
 from roofline.serving.simulation import Sequence, Simulation
@@ -119,7 +119,7 @@ class Replicas:
         due = deque(self.drawn.arrival[: closed or count].tolist())
         arrivals, done = np.array(self.drawn.arrival), dict[int, tuple[float, float]]()
         while len(done) < count:
-            member = min(self.members, key=attrgetter("ready"), default=None)
+            member = min(self.members, key=attrgetter("ready", "now"), default=None)  # models of a device take turns
             ready, coming = math.inf if member is None else member.ready, due[0] if due else math.inf
             if self.next <= min(ready, coming):
                 self.happen()
@@ -224,6 +224,9 @@ class AlpaServe(Dedicated):
                 member.beside = group
         self.members = [member for group in groups for member in group]
 
+
+MOST_REPLICAS = 1000
+"""The most replicas of a fleet, each of which is looked at in every event."""
 
 MOST_LOSSES = 10_000
 """The most losses and arrivals of instances in a run, of one whose requests never end."""
@@ -359,8 +362,14 @@ AMONG_MODELS, OF_LOSSES = ("dedicated", "alpaserve"), ("reroute", "spotserve", "
 def check_fleet(load: Load, copies: int) -> None:
     """Raise RooflineError for a fleet that its policy does not have."""
     if load.loss and load.policy not in OF_LOSSES:
-        raise RooflineError(f"instances are lost under {' and '.join(OF_LOSSES)}", options=["loss", "policy"])
+        raise RooflineError(f"instances are lost under {', '.join(OF_LOSSES)} alone", options=["loss", "policy"])
+    if load.policy in FLEETS and copies > MOST_REPLICAS:
+        raise RooflineError(f"{copies:,} replicas are more than the {MOST_REPLICAS:,} of a fleet", options=["dp"])
+    if load.policy == "petals" and load.startup != STARTUP:
+        raise RooflineError("petals replaces a lost instance at once: omit startup", options=["startup"])
     if load.policy in ("balanced", "llumnix") and copies < 2:
-        raise RooflineError(f"{load.policy} is a policy among replicas: give --dp 2 or more", options=["policy"])
+        raise RooflineError(
+            f"{load.policy} is among replicas that share no experts: give --dp 2 or more", options=["policy"]
+        )
     if load.policy == "dedicated" and copies < len(load.tenants):
         raise RooflineError("each model has a replica of its own: give --dp as many", options=["policy"])

@@ -25,9 +25,12 @@ MOST_REQUESTS = 10**6
 
 def parse_rollouts(text: str) -> Rollouts:
     """The rollouts of `8` steps or of `steps=8,over=1.5,sync=3s`; raises RooflineError."""
-    given = {"steps": text} if text.isdigit() else dict(part.strip().partition("=")[::2] for part in text.split(","))
-    if unknown := next((key for key in given if key not in KEYS), None):
-        raise UnknownNameError("key of rollouts", unknown, KEYS)
+    pairs = [("steps", text)] if text.isdigit() else [part.strip().partition("=")[::2] for part in text.split(",")]
+    given = dict(pairs)
+    if unknown := [key for key in given if key not in KEYS]:
+        raise UnknownNameError("key of rollouts", unknown[0], KEYS)
+    if len(given) < len(pairs):
+        raise RooflineError(f"rollouts have a key twice in {quote(text)}")
     sync = parse_quantity(given["sync"], Dimension.TIME).value if "sync" in given else 0.0
     try:
         found = Rollouts(int(given.get("steps", "1")), float(given.get("over", "1")), sync)

@@ -91,8 +91,6 @@ def adapter(
     """
     if slots > adapters or 0 < largest < rank:
         raise RooflineError(f"{name}: slots are at most the adapters, and the largest rank at least the mean one")
-    if adapters == 1 and experts:
-        raise UnsupportedError(f"{name}: adapters of experts are simulated for two or more of them")
     if weights:
         scenario = with_formats(scenario, name, weights=find_format(weights))
     found = Adapter(rank, adapters, slots or None, largest or None, skew, bool(experts))

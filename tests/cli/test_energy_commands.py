@@ -49,7 +49,7 @@ def test_a_given_price_doubles_the_cost(ok: Callable[..., str]) -> None:
 
 
 def test_missing_energy_and_price_are_absent(ok: Callable[..., str]) -> None:
-    text = ok("analyze", "llama-3.1-8b", "--hw", "mi350x")
+    text = ok("analyze", "llama-3.1-8b", "--hw", "mi210")
     assert "energy: at most" in text
     assert "cost:" not in text
     found = document(ok, "llama-3.1-8b", "--hw", "m3-max")
@@ -62,10 +62,10 @@ def test_missing_energy_and_price_are_absent(ok: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("explain", "cost", "llama-3.1-8b", "--hw", "mi350x"), "give one, in USD per device hour (--price)"),
-        (("explain", "energy", "llama-3.1-8b", "--hw", "mi350x"), "no energy figures"),
+        (("explain", "cost", "llama-3.1-8b", "--hw", "mi210"), "give one, in USD per device hour (--price)"),
+        (("explain", "energy", "llama-3.1-8b", "--hw", "mi210"), "no energy figures"),
         (("analyze", *PLAIN, "--price", "cheap"), "price takes a number"),
-        (("sweep", "llama-3.1-8b", "--hw", "mi350x", "--over", "batch=1,2", "--metrics", "cost"), "--price"),
+        (("sweep", "llama-3.1-8b", "--hw", "mi210", "--over", "batch=1,2", "--metrics", "cost"), "--price"),
     ],
 )
 def test_mistakes(run: Run, args: tuple[object, ...], message: str) -> None:
@@ -84,7 +84,17 @@ def test_explanations_and_definitions(ok: Callable[..., str]) -> None:
 
 
 def test_comparisons_have_energy_and_cost(ok: Callable[..., str]) -> None:
-    text = ok("compare", "llama-3.1-8b --hw h100-sxm", "--hw mi350x")
+    text = ok("compare", "llama-3.1-8b --hw h100-sxm", "--hw mi210")
     assert "Energy and cost" in text
     assert "at most" in text
     assert "Energy and cost" not in ok("compare", "llama-3.1-8b --hw m3-max", "--batch 2")
+
+
+def test_emissions_are_proportional_to_the_intensity(ok: Callable[..., str], run: Run) -> None:
+    once, twice = (document(ok, *PLAIN, "--carbon", given)["energy"] for given in (200, 400))
+    assert twice["g_co2e_per_million_tokens"] == pytest.approx(2 * once["g_co2e_per_million_tokens"])
+    for load in ((), ("--users", 8)):
+        assert "g CO2e per million tokens" in " ".join(ok("answer", *PLAIN[:3], *load, "--carbon", "france").split())
+    status, _, err = run("serve", *PLAIN[:3], "--sessions", 4, "--carbon", 400)
+    assert status == 2
+    assert "omit carbon" in err

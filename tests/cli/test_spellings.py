@@ -245,6 +245,7 @@ def test_options_of_adapters_are_a_technique(run: Run) -> None:
     given = (
         (("--adapters", "100", "--ranks", "8,16,64"), "lora:rank=29,largest=64,adapters=100"),
         (("--enable-lora", "--max-loras", "8", "--max-lora-rank=16"), "lora:rank=16,adapters=8,slots=8"),
+        (("--enable-lora",), "lora:rank=16,adapters=1"),
     )
     for options, technique in given:
         assert run(*words, *options, "--format", "json")[1] == run(*words, "--with", technique, "--format", "json")[1]

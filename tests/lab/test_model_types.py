@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("torch")
 
-from lab.model_types import Row, compare, page, varied
-from roofline.specs.classes.build import known_types
+from lab.model_types import Row, compare, known_types, page, varied
 
 EVERY = 3
 """One type of so many is varied: variations of all of them take as long as the rest of the suite."""
@@ -49,5 +48,5 @@ def test_every_model_type_is_read_as_its_class() -> None:
 
 
 def test_variations_are_read_as_their_class() -> None:
-    rows = [compare(kind, changes) for kind in list(known_types())[::EVERY] for changes in varied(kind, 1)]
+    rows = [compare(kind, changes) for kind in known_types()[::EVERY] for changes in varied(kind, 1)]
     assert [(row.kind, row.read - row.parameters) for row in wrong(rows)] == []

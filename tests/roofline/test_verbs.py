@@ -349,7 +349,7 @@ def test_a_sizing_shows_and_repeats_what_was_fixed() -> None:
     asked: dict[str, Any] = {"rate": 4, "prompt": 128, "generate": 16, "tpot": "50ms", "hw": "l4"}
     fixed = size("llama-3.2-1b", weights="int8", kv="fp8", price={"l4": 3}, **asked).choices[0].best
     assert fixed.configuration.formats == "int8, KV fp8"
-    assert "--weights int8 --kv fp8 --price 3.0" in fixed.command
+    assert "--weights int8 --kv fp8 --price 3" in fixed.command
     assert "awq" in size("llama-3.2-1b", techniques=["awq"], **asked).choices[0].best.configuration.formats
     assert "awq" in size("llama-3.2-1b", quantization="awq", **asked).choices[0].best.configuration.formats
 

@@ -146,6 +146,8 @@ def serve_sessions(
     seconds. With a `disaggregation` the cache is that of the workers of prefill, and turns decode on others. Raises
     RooflineError where the model or no turn fits.
     """
+    if scenario.carbon is not None:
+        raise RooflineError("emissions of sessions are not simulated: omit carbon", options=["carbon"])
     asked = read_sessions(options)
     given = {name: asked.pop(name) for name in ("sessions", "session_rate") if name in asked}
     if len(given) != 1:

@@ -145,7 +145,7 @@ class SessionRun(Simulation):
         idle, since = self.work.idle, self.now if self.decode is None else max(self.now, self.decode.until)
         if idle and self.rate is None and self.due and not self.active and self.due[0][0] > since + idle:
             sooner = self.due[0][0] - since - idle
-            self.due = [(at - sooner, number, turn) for at, number, turn in self.due]  # the order stays
+            self.due[:] = [(at - sooner, number, turn) for at, number, turn in self.due]  # in order, of all replicas
         while self.due and self.due[0][0] <= self.now:
             at, _, turn = heappop(self.due)
             if turn is None:

@@ -51,7 +51,10 @@ def parse_tiers(text: str, scenario: Scenario) -> tuple[Tier, ...]:
 
     Without a bandwidth `dram` and `remote` have that of the devices' links to their host and to the network.
     """
-    return tuple(_tier(part.strip(), scenario) for part in text.split(",") if part.strip())
+    found = tuple(_tier(part.strip(), scenario) for part in text.split(",") if part.strip())
+    if len({tier.name for tier in found}) < len(found):
+        raise RooflineError(f"tiers have names of their own, got {quote(text)}", options=["tiers"])
+    return found
 
 
 def _tier(text: str, scenario: Scenario) -> Tier:

@@ -33,15 +33,6 @@ def class_names(model_type: str) -> dict[str, str]:
     return found
 
 
-def known_types() -> tuple[str, ...]:
-    """Every text-generating `model_type` of the installed Transformers."""
-    from transformers.models.auto import modeling_auto
-
-    tasks = [task for task in GENERATING if task not in ENCODING]
-    tables = [getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {}) for task in tasks]
-    return tuple(sorted({name for table in tables for name in table}))
-
-
 def build(content: Mapping[str, Any]) -> Any:
     """The model of a config.json on the meta device; raises UnsupportedError for one without a class.
 

@@ -143,6 +143,16 @@ def test_a_draft_is_the_engines_own_setting() -> None:
     assert value(found, "--speculative-num-draft-tokens") == "4"
 
 
+@pytest.mark.parametrize(("engine", "slots"), [("vllm", "--max-loras"), ("sglang", "--max-loras-per-batch")])
+def test_adapters_have_slots_and_the_largest_rank(engine: str, slots: str) -> None:
+    scenario = Scenario("llama-3.1-8b", "h100-sxm", engine=engine)
+    found = words(scenario.with_(techniques=["lora:rank=20,largest=64,adapters=100,slots=8"]))
+    assert "--enable-lora" in found
+    assert (value(found, "--max-lora-rank"), value(found, slots)) == ("64", "8")
+    with pytest.raises(RooflineError, match="lora_rank"):
+        words(scenario.with_(techniques=["lora"], engine="llama.cpp"))
+
+
 def test_remote_code_is_trusted_only_where_the_user_says_so() -> None:
     scenario = Scenario("deepseek-r1", "h200-sxm", tp=8)
     plain, trusted = launch(scenario), launch(scenario, trust_remote_code=True)

@@ -37,6 +37,17 @@ def test_adapters_beside_one_model_against_models_of_their_own() -> None:
     assert 2 < gain < 5
 
 
+def test_one_adapter_is_no_slower_than_two() -> None:
+    for given in ("adapters={}", "adapters={},experts=1"):
+        one, two = (
+            analyze(Scenario("qwen3-30b-a3b", "h100-sxm", techniques=["lora:rank=16," + given.format(count)], batch=8))
+            for count in (1, 2)
+        )
+        assert one.expected.ttft.mid <= two.expected.ttft.mid
+        assert one.expected.tpot.mid < two.expected.tpot.mid
+        assert one.memory.weights < two.memory.weights
+
+
 def test_thousands_of_adapters_cost_little() -> None:
     """Orders of magnitude more adapters at nearly the same throughput (S-LoRA, abstract)."""
     few, many, popular = (
@@ -66,7 +77,7 @@ def test_slots_take_room_of_the_kv_cache() -> None:
     assert room() - room("lora:rank=16,adapters=100,slots=64") == pytest.approx(added / 524_288, rel=0.01)
 
 
-@pytest.mark.parametrize("given", ["slots=9", "adapters=4,slots=5", "largest=8", "experts=1"])
+@pytest.mark.parametrize("given", ["slots=9", "adapters=4,slots=5", "largest=8"])
 def test_what_adapters_do_not_have_is_refused(given: str) -> None:
     with pytest.raises(RooflineError):
         Scenario("llama-7b", "a100-sxm-80gb", techniques=[f"lora:rank=16,{given}"])

@@ -30,7 +30,8 @@ def encoded(rate: float, policy: str, burstiness: float, **layout: int) -> Outco
 @pytest.mark.parametrize("policy", FLEETS)
 @pytest.mark.parametrize("arrivals", [{"rate": 8.0}, {"concurrency": 24}])
 def test_every_request_gets_its_tokens(policy: str, arrivals: dict[str, float]) -> None:
-    losses = {"loss": 200.0, "startup": 20.0} if policy in ("reroute", "spotserve", "petals") else {}
+    losses = {"loss": 200.0} if policy in ("reroute", "spotserve", "petals") else {}
+    losses |= {"startup": 20.0} if policy in ("reroute", "spotserve") else {}
     load = Load(**arrivals, policy=policy, tenants=(1.0, 2.0), **losses).of(FOUR)  # type: ignore[arg-type]
     scenario = FOUR.with_(hw="a100-sxm-80gb", network="ethernet")
     served = scheduled(replica_of(scenario, load), load, 400, 1)
@@ -58,6 +59,13 @@ def test_models_that_share_devices_take_the_bursts_of_one() -> None:
     assert apart.goodput is not None
     assert shared.goodput is not None
     assert shared.goodput > 1.1 * apart.goodput
+
+
+def test_models_of_a_device_take_turns() -> None:
+    """Equal models under equal load wait equally: none has the device whenever it has work."""
+    scenario = Scenario("opt-6.7b", "a100-sxm-80gb", prompt=512, generate=128)
+    one, other = (tenant.ttft.mean.mid for tenant in outcome(scenario, 4.0, "alpaserve", 300, tenants=(1, 1)).tenants)
+    assert one == pytest.approx(other, rel=0.25)
 
 
 def test_a_replica_has_room_for_the_weights_of_all_its_models() -> None:
@@ -104,7 +112,11 @@ def test_machines_that_leave_cost_more_the_more_often_they_do() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "options"),
-    [("llumnix", {}), ("balanced", {}), ("fcfs", {"loss": 1}), ("dedicated", {"tenants": (1, 1)}), ("alpaserve", {})],
+    [
+        *(("llumnix", {}), ("balanced", {}), ("fcfs", {"loss": 1}), ("dedicated", {"tenants": (1, 1)})),
+        *(("alpaserve", {}), ("reroute", {"startup": 60}), ("petals", {"loss": 1, "startup": 60})),
+        *(("alpaserve", {"tenants": shares}) for shares in (2, (1, 0), (1e308, 1e308), (1e-308, 1), (np.nan, 1))),
+    ],
 )
 def test_a_fleet_that_a_policy_does_not_have_is_refused(policy: str, options: dict[str, object]) -> None:
     with pytest.raises(RooflineError):

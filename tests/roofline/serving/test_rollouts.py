@@ -31,7 +31,7 @@ def test_weights_come_between_steps() -> None:
     assert with_them - without == pytest.approx(30, rel=0.01)
 
 
-@pytest.mark.parametrize("given", ["0", "steps=2,over=0.5", "steps=2,more=3", "steps=x", "2001"])
+@pytest.mark.parametrize("given", ["0", "steps=2,over=0.5", "steps=2,more=3", "steps=x", "2001", "", "steps=2,steps=3"])
 def test_steps_that_are_none_are_refused(given: str) -> None:
     with pytest.raises(RooflineError):
         steps(EVEN, given)

@@ -107,6 +107,16 @@ def test_replicas_behind_a_router_conserve_sessions(routing: str) -> None:
     assert sum(hit_rates(ran)) > 0.75 if routing == PREFIX else sum(hit_rates(ran)) < 0.6
 
 
+@pytest.mark.parametrize("routing", [PREFIX, REQUESTS])
+def test_gaps_that_are_cut_are_cut_for_all_replicas(routing: str) -> None:
+    """A session has one turn at a time, also where the time without requests is cut short."""
+    work = workload(idle=1.0, gap=parse_gaps("exponential:mean=60s"))
+    ran = simulate_sessions(replica(), store_of(replica()), Draw(work, 1), 200, 2, routing=routing, copies=2)
+    for owner in set(ran.owner):
+        arrival, last = (np.sort(times[ran.owner == owner]) for times in (ran.arrival, ran.last))
+        assert (arrival[1:] >= last[:-1]).all()
+
+
 def test_a_hashed_session_stays_on_its_rank() -> None:
     """Its turns find what it left; ranks are uneven, which the cache of a rank that is even has not."""
     scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, ep=4, engine="vllm")
