@@ -201,7 +201,9 @@ def _chosen(verdict: Verdict) -> str:
         why = f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
     else:
         why = "as asked" if any(map(scenario.given, WEIGHT_OPTIONS)) else "as released"
-    parts = [f"{plan.candidate.formats} {why}"]
+    kv = plan.candidate.options.get("kv")
+    released = f"{scenario.precision.weights.name} {why}, KV {kv} for more users at once"
+    parts = [released if kv and not plan.narrower else f"{plan.candidate.formats} {why}"]
     if plan.elsewhere:
         missing = next(iter(unsupported(first.scenario)), "") if memory.fits else ""
         name = first.scenario.profile.name

@@ -300,9 +300,9 @@ def _changes(choice: Mapping[str, Any], document: Mapping[str, Any], alone: bool
         does = "costs less" if choice["objective"] == "fewest" else "is the choice"
         lines.append(f"{named} {does} below {changes['price']:,.4g} {unit} per device")
     if "price_ratio" in changes:
-        lines.append(
-            f"{_named(other)} costs less if its device costs under {changes['price_ratio']:.3g} times the chosen one"
-        )
+        ratio = f"{changes['price_ratio']:.3g}"
+        under = "less than" if ratio == "1" else f"under {ratio} times"
+        lines.append(f"{_named(other)} costs less if its device costs {under} the chosen one")
     if choice["runner_up_has_lower_modelled_energy"]:
         joules = [_joules(deployment, "modelled") for deployment in (other, best)]
         if joules[0] != joules[1]:

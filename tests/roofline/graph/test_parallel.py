@@ -37,7 +37,7 @@ from roofline.graph.parallel import (
 )
 from roofline.scenario.settings import Host, Settings
 from roofline.specs.hardware import NETWORK, Span
-from roofline.specs.sublayers import Hyena, UNet
+from roofline.specs.sublayers import Hyena, StateSpace, UNet
 from roofline.techniques import apply_techniques
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound
@@ -422,7 +422,7 @@ def test_hardware_without_links_is_refused() -> None:
 def test_every_model_runs_on_two_devices_or_is_refused(name: str) -> None:
     model = load_model(name)
     mixers = [group.layer.mixer for group in model.groups]
-    if any(isinstance(mixer, Hyena | UNet) or getattr(mixer, "heads", 2) % 2 for mixer in mixers):
+    if any(isinstance(mixer, Hyena | StateSpace | UNet) or getattr(mixer, "heads", 2) % 2 for mixer in mixers):
         with pytest.raises(RooflineError, match=name):
             run(model, parallel(tensor=2), batch=2)
         return

@@ -246,6 +246,7 @@ def test_memories_of_megabytes_hold_eight_bits_on_more_devices() -> None:
     [
         ("llama-3.3-70b", "2x4090", "--with speculative-decoding:draft=llama-3.2-1b", "draft model's memory"),
         ("whisper-large-v3", "4090", "--quant", "accuracy"),
+        ("deepseek-r1", "8xh200", "--with multi-token-prediction", "MTP"),  # which the checkpoint has
     ],
 )
 def test_what_is_proposed_can_be_launched(model: str, hardware: str, option: str, needs: str) -> None:
