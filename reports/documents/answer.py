@@ -277,13 +277,18 @@ def _cost(verdict: Verdict) -> str:
     unstable = verdict.outcome is not None and not verdict.outcome.stable
     if verdict.curve is not None and verdict.outcome is not None and verdict.scenario.model.task == "encode":
         each_million = verdict.curve.cost(verdict.outcome, verdict.outcome.requests_per_second)
-        return f"{hourly:,.4g} USD/h{each}; {each_million:,.3g} USD per million sequences"
+        return f"{hourly:,.4g} USD/h{each}; {_usd(each_million or 0.0)} per million sequences"
     told = (
         ""
         if tokens is None or unstable
-        else f"; {tokens:,.3g} USD per million tokens" + ("" if verdict.loaded else ", one user")
+        else f"; {_usd(tokens)} per million tokens" + ("" if verdict.loaded else ", one user")
     )
     return f"{hourly:,.4g} USD/h{each}{told}"
+
+
+def _usd(amount: float) -> str:
+    """An amount with three digits, or all before its decimal point."""
+    return f"{amount:,.0f} USD" if amount >= 1000 else f"{amount:.3g} USD"
 
 
 def _failure(verdict: Verdict) -> Iterator[str]:

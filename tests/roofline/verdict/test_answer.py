@@ -150,6 +150,7 @@ def test_servers_of_one_computer_are_answered() -> None:
     assert large.scenario.given("quant") in ("int8", "int4")
     assert large.command.startswith("mlx_lm.server")
     assert answer("llama-3.1-8b", "m4-max", engine="ollama").command.startswith("OLLAMA_")
+    assert answer("qwen3-30b-a3b", "rtx-4090", engine="ollama").plan.candidate.formats == "q4_k_m"
     with pytest.raises(RooflineError, match="MLX does not run on NVIDIA's devices"):
         answer("llama-3.1-8b", "h100-sxm", engine="mlx")
 
