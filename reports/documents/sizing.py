@@ -119,7 +119,8 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     alone = rate is None and users is None
     load = "one user" if alone else f"{users} requests in flight" if rate is None else f"{rate:g} requests/s"
     output = "" if service["encodes"] else f" + {service['generate']}"
-    title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens"
+    free = "" if alone or service["ttft_s"] or service["tpot_s"] else "; no limit on latency (--ttft, --tpot)"
+    title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens{free}"
     if not document["feasible"]:
         return [Block(title, [*_infeasible(document), *_beyond(document)], width=WIDTH)]
     lines = [_answer(entry, alone, service["encodes"]) for entry in document["choices"]]

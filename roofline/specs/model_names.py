@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +203,8 @@ def _found(repository: str, entry: _Entry, ending: str = "") -> str | None:
     return found[1] if found else None
 
 
-_ENDING = rf"(?:-(?:{'|'.join(sorted(TUNED))}|\d{{4}}))+"
-"""What people leave out at the end of a repository's name: -Instruct and its month."""
+_ENDING = rf"(?:-(?:{'|'.join(sorted(TUNED))}|\d{{4}}|a\d+b))+"
+"""What people leave out at the end of a repository's name: -Instruct, its month and the active parameters."""
 
 
 def listed_repository(name: str) -> str:
@@ -317,7 +317,8 @@ def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
 def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...]) -> UnknownNameError:
     """The error for a name that no model has: those it begins, else the one in it, else the nearest of its family."""
     started = re.compile(rf"^ +[^/\s]+/({re.escape(text.strip().lower())}\b[^:\s]*):", re.M)
-    begun = [entry.name for entry in entries if any(own and entry.spelled[0][: len(own)] == own for own in spellings)]
+    named = [entry for entry in entries if any(own and entry.spelled[0][: len(own)] == own for own in spellings)]
+    begun = [entry.name for entry in sorted(named, key=lambda entry: -_version(entry.spelled[0]))]
     begun = begun or [found for entry in entries for found in started.findall(entry.repositories)]
     begun = begun or [entry.name for entry in entries if any(_begins(own, entry) for own in spellings)]
     inside = [
@@ -329,10 +330,16 @@ def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...])
     family = [entry.name for _, entry in ranked if any(own[:2] == entry.spelled[0][:2] for own in spellings)]
     near = [ranked[0][1].name] if ranked[0][0] >= MISSPELT else family[:NEAREST]
     candidates = begun or [max(inside, key=len)] if begun or inside else near
-    hint = "" if candidates else "; 'roofline specs list models' lists all, and any other is read from its config.json"
+    hint = "; 'roofline specs list models' lists all; name another by its config.json, or its repository with --hub"
     # The nearest of all names is another model's, unless the text is no name as it stands.
     known = () if PLAIN.fullmatch(text) else [entry.name for entry in entries]
-    return UnknownNameError("model", text, known, candidates, hint)
+    return UnknownNameError("model", text, known, candidates, "" if candidates else hint)
+
+
+def _version(own: Words) -> float:
+    """The version among a name's words: its first number that is neither a size (8b) nor a date; 0 without one."""
+    found = (word for word, unit in pairwise((*own, "")) if unit not in ("b", "m"))
+    return next((float(word) for word in found if re.fullmatch(r"\d{1,2}(\.\d+)?", word)), 0.0)
 
 
 def _likeness(spellings: Sequence[Words], entry: _Entry) -> float:

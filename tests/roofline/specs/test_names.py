@@ -149,6 +149,7 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
         ("nvidia/Llama-3_1-Nemotron-51B-Instruct-FP8", ["llama-3.1"]),  # other layers
         ("deepseek-ai/DeepSeek-V2-NVFP4-v3", ["deepseek-v2"]),
         ("devstral", ["devstral-small-2507"]),
+        ("deepseek", ["deepseek-v4-flash", "deepseek-v4-pro", "deepseek-v3.2"]),  # the newest
         ("qwen2.5-coder", ["qwen2.5-coder-32b-instruct"]),
         ("x/y", ["config.json"]),
     ],
