@@ -292,7 +292,8 @@ def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict
         yield {}
         return
     wider = (inside << doubled for doubled in range(1, 4) if inside << doubled < devices)  # beyond a node
-    for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, 1, *wider)):
+    even = devices & -devices  # the largest power of two, which divides the heads of most models: 8 of 72
+    for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, even, 1, *wider)):
         if devices % tensor == 0:
             yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {}
             if tensor == devices > 1 and asked.model.experts:

@@ -170,6 +170,14 @@ def test_experts_are_not_cut_inside_blocks_of_their_weights() -> None:
         launch(Scenario("minimax-m2", "h200-sxm", tp=8))
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "layout"), [("llama-3.3-70b", "6xh100", (2, 3)), ("kimi-k2", "72xgb200", (8, 9))]
+)
+def test_a_number_of_devices_that_does_not_divide_heads(model: str, hardware: str, layout: tuple[int, int]) -> None:
+    parallel = answer(model, hardware).scenario.settings.parallel
+    assert (parallel.tensor, parallel.pipeline) == layout
+
+
 def test_a_rate_has_the_layout_that_serves_it() -> None:
     """Two L40S on PCIe: tensor parallelism does not sustain what two stages or two replicas do."""
     found = answer("llama-3.1-8b", "2xl40s", rate=20)
