@@ -148,7 +148,8 @@ def _reason(found: Decision) -> str:
     document = odds_document(verdict)
     if second.missed and not best.missed:
         return f"{best.label}; the next, {second.label}, misses {' and '.join(second.missed).upper()}, {sure(document)}"
-    other = second.label if found.objective == "throughput" else f"the next, {second.label},"
+    plain = found.objective == "throughput" or found.api is not None
+    other = second.label if plain else f"the next, {second.label},"
     return sentence(document, found.objective, best.label, other)
 
 
