@@ -216,9 +216,14 @@ def _offers(entry: _Entry) -> int:
 
 
 def _counted(text: str) -> Iterator[tuple[str, int]]:
-    """The text as one device, and the devices and their numbers of a text that counts."""
-    if box := _BOX.fullmatch(text.strip()):
-        yield box["device"].strip(), BOX_DEVICES
+    """The text as one device, and the devices and their numbers of a text that counts; a DGX H100 is eight."""
+    for device, count in _numbered(text):
+        if box := _BOX.fullmatch(device.strip()):
+            yield box["device"], BOX_DEVICES * count
+        yield device, count
+
+
+def _numbered(text: str) -> Iterator[tuple[str, int]]:
     yield text, 1
     for pattern in _COUNTED:
         match = pattern.fullmatch(text.strip())

@@ -163,7 +163,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
 def test_user_errors_are_one_sentence(run: Run, tmp_path: Path, name: str) -> None:
     options, said = MISTAKES[name]
     page = tmp_path / "advice.json"
-    hw = ("--hw", "mi325x") if name == "no price" else ()
+    hw = ("--hw", "mi210") if name == "no price" else ()
     status, out, err = run(*SMALL, *hw, *options, "--output", page)
     assert (status, out) == (2, "")
     assert said in err

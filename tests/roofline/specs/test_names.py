@@ -246,6 +246,7 @@ def test_hardware_with_its_count(text: str) -> None:
         ("2x gaudi 2", "gaudi-2", 2),
         ("7900xtx", "radeon-rx-7900-xtx", 1),
         ("DGX H100", "h100-sxm", 8),
+        ("2x DGX H100", "h100-sxm", 16),
         ("NVIDIA DGX B200", "b200-sxm", 8),
         ("DGX Spark", "dgx-spark", 1),
         ("GB200 NVL72", "gb200", 1),
