@@ -204,7 +204,11 @@ def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targ
     them the widest in which all fit; and of these the layout.
     """
     together = next((each for each in fitting if each.memory(users).fits), None)
-    if together is not None:
+    if together is not None and load.rate is not None:
+        same = _best([each for each in fitting if each.unlaid == together.unlaid], load, targets)
+        sustained = judged(same.scenario, load, targets)[0]  # else a smaller cache may
+        contenders = [together] if sustained else [together, *(each for each in fitting if each.released)]
+    elif together is not None:
         contenders = [together] if together.released else [*(each for each in fitting if each.released), together]
     else:
         contenders = list(fitting)

@@ -183,7 +183,14 @@ def test_a_rate_has_the_layout_that_serves_it() -> None:
     found = answer("llama-3.1-8b", "2xl40s", rate=20)
     assert found.met
     assert found.scenario.settings.parallel.tensor == 1
-    assert not answer("llama-3.1-8b", "2xl40s", rate=20, tp=2).met
+    assert not answer("llama-3.1-8b", "2xl40s", rate=20, tp=2, kv="bf16").met
+
+
+def test_a_rate_that_released_formats_do_not_sustain_has_a_smaller_cache() -> None:
+    """As 1,000 users have, of whom as many requests/s come (28): 16-bit caches sustain 18."""
+    found = answer("gpt-oss-120b", "h100-sxm", rate=22)
+    assert found.met
+    assert found.plan.candidate.formats == "mxfp4, KV fp8"
 
 
 @pytest.mark.parametrize(
