@@ -25,6 +25,7 @@ from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.replica import DoesNotFitError, replica_of
 from roofline.specs.engine import GGUF_ENGINE
+from roofline.techniques.support import runs_gguf
 from roofline.techniques.unsupported import unsupported
 from roofline.whatif.solve.counts import tensor_degrees
 
@@ -94,7 +95,7 @@ def _utilization(scenario: Scenario) -> Fit | None:
 def _formats(scenario: Scenario) -> Fit | None:
     engine = scenario.profile
     offered = [entry[:2] for entry in formats_for(scenario.model, scenario.hardware, engine, Quality.CALIBRATED)]
-    if engine.name == GGUF_ENGINE:
+    if runs_gguf(engine.name):
         offered += [(scheme, kv) for kv in dict(offered[::-1]).values() for scheme in FEWER_BITS]
     for scheme, kv in offered:
         chosen = {name: value for name, value in (("quant", scheme), ("kv", kv)) if value}

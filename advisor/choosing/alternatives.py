@@ -26,7 +26,7 @@ from roofline.serving.pools import Pools
 from roofline.serving.ratios import Limits, ratios_on
 from roofline.specs.engine import list_engines
 from roofline.techniques import techniques
-from roofline.techniques.acceptance import is_published
+from roofline.techniques.acceptance import is_superseded
 from roofline.techniques.support import is_documented, runs, runs_on
 
 
@@ -143,8 +143,8 @@ def speculations(scenario: Scenario) -> Iterator[Alternative]:
     for name in found:
         if not runs(name, scenario.profile.name, scenario.hardware):
             continue
-        if name.startswith("eagle") and scenario.model.mtp and not is_published(name, scenario.model.name):
-            continue  # a draft of its own has hardly been trained for it
+        if is_superseded(name, scenario.model):
+            continue
         for written in (f"{name}:length={length}" for length in SEVERAL[name]) if name in SEVERAL else (name,):
             try:
                 changed = plain.with_(**{"with": [*kept, written]})  # type: ignore[arg-type]

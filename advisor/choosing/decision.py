@@ -125,7 +125,9 @@ def choose(
     price = parse_api_price(api_price) if isinstance(api_price, str) else api_price
     if (price is None) is (what is Decided.API):
         told = (
-            "choose api compares with a price: give it" if price is None else f"choose {what} compares no API: omit it"
+            "choose api compares with a price: give it, in USD per million tokens, such as 0.25/1"
+            if price is None
+            else f"choose {what} compares no API: omit it"
         )
         raise RooflineError(told, options=["api_price"])
     goal = named(Objective, objective) if objective is not None else _usual(what, load)
@@ -164,7 +166,7 @@ def _alternatives(
     if what is not Decided.HARDWARE:
         return list(ALTERNATIVES[what](scenario))
     if len(names) < 2:
-        raise RooflineError("name the hardware to choose from, as in h200-sxm,b200-sxm", options=["hw"])
+        raise RooflineError("name two or more hardware to choose from, as in h200-sxm,b200-sxm", options=["hw"])
     return [_deployed(Scenario(scenario.model_name, name, **options), name, load, limits, options) for name in names]
 
 

@@ -162,7 +162,7 @@ def lossless_first(case: Case) -> Iterator[Finding]:
     if not preserving:
         return
     best = max(preserving, key=lambda name: (gains[name], name))
-    yield Hint(tuple(preserving), "the output is unchanged and no training is needed")
+    yield Hint(tuple(preserving), "the output is unchanged and the model is not trained again")
     for name, trial in tried:
         if case.fits and trial.price not in QUALITY_PRESERVING and HELPS < gains[name] <= gains[best]:
             yield Caution(

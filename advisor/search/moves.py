@@ -25,6 +25,7 @@ from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 from roofline.specs.sublayers import MixtureOfExperts
 from roofline.techniques import check_request, techniques
+from roofline.techniques.acceptance import is_superseded
 from roofline.techniques.base import Technique
 from roofline.techniques.support import documented_engines, engines_with, is_documented, needs_no_engine, runs, support
 
@@ -110,7 +111,7 @@ def engine_techniques(scenario: Scenario) -> Iterator[Move]:
     """
     engine = scenario.profile.name
     for entry in _entries():
-        if entry.name in FEATURES:
+        if entry.name in FEATURES or is_superseded(entry.name, scenario.model):
             continue
         if needs_no_engine(entry):
             yield technique_move(entry)

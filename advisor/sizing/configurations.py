@@ -21,7 +21,7 @@ from roofline.specs.engine import Engine, default_engine, load_engine
 from roofline.specs.hardware import Hardware, load_hardware, searched_hardware
 from roofline.specs.model import Model
 from roofline.techniques import check_request
-from roofline.techniques.support import runs, runs_format
+from roofline.techniques.support import runs, runs_format, runs_gguf
 
 TENSOR = (1, 2, 4, 8)
 """Tensor-parallel devices within a node; for MoE models also ranks of attention and experts."""
@@ -124,10 +124,10 @@ def formats_for(
     if cached and runs("fp8-kv", engine.name, hardware):
         caches.append("fp8")
     elif cached and runs_format("kv", "int8", engine.name, hardware):
-        caches.append("q8_0" if engine.name == "llama.cpp" else "int8")  # --cache-type-k q8_0
+        caches.append("q8_0" if runs_gguf(engine.name) else "int8")  # --cache-type-k q8_0
     schemes = [scheme or ""]
     if scheme is None and calibrated:
-        schemes += ["q8_0", "q4_k_m"] if engine.name == "llama.cpp" else []
+        schemes += ["q8_0", "q4_k_m"] if runs_gguf(engine.name) else []
         schemes += [name for technique, name in OFFERED.items() if runs(technique, engine.name, hardware)]
         if "awq" in schemes and "gptq" in schemes:
             schemes.remove("gptq")

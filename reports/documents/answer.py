@@ -202,7 +202,9 @@ def _chosen(verdict: Verdict) -> str:
         why = f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
     else:
         why = "as asked" if any(map(scenario.given, WEIGHT_OPTIONS)) else "as released"
-    parts = [f"{plan.candidate.formats} {why}"]
+    kv = plan.candidate.options.get("kv")
+    released = f"{scenario.precision.weights.name} {why}, KV {kv} for more users at once"
+    parts = [released if kv and not plan.narrower else f"{plan.candidate.formats} {why}"]
     if plan.elsewhere:
         missing = next(iter(unsupported(first.scenario)), "") if memory.fits else ""
         name = first.scenario.profile.name
@@ -276,11 +278,11 @@ def _cost(verdict: Verdict) -> str:
     unstable = verdict.outcome is not None and not verdict.outcome.stable
     if verdict.curve is not None and verdict.outcome is not None and verdict.scenario.model.task == "encode":
         each_million = verdict.curve.cost(verdict.outcome, verdict.outcome.requests_per_second)
-        return f"{hourly:,.4g} USD/h{each}; {each_million:,.3g} USD per million sequences"
+        return f"{hourly:,.4g} USD/h{each}; {_usd(each_million or 0.0)} per million sequences"
     told = (
         ""
         if tokens is None or unstable
-        else f"; {tokens:,.3g} USD per million tokens" + ("" if verdict.loaded else ", one user")
+        else f"; {_usd(tokens)} per million tokens" + ("" if verdict.loaded else ", one user")
     )
     return f"{hourly:,.4g} USD/h{each}{told}"
 
@@ -294,6 +296,11 @@ def _carbon(verdict: Verdict) -> str:
     else:
         grams = float(find_metric("carbon", "expected").figure(verdict.analysis))
     return "" if grams is None or math.isnan(grams) else f"; {grams:,.3g} g CO2e per million tokens"
+
+
+def _usd(amount: float) -> str:
+    """An amount with three digits, or all before its decimal point."""
+    return f"{amount:,.0f} USD" if amount >= 1000 else f"{amount:.3g} USD"
 
 
 def _failure(verdict: Verdict) -> Iterator[str]:

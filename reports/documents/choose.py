@@ -148,7 +148,9 @@ def _reason(found: Decision) -> str:
     document = odds_document(verdict)
     if second.missed and not best.missed:
         return f"{best.label}; the next, {second.label}, misses {' and '.join(second.missed).upper()}, {sure(document)}"
-    return sentence(document, found.objective, best.label, second.label)
+    plain = found.objective == "throughput" or found.api is not None
+    other = second.label if plain else f"the next, {second.label},"
+    return sentence(document, found.objective, best.label, other)
 
 
 def _flip(flip: Flip, rated: bool) -> str:
@@ -185,10 +187,15 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     if "load" in row["misses"] and row["largest_requests_per_s"] is not None:
         times[0] = f"< {row['largest_requests_per_s']:.3g}/s"
     rate, usd, month = row["output_tokens_per_s_per_device"], row["usd_per_million_tokens"], row["usd_per_month"]
-    money = [f"{usd[key]:.2g}" if usd else "-" for key in TOKENS]
+    money = [_two_digits(usd[key]) if usd else "-" for key in TOKENS]
     runs = "no" if not row["fits"] else "?" if row["not_known_to_run"] else "-" if not row["devices"] else "yes"
-    shown = "-" if rate is None else f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+    shown = "-" if rate is None else _two_digits(rate)
     return [row["choice"], runs, *times, shown, *money, "-" if month is None else f"{month:,.0f}"]
+
+
+def _two_digits(value: float) -> str:
+    """A number with two digits, or all before its decimal point."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _over(row: Mapping[str, Any], key: str) -> str:

@@ -119,7 +119,8 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     alone = rate is None and users is None
     load = "one user" if alone else f"{users} requests in flight" if rate is None else f"{rate:g} requests/s"
     output = "" if service["encodes"] else f" + {service['generate']}"
-    title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens"
+    free = "" if alone or service["ttft_s"] or service["tpot_s"] else "; no limit on latency (--ttft, --tpot)"
+    title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens{free}"
     if not document["feasible"]:
         return [Block(title, [*_infeasible(document), *_beyond(document)], width=WIDTH)]
     lines = [_answer(entry, alone, service["encodes"]) for entry in document["choices"]]
@@ -300,9 +301,9 @@ def _changes(choice: Mapping[str, Any], document: Mapping[str, Any], alone: bool
         does = "costs less" if choice["objective"] == "fewest" else "is the choice"
         lines.append(f"{named} {does} below {changes['price']:,.4g} {unit} per device")
     if "price_ratio" in changes:
-        lines.append(
-            f"{_named(other)} costs less if its device costs under {changes['price_ratio']:.3g} times the chosen one"
-        )
+        ratio = f"{changes['price_ratio']:.3g}"
+        under = "less than" if ratio == "1" else f"under {ratio} times"
+        lines.append(f"{_named(other)} costs less if its device costs {under} the chosen one")
     if choice["runner_up_has_lower_modelled_energy"]:
         joules = [_joules(deployment, "modelled") for deployment in (other, best)]
         if joules[0] != joules[1]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
+from roofline.techniques.support import runs_gguf
 
 
 def quantized(scenario: Scenario, scheme: str) -> Scenario:
@@ -23,7 +24,7 @@ def schemes(scenario: Scenario) -> list[tuple[str, str | None]]:
     own, plain = precision.weights.name, precision.base.name
     label = str(given["scheme"]) if list(given) == ["scheme"] else ", ".join(f"{k} {v}" for k, v in given.items())
     eight = "fp8" if scenario.hardware.supports("fp8") else "W8A8"
-    four = "q4_k_m" if scenario.profile.name == "llama.cpp" else "awq"
+    four = "q4_k_m" if runs_gguf(scenario.profile.name) else "awq"
     last = "nvfp4" if scenario.hardware.supports("nvfp4") else "W4A16KV8"
     others = [("W16", plain), *((scheme, scheme) for scheme in (eight, four, last))]
     found: list[tuple[str, str | None]] = [(label or own, None)]

@@ -56,7 +56,7 @@ class EngineFlags(TyperCommand):
 
     def _after_model(self, ctx: Any, words: list[str]) -> list[str]:
         """The words with hardware that follows the model, as in `roofline MODEL HW`, as the option --hw."""
-        if not all(each.required and each.nargs == 1 for each in self.params if each.param_type_name == "argument"):
+        if any(each.nargs != 1 for each in self.params if each.param_type_name == "argument"):
             return words
         given, free = self._parsed(ctx, words)
         if given.get("hw") or len(free) != 1:
@@ -108,9 +108,7 @@ def _unknown(name: str, own: set[str], command: str) -> str:
     flag = SPELLED.get(key, key)
     if flag in FLAGS:
         also = f" ({flag})" if flag != name else ""
-        instead = (
-            ": --prompt says how long requests are" if flag.strip("-") == "context" and command == "answer" else ""
-        )
+        instead = ": --prompt says how long requests are" if flag == "--context" and "--prompt" in own else ""
         return f"{command} does not take {name}{also}{instead}; 'roofline {command} --help' lists what it takes"
     if (meant := MEANT.get(option_key(name))) is not None:
         return f"no such option: {name}; {meant}"

@@ -126,12 +126,14 @@ class Parallelism(Struct, frozen=True):
         force_setattr(self, "exchange", check_exchange(self.exchange))
         if type(self.redundant) is not int or not 0 <= self.redundant <= MAX_DEVICES:
             raise RooflineError(f"the redundant experts must be an integer between 0 and {MAX_DEVICES}")
-        if self.tensor % self.context or (self.context > 1 and self.sequence > 1):
+        if self.tensor % self.context:
             raise RooflineError(
-                f"decode context parallelism divides the {self.tensor} tensor-parallel devices, without sequence"
-                f" parallelism; got {self.context}",
+                f"decode context parallelism of {self.context} divides the {self.tensor} tensor-parallel devices: give"
+                " a multiple of it as their number",
                 options=["dcp", "tp"],
             )
+        if self.context > 1 and self.sequence > 1:
+            raise RooflineError("decode context parallelism goes without sequence parallelism", options=["dcp", "sp"])
         if self.grid and math.isqrt(self.tensor) ** 2 != self.tensor:
             raise RooflineError(f"2-D tensor parallelism needs a square number of devices, got {self.tensor}")
         if self.expert > self.tensor * self.data:

@@ -25,15 +25,18 @@ class Room(NamedTuple):
 def room_of(scenario: Scenario, slots: int, needed: int, allots: bool) -> Room:
     """The context of a server, and the memory that it takes.
 
-    A server that `allots` the KV cache of all its `slots` at its start has the context that requests need, rounded up;
-    others have the longest that one request can have. Raises RooflineError where not even that fits.
+    A server that `allots` the KV cache of all its `slots` at its start has the context that requests of a length that
+    was said need, rounded up; others have the longest that there is room for. Raises RooflineError where not even that
+    fits.
     """
     given, most = scenario.plain.settings.longest, scenario.model.max_context
-    longest = given or (-(-needed // 256) * 256 if allots else most or needed)
+    rounded = -(-needed // 256) * 256
+    exact = allots and (most is None or any(scenario.given(name) is not None for name in ("prompt", "generate")))
+    longest = given or (rounded if exact else most or needed)
     sequences = slots if allots else scenario.settings.parallel.data
     if not filled(scenario, sequences, longest).fits:
-        if given or allots or not filled(scenario, sequences, needed).fits:
-            each, tokens = f" in each of {slots} slots" if allots else "", longest if given or allots else needed
+        if given or exact or not filled(scenario, sequences, needed).fits:
+            each, tokens = f" in each of {slots} slots" if allots else "", longest if given or exact else needed
             raise RooflineError(
                 f"the server does not start: {tokens:,} tokens{each} do not fit in memory",
                 options=["max_model_len", "max_num_seqs"] if allots else ["max_model_len", "kv", "tp"],

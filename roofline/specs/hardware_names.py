@@ -3,13 +3,14 @@
 Every word must be in the spec's name or title, or be its memory (80GB, HBM3) or a line of its vendor (GeForce). Words
 of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4070 is no rtx-4070-ti. The
 size of a memory that Apple sells with a chip may follow its name: m4-max-64gb. An H100 is the SXM module, an A100 that
-of 80 GB: what most clouds rent.
+of 80 GB: what most clouds rent. A DGX H100 has eight of them; a GB200 NVL72 is read as one GPU of its rack, which is
+said.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
@@ -18,7 +19,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from roofline.core.documents import MAX_BYTES
-from roofline.core.errors import RooflineError, UnknownNameError, alternatives, quote
+from roofline.core.errors import MAX_COMPLETIONS, RooflineError, UnknownNameError, alternatives, quote
 from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
@@ -45,6 +46,13 @@ _COUNTED = (
 )
 """8xH100, 8 x H100, 2x4090, and H100 x8, H100:8, 4090x2."""
 
+_BOX = re.compile(r"(?:nvidia\s+)?dgx[\s-]+(?P<device>[abh]\d{2,3}\b.*)", re.IGNORECASE)
+BOX_DEVICES = 8
+"""NVIDIA's DGX servers of A100 to B300, and their GPUs (nvidia.com/en-us/data-center/dgx-h100)."""
+
+_RACK = re.compile(r"nvl(\d{2,3})")
+"""The number of GPUs in a rack: NVL72."""
+
 _NUMBERS = {"dual": 2, "two": 2, "three": 3, "four": 4, "quad": 4, "six": 6, "eight": 8, "sixteen": 16}
 
 _SAID = re.compile(rf"(?P<count>\d{{1,2}}|{'|'.join(_NUMBERS)})\s+(?P<device>\S.*?)(?<=[\dx])s?", re.IGNORECASE)
@@ -54,6 +62,18 @@ _MACHINE = re.compile(
     r"\b(?:apple[\s-]+)?(?:macbook(?:[\s-]+(?:air|pro))?|mac[\s-]+(?:mini|pro|studio)|imac)\b", re.IGNORECASE
 )
 """Apple's computers, which are known by their chip: MacBook Pro M3 Max."""
+
+_EVERY = ("", "pro", "max", "ultra")
+
+MACHINES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("apple", "applesilicon", "mac", "macbook"), _EVERY),
+    **dict.fromkeys(("macbookair", "imac"), ("",)),
+    "macbookpro": ("", "pro", "max"),
+    "macmini": ("", "pro"),
+    "macstudio": ("max", "ultra"),
+    "macpro": ("ultra",),
+}
+"""Apple's computers without a chip, written together, and the variants of chips that they are sold with."""
 
 _TITLE = re.compile(r"^title: (.*)", re.MULTILINE)
 _ALSO = re.compile(r"^also: \[(.*)\]", re.MULTILINE)
@@ -136,7 +156,9 @@ def _read(text: str, files: Files) -> Named:
                 f"{quote(text)}: two cards of different kinds are for analyze, serve and the answer, 'roofline MODEL"
                 f" {one}+{other}'; name hardware of one kind here"
             )
-    for device, count in _counted(_MACHINE.sub(" ", text).strip() or text) if PLAIN.fullmatch(text) else ():
+    chip = _MACHINE.sub(" ", text).strip()
+    typed = chip if re.search(r"m\d", chip, re.IGNORECASE) else text
+    for device, count in _counted(typed) if PLAIN.fullmatch(text) else ():
         given = _spell(device)
         made = [entry for entry in entries if _spell(entry.vendor) == given or "".join(given) in entry.also]
         if len(made) == 1:
@@ -149,29 +171,59 @@ def _read(text: str, files: Files) -> Named:
         chosen = [entry for entry in named if all(each.words >= set(entry.own) for each in among)]
         if len(named) == len(among) == 1 or len(chosen) == 1:
             entry = (chosen or named)[0]
-            return Named(entry.name, entry.path, devices=count)
+            racks = (match[1] for word in given if count == 1 and (match := _RACK.fullmatch(word)))
+            others = tuple(f"the rack, {size}x{entry.name}" for size in racks if f"nvl{size}" not in entry.own)
+            return Named(entry.name, entry.path, devices=count, others=others)
         if len(named) == len(among) and (usual := _usual(named)) is not None:
             others = tuple(entry.name for entry in named if entry is not usual)
             return Named(usual.name, usual.path, devices=count, others=others)
         names = [entry.name for entry in entries if _may_mean(given, entry)]
         misspelt = get_close_matches(device.lower(), names, n=1, cutoff=MISSPELT)
-        found = among or [entry for entry in entries if _is_near(entry, given) and not misspelt]
+        found = _sold_in(given, entries) or _most_rented(among)
+        found = found or [entry for entry in entries if _is_near(entry, given) and not misspelt]
         # Of a text that counts, the candidates are as many of each.
         near = [f"{count}x{entry.name}" if count > 1 else entry.name for entry in found] or near
     hint = "" if near or misspelt else "; 'roofline specs list hardware' lists all, and a spec file describes any other"
+    if hint and not get_close_matches(text.lower(), names, n=1, cutoff=0.5):
+        names = []  # far from the text: a list in the order of the alphabet helps nobody
     raise UnknownNameError("hardware", text, names, near, hint)
+
+
+def _sold_in(given: tuple[str, ...], entries: tuple[_Entry, ...]) -> list[_Entry]:
+    """The chips that a computer of Apple is sold with, the newest first."""
+    variants = MACHINES.get("".join(given), ())
+    return [each for each in reversed(entries) if each.vendor == "Apple" and "".join(each.own[1:]) in variants]
+
+
+def _most_rented(among: list[_Entry]) -> list[_Entry]:
+    """More entries than an error lists, the most rented first, and GPUs before others."""
+    if len(among) <= MAX_COMPLETIONS:
+        return among
+    return sorted(among, key=lambda entry: (-_offers(entry), entry.kind != "gpu"))
 
 
 def _usual(named: list[_Entry]) -> _Entry | None:
     """Of entries that differ in form factor and memory alone the one that most clouds rent; None of others."""
     if len({tuple(word for word in entry.own if not _may_be_left_out(word)) for entry in named}) > 1:
         return None
-    offers = {entry.name: len(price.offers) for entry in named if (price := bundled_price(entry.name)[0]) is not None}
-    return max((entry for entry in named if offers.get(entry.name)), key=lambda entry: offers[entry.name], default=None)
+    return max(filter(_offers, named), key=_offers, default=None)
+
+
+def _offers(entry: _Entry) -> int:
+    """How many public lists of prices have a device for rent."""
+    price = bundled_price(entry.name)[0]
+    return 0 if price is None else len(price.offers)
 
 
 def _counted(text: str) -> Iterator[tuple[str, int]]:
-    """The text as one device, and the devices and their numbers of a text that counts."""
+    """The text as one device, and the devices and their numbers of a text that counts; a DGX H100 is eight."""
+    for device, count in _numbered(text):
+        if box := _BOX.fullmatch(device.strip()):
+            yield box["device"], BOX_DEVICES * count
+        yield device, count
+
+
+def _numbered(text: str) -> Iterator[tuple[str, int]]:
     yield text, 1
     for pattern in _COUNTED:
         match = pattern.fullmatch(text.strip())
@@ -238,5 +290,6 @@ def _may_mean(given: tuple[str, ...], entry: _Entry) -> bool:
 
 def _is_near(entry: _Entry, given: tuple[str, ...]) -> bool:
     """Whether a word with a digit, but for a memory size, is the beginning of a word for the spec."""
-    told = [word for word in given if any(map(str.isdigit, word)) and len(word) > 2 and not word.endswith("gb")]
+    told = [word for word in given if any(map(str.isdigit, word)) and not word.endswith("gb")]
+    told = [word for word in told if len(word) > 2 or not word.isdigit()]
     return any(word.startswith(each) for each in told for word in entry.own)

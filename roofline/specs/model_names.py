@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,8 @@ def _read(text: str, files: Files) -> Named:
         more = missing is _SIZES and any(f"/{plain.lower()}-" in listed for listed in others)
         if len(fitting) == 1 and not more:
             return _named(text, fitting[0], tail)
+    if may_name and (listed := _listed(plain.lower(), entries, _ENDING)) is not None:
+        return listed
     raise _unknown(text, _without_maker(tuple(match[0] for match in found), makers), entries)
 
 
@@ -184,24 +186,34 @@ def _without_maker(own: Words, makers: Iterable[Words]) -> list[Words]:
     return [own, *(own[len(maker) :] for maker in makers if own[: len(maker)] == maker)]
 
 
-def _listed(repository: str, entries: tuple[_Entry, ...]) -> Named | None:
-    """The model whose spec lists a repository, by its id or its name without the owner."""
+def _listed(repository: str, entries: tuple[_Entry, ...], ending: str = "") -> Named | None:
+    """The model whose spec lists a repository, by its id or its name without the owner, and before an `ending`."""
     for entry in entries:
-        if re.search(rf"^ +{'' if '/' in repository else '[^/]+/'}{re.escape(repository)}:", entry.repositories, re.M):
+        if (name := _found(repository, entry, ending)) is not None:
             listed = read_mapping(entry.path)["repositories"]
-            changes = next(keys for name, keys in listed.items() if f"/{name.lower()}".endswith(f"/{repository}"))
+            changes = next(keys for each, keys in listed.items() if each.lower() == name)
             return Named(entry.name, entry.path, {key: _frozen(value) for key, value in changes.items()})
     return None
 
 
+def _found(repository: str, entry: _Entry, ending: str = "") -> str | None:
+    """The repository in lower case that a spec lists under an id or a name without the owner."""
+    owner = "" if "/" in repository else r"[^/\s]+/"
+    found = re.search(rf"^ +({owner}{re.escape(repository)}{ending}):", entry.repositories, re.M)
+    return found[1] if found else None
+
+
+_ENDING = rf"(?:-(?:{'|'.join(sorted(TUNED))}|\d{{4}}|a\d+b))+"
+"""What people leave out at the end of a repository's name: -Instruct, its month and the active parameters."""
+
+
 def listed_repository(name: str) -> str:
-    """The repository that a spec lists and `name` is without its owner; "" for none."""
+    """The repository that a spec lists and `name` is without its owner, -Instruct or a month; "" for none."""
     plain = name.strip().lower()
     entries, _ = _index(tuple(spec_files("modelspecs").items()))
-    for entry in entries if PLAIN.fullmatch(plain) else ():
-        if re.search(rf"^ +[^/\s]+/{re.escape(plain)}:", entry.repositories, re.M):
-            listed = map(str, read_mapping(entry.path)["repositories"])
-            return next(each for each in listed if each.lower().endswith(f"/{plain}"))
+    for ending, entry in product(("", _ENDING), entries if PLAIN.fullmatch(plain) else ()):
+        if (found := _found(plain, entry, ending)) is not None:
+            return next(str(each) for each in read_mapping(entry.path)["repositories"] if each.lower() == found)
     return ""
 
 
@@ -304,7 +316,11 @@ def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
 
 def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...]) -> UnknownNameError:
     """The error for a name that no model has: those it begins, else the one in it, else the nearest of its family."""
-    begun = [entry.name for entry in entries if any(_begins(own, entry) for own in spellings)]
+    started = re.compile(rf"^ +[^/\s]+/({re.escape(text.strip().lower())}\b[^:\s]*):", re.M)
+    named = [entry for entry in entries if any(own and entry.spelled[0][: len(own)] == own for own in spellings)]
+    begun = [entry.name for entry in sorted(named, key=lambda entry: -_version(entry.spelled[0]))]
+    begun = begun or [found for entry in entries for found in started.findall(entry.repositories)]
+    begun = begun or [entry.name for entry in entries if any(_begins(own, entry) for own in spellings)]
     inside = [
         entry.name
         for entry in entries
@@ -314,10 +330,16 @@ def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...])
     family = [entry.name for _, entry in ranked if any(own[:2] == entry.spelled[0][:2] for own in spellings)]
     near = [ranked[0][1].name] if ranked[0][0] >= MISSPELT else family[:NEAREST]
     candidates = begun or [max(inside, key=len)] if begun or inside else near
-    hint = "" if candidates else "; 'roofline specs list models' lists all, and any other is read from its config.json"
+    hint = "; 'roofline specs list models' lists all; name another by its config.json, or its repository with --hub"
     # The nearest of all names is another model's, unless the text is no name as it stands.
     known = () if PLAIN.fullmatch(text) else [entry.name for entry in entries]
-    return UnknownNameError("model", text, known, candidates, hint)
+    return UnknownNameError("model", text, known, candidates, "" if candidates else hint)
+
+
+def _version(own: Words) -> float:
+    """The version among a name's words: its first number that is neither a size (8b) nor a date; 0 without one."""
+    found = (word for word, unit in pairwise((*own, "")) if unit not in ("b", "m"))
+    return next((float(word) for word in found if re.fullmatch(r"\d{1,2}(\.\d+)?", word)), 0.0)
 
 
 def _likeness(spellings: Sequence[Words], entry: _Entry) -> float:

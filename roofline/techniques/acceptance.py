@@ -20,6 +20,7 @@ from msgspec import Struct
 from roofline.core.documents import read_mapping
 from roofline.core.errors import UnknownNameError
 from roofline.scenario.speculation import acceptance_rate
+from roofline.specs.model import Model
 from roofline.specs.records import record
 from roofline.techniques.base import Published
 
@@ -129,6 +130,11 @@ def _alike(model: str) -> str:
 def is_published(method: str, model: str) -> bool:
     """Whether a method has figures of a model, or of one like it."""
     return any(row.method == method and row.model == _alike(model) for row in published_rows())
+
+
+def is_superseded(method: str, model: Model) -> bool:
+    """Whether a draft of its own has hardly been trained for a model: its checkpoint has MTP modules."""
+    return method.startswith("eagle") and bool(model.mtp) and not is_published(method, model.name)
 
 
 def published_acceptance(method: str, model: str, task: str, tree: bool = False) -> Acceptance | None:

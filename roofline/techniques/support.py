@@ -23,6 +23,7 @@ from typing import Literal
 from msgspec import Struct
 
 from roofline.core.documents import read_mapping
+from roofline.specs.engine import GGUF_ENGINE
 from roofline.specs.hardware import Hardware
 from roofline.specs.records import record
 from roofline.techniques import find_technique
@@ -141,6 +142,11 @@ def is_documented(engine: str) -> bool:
     """Whether the documents cover an engine's profile."""
     table = load_support()
     return table.engine(engine) in table.architectures
+
+
+def runs_gguf(engine: str) -> bool:
+    """Whether an engine's profile is of llama.cpp, or of what is built on it, such as Ollama."""
+    return load_support().engine(engine) == GGUF_ENGINE
 
 
 def support(technique: str, engine: str) -> Support | None:

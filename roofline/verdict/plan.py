@@ -204,7 +204,11 @@ def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targ
     them the widest in which all fit; and of these the layout.
     """
     together = next((each for each in fitting if each.memory(users).fits), None)
-    if together is not None:
+    if together is not None and load.rate is not None:
+        same = _best([each for each in fitting if each.unlaid == together.unlaid], load, targets)
+        sustained = judged(same.scenario, load, targets)[0]  # else a smaller cache may
+        contenders = [together] if sustained else [together, *(each for each in fitting if each.released)]
+    elif together is not None:
         contenders = [together] if together.released else [*(each for each in fitting if each.released), together]
     else:
         contenders = list(fitting)
@@ -292,7 +296,8 @@ def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict
         yield {}
         return
     wider = (inside << doubled for doubled in range(1, 4) if inside << doubled < devices)  # beyond a node
-    for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, 1, *wider)):
+    even = devices & -devices  # the largest power of two, which divides the heads of most models: 8 of 72
+    for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, even, 1, *wider)):
         if devices % tensor == 0:
             yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {}
             if tensor == devices > 1 and asked.model.experts:

@@ -56,7 +56,7 @@ GIVES_UP: Mapping[str, str] = {
 DRAFTS: Mapping[str, str] = {
     "prompt-lookup": "pays where outputs repeat their prompt",
     "lookahead": "pays where outputs repeat themselves",
-    "multi-token-prediction": "needs the checkpoint's MTP layers",
+    "multi-token-prediction": "uses its own MTP",
     "speculative-decoding": "needs the draft model's memory",
 }
 """What the methods of speculation need that are no draft trained for the model."""

@@ -58,6 +58,16 @@ def test_gguf_is_run_by_llama_cpp_in_every_question(run: Run, words: tuple[str, 
     assert json.loads(default[1]) == json.loads(named[1])
 
 
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [(("explain", "tpot"), ()), (("sweep",), ("--over", "batch=1,2"))],
+)
+def test_hardware_follows_the_model_in_every_question(run: Run, words: tuple[str, ...], more: tuple[str, ...]) -> None:
+    said, named = (run(*words, "llama-3.2-1b", *hardware, *more) for hardware in (("l4",), ("--hw", "l4")))
+    assert (said[0], said[1]) == (named[0], named[1])
+    assert said[0] == 0
+
+
 def test_the_quantization_of_a_name_is_the_checkpoints(run: Run) -> None:
     named, told = scenario(run, "Qwen/Qwen3-32B-AWQ", "--hw", "h100-sxm")
     asked, _ = scenario(run, "qwen3-32b", "--hw", "h100-sxm", "--quant", "awq")

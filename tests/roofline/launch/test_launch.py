@@ -71,8 +71,9 @@ def test_tensorrt_llm_has_a_file_of_settings() -> None:
 
 
 def test_llama_cpp_allots_the_context_of_all_slots() -> None:
-    scenario = Scenario("llama-3.1-8b", "rtx-4090", engine="llama.cpp", quant="q4_k_m", n_gpu_layers=20, kv="q8_0")
-    found = words(scenario)
+    plain = Scenario("llama-3.1-8b", "rtx-4090", engine="llama.cpp", quant="q4_k_m", n_gpu_layers=20, kv="q8_0")
+    assert int(value(words(plain), "--ctx-size")) > 100_000  # of lengths that nobody said, what there is room for
+    found = words(plain.with_(prompt=512))
     assert int(value(found, "--ctx-size")) == 4 * 768  # 512 + 128 tokens, rounded up to 256
     assert value(found, "--parallel") == "4"
     assert value(found, "--n-gpu-layers") == "20"
@@ -130,7 +131,7 @@ def test_slots_of_llama_cpp_share_a_context_that_is_given() -> None:
 
 
 def test_ollama_has_variables() -> None:
-    bundle = launch(Scenario("llama-3.1-8b", "m4-max", quant="q4_k_m", engine="ollama"), concurrency=2)
+    bundle = launch(Scenario("llama-3.1-8b", "m4-max", prompt=512, quant="q4_k_m", engine="ollama"), concurrency=2)
     assert bundle.command.startswith("OLLAMA_CONTEXT_LENGTH=768 OLLAMA_NUM_PARALLEL=2 ")
 
 

@@ -126,6 +126,7 @@ def test_a_quantization_in_a_models_name(text: str, name: str, scheme: str | Non
 
 def test_a_quantized_listed_repository_keeps_what_differs() -> None:
     assert load_model("nvidia/Kimi-K2-Instruct-0905-NVFP4").max_context == 262144
+    assert load_model("qwen2.5-coder-32b").max_context == 32768  # of Qwen2.5-Coder-32B-Instruct
     assert load_model("RedHatAI/Qwen3-4B-Thinking-2507-quantized.w4a16").max_context == 262144
 
 
@@ -147,6 +148,9 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
         ("mistralai/Mistral-Small-Instruct-2409-FP8", ["mistral"]),  # another size
         ("nvidia/Llama-3_1-Nemotron-51B-Instruct-FP8", ["llama-3.1"]),  # other layers
         ("deepseek-ai/DeepSeek-V2-NVFP4-v3", ["deepseek-v2"]),
+        ("devstral", ["devstral-small-2507"]),
+        ("deepseek", ["deepseek-v4-flash", "deepseek-v4-pro", "deepseek-v3.2"]),  # the newest
+        ("qwen2.5-coder", ["qwen2.5-coder-32b-instruct"]),
         ("x/y", ["config.json"]),
     ],
 )
@@ -203,6 +207,11 @@ def test_a_title_names_its_hardware_alone(name: str) -> None:
         ("MI300", ["'mi300a' or 'mi300x'"]),
         ("Ada", ["rtx-6000-ada"]),
         ("0xh100-sxm", ["h100-sxm"]),
+        ("mac studio", ["m5-max", "m4-max", "m3-ultra"]),
+        ("2x Mac Studio", ["2xm5-max", "2xm4-max", "2xm3-ultra"]),
+        ("MacBook Pro", ["m5-pro", "m5-max", "m5"]),
+        ("AMD", ["mi300x", "mi325x", "mi355x"]),
+        ("m4 ultra", ["m4-max"]),
     ],
 )
 def test_hardware_that_could_be_several_or_another(text: str, candidates: list[str]) -> None:
@@ -236,6 +245,11 @@ def test_hardware_with_its_count(text: str) -> None:
         ("2x7900 XTX", "radeon-rx-7900-xtx", 2),
         ("2x gaudi 2", "gaudi-2", 2),
         ("7900xtx", "radeon-rx-7900-xtx", 1),
+        ("DGX H100", "h100-sxm", 8),
+        ("2x DGX H100", "h100-sxm", 16),
+        ("NVIDIA DGX B200", "b200-sxm", 8),
+        ("DGX Spark", "dgx-spark", 1),
+        ("GB200 NVL72", "gb200", 1),
     ],
 )
 def test_a_count_before_a_name_of_digits(text: str, name: str, count: int) -> None:
@@ -294,7 +308,7 @@ def test_endless_names_are_refused_at_once(load: Callable[[str], object], name: 
     assert time.process_time() - start < 2
 
 
-@pytest.mark.parametrize("name", ["K40", "b100", "rtx-4909", "K80"])
+@pytest.mark.parametrize("name", ["K40", "b100", "rtx-4909", "K80", "iphone 16", "surface"])
 def test_a_card_of_another_number_is_not_suggested(name: str) -> None:
     with pytest.raises(UnknownNameError, match=f"unknown hardware '{name}'; 'roofline specs list hardware'"):
         load_hardware(name)

@@ -150,6 +150,7 @@ def test_servers_of_one_computer_are_answered() -> None:
     assert large.scenario.given("quant") in ("int8", "int4")
     assert large.command.startswith("mlx_lm.server")
     assert answer("llama-3.1-8b", "m4-max", engine="ollama").command.startswith("OLLAMA_")
+    assert answer("qwen3-30b-a3b", "rtx-4090", engine="ollama").plan.candidate.formats == "q4_k_m"
     with pytest.raises(RooflineError, match="MLX does not run on NVIDIA's devices"):
         answer("llama-3.1-8b", "h100-sxm", engine="mlx")
 
@@ -169,12 +170,27 @@ def test_experts_are_not_cut_inside_blocks_of_their_weights() -> None:
         launch(Scenario("minimax-m2", "h200-sxm", tp=8))
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "layout"), [("llama-3.3-70b", "6xh100", (2, 3)), ("kimi-k2", "72xgb200", (8, 9))]
+)
+def test_a_number_of_devices_that_does_not_divide_heads(model: str, hardware: str, layout: tuple[int, int]) -> None:
+    parallel = answer(model, hardware).scenario.settings.parallel
+    assert (parallel.tensor, parallel.pipeline) == layout
+
+
 def test_a_rate_has_the_layout_that_serves_it() -> None:
     """Two L40S on PCIe: tensor parallelism does not sustain what two stages or two replicas do."""
     found = answer("llama-3.1-8b", "2xl40s", rate=20)
     assert found.met
     assert found.scenario.settings.parallel.tensor == 1
-    assert not answer("llama-3.1-8b", "2xl40s", rate=20, tp=2).met
+    assert not answer("llama-3.1-8b", "2xl40s", rate=20, tp=2, kv="bf16").met
+
+
+def test_a_rate_that_released_formats_do_not_sustain_has_a_smaller_cache() -> None:
+    """As 1,000 users have, of whom as many requests/s come (28): 16-bit caches sustain 18."""
+    found = answer("gpt-oss-120b", "h100-sxm", rate=22)
+    assert found.met
+    assert found.plan.candidate.formats == "mxfp4, KV fp8"
 
 
 @pytest.mark.parametrize(
@@ -246,6 +262,7 @@ def test_memories_of_megabytes_hold_eight_bits_on_more_devices() -> None:
     [
         ("llama-3.3-70b", "2x4090", "--with speculative-decoding:draft=llama-3.2-1b", "draft model's memory"),
         ("whisper-large-v3", "4090", "--quant", "accuracy"),
+        ("deepseek-r1", "8xh200", "--with multi-token-prediction", "MTP"),  # which the checkpoint has
     ],
 )
 def test_what_is_proposed_can_be_launched(model: str, hardware: str, option: str, needs: str) -> None:
