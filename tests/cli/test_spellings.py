@@ -265,4 +265,4 @@ def test_options_of_adapters_are_a_technique(run: Run) -> None:
 def test_a_family_names_its_models(run: Run) -> None:
     status, _, err = run("techniques", "RWKV")
     assert status == 2
-    assert "rwkv-4-7b" in err
+    assert "rwkv-7-0.1b" in err
