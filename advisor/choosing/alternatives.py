@@ -18,7 +18,7 @@ from roofline.advisor.search.goal import Quality
 from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
-from roofline.launch.bundle import launchable
+from roofline.launch.bundle import refused
 from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
@@ -139,7 +139,7 @@ def speculations(scenario: Scenario) -> Iterator[Alternative]:
     kept = [name for name in scenario.techniques if name.partition(":")[0] not in found]
     plain = scenario.with_(**{"with": kept or None})  # type: ignore[arg-type]
     yield Alternative("none", plain)
-    told = launchable(plain)
+    told = not refused(plain)
     for name in found:
         if not runs(name, scenario.profile.name, scenario.hardware):
             continue
@@ -148,7 +148,7 @@ def speculations(scenario: Scenario) -> Iterator[Alternative]:
         for written in (f"{name}:length={length}" for length in SEVERAL[name]) if name in SEVERAL else (name,):
             try:
                 changed = plain.with_(**{"with": [*kept, written]})  # type: ignore[arg-type]
-                if not told or launchable(changed):
+                if not told or not refused(changed):
                     yield Alternative(written, changed)
             except RooflineError:  # the model has no such head, or the method needs a draft that is not named
                 break

@@ -116,7 +116,7 @@ def _lines(verdict: Verdict, better: bool = True) -> Iterator[str]:
     yield f"Cost: {_cost(verdict)}{_carbon(verdict)}"
     if f" {PLACEHOLDER} " in f"{verdict.command} ":
         yield f"{PLACEHOLDER}: path or repository of a checkpoint in {verdict.plan.candidate.formats}"
-    yield f"{RUN}{verdict.command}"
+    yield f"No command: {verdict.refused}" if verdict.refused else f"{RUN}{verdict.command}"
 
 
 def change_text(verdict: Verdict, change: Change) -> str:

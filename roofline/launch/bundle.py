@@ -101,12 +101,14 @@ def launch_command(scenario: Scenario, server: str | None = None, *, concurrency
     return plan_of(found, server, slots, _longest(found)).command(False, needs=False, listen=Listen.UNSAID).line
 
 
-def launchable(scenario: Scenario, slots: int = 1) -> bool:
-    """Whether the server of the scenario's engine can be told all of it; so it can of engines that have no server."""
-    try:
-        return scenario.profile.name not in SERVERS or bool(launch_command(scenario, concurrency=slots))
-    except RooflineError:
-        return False
+def refused(scenario: Scenario, slots: int = 1) -> str:
+    """Why the server of the scenario's engine cannot be told all of it; "" where it can, and of engines without one."""
+    if scenario.profile.name in SERVERS:
+        try:
+            launch_command(scenario, concurrency=slots)
+        except RooflineError as error:
+            return str(error)
+    return ""
 
 
 def launch(

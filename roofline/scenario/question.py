@@ -55,14 +55,18 @@ INSTEAD: Mapping[str, str] = {
 }
 """The option that a new value of another one replaces."""
 
+OVER_NODES = frozenset({"ep", "enable_expert_parallel", "redundant_experts", "all_to_all", "dp_attention", "dcp"})
+"""Options of a group of all devices, over nodes too: with one of them all devices share every layer."""
+
 _FUSIONS = replace(OPTIONS["fuse"], keyword="fusions")
 
 
 class Question(Struct, frozen=True, dict=True):
     """Option values as given, by name; of model and hardware the objects, with the names or paths in `written`.
 
-    `counted` are the devices of hardware named with its count, as in 8xH200. They share every layer (`tp`), or the
-    layers where the engine splits these (`pp`); other hardware and another such degree replace it.
+    `counted` are the devices of hardware named with its count, as in 8xH200. Those of a node share every layer (`tp`),
+    and nodes the layers (`pp`), as vLLM's guide to parallelism has it; where the engine splits layers all devices share
+    these. Other hardware and another such degree replace it.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -78,9 +82,8 @@ class Question(Struct, frozen=True, dict=True):
                 raise RooflineError("precision and quant name the same: give one of them")
             new["quant"] = new.pop("precision")
         if counted > 1:
-            shared = "tp" if "tp" in values else "pp"
-            values.pop(shared)
-            counted = 1 if not new.keys().isdisjoint(("hw", shared)) else counted
+            shared = [name for name in ("tp", "pp") if values.pop(name, None) is not None]
+            counted = 1 if not new.keys().isdisjoint(("hw", *shared)) else counted
         if "hw" in new and "with" not in new and "with" in values:  # without the second device of other hardware
             values["with"] = tuple(name for name in values["with"] if name.partition(":")[0] != MIXED)
             if not values["with"]:
@@ -106,8 +109,18 @@ class Question(Struct, frozen=True, dict=True):
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
             if needed > 1:  # degrees of their own, which were given since
                 return Question(values, names)
-            values["pp" if "model" in values and found.profile.split_layers else "tp"] = counted
+            values.update(found._layout(counted))
         return found
+
+    def _layout(self, devices: int) -> dict[str, int]:
+        """The degrees of devices that no option lays out."""
+        if "model" in self.values and self.profile.split_layers:
+            return {"pp": devices}
+        widest = self.values["hw"].node_devices
+        inside = math.gcd(devices, widest) if devices > widest else devices
+        if inside in (1, devices) or not OVER_NODES.isdisjoint(self.values):
+            return {"tp": devices}
+        return {"tp": inside, "pp": devices // inside}
 
     @cached_property
     def formats(self) -> dict[str, str | None]:

@@ -1,4 +1,4 @@
-"""Names of hardware that people type: H200, A100 80GB SXM, 4090, NVIDIA A100-SXM4-80GB, 8xH200.
+"""Names of hardware that people type: H200, A100 80GB SXM, 4090, NVIDIA A100-SXM4-80GB, 8xH200, p5.48xlarge.
 
 Every word must be in the spec's name or title, or be its memory (80GB, HBM3) or a line of its vendor (GeForce). Words
 of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4070 is no rtx-4070-ti. The
@@ -21,6 +21,7 @@ from msgspec import Struct
 from roofline.core.documents import MAX_BYTES
 from roofline.core.errors import MAX_COMPLETIONS, RooflineError, UnknownNameError, alternatives, quote
 from roofline.core.inputs import read_text
+from roofline.specs.instances import instance_devices
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
 from roofline.specs.prices import bundled_price
@@ -28,7 +29,7 @@ from roofline.specs.prices import bundled_price
 MISSPELT = 0.85
 """Similarity from which a name is a misspelling of another, and no name of something else."""
 
-FORM_FACTORS = frozenset({"oam", "pcie", "sxm"})
+FORM_FACTORS = frozenset({"oam", "pcie", "server", "sxm", "workstation"})
 
 KINDS = frozenset({"cpu", "gpu", "npu"})
 KIND_EXAMPLES = 3
@@ -183,6 +184,10 @@ def _read(text: str, files: Files) -> Named:
         found = found or [entry for entry in entries if _is_near(entry, given) and not misspelt]
         # Of a text that counts, the candidates are as many of each.
         near = [f"{count}x{entry.name}" if count > 1 else entry.name for entry in found] or near
+    for device, count in _counted(text):
+        if (instance := instance_devices(device)) is not None:
+            name, each = instance
+            return Named(name, dict(files)[name], devices=each * count)
     hint = "" if near or misspelt else "; 'roofline specs list hardware' lists all, and a spec file describes any other"
     if hint and not get_close_matches(text.lower(), names, n=1, cutoff=0.5):
         names = []  # far from the text: a list in the order of the alphabet helps nobody

@@ -299,7 +299,8 @@ def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict
     even = devices & -devices  # the largest power of two, which divides the heads of most models: 8 of 72
     for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, even, 1, *wider)):
         if devices % tensor == 0:
-            yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {}
+            wide = tensor > inside
+            yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {"tp": tensor} if wide else {}
             if tensor == devices > 1 and asked.model.experts:
                 yield {"enable_expert_parallel": True}
             if loaded and tensor < devices:

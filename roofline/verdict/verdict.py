@@ -20,7 +20,7 @@ from roofline.advisor.search.moves import engine_techniques
 from roofline.advisor.sizing.configurations import OFFERED
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
-from roofline.launch.bundle import launchable
+from roofline.launch.bundle import refused
 from roofline.launch.forecast import with_slots
 from roofline.launch.table import SERVERS, Server, server_of
 from roofline.scenario.analysis import Analysis, ExpectedGeneration, analyze, static_batch
@@ -254,12 +254,13 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         return f"--quant {scheme}", changed
 
     @cached_property
-    def _has_server(self) -> bool:
-        return launchable(self.scenario, self.slots)
+    def refused(self) -> str:
+        """Why no command starts the engine's server so; "" where one does."""
+        return refused(self.scenario, self.slots)
 
     def _launches(self, scenario: Scenario) -> bool:
         """Whether a server runs a change; of plans that none runs, any change does."""
-        return not self._has_server or launchable(scenario, self.slots)
+        return bool(self.refused) or not refused(scenario, self.slots)
 
     def _layouts(self) -> Iterator[Change]:
         """Replicas in place of devices that share every layer, under load: with experts spread over all of them."""

@@ -249,11 +249,26 @@ def test_hardware_with_its_count(text: str) -> None:
         ("2x DGX H100", "h100-sxm", 16),
         ("NVIDIA DGX B200", "b200-sxm", 8),
         ("DGX Spark", "dgx-spark", 1),
+        ("p5.48xlarge", "h100-sxm", 8),
+        ("2x p5en.48xlarge", "h200-sxm", 16),
+        ("a3-highgpu-8g", "h100-sxm", 8),
+        ("Standard_ND96isr_H200_v5", "h200-sxm", 8),
+        ("nd96isr-mi300x-v5", "mi300x", 8),
+        ("BM.GPU.L40S.4", "l40s", 4),
+        ("g6.xlarge", "l4", 1),
         ("GB200 NVL72", "gb200", 1),
     ],
 )
 def test_a_count_before_a_name_of_digits(text: str, name: str, count: int) -> None:
     assert load_devices(text) == (load_hardware(name), count)
+
+
+def test_every_instance_of_a_cloud_has_bundled_devices() -> None:
+    text = spec_files("hwspecs")["h100-sxm"].parent.joinpath("instances", "instances.yaml").read_text("utf-8")
+    for cloud in yaml.safe_load(text)["clouds"].values():
+        for device, counts in cloud["devices"].items():
+            for count, names in counts.items():
+                assert [name for name in names if load_devices(name) != (load_hardware(device), int(count))] == []
 
 
 @pytest.mark.parametrize("text", ["4xMI300", "4x MI300", "MI300 x4"])

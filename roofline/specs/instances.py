@@ -1,0 +1,44 @@
+"""Instance types of clouds, with their devices: `hwspecs/instances/instances.yaml`."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from msgspec import Struct
+
+from roofline.core.documents import read_mapping
+from roofline.specs.library import bundled_folder
+from roofline.specs.records import record
+
+
+class _Cloud(Struct, frozen=True, forbid_unknown_fields=True):
+    """A cloud's instance types by device and, under each device, by the number of them."""
+
+    source: str
+    devices: dict[str, dict[str, tuple[str, ...]]]
+
+
+class _Table(Struct, frozen=True, forbid_unknown_fields=True):
+    clouds: dict[str, _Cloud]
+
+
+def instance_devices(text: str) -> tuple[str, int] | None:
+    """The device of an instance type and how many it has: p5.48xlarge, a3-highgpu-8g, Standard_ND96isr_H100_v5."""
+    return _devices().get(_plain(text))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", text.lower().removeprefix("standard_"))
+
+
+@lru_cache(maxsize=1)
+def _devices() -> dict[str, tuple[str, int]]:
+    path = bundled_folder("hwspecs") / "instances" / "instances.yaml"
+    found: dict[str, tuple[str, int]] = {}
+    for cloud in record(_Table, read_mapping(path), str(path)).clouds.values():
+        for device, counts in cloud.devices.items():
+            for count, names in counts.items():
+                for name in names:
+                    found[_plain(name)] = device, int(count)
+    return found
