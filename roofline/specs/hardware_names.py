@@ -185,7 +185,7 @@ def _read(text: str, files: Files) -> Named:
         near = [f"{count}x{entry.name}" if count > 1 else entry.name for entry in found] or near
     for name, facts in read_mapping(Path(__file__).with_name("announced.yaml")).items():
         if name in " ".join(_spell(text)):
-            raise RooflineError(f"{facts}: a spec file with figures of your own is analysed, 'specs check FILE' reads it")
+            raise RooflineError(f"{facts}: a spec file with figures of your own is analysed")
     hint = "" if near or misspelt else "; 'roofline specs list hardware' lists all, and a spec file describes any other"
     if hint and not get_close_matches(text.lower(), names, n=1, cutoff=0.5):
         names = []  # far from the text: a list in the order of the alphabet helps nobody
