@@ -12,7 +12,7 @@ from roofline.reports.documents.analysis import interval, memory_document, scena
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import price
-from roofline.scenario.memory import second_count, second_device
+from roofline.scenario.memory import hardware_name
 from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.specs.engine import GGUF_ENGINE
@@ -133,8 +133,8 @@ def _where(verdict: Verdict) -> str:
 def devices_text(scenario: Scenario) -> str:
     """The devices, such as 2 x rtx-4090."""
     count = scenario.settings.parallel.devices
-    if (other := second_device(scenario)) is not None:
-        return f"{scenario.hardware.name} + {second_count(scenario)}{other.name}"
+    if scenario.settings.mixed:
+        return hardware_name(scenario, " + ")
     return f"{count} x {scenario.hardware.name}" if count > 1 else scenario.hardware.name
 
 

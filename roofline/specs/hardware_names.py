@@ -149,12 +149,12 @@ def _read(text: str, files: Files) -> Named:
         all_kind = sorted(entry.name for entry in entries if entry.kind == kind and entry.vendor != "Apple")
         example = alternatives(all_kind[:: -(-len(all_kind) // KIND_EXAMPLES)])  # spread over the list
         raise RooflineError(f"{quote(text)} is a kind of hardware: name one, such as {example}")
-    if len(kinds := text.split("+")) == 2:
+    if "+" in text:
         with suppress(UnknownNameError):
-            one, other = (_read(part, files).name for part in kinds)
+            kinds = "+".join(_read(part, files).name for part in text.split("+"))
             raise RooflineError(
-                f"{quote(text)}: two cards of different kinds are for analyze, serve and the answer, 'roofline MODEL"
-                f" {one}+{other}'; name hardware of one kind here"
+                f"{quote(text)}: cards of different kinds are for analyze, serve and the answer, 'roofline MODEL"
+                f" {kinds}'; name hardware of one kind here"
             )
     chip = _MACHINE.sub(" ", text).strip()
     typed = chip if re.search(r"m\d", chip, re.IGNORECASE) else text
