@@ -11,7 +11,7 @@ from roofline.core.units import count_text, seconds, si
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.scenario.analysis import longest_context
-from roofline.scenario.cost import price
+from roofline.scenario.cost import billed_pools, price
 from roofline.scenario.memory import hardware_name
 from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
@@ -270,7 +270,8 @@ def _cost(verdict: Verdict) -> str:
     if hourly is None:
         if known is not None and known.buy is not None:
             return f"no rent known; to buy, {known.buy * devices:,.0f} USD ({known.date})"
-        return f"no price known for {hardware.name}; --price gives one in USD/h"
+        unknown = next((each.name for each in billed_pools(verdict.analysis) if each.price is None), hardware.name)
+        return f"no price known for {unknown}; --price gives one in USD/h"
     given = verdict.scenario.price
     rent = price(hardware, given)
     dated = "" if given is not None or known is None else f", {known.date}"

@@ -288,9 +288,14 @@ def _smallest_device(scenario: Scenario) -> Hardware:
 
 def hardware_name(scenario: Scenario, joint: str = "+") -> str:
     """The name of the hardware; of devices of several kinds all, as `load_mixed` reads them."""
-    mixed = scenario.settings.mixed
-    names = [f"{f'{each.devices}x' if each.devices > 1 else ''}{each.hardware.name}" for each in mixed]
-    return joint.join(names) or scenario.hardware.name
+    counts: list[tuple[str, int]] = []
+    for stage in scenario.settings.mixed:
+        name, before = stage.hardware.name, counts[-1] if counts else ("", 0)
+        if before[0] == name and not stage.tensor:  # of those that take turns one is the scenario's
+            counts[-1] = name, before[1] + stage.devices
+        else:
+            counts.append((name, stage.devices))
+    return joint.join(f"{count}x{name}" if count > 1 else name for name, count in counts) or scenario.hardware.name
 
 
 def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pass], decode: Iterable[Pass]) -> Memory:

@@ -254,6 +254,8 @@ def _mixed(new: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     for place, name in enumerate(techniques):
         if name.partition(":")[0].lower() == UNEQUAL:
             (first, ranks), *stages = loaded
+            if new.get("tp", ranks) != ranks:
+                raise RooflineError(f"{quote(new['hw'])} has {ranks} devices in its first stage", options=["tp"])
             parameters = filter(None, (f"stages={'/'.join(map(_counted, stages))}", name.partition(":")[2]))
             techniques[place] = f"{UNEQUAL}:{','.join(parameters)}"
             return {**new, "hw": first.name, "tp": ranks, "with": techniques}

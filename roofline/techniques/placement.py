@@ -54,10 +54,10 @@ def _beside(scenario: Scenario, name: str, written: str) -> list[tuple[Hardware,
     """The devices of other kinds, as in 2xrtx-3090/a6000; raises UnsupportedError where a scenario takes none."""
     settings = scenario.settings
     other = replace(settings.parallel, tensor=1, data=1, nodes=None) != SINGLE
-    if other or settings.host or settings.mixed or scenario.model.tower is not None:
+    if other or settings.host or settings.mixed:
         raise UnsupportedError(
-            f"{name} is simulated for a model of text whose layers no other parallelism, offload or technique divides,"
-            " which analyze, serve and the answer take"
+            f"{name} is simulated where no other parallelism or technique divides the layers, which analyze, serve and"
+            " the answer take"
         )
     found = [load_devices(part) for part in ([written] if Path(written).suffix else written.split("/"))]
     if cpu := next((hardware.name for hardware, _ in found if hardware.kind == "cpu"), None):

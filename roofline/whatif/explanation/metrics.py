@@ -294,9 +294,8 @@ def _cost(analysis: Analysis) -> Found:
 def _price_source(analysis: Analysis) -> str:
     if analysis.scenario.price is not None:
         return "as given"
-    return ", ".join(
-        f"{pool.name}, {pool.price.date}" for pool in cost.billed_pools(analysis) if pool.price is not None
-    )
+    priced = (pool for pool in cost.billed_pools(analysis) if pool.price is not None)
+    return ", ".join(dict.fromkeys(f"{pool.name}, {pool.price.date}" for pool in priced if pool.price is not None))
 
 
 def _readings(analysis: Analysis) -> tuple[tuple[Reading, str], ...]:
