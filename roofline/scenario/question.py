@@ -253,12 +253,12 @@ def _mixed(new: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     techniques = [asked] if isinstance(asked, str) else list(asked)
     for place, name in enumerate(techniques):
         if name.partition(":")[0].lower() == UNEQUAL:
-            (first, ranks), *stages = loaded
+            (whose, ranks), *stages = loaded
             if new.get("tp", ranks) != ranks:
                 raise RooflineError(f"{quote(new['hw'])} has {ranks} devices in its first stage", options=["tp"])
             parameters = filter(None, (f"stages={'/'.join(map(_counted, stages))}", name.partition(":")[2]))
             techniques[place] = f"{UNEQUAL}:{','.join(parameters)}"
-            return {**new, "hw": first.name, "tp": ranks, "with": techniques}
+            return {**new, "hw": whose.name, "tp": ranks, "with": techniques}
     (one, first), *beside = sorted(loaded, key=lambda each: each[1] > 1)
     beside = [*([(one, first - 1)] if first > 1 else []), *beside]
     there = sum(count * each.memory_capacity for each, count in beside)

@@ -19,7 +19,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
 
 ALL_MODELS = "alpaserve"
-"""The policy under which a replica has a model for each tenant."""
+"""The policy under which a replica has the models of several tenants."""
 
 UNLIMITED = 1 << 40
 """Tokens or sequences where nothing limits them."""
@@ -148,7 +148,7 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
         cached=load.hits > 0,
         mixed=settings.mixed,
     )
-    models = max(len(load.tenants), 1) if load.policy == ALL_MODELS else 1
+    models = (load.models or max(len(load.tenants), 1)) if load.policy == ALL_MODELS else 1
     capacity = replace(capacity, weights=models * capacity.weights + adapters)
     if capacity.cache <= 0:
         raise DoesNotFitError(
