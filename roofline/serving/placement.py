@@ -2,8 +2,8 @@
 
 The devices are divided into equal groups, each a replica with a tensor and a pipeline parallelism, on which some of the
 models are (`roofline.serving.replicas`). Every division, with the fewest models of a group, twice as many, and so on as
-it has room for them, serves the load for some requests; the placement with the most requests within their targets is the best, and of equals the one
-with the least latency.
+it has room for them, serves the load for some requests; the placement with the most requests within their targets is
+the best, and of equals the one with the least latency.
 """
 
 from __future__ import annotations

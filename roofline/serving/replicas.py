@@ -81,6 +81,7 @@ class Member(Simulation):
         self.queues[sequence.rank].popleft()
         self.waiting -= 1
         self.held[sequence.rank] -= 1
+        self.blocked = False  # as after an end, there is room
         sequence.left, sequence.generated = 0, max(sequence.generated - 1, 1)
         return sequence
 
