@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.kv_capacity import kv_capacity
+from roofline.scenario.memory import hardware_name
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
 from roofline.serving.adapters import with_slots
@@ -151,9 +152,10 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     models = (load.models or max(len(load.tenants), 1)) if load.policy == ALL_MODELS else 1
     capacity = replace(capacity, weights=models * capacity.weights + adapters)
     if capacity.cache <= 0:
+        where = f"{parallel.devices} {hardware.title or hardware.name}"
+        where = hardware_name(scenario) if settings.mixed else where
         raise DoesNotFitError(
-            f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"
-            f" {-capacity.cache / 1e9:.1f} GB of each device are missing",
+            f"{scenario.model.name} does not fit on {where}: {-capacity.cache / 1e9:.1f} GB of each device are missing",
             scenario,
             load,
         )
