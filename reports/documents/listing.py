@@ -33,17 +33,13 @@ def hardware() -> list[dict[str, Any]]:
 
 
 def family(name: str, candidates: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-    """The models and devices among `candidates` whose name or title has the words of `name`: a family, a card, a chip.
-
-    Models and devices each under their name in `roofline specs list`; empty where no candidate has them.
-    """
+    """The models and hardware among `candidates` that have the words of `name` in their name or title."""
     known, found = frozenset(list_hardware()), dict[str, list[dict[str, Any]]]()
     for candidate in candidates:
-        of_devices = candidate in known
-        titled = f"{candidate} {(load_hardware if of_devices else load_model)(candidate).title}"
-        if _words(name) in _words(titled):
-            document = {"name": candidate, "title": titled.partition(" ")[2]}
-            found.setdefault("hardware" if of_devices else "models", []).append(document)
+        kind, load = ("hardware", load_hardware) if candidate in known else ("models", load_model)
+        title = str(load(candidate).title)
+        if _words(name) in _words(f"{candidate} {title}"):
+            found.setdefault(kind, []).append({"name": candidate, "title": title})
     return found
 
 
@@ -57,10 +53,9 @@ def family_parts(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) ->
     for kind, documents in found.items():
         first = documents[0]["name"]
         command = f"{first} --hw h100-sxm" if kind == "models" else f"qwen3-1.7b --hw {first}"
-        drawn += [
-            Text(f"{quote(name)} names {kind}, which analyses take: roofline analyze {command}"),
-            table((kind, "title"), [[each["name"], each["title"]] for each in documents], left=2),
-        ]
+        rows = [[each["name"], each["title"]] for each in documents]
+        drawn.append(Text(f"{quote(name)} names {kind}, which analyses take: roofline analyze {command}"))
+        drawn.append(table((kind, "title"), rows, left=2))
     return drawn
 
 

@@ -93,19 +93,15 @@ def _placement(curve: Curve) -> dict[str, Any]:
     if curve.load.policy not in AMONG_MODELS:
         return {}
     groups = placed(curve.load.tenants, curve.replica.copies, models_of(curve.load))
-    parallel = curve.replica.steps.scenario.settings.parallel
+    models = [sorted(model + 1 for model in group) for group in groups]
     return {
-        "placement": {
-            **picked(parallel, "tensor", "pipeline"),
-            "models": [sorted(model + 1 for model in group) for group in groups],
-        }
+        "placement": {**picked(curve.replica.steps.scenario.settings.parallel, "tensor", "pipeline"), "models": models}
     }
 
 
 def _placed(document: Mapping[str, Any]) -> Iterator[str]:
     """The placement in a line."""
-    if "placement" in document:
-        found = document["placement"]
+    if found := document.get("placement"):
         groups = Counter(", ".join(map(str, group)) for group in found["models"])
         told = "; ".join(f"{count} with models {group}" for group, count in groups.items())
         yield f"Placement: TP {found['tensor']}, PP {found['pipeline']}; replicas: {told}"
