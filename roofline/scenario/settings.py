@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
+from msgspec.structs import replace
 
 from roofline.core.checked import Checked, Count, Fraction, Positive
 from roofline.core.errors import RooflineError, UnknownNameError
@@ -157,6 +158,11 @@ class Settings(Checked, frozen=True):
             raise RooflineError(
                 f"a step of at most {self.step_tokens} tokens has no room for {self.sequences} sequences, which decode"
                 " at least one token each"
+            )
+        beside = self.host or self.decode_hardware
+        if self.mixed and (beside or replace(self.parallel, data=1, nodes=None) != SINGLE):
+            raise RooflineError(
+                "devices of several kinds divide the layers: no other parallelism or hardware does so beside them"
             )
         if not 0 <= self.expert_skew <= 10:
             raise RooflineError(

@@ -8,6 +8,7 @@ from roofline.core.errors import RooflineError
 from roofline.launch.bundle import launch
 from roofline.scenario.cost import billed_pools
 from roofline.specs.hardware import Interconnect
+from roofline.whatif.sensitivities import sensitivity
 
 MODEL = "llama-3.3-70b"
 
@@ -124,3 +125,15 @@ def test_impossible_stages_are_refused(technique: str) -> None:
 def test_others_are_refused(hardware: str) -> None:
     with pytest.raises(RooflineError):
         Scenario(MODEL, hardware)
+
+
+def test_the_sensitivity_is_to_the_hardware_of_all_stages() -> None:
+    staged = Scenario("llama-2-70b", "4xa6000+4xrtx-3090-ti", techniques="hexgen")
+    found = {each.name: each for each in sensitivity(staged)}
+    assert found["bandwidth"].elasticities["tpot"] < -0.3
+
+
+@pytest.mark.parametrize("technique", ["petals", "tensor-parallelism"])
+def test_no_other_parallelism_divides_the_layers_as_well(technique: str) -> None:
+    with pytest.raises(RooflineError, match="several kinds"):
+        Scenario("llama-2-70b", "4xa6000+4xrtx-3090-ti", techniques=["hexgen", technique])
