@@ -307,7 +307,7 @@ TABLES: dict[str, tuple[Row, ...]] = {
         ),
         Row(
             "S-LoRA, 2,000 adapters",
-            "5% less than with 5 [14]",
+            "thousands with a small overhead [14]",
             "the same",
             f"{_LORA} --with s-lora:adapters=2000,rank=8,skew=1",
             RATE,
