@@ -36,7 +36,7 @@ from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.core.options import Kind as OptionKind
 from roofline.scenario.analysis import analyze
-from roofline.scenario.argument import scenario_of
+from roofline.scenario.argument import scenario_of, without_carbon
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import served_scenario
 from roofline.specs.hardware import load_hardware, searched_hardware
@@ -161,7 +161,8 @@ def advise(
     Throughput, cost and energy have the limits of an interactive service where options set none of a time.
     Break-even points are computed for the first `top`. Raises RooflineError if the scenario itself cannot be simulated.
     """
-    asked, goal = goal, read_goal(goal, options).on(scenario_of(scenario, single=True).hardware)
+    without_carbon(scenario_of(scenario, single=True), "advice")
+    asked, goal = goal, read_goal(goal, options).on(scenario.hardware)
     research = read_value("research", OptionKind.SWITCH, research)
     if (top := read_value("top", OptionKind.INTEGER, top)) < 0:
         raise RooflineError(f"top must be at least 0, got {top}")

@@ -63,6 +63,7 @@ SLOW = {
     "test_compiling": "test_a_tile_of_each_kernel_compiles_for_hopper",
     "test_launched": "",
     "test_docs": "test_the_examples_of_a_page",
+    "test_systems": "test_a_system_shows",
     "test_plan": "test_a_kill_at_any_moment test_the_whole_plan test_steps_that_fail_or_hang test_no_single_change",
     "test_serve_command": "test_advice_on_goodput_with_speculation",
     "test_steady": "random_settings test_steps_with_room_for_a_hundredth test_latency_rises",

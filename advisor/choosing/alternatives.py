@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,9 +18,9 @@ from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
-from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
+from roofline.serving.placement import divisors, laid_out
 from roofline.serving.pools import Pools
 from roofline.serving.ratios import Limits, ratios_on
 from roofline.specs.engine import list_engines
@@ -79,36 +78,26 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
         linked = {link.scope for link in scenario.hardware.interconnects} & {"node", "host"}
         widest = scenario.hardware.node_devices if linked else 1
         for count in (count for count in TENSOR if count <= widest):
-            yield Alternative(f"TP {count}", _laid_out(scenario, tensor=count))
+            yield Alternative(f"TP {count}", laid_out(scenario, tensor=count))
         return
-    for tensor in (count for count in _divisors(devices) if count <= scenario.hardware.node_devices):
+    for tensor in (count for count in divisors(devices) if count <= scenario.hardware.node_devices):
         copies = devices // tensor
-        yield Alternative(_named("TP", tensor, copies), _laid_out(scenario, tensor=tensor), copies)
+        yield Alternative(_named("TP", tensor, copies), laid_out(scenario, tensor=tensor), copies)
         for stages in (count for count in STAGES if copies % count == 0):
             label = _named(f"TP {tensor} PP" if tensor > 1 else "PP", stages, copies // stages)
-            laid_out = _laid_out(scenario, tensor=tensor, pipeline=stages, micro_batches=stages)
-            yield Alternative(label, laid_out, copies // stages)
+            staged = laid_out(scenario, tensor=tensor, pipeline=stages, micro_batches=stages)
+            yield Alternative(label, staged, copies // stages)
     if scenario.model.experts:
-        for ranks in (count for count in _divisors(devices) if count > 1):
+        for ranks in (count for count in divisors(devices) if count > 1):
             copies = devices // ranks
             label = _named("attention DP, EP", ranks, copies)
-            yield Alternative(label, _laid_out(scenario, data=ranks, expert=ranks), copies)
+            yield Alternative(label, laid_out(scenario, data=ranks, expert=ranks), copies)
             label = _named(f"TP {ranks} EP", ranks, copies)
-            yield Alternative(label, _laid_out(scenario, tensor=ranks, expert=ranks), copies)
+            yield Alternative(label, laid_out(scenario, tensor=ranks, expert=ranks), copies)
 
 
 def _named(what: str, count: int, copies: int) -> str:
     return f"{what} {count}" + (f", {copies} replicas" if copies > 1 else "")
-
-
-def _divisors(count: int) -> Iterator[int]:
-    return (each for each in range(1, count + 1) if count % each == 0)
-
-
-def _laid_out(scenario: Scenario, **degrees: int) -> Scenario:
-    """The scenario with these degrees of parallelism alone."""
-    given: dict[str, Any] = dict.fromkeys((*DEGREES.values(), "dp_attention", "enable_expert_parallel"))
-    return scenario.with_(**given | {DEGREES[name]: value for name, value in degrees.items() if value > 1})
 
 
 def formats(scenario: Scenario) -> Iterator[Alternative]:
@@ -165,16 +154,16 @@ def disaggregations(scenario: Scenario, load: Load, limits: Limits) -> Iterator[
         raise RooflineError(
             "prefill and decode apart take at least two devices: name them, as in 8xh200", options=["hw"]
         )
-    for tensor in (count for count in _divisors(devices) if count <= scenario.hardware.node_devices):
+    for tensor in (count for count in divisors(devices) if count <= scenario.hardware.node_devices):
         copies = devices // tensor
-        yield Alternative(f"together: {_named('TP', tensor, copies)}", _laid_out(scenario, tensor=tensor), copies)
+        yield Alternative(f"together: {_named('TP', tensor, copies)}", laid_out(scenario, tensor=tensor), copies)
         if scenario.model.experts and tensor > 1:
             label = f"together: {_named('attention DP, EP', tensor, copies)}"
-            yield Alternative(label, _laid_out(scenario, data=tensor, expert=tensor), copies)
+            yield Alternative(label, laid_out(scenario, data=tensor, expert=tensor), copies)
     link = "node" if devices <= scenario.hardware.node_devices else "network"
     scopes = {entry.scope for entry in scenario.hardware.interconnects}
     for ratio in ratios_on(scenario, load, devices, limits)[:RATIOS]:
-        part = _laid_out(scenario, tensor=ratio.prefill.tensor)
+        part = laid_out(scenario, tensor=ratio.prefill.tensor)
         pools = replace(ratio.pools, link=link if link in scopes else "host")
         yield Alternative(f"apart: {ratio.written}", part, 1, pools)
 

@@ -20,6 +20,7 @@ from roofline.advisor.search.goal import named
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import names_in
+from roofline.scenario.argument import without_carbon
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES
 from roofline.scenario.options import Deployment as DeploymentOptions
@@ -110,6 +111,7 @@ def choose(
     if len(names) > 1 and what is not Decided.HARDWARE:
         raise RooflineError(f"choose {what} takes one kind of hardware, got {', '.join(names)}", options=["hw"])
     scenario = served_scenario(Scenario(model, names[0], **options))
+    without_carbon(scenario, "alternatives")
     if scenario.model.task != "generate":
         raise RooflineError(f"{scenario.model.name} only encodes: choices are of models that generate")
     hits = LOAD_OPTIONS["prefix_hits"].read(prefix_hits) or 0.0

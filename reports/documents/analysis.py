@@ -33,7 +33,7 @@ from roofline.specs.reserve import MEMORY_READINGS, STATIC
 from roofline.specs.weight_files.stored import Stored
 from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
-from roofline.whatif.metrics import AT, devices, find_metric
+from roofline.whatif.metrics import AT, find_metric
 from roofline.whatif.notes import notes, service_note
 
 ANALYSIS_SCHEMA = "roofline.analysis/1"
@@ -51,7 +51,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
         "parallelism": {
             **asdict(analysis.parallel),
             "devices": analysis.parallel.devices,
-            "decode_devices": devices(analysis) - analysis.parallel.devices,
+            "decode_devices": analysis.parallel.devices if analysis.scenario.settings.decode_hardware else 0,
         },
         "techniques": list(analysis.scenario.techniques),
         "phases": {

@@ -11,8 +11,8 @@ from roofline.core.units import count_text, seconds, si
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.scenario.analysis import longest_context
-from roofline.scenario.cost import price
-from roofline.scenario.memory import second_count, second_device
+from roofline.scenario.cost import billed_pools, price
+from roofline.scenario.memory import hardware_name
 from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.specs.engine import GGUF_ENGINE
@@ -133,8 +133,8 @@ def _where(verdict: Verdict) -> str:
 def devices_text(scenario: Scenario) -> str:
     """The devices, such as 2 x rtx-4090."""
     count = scenario.settings.parallel.devices
-    if (other := second_device(scenario)) is not None:
-        return f"{scenario.hardware.name} + {second_count(scenario)}{other.name}"
+    if scenario.settings.mixed:
+        return hardware_name(scenario, " + ")
     return f"{count} x {scenario.hardware.name}" if count > 1 else scenario.hardware.name
 
 
@@ -270,7 +270,8 @@ def _cost(verdict: Verdict) -> str:
     if hourly is None:
         if known is not None and known.buy is not None:
             return f"no rent known; to buy, {known.buy * devices:,.0f} USD ({known.date})"
-        return f"no price known for {hardware.name}; --price gives one in USD/h"
+        unknown = next((each.name for each in billed_pools(verdict.analysis) if each.price is None), hardware.name)
+        return f"no price known for {unknown}; --price gives one in USD/h"
     given = verdict.scenario.price
     rent = price(hardware, given)
     dated = "" if given is not None or known is None else f", {known.date}"

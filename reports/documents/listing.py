@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import yaml
 from rich.text import Text
 
 from roofline import Hardware, Model, list_hardware, list_models, load_hardware, load_model, parameters
-from roofline.core.errors import SpecError
+from roofline.core.errors import SpecError, quote
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import hardware_document, model_document
 from roofline.reports.output.terminal import table
@@ -29,6 +30,33 @@ def hardware() -> list[dict[str, Any]]:
     """A summary of all known hardware."""
     keys = "name title vendor family kind memory_capacity memory_bandwidth tensor vector tdp"
     return _summaries(keys, (hardware_document(load_hardware(name)) for name in list_hardware()))
+
+
+def family(name: str, candidates: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """The models and hardware among `candidates` that have the words of `name` in their name or title."""
+    known, found = frozenset(list_hardware()), dict[str, list[dict[str, Any]]]()
+    for candidate in candidates:
+        kind, load = ("hardware", load_hardware) if candidate in known else ("models", load_model)
+        title = str(load(candidate).title)
+        if _words(name) in _words(f"{candidate} {title}"):
+            found.setdefault(kind, []).append({"name": candidate, "title": title})
+    return found
+
+
+def _words(text: str) -> str:
+    return f" {' '.join(re.findall(r'[a-z]+|[0-9.]+', text.lower()))} "
+
+
+def family_parts(name: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Any]:
+    """The output of `roofline techniques` for a name of several models or devices, with a command for one of each."""
+    drawn: list[Any] = []
+    for kind, documents in found.items():
+        first = documents[0]["name"]
+        command = f"{first} --hw h100-sxm" if kind == "models" else f"qwen3-1.7b --hw {first}"
+        rows = [[each["name"], each["title"]] for each in documents]
+        drawn.append(Text(f"{quote(name)} names {kind}, which analyses take: roofline analyze {command}"))
+        drawn.append(table((kind, "title"), rows, left=2))
+    return drawn
 
 
 def _summaries(keys: str, documents: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any
@@ -19,6 +20,7 @@ from roofline.serving.curve import Curve
 from roofline.serving.load import Arrivals
 from roofline.serving.outcome import Latency, Outcome
 from roofline.serving.policies import FCFS
+from roofline.serving.replicas import AMONG_MODELS, models_of, placed
 
 SCHEMA, SWEEP_SCHEMA = "roofline.serve/1", "roofline.serve-sweep/1"
 
@@ -64,6 +66,7 @@ def serving_document(curve: Curve) -> dict[str, Any]:
             "logged_kv_tokens": None if curve.replica.logged is None else curve.replica.logged * curve.replica.copies,
         },
         **_apart(curve),
+        **_placement(curve),
         "targets": {"ttft_s": finite(curve.targets[0]), "tpot_s": finite(curve.targets[1])},
         "notes": list(_scenario_notes(curve)),
         "points": [_point(curve, value, found) for value, found in zip(curve.values, curve.outcomes, strict=True)],
@@ -83,6 +86,25 @@ def _apart(curve: Curve) -> dict[str, Any]:
             "transfer_s": finite(float(curve.tandem.transfer(curve.load.means[0]))),
         }
     }
+
+
+def _placement(curve: Curve) -> dict[str, Any]:
+    """Which models are on which replicas, where replicas have several; nothing for other policies."""
+    if curve.load.policy not in AMONG_MODELS:
+        return {}
+    groups = placed(curve.load.tenants, curve.replica.copies, models_of(curve.load))
+    models = [sorted(model + 1 for model in group) for group in groups]
+    return {
+        "placement": {**picked(curve.replica.steps.scenario.settings.parallel, "tensor", "pipeline"), "models": models}
+    }
+
+
+def _placed(document: Mapping[str, Any]) -> Iterator[str]:
+    """The placement in a line."""
+    if found := document.get("placement"):
+        groups = Counter(", ".join(map(str, group)) for group in found["models"])
+        told = "; ".join(f"{count} with models {group}" for group, count in groups.items())
+        yield f"Placement: TP {found['tensor']}, PP {found['pipeline']}; replicas: {told}"
 
 
 def _scenario_notes(curve: Curve) -> tuple[str, ...]:
@@ -216,6 +238,7 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
     lines = [
         _lengths(document),
         _policy(document),
+        *_placed(document),
         *_pools(document),
         *(f"note: {note}" for note in document["notes"]),
     ]

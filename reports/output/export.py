@@ -231,10 +231,11 @@ def cost_lines(cost: Mapping[str, Any] | None, of_prompts: bool = False) -> list
     """Cost per million tokens, generated or of prompts, and the device prices; empty if unknown."""
     if cost is None or (shown := figure_text(cost, cost_key(of_prompts), "USD")) is None:
         return []
-    prices = " and ".join(
+    told = (
         f"{price['usd_per_hour']:g} USD/h" + ("" if price["date"] is None else f" ({price['date']})")
         for price in cost["prices"]
     )
+    prices = " and ".join(dict.fromkeys(told))
     return [f"cost: {shown} per million {'prompt' if of_prompts else 'generated'} tokens, devices at {prices}"]
 
 

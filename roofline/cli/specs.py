@@ -35,11 +35,11 @@ def techniques(
 ) -> None:
     """List the techniques of --with, or show one.
 
-    A single technique is shown with its parameters and published effects, and a name that is a model or hardware with
-    its spec.
+    A single technique is shown with its parameters and published effects, a name that is a model or hardware with its
+    spec, and one of several models or devices with their names.
     """
     from roofline.core.errors import UnknownNameError
-    from roofline.reports.documents import catalogue
+    from roofline.reports.documents import catalogue, listing
 
     try:
         documents = catalogue.techniques(name, None if level is None else str(level))
@@ -47,7 +47,9 @@ def techniques(
         try:
             specs_show(str(name), format)
         except UnknownNameError as other:
-            raise other if any(each.startswith(str(name).lower()) for each in other.candidates) else error from None
+            if not (family := listing.family(str(name), other.candidates)):
+                raise error from None
+            _show(family, lambda: listing.family_parts(str(name), family), format)
         return
     if not documents and name is not None:
         (found,) = catalogue.techniques(name, None)

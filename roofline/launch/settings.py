@@ -16,7 +16,7 @@ from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
 from roofline.graph.rewrite import Adapter
 from roofline.launch.table import Server
-from roofline.scenario.memory import memory_reserve, second_device
+from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
@@ -249,8 +249,10 @@ def _places(scenario: Scenario, server: Server) -> Iterator[Wanted]:
                 "an engine keeps some of the weights on its device: weights below 1", options=["offload"]
             )
         yield Wanted("offload", round(left * share / (1 - share) / GIB, 1))
-    if second_device(scenario) is not None and settings.host is not None:
-        shares = [1 - settings.host.work, *[settings.host.work / settings.host.devices] * settings.host.devices]
+    if settings.mixed:
+        shares = [stage.held for stage in settings.mixed for _ in range(stage.devices)]
+        if any(stage.tensor for stage in settings.mixed):
+            raise RooflineError(f"{server.title} has no stages of unequal tensor parallelism: HexGen's own engine does")
         yield Wanted("tensor_split", ",".join(f"{share:.3g}" for share in shares))
     elif settings.host is not None:
         on_cpu = round(settings.host.work * model.layers)

@@ -17,6 +17,12 @@ def scenario_of(given: object, single: bool = False) -> Scenario:
     return found
 
 
+def without_carbon(scenario: Scenario, what: str) -> None:
+    """Raise RooflineError for a carbon intensity where a verb computes no emissions; `what`: whose, in words."""
+    if scenario.carbon is not None:
+        raise RooflineError(f"emissions of {what} are not computed: omit carbon", options=["carbon"])
+
+
 def beside(names: Sequence[str]) -> str:
     """The beginning of an error about options beside an object that has its own: 'a and b are given beside'."""
     return f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'} given beside"

@@ -13,8 +13,7 @@ from typing import Any
 
 from roofline.core.errors import UnsupportedError
 from roofline.scenario.analysis import Analysis
-from roofline.scenario.energy import times
-from roofline.scenario.memory import second_device
+from roofline.scenario.energy import device_pools, times
 from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Reading
 
@@ -29,11 +28,12 @@ def hourly_rent(analysis: Analysis) -> float | None:
 
 
 def billed_pools(analysis: Analysis) -> tuple[Hardware, ...]:
-    """The hardware of every billed pool: that of prefill, that of decode where it is apart, and a second GPU."""
-    scenario = analysis.scenario
-    host, other = scenario.settings.host, second_device(scenario)
-    pools = (scenario.hardware, scenario.settings.decode_hardware, *[other] * (host.devices if host else 0))
-    return tuple(pool for pool in pools if pool is not None)
+    """The hardware of every billed pool, without a CPU: that of prefill, that of decode where it is apart.
+
+    Of devices of several kinds each is a pool.
+    """
+    host = analysis.scenario.settings.host
+    return tuple(pool for pool in device_pools(analysis) if host is None or pool is not host.hardware)
 
 
 def rent(pools: Iterable[tuple[Hardware, int]], given: float | None) -> float | None:

@@ -64,10 +64,15 @@ def times(analysis: Analysis, reading: Reading) -> Times:
 
 
 def device_pools(analysis: Analysis) -> tuple[Hardware, ...]:
-    """The hardware of every pool of devices: prefill, disaggregated decode, and a CPU that computes."""
+    """The hardware of every pool of devices: prefill, disaggregated decode, and a CPU that computes.
+
+    Of devices of several kinds each is a pool.
+    """
     settings = analysis.scenario.settings
-    beside = [settings.host.hardware] * settings.host.devices if settings.host else []
-    found = [analysis.scenario.hardware, settings.decode_hardware, *beside]
+    if settings.mixed:
+        return tuple(stage.hardware for stage in settings.mixed for _ in range(stage.devices))
+    host = None if settings.host is None else settings.host.hardware
+    found = [analysis.scenario.hardware, settings.decode_hardware, host]
     return tuple(hardware for hardware in found if hardware is not None)
 
 
@@ -163,7 +168,7 @@ def _work(analysis: Analysis) -> Work:
 
 
 def _joules(run: Pass, part: int, devices: int) -> NDArray[np.float64]:
-    return np.asarray(_rows(run.placement)[part] * devices)
+    return np.asarray(_rows(run.placement)[part] * devices * run.ranks)
 
 
 def _rows(placement: Placement) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.scenario.analysis import analyze
 from roofline.scenario.memory import attention_buffer, memory_reserve
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.settings import Host, Settings
+from roofline.scenario.settings import Host, Settings, Stage
 from roofline.scenario.speculation import Speculation
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import resolve_engine
@@ -97,13 +97,14 @@ def kv_capacity(
     host: Host | None = None,
     speculation: Speculation | None = None,
     cached: bool = False,
+    mixed: tuple[Stage, ...] = (),
 ) -> Capacity:
     """The KV cache capacity of each rank with the settings of an engine (by default the hardware's), and the rest.
 
-    What `offload` and a `host` keep in the memory of a CPU takes none. The draft of a `speculation` has its weights and
-    its KV cache beside the model's, and where all layers share pages each token that it drafts a copy of recurrent
-    states; with a prefix cache, `cached`, a sequence has one more. Raises RooflineError where the parallelism does not
-    divide the model.
+    What `offload` and a `host` keep in the memory of a CPU takes none, and of `mixed` devices it is that of the first.
+    The draft of a `speculation` has its weights and its KV cache beside the model's, and where all layers share pages
+    each token that it drafts a copy of recurrent states; with a prefix cache, `cached`, a sequence has one more. Raises
+    RooflineError where the parallelism does not divide the model.
 
     >>> from roofline import load_hardware, load_model
     >>> kv_capacity(load_model("llama-3-8b"), load_hardware("h100-sxm")).tokens
@@ -114,7 +115,7 @@ def kv_capacity(
     rules = engine.memory.on(hardware)
     whole = rules.pass_tokens(model.max_context) or 1
     settings = Settings(
-        parallel=replace(parallel, micro_batches=1), offload=offload, host=host, speculation=speculation
+        parallel=replace(parallel, micro_batches=1), offload=offload, host=host, speculation=speculation, mixed=mixed
     )
     formats, data = precision or precision_of(model, hardware), parallel.data
     scenario = Scenario(

@@ -71,8 +71,8 @@ def _padding(schedule: Schedule, reserve: Reserve) -> float:
 def _weights(schedule: Schedule, convention: Convention, reserve: Reserve, sees: bool) -> float:
     """Bytes of the weights of the fullest pipeline stage, of the encoder, and of draft and cascade models.
 
-    A vision encoder counts where the scenario `sees` images, or the engine loads it with the model. Offloading and a
-    host leave a part of the model's own weights on the device.
+    A vision encoder counts where the scenario `sees` images, or the engine loads it with the model. Offloading, a host
+    and devices of other kinds leave a part of the model's own weights on the device.
     """
     model, settings, base, graph = schedule.model, schedule.settings, schedule.precision.base, schedule.networks[0]
     layers = pipeline_stages(model, settings.parallel.on(schedule.hardware))
@@ -88,6 +88,8 @@ def _weights(schedule: Schedule, convention: Convention, reserve: Reserve, sees:
     weights *= 1 - settings.offload.weights
     if settings.host is not None:
         weights *= 1 - settings.host.memory
+    if settings.mixed:
+        weights *= settings.mixed[0].held
     return weights + sum(weight_bytes(auxiliary) for auxiliary in schedule.auxiliary_networks)
 
 
@@ -284,22 +286,16 @@ def _smallest_device(scenario: Scenario) -> Hardware:
     return min((scenario.hardware, scenario.settings.decode_hardware or scenario.hardware), key=visible_memory)
 
 
-def second_device(scenario: Scenario) -> Hardware | None:
-    """The device that shares the layers with another one of a different kind; None without one, or for a CPU."""
-    host = scenario.settings.host
-    return host.hardware if host is not None and host.hardware.kind == "gpu" else None
-
-
-def hardware_name(scenario: Scenario) -> str:
-    """The name of the hardware; of two devices of different kinds both, as `load_mixed` reads them."""
-    other = second_device(scenario)
-    return scenario.hardware.name if other is None else f"{scenario.hardware.name}+{second_count(scenario)}{other.name}"
-
-
-def second_count(scenario: Scenario) -> str:
-    """How many second devices there are, as in a name: 2x of two, nothing of one."""
-    host = scenario.settings.host
-    return f"{host.devices}x" if host is not None and host.devices > 1 else ""
+def hardware_name(scenario: Scenario, joint: str = "+") -> str:
+    """The name of the hardware; of devices of several kinds all, as `load_mixed` reads them."""
+    counts: list[tuple[str, int]] = []
+    for stage in scenario.settings.mixed:
+        name, before = stage.hardware.name, counts[-1] if counts else ("", 0)
+        if before[0] == name and not stage.tensor:  # of those that take turns one is the scenario's
+            counts[-1] = name, before[1] + stage.devices
+        else:
+            counts.append((name, stage.devices))
+    return joint.join(f"{count}x{name}" if count > 1 else name for name, count in counts) or scenario.hardware.name
 
 
 def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pass], decode: Iterable[Pass]) -> Memory:
@@ -313,12 +309,9 @@ def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pa
     runtime = reserve.runtime(schedule.settings.parallel.devices)
     visible = device.memory_capacity if memory_is_static(scenario) else visible_memory(device)
     budget = reserve.budget(visible, weights, peak, runtime)
-    if (other := second_device(scenario)) is not None:
-        # In bytes of the first device, which holds 1 - memory where the second one holds memory.
-        host = scenario.settings.host
-        assert host is not None
-        held_there, most = host.memory, host.devices * reserve.budget(visible_memory(other), weights, peak, runtime)
-        budget = np.minimum(budget, most * (1 - held_there) / max(held_there, 1e-9))
+    for stage in scenario.settings.mixed[1:]:  # in bytes of the first device, which holds more or less of everything
+        there = reserve.budget(visible_memory(stage.hardware), weights, peak, runtime)
+        budget = np.minimum(budget, there * scenario.settings.mixed[0].held / max(stage.held, 1e-9))
     plain: Callable[[Any], Any] = (lambda value: value) if scenario.shape else float
     return Memory(
         weights, plain(held.cache), plain(held.state), plain(peak), runtime, plain(budget), device.memory_capacity

@@ -766,13 +766,17 @@ MEANT: Mapping[str, str] = {
         ("gpu", "gpus", "num_gpus", "devices", "num_devices", "gpu_count", "n_gpus"),
         "tp is the number of devices that share every layer, and 8xh200 names hardware with its count",
     ),
+    **dict.fromkeys(
+        ("adapters", "ranks", "max_loras", "max_loras_per_batch", "max_lora_rank", "enable_lora"),
+        'adapters are a technique: techniques="lora:adapters=100,rank=16,slots=32"',
+    ),
 }
 """What to write for names that are no option, in words."""
 
 OF_A_LOAD = frozenset(
     {"concurrency", "max_concurrency", "rate", "request_rate", "offline", "trace", "burstiness", "prefix_hits"}
     | {"users", "rounds", "policy", "tenants", "simulate", "num_prompts", "seed", "disaggregation", "ttft", "tpot"}
-    | {"loss", "startup", "rollouts"}
+    | {"loss", "startup", "rollouts", "models", "models_per_replica"}
 )
 """Names of the options of a load and of targets, which are in a later room."""
 

@@ -38,8 +38,8 @@ OBJECTS: Mapping[str, type] = {"precision": Precision, "settings": Settings, "fu
 _OF_TYPE: Mapping[str, type] = {"engine": Engine, "offload": Offload, "convention": Convention}
 """Options that also take an object of the library."""
 
-MIXED = "mixed-devices"
-"""The technique of layers on devices of two kinds."""
+MIXED, UNEQUAL = "mixed-devices", "hexgen"
+"""The techniques of layers on devices of several kinds: those that take turns, and tensor-parallel stages."""
 
 CPU = "core-i9-13900k"
 """The CPU beside a GPU, as of the technique that puts layers on it."""
@@ -85,7 +85,7 @@ class Question(Struct, frozen=True, dict=True):
             shared = [name for name in ("tp", "pp") if values.pop(name, None) is not None]
             counted = 1 if not new.keys().isdisjoint(("hw", *shared)) else counted
         if "hw" in new and "with" not in new and "with" in values:  # without the second device of other hardware
-            values["with"] = tuple(name for name in values["with"] if name.partition(":")[0] != MIXED)
+            values["with"] = tuple(name for name in values["with"] if name.partition(":")[0] not in (MIXED, UNEQUAL))
             if not values["with"]:
                 del values["with"]
         if isinstance(new.get("hw"), str) and "+" in new["hw"]:
@@ -255,21 +255,35 @@ def _read(name: str, value: Any) -> tuple[Any, str | None]:
 
 
 def _mixed(new: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of devices of two kinds, as in rtx-4090+2xrtx-3090, with layers by their part of the memory.
+    """The options of devices of several kinds, as in rtx-4090+2xrtx-3090, with layers by their part of the memory.
 
-    Raises RooflineError for several of both.
+    With HexGen the kinds are its stages, in the order given.
     """
     loaded = load_mixed(new["hw"])
     if len(loaded) == 1:
         return dict(new)
-    (one, first), (other, count) = loaded if loaded[0][1] == 1 else loaded[::-1]
-    if first > 1:
-        raise RooflineError(f"{quote(new['hw'])}: of devices of two kinds there is one of the first or of the second")
-    there = count * other.memory_capacity
-    share = there / (one.memory_capacity + there)
-    added = f"{MIXED}:hardware={f'{count}x' if count > 1 else ''}{other.name},share={share:.3g}"
     asked = new.get("with", values.get("with", ()))
-    return {**new, "hw": one.name, "with": [*([asked] if isinstance(asked, str) else asked), added]}
+    techniques = [asked] if isinstance(asked, str) else list(asked)
+    for place, name in enumerate(techniques):
+        if name.partition(":")[0].lower() == UNEQUAL:
+            (whose, ranks), *stages = loaded
+            if new.get("tp", ranks) != ranks:
+                raise RooflineError(f"{quote(new['hw'])} has {ranks} devices in its first stage", options=["tp"])
+            parameters = filter(None, (f"stages={'/'.join(map(_counted, stages))}", name.partition(":")[2]))
+            techniques[place] = f"{UNEQUAL}:{','.join(parameters)}"
+            return {**new, "hw": whose.name, "tp": ranks, "with": techniques}
+    (one, first), *beside = sorted(loaded, key=lambda each: each[1] > 1)
+    beside = [*([(one, first - 1)] if first > 1 else []), *beside]
+    there = sum(count * each.memory_capacity for each, count in beside)
+    share = there / (one.memory_capacity + there)
+    added = f"{MIXED}:hardware={'/'.join(map(_counted, beside))},share={share:.3g}"
+    return {**new, "hw": one.name, "with": [*techniques, added]}
+
+
+def _counted(devices: tuple[Hardware, int]) -> str:
+    """Devices as a name: 2xrtx-3090, and rtx-3090 of one."""
+    hardware, count = devices
+    return f"{count}x{hardware.name}" if count > 1 else hardware.name
 
 
 def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:

@@ -20,7 +20,7 @@ from roofline.core.errors import RooflineError
 from roofline.graph.extents import Step
 from roofline.graph.network import EMBEDDING, HEAD, OVERLAP_BATCHES, Build, Network, Section, network
 from roofline.graph.op import Kind, Link, Op
-from roofline.graph.parallel import Nodes, Parallelism, auxiliary_parallelism, micro_batches
+from roofline.graph.parallel import SINGLE, Nodes, Parallelism, auxiliary_parallelism, micro_batches
 from roofline.graph.size import total
 from roofline.graph.tensor import Role
 from roofline.scenario.chunks import chunks
@@ -39,7 +39,8 @@ class Pass(NamedTuple):
     `busy` is the fraction of these runs, over all pipeline stages, that have work; the others are pipeline bubbles.
     `host`: what the CPU does before it; drafts, and parts of a pass, follow each other within one step of the engine.
     `slowdown`: its expected time over that of its kernels and its step, where more was measured. `eager`: no CUDA graph
-    replays it.
+    replays it. `part`: which part of the model's own layers it is; None for other work, such as that of a draft.
+    `ranks`: the devices that do its work together, where they are not those of the scenario's parallelism.
     """
 
     placement: Placement
@@ -50,6 +51,8 @@ class Pass(NamedTuple):
     host: HostWork = "step"
     slowdown: float = 1.0
     eager: bool = False
+    part: int | None = None
+    ranks: int = 1
 
 
 def overlaps(passes: Iterable[Pass]) -> bool:
@@ -70,11 +73,19 @@ class Schedule:
         self._build = build
         self._verifiers: dict[float, Placement] = {}
 
-    def _graph(self, hardware: Hardware, phase: str, *, decode: bool, every_position: bool = False) -> Network:
+    def _graph(
+        self,
+        hardware: Hardware,
+        phase: str,
+        *,
+        decode: bool,
+        every_position: bool = False,
+        parallel: Parallelism | None = None,
+    ) -> Network:
         settings = self.settings
         build = replace(
             self._build,
-            parallel=settings.parallel.on(hardware),
+            parallel=parallel or settings.parallel.on(hardware),
             decode=decode,
             skew=settings.expert_skew,
             capacity=settings.expert_capacity,
@@ -302,7 +313,7 @@ class Schedule:
         repeat, busy = self._bubbles(step, decode=True)
         if speculation is None:
             run = Pass(self._decode_placement, local, repeat, busy=busy)
-            parts = self._with_host(run) if self.settings.host else self._staged(run, self.networks[1])
+            parts = (part for cut in self._staged(run, self.networks[1]) for part in self._with_host(cut))
             return (*parts, *self._propagated(run))
         drafted = self._local(step, micro=False) if self.draft else local
         middle = drafted._replace(queries=speculation.draft_width, cached=drafted.cached + (speculation.length - 1) / 2)
@@ -345,9 +356,11 @@ class Schedule:
 
     def _with_host(self, run: Pass, *, decode: bool = True) -> tuple[Pass, ...]:
         """A pass divided between device and host: what only the device runs, then the fraction that each runs."""
+        if self.settings.mixed:
+            return self._on_stages(run, decode)
         host = self.settings.host
         if host is None or (host.part is Part.ATTENTION and not decode):
-            return (run,)
+            return (run._replace(part=0),)
         label, graph = f"{run.label} host".strip(), run.placement.network
         passes: list[Pass] = []
         if host.part is not Part.ALL:
@@ -360,6 +373,26 @@ class Schedule:
         if host.work > 0:
             on_host = run._replace(placement=place(graph, host.hardware), repeat=run.repeat * host.work, label=label)
             passes.append(on_host)
+        return tuple(each._replace(part=part) for part, each in enumerate(passes))
+
+    def _on_stages(self, run: Pass, decode: bool) -> tuple[Pass, ...]:
+        """A pass divided among devices of several kinds; tensor-parallel ones send to each other over the network."""
+        passes, number, whole = [], len(self.settings.mixed), run.placement.network
+        for part, stage in enumerate(self.settings.mixed):
+            parallel, graph = SINGLE, whole
+            if stage.tensor:
+                parallel = Parallelism(tensor=stage.ranks, pipeline=number, nodes=number)
+                phase, every = "decode" if decode else "prefill", run.label.startswith("verify")
+                own = decode and self._own_decode_graph
+                graph = self._graph(stage.hardware, phase, decode=own, every_position=every, parallel=parallel)
+                if decode:
+                    graph = truncated(graph, self.settings.depth)
+                if all(section.name != HEAD for section in whole.sections):
+                    graph = without(graph, HEAD)
+            placed = place(graph, stage.hardware, parallel.node_layout, self.settings.offload)
+            label = f"{run.label} stage {part + 1}".strip() if part else run.label
+            repeat = run.repeat * stage.share
+            passes.append(run._replace(placement=placed, repeat=repeat, label=label, part=part, ranks=stage.ranks))
         return tuple(passes)
 
     @property

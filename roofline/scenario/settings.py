@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from msgspec import Meta
+from msgspec.structs import replace
 
 from roofline.core.checked import Checked, Count, Fraction, Positive
 from roofline.core.errors import RooflineError, UnknownNameError
@@ -26,8 +27,7 @@ class Host(Checked, frozen=True):
     """A CPU that computes the fraction `work` of one `part` of every pass, in turn with the accelerator.
 
     Its memory holds the fraction `memory` of the weights and `kv` of the KV cache (None: the same). `compute` forces an
-    arithmetic on its GEMMs (None: the operands determine it). A GPU in its place may be several equal `devices`, which
-    divide its layers and take turns.
+    arithmetic on its GEMMs (None: the operands determine it).
     """
 
     hardware: Hardware
@@ -36,7 +36,28 @@ class Host(Checked, frozen=True):
     kv: Fraction | None = None
     part: Part = Part.ALL
     compute: str | None = None
+
+
+class Stage(Checked, frozen=True):
+    """Equal `devices` that hold the fraction `share` of the layers beside devices of other kinds.
+
+    They divide each of these layers (`tensor`), or the layers, and take turns.
+    """
+
+    hardware: Hardware
+    share: Fraction
     devices: Count = 1
+    tensor: bool = False
+
+    @property
+    def held(self) -> float:
+        """The fraction of the weights and of the KV cache in the memory of each device."""
+        return self.share / self.devices
+
+    @property
+    def ranks(self) -> int:
+        """The devices that compute a layer together."""
+        return self.devices if self.tensor else 1
 
 
 class Cascade(Checked, frozen=True):
@@ -75,12 +96,13 @@ class Settings(Checked, frozen=True):
     fractions of the layers in order, each with the share of the tokens that they process; () for all. `propagate_keys`:
     layers that a decoded token skips (`depth`) still compute its keys and values. `towers`: tensor-parallel ranks share
     the weights of the vision encoder, or its images ("data"). `fetch`: the prefix's KV cache is
-    loaded over a network.
+    loaded over a network. `mixed`: devices of several kinds, in the place of the scenario's, with layers of their own.
     """
 
     parallel: Parallelism = SINGLE
     offload: Offload = RESIDENT
     host: Host | None = None
+    mixed: tuple[Stage, ...] = ()
     speculation: Speculation | None = None
     cascade: Cascade | None = None
     chunk: Count | None = None
@@ -137,11 +159,18 @@ class Settings(Checked, frozen=True):
                 f"a step of at most {self.step_tokens} tokens has no room for {self.sequences} sequences, which decode"
                 " at least one token each"
             )
+        beside = self.host or self.decode_hardware
+        if self.mixed and (beside or replace(self.parallel, data=1, nodes=None) != SINGLE):
+            raise RooflineError(
+                "devices of several kinds divide the layers: no other parallelism or hardware does so beside them"
+            )
         if not 0 <= self.expert_skew <= 10:
             raise RooflineError(
                 f"the skew of experts must be between 0 and 10, got {self.expert_skew}", options=["expert_skew"]
             )
-        if self.stages and any((self.pass_tokens, self.host, self.speculation, self.cascade, self.depth != 1)):
+        if self.stages and any(
+            (self.pass_tokens, self.host, self.mixed, self.speculation, self.cascade, self.depth != 1)
+        ):
             raise RooflineError(
                 "layers with fewer tokens than others are simulated for whole passes of one model alone"
             )
@@ -165,7 +194,7 @@ class Settings(Checked, frozen=True):
         """The fraction of the KV cache on the devices: the rest is in CPU memory."""
         host = self.host
         kept = 1.0 if host is None else 1 - (host.memory if host.kv is None else host.kv)
-        return kept * (1 - self.offload.kv)
+        return kept * (1 - self.offload.kv) * (self.mixed[0].held if self.mixed else 1.0)
 
     @property
     def kept_tokens(self) -> float:

@@ -23,9 +23,11 @@ from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
 from roofline.serving.load import Arrivals, Load, Rollouts, Trace, finite_number, served_scenario
 from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
+from roofline.serving.placement import best_placement
 from roofline.serving.policies import AMONG_TENANTS, FCFS, scheduled
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
+from roofline.serving.replicas import PLACEMENT
 from roofline.serving.rollouts import parse_rollouts
 from roofline.serving.sessions.workload import parse_gaps
 from roofline.serving.steady import steady
@@ -121,6 +123,8 @@ def serve(
     _check_simulated(load, requests, seed, quick)
     if scheduler is not None:
         object_of(scheduler, Scheduler, "a scheduler is a Scheduler of roofline.specs.scheduler")
+    if load.policy == PLACEMENT:
+        scenario, load = best_placement(scenario, _at(load, points[-1]), requests or DEFAULT_REQUESTS, seed, targets)
     deployment = deployment_of(scenario, load, pools_of(asked["disaggregation"]), scheduler)
     if quick:
         found = outcomes_at(deployment, load, points, targets)
@@ -187,6 +191,7 @@ ARRIVALS = frozenset(
         "rounds",
         "tenants",
         "policy",
+        "models",
         "loss",
         "rollouts",
     }
@@ -234,7 +239,7 @@ def _load_of(asked: Mapping[str, Any]) -> tuple[Load, Sequence[float] | None]:
     asked = {**asked, "startup": float(parse_gaps(asked["startup"], "startup").quantiles(0.5))}
     if isinstance(asked["rollouts"], str):
         asked["rollouts"] = parse_rollouts(asked["rollouts"])
-    own = {name: asked[name] for name in ("burstiness", "rounds", "policy", "loss", "startup", "rollouts")}
+    own = {name: asked[name] for name in ("burstiness", "rounds", "policy", "models", "loss", "startup", "rollouts")}
     return Load(**given, **own, hits=asked["prefix_hits"], tenants=shares_of(asked["tenants"])), values
 
 

@@ -117,8 +117,9 @@ class Load(Struct, frozen=True):
     fraction of a prompt that is in the prefix cache. `beside` are the tokens of images and audio that every prompt has
     besides those of `prompt`. `tenants`: the shares of requests by tenant, () for one; `policy`: which request is next
     (`roofline.serving.policies`) or where it goes (`roofline.serving.replicas`), of which only simulations know. `loss`
-    are the instances that are lost an hour, of one, and `startup` the seconds until another serves. `rollouts`: an
-    offline load is one step of several. Raises RooflineError.
+    are the instances that are lost an hour, of one, and `startup` the seconds until another serves. `models` of
+    tenants are on each replica where these share them (None: all). `rollouts`: an offline load is one step of several.
+    Raises RooflineError.
     """
 
     prompt: float | str | Lengths | None = None
@@ -136,6 +137,7 @@ class Load(Struct, frozen=True):
     policy: str = "fcfs"
     loss: float = 0.0
     startup: float = STARTUP
+    models: int | None = None
     rollouts: Rollouts | None = None
 
     def __post_init__(self) -> None:
@@ -160,6 +162,10 @@ class Load(Struct, frozen=True):
             raise RooflineError(f"tenants are shares from 1e-06 to {MAX_RATE:g}, got {shares}", options=["tenants"])
         if self.startup != STARTUP and not self.loss:
             raise RooflineError("startup is that of instances that are lost: say how many an hour", options=["loss"])
+        if self.models is not None and not 1 <= self.models <= len(self.tenants):
+            raise RooflineError(
+                f"a replica has 1 to {len(self.tenants)} models, those of the tenants", options=["models"]
+            )
         if self.rollouts is not None and self.offline is None:
             raise RooflineError("rollouts are steps of an offline load: say how many requests", options=["offline"])
         for name, kind in OF_ARRIVALS.items():

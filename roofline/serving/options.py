@@ -130,17 +130,32 @@ class LoadOptions(TypedDict, total=False):
         str | None,
         Option(
             "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve; or where"
-            " it goes among replicas (--dp): balanced, llumnix, dedicated or alpaserve with a model for each tenant,"
-            " reroute, spotserve or petals with instances that are lost.",
+            " it goes among replicas (--dp): balanced, llumnix, dedicated or alpaserve with a model for each tenant"
+            " (placement: with the layout of the devices, and the models of each group, searched), reroute, spotserve"
+            " or petals with instances that are lost.",
             Kind.TEXT,
             LOAD,
             metavar="NAME",
             default="fcfs",
             choices=(
                 *("fcfs", "priority", "shortest", "vtc", "fastserve"),
-                *("balanced", "llumnix", "dedicated", "alpaserve", "reroute", "spotserve", "petals"),
+                *("balanced", "llumnix", "dedicated", "alpaserve", "placement", "reroute", "spotserve", "petals"),
             ),
             example="vtc",
+        ),
+    ]
+    models: Annotated[
+        int | None,
+        Option(
+            "Models on each replica under alpaserve, of those of the tenants.",
+            Kind.INTEGER,
+            LOAD,
+            metavar="N",
+            low=1,
+            high=1000,
+            otherwise="all",
+            flags=("--models-per-replica",),
+            example="2",
         ),
     ]
     loss: Annotated[

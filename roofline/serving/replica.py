@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.kv_capacity import kv_capacity
-from roofline.scenario.memory import second_device
+from roofline.scenario.memory import hardware_name
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
 from roofline.serving.adapters import with_slots
@@ -20,7 +20,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
 
 ALL_MODELS = "alpaserve"
-"""The policy under which a replica has a model for each tenant."""
+"""The policy under which a replica has the models of several tenants."""
 
 UNLIMITED = 1 << 40
 """Tokens or sequences where nothing limits them."""
@@ -68,11 +68,11 @@ class Replica(Struct, frozen=True, dict=True):
 
     @property
     def pools(self) -> tuple[tuple[Hardware, int], ...]:
-        """Hardware and devices, also of a second kind beside; of prefill and decode apart see `Tandem`."""
-        scenario = self.steps.scenario
-        each, other = scenario.settings.parallel.devices * self.copies, second_device(scenario)
-        host = scenario.settings.host
-        return ((scenario.hardware, each), *([(other, each * host.devices)] if host and other else []))
+        """Hardware and devices, also of several kinds; of prefill and decode apart see `Tandem`."""
+        settings = self.steps.scenario.settings
+        each = settings.parallel.devices * self.copies
+        mixed = tuple((stage.hardware, each * stage.devices) for stage in settings.mixed)
+        return mixed or ((self.steps.scenario.hardware, each),)
 
     @property
     def devices(self) -> int:
@@ -147,13 +147,15 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
         settings.host,
         settings.speculation,
         cached=load.hits > 0,
+        mixed=settings.mixed,
     )
-    models = max(len(load.tenants), 1) if load.policy == ALL_MODELS else 1
+    models = (load.models or max(len(load.tenants), 1)) if load.policy == ALL_MODELS else 1
     capacity = replace(capacity, weights=models * capacity.weights + adapters)
     if capacity.cache <= 0:
+        where = f"{parallel.devices} {hardware.title or hardware.name}"
+        where = hardware_name(scenario) if settings.mixed else where
         raise DoesNotFitError(
-            f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"
-            f" {-capacity.cache / 1e9:.1f} GB of each device are missing",
+            f"{scenario.model.name} does not fit on {where}: {-capacity.cache / 1e9:.1f} GB of each device are missing",
             scenario,
             load,
         )

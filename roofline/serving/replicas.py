@@ -3,7 +3,8 @@
     balanced   to the replica with the fewest requests
     llumnix    to the freest replica; running requests move with their KV cache to balance it (Sun et al. 2024)
     dedicated  a model for each tenant, and each replica has one of the models
-    alpaserve  a model for each tenant, and each replica has all of them, which take turns at its steps (Li et al. 2023)
+    alpaserve  a model for each tenant, and each replica has all of them or some, which take turns at its steps
+               (Li et al. 2023); which of them are where is searched in `roofline.serving.placement`
     reroute    instances are lost; the requests of their replica begin anew elsewhere, and it waits for another instance
     spotserve  the replica goes on with one stage fewer, or its requests elsewhere, with their KV cache
                (Miao et al. 2023)
@@ -80,6 +81,7 @@ class Member(Simulation):
         self.queues[sequence.rank].popleft()
         self.waiting -= 1
         self.held[sequence.rank] -= 1
+        self.blocked = False  # as after an end, there is room
         sequence.left, sequence.generated = 0, max(sequence.generated - 1, 1)
         return sequence
 
@@ -164,6 +166,9 @@ def together(prefills: Ordered[Member], decodes: Ordered[Member], found: Served,
     )
 
 
+DEDICATED, PLACEMENT = "dedicated", "placement"
+"""The policy of a model on each replica, and the one that searches the layout and the models of all replicas."""
+
 DOWNTIME = 0.03
 """Seconds in which a request does not decode while it moves: 20 to 30 ms, whatever its length (Llumnix, 6.2)."""
 
@@ -204,25 +209,43 @@ class Llumnix(Replicas):
                 target.receive(source.release(sequence), max(at, source.now) + DOWNTIME)
 
 
-class Dedicated(Replicas):
-    """Each replica has the model of one tenant."""
-
-    def able(self, index: int) -> list[Member]:
-        return self.members[self.tenant[index] :: len(self.load.tenants)]
-
-
-class AlpaServe(Dedicated):
-    """Each replica has the models of all tenants."""
+class AlpaServe(Replicas):
+    """Each replica has the models of all tenants, or of some."""
 
     def __init__(self, *run: object) -> None:
         super().__init__(*run)  # type: ignore[arg-type]
-        models = len(self.load.tenants)
-        each = replace(self.replica, kv_tokens=self.replica.kv_tokens // models)
-        groups = [[Member(each, self.drawn) for _ in range(models)] for _ in range(self.replica.copies)]
-        for group in groups:
-            for member in group:
-                member.beside = group
-        self.members = [member for group in groups for member in group]
+        models = models_of(self.load)
+        each, shares = replace(self.replica, kv_tokens=self.replica.kv_tokens // models), self.load.tenants
+        self.members, self.of = list[Member](), {model: list[Member]() for model in range(len(shares))}
+        for group in placed(shares, self.replica.copies, models):
+            beside = {model: Member(each, self.drawn) for model in group}
+            self.members += beside.values()
+            for model, member in beside.items():
+                member.beside = tuple(beside.values())
+                self.of[model].append(member)
+
+    def able(self, index: int) -> list[Member]:
+        return self.of[self.tenant[index]]
+
+
+def models_of(load: Load) -> int:
+    """The models on each replica."""
+    return 1 if load.policy == DEDICATED else load.models or len(load.tenants)
+
+
+def placed(shares: Ordered[float], groups: int, models: int) -> list[list[int]]:
+    """The models of each group, with room for so many: next is the model with the most requests for each of its copies.
+
+    It is placed on the group with the fewest models.
+    """
+    copies, found = [0] * len(shares), [list[int]() for _ in range(groups)]
+    for _ in range(groups * models):
+        group = min(found, key=len)
+        rest = [model for model in range(len(shares)) if model not in group]
+        most = max(rest, key=lambda model: (not copies[model], shares[model] / max(copies[model], 1)))
+        copies[most] += 1
+        group.append(most)
+    return found
 
 
 MOST_REPLICAS = 1000
@@ -346,7 +369,7 @@ FLEETS: Mapping[str, type[Replicas]] = MappingProxyType(
     {
         "balanced": Replicas,
         "llumnix": Llumnix,
-        "dedicated": Dedicated,
+        DEDICATED: AlpaServe,
         "alpaserve": AlpaServe,
         "reroute": Reroute,
         "spotserve": SpotServe,
@@ -355,12 +378,14 @@ FLEETS: Mapping[str, type[Replicas]] = MappingProxyType(
 )
 """The policies over replicas by name."""
 
-AMONG_MODELS, OF_LOSSES = ("dedicated", "alpaserve"), ("reroute", "spotserve", "petals")
+AMONG_MODELS, OF_LOSSES = (DEDICATED, "alpaserve", PLACEMENT), ("reroute", "spotserve", "petals")
 """Those with a model for each tenant, and those of instances that are lost."""
 
 
 def check_fleet(load: Load, copies: int) -> None:
     """Raise RooflineError for a fleet that its policy does not have."""
+    if load.models is not None and load.policy != "alpaserve":
+        raise RooflineError("models on each replica are told under alpaserve alone", options=["models", "policy"])
     if load.loss and load.policy not in OF_LOSSES:
         raise RooflineError(f"instances are lost under {', '.join(OF_LOSSES)} alone", options=["loss", "policy"])
     if load.policy in FLEETS and copies > MOST_REPLICAS:
@@ -371,5 +396,5 @@ def check_fleet(load: Load, copies: int) -> None:
         raise RooflineError(
             f"{load.policy} is among replicas that share no experts: give --dp 2 or more", options=["policy"]
         )
-    if load.policy == "dedicated" and copies < len(load.tenants):
-        raise RooflineError("each model has a replica of its own: give --dp as many", options=["policy"])
+    if load.policy in AMONG_MODELS and copies * models_of(load) < len(load.tenants):
+        raise RooflineError("each model is on some replica: give --dp as many", options=["policy"])

@@ -21,6 +21,7 @@ computes one token.
 A pipeline of p stages under load has m batches in flight, p unless a number of micro-batches is set: while one is in a
 stage, the others are in other stages, so that no stage waits. A step is then a round in which each of the batches, with
 1 / m of the sequences and of the chunks, passes all stages: max(1, m / p) T, and not less than the host times of all m.
+Fewer requests than m are as many batches. Of unequal stages the slowest decides, with its part of T in place of 1 / p.
 Each term is tabulated once for a deployment from the kernels of the two graphs, on geometric grids, and interpolated
 linearly: attention is bilinear in sequences and context.
 """
@@ -59,6 +60,9 @@ TOKENS, BATCHES, CHUNKS, CONTEXTS = 1.08, 1.3, 1.2, 1.6
 
 MAX_TOKENS = 2**18
 """The most tokens of a step."""
+
+TYPICAL = Step(np.array([8.0]), np.array([1.0]), np.array([1000.0]))
+"""The step at which the stages of a pipeline are compared."""
 
 PROBES = Step(np.array([64.0, 1.0, 64.0]), np.array([1.0, 64.0, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
 """64 tokens three times: of 64 sequences, of one, and with a longer context."""
@@ -200,8 +204,10 @@ class StepTimes:
         parallel = self._answer.parallel
         self.data, self.ring = parallel.data, parallel.sequence
         in_stages = parallel.pipeline if asked.micro_batches == 1 else asked.micro_batches
+        mixed, self.slowest = scenario.settings.mixed, 1 / parallel.pipeline
         self.flight = 1 if parallel.pipeline == 1 or self.engine.split_layers else in_stages
-        self.rounds = max(1.0, self.flight / parallel.pipeline)
+        if any(stage.tensor for stage in mixed):
+            self.flight = len(mixed)
         speculation = scenario.settings.speculation
         self.decode_tokens = 1 if speculation is None else speculation.verified + 1
         self.accepted = self._answer.tokens_per_iteration
@@ -254,30 +260,46 @@ class StepTimes:
         sequences: tuple[Array, Array],
         pieces: tuple[Array, Array],
     ) -> None:
-        prompt = [run for run in prefill if not run.label][-1]  # the draft's prefill and transfers come after it
-        ahead = [run for run in prefill if run is not prompt]
-        *before, main = decode or (prompt,)
-        one, other = self._phase(True).timed(main), self._phase(False).timed(prompt)
-        names, prompts = _names(one), _names(other)
-        head = np.array([name[0] == HEAD for name in names])
-        by_tokens = {name for name, alone in zip(prompts, _by_tokens(other), strict=True) if alone}
-        alone = _by_tokens(one)
-        shared = np.array([name in by_tokens for name in names]) & alone & ~head
-        common = {name for name, is_shared in zip(names, shared, strict=True) if is_shared}
-        own = np.array([name not in common and name[0] != HEAD for name in prompts])
-        self._shared_times(one, main, shared, head)
-        self.kernels = one.number
+        prompts = {run.part: run for run in prefill if run.part is not None}
+        mains = {run.part: run for run in decode if run.part is not None} or prompts
+        before = [run for run in decode if all(run is not main for main in mains.values())]
+        ahead = [run for run in prefill if all(run is not prompt for prompt in prompts.values())]
+        self.tokens, shape = geometric(1, MAX_TOKENS, TOKENS), (sequences[0].size, sequences[1].size)
+        self.local = self.experts = self.head = np.zeros_like(self.tokens)
+        of_decode, of_prefill = np.zeros(shape), np.zeros((pieces[0].size, pieces[1].size))
+        spent, whole = list[float](), sum(float(np.max(main.repeat)) for main in mains.values())
+        self.kernels = 0.0
+        for part, main in mains.items():
+            one = self._phase(True).timed(main)
+            names = _names(one)
+            head = np.array([name[0] == HEAD for name in names])
+            shared, prompt = np.zeros_like(head), prompts.get(part)
+            if prompt is not None:
+                other = self._phase(False).timed(prompt)
+                by_tokens = {name for name, alone in zip(_names(other), _by_tokens(other), strict=True) if alone}
+                shared = np.array([name in by_tokens for name in names]) & _by_tokens(one) & ~head
+                common = {name for name, is_shared in zip(names, shared, strict=True) if is_shared}
+                own = np.array([name not in common and name[0] != HEAD for name in _names(other)])
+                of_prefill = of_prefill + self._seconds(prompt, False, of_prefill.shape, own)
+            self._add_shared_times(one, main, shared, head)
+            self.kernels += one.number * float(np.max(main.repeat)) / whole
+            if decode:
+                of_decode = of_decode + self._seconds(main, True, shape, ~shared & ~head)
+            if self.scenario.settings.mixed:
+                spent.append(float(one.spent(one.detail(TYPICAL)).sum() * np.max(main.repeat)))
+        self.slowest = max(spent) / sum(spent) if spent else self.slowest
         drafts = [(float(np.max(run.repeat)), self._phase(True).timed(run)) for run in before if run.host == "draft"]
         self.drafts = sum(repeat for repeat, _ in drafts)
         self.draft_kernels = sum(repeat * timing.number for repeat, timing in drafts)
-        shape = sequences[0].size, sequences[1].size
-        own_of = self._own(one, main, ~shared & ~head, before, True).reshape(shape) if decode else np.zeros(shape)
-        self.decode = Table(*sequences, own_of)
-        self.prefill = Table(*pieces, self._own(other, prompt, own, ahead, False).reshape(-1, pieces[1].size))
+        for run in before:
+            of_decode = of_decode + self._seconds(run, True, shape)
+        for run in ahead:
+            of_prefill = of_prefill + self._seconds(run, False, of_prefill.shape)
+        self.decode, self.prefill = Table(*sequences, of_decode), Table(*pieces, of_prefill)
 
-    def _shared_times(self, timing: Timing, run: Pass, shared: Any, head: Any) -> None:
-        """Tabulate the kernels of tokens: on one rank, of experts, and of the head."""
-        tokens = geometric(1, MAX_TOKENS, TOKENS)
+    def _add_shared_times(self, timing: Timing, run: Pass, shared: Any, head: Any) -> None:
+        """Add the kernels of tokens to the tables: on one rank, of experts, and of the head."""
+        tokens = self.tokens
         parts = run.placement.network.overlap_batches
         step = Step(tokens / parts, np.ones_like(tokens), np.full_like(tokens, 0.0 if self.encodes else 100.0))
         detail = timing.detail(step)
@@ -287,21 +309,18 @@ class StepTimes:
         parts_of = [[ops[part][0] for part in kernel.parts] for kernel in timing.kernels]
         routed = np.array([any(op.kind is Kind.MOE for op in found) for found in parts_of])
         sent = np.array([any(op.is_all_to_all for op in found) for found in parts_of]) & ~routed
-        self.tokens = tokens
-        self.local = spent[shared & ~routed & ~sent].sum(axis=0)
+        self.local = self.local + spent[shared & ~routed & ~sent].sum(axis=0)
         chosen = min((spec.top_k for spec in self.scenario.model.experts), default=1)
         most = busiest(tokens * self.data, self._answer.parallel.expert, chosen) / self.data
-        self.experts = np.interp(most, tokens, spent[shared & routed].sum(axis=0))
+        self.experts = self.experts + np.interp(most, tokens, spent[shared & routed].sum(axis=0))
         self.experts = self.experts + spent[shared & sent].sum(axis=0) - hidden
-        self.head = spent[head].sum(axis=0)
+        self.head = self.head + spent[head].sum(axis=0)
 
-    def _own(self, timing: Timing, run: Pass, rows: Any, others: Iterable[Pass], decode: bool) -> Array:
-        """Seconds of the kernels `rows` of a pass, and of all kernels of other passes, at each point of a grid."""
+    def _seconds(self, run: Pass, decode: bool, shape: tuple[int, ...], rows: Any = slice(None)) -> Array:
+        """Seconds of the kernels `rows` of a pass, at each point of a grid."""
+        timing = self._phase(decode).timed(run)
         seconds = timing.spent(timing.detail(run.step))[rows].sum(axis=0) * run.repeat
-        for other in others:
-            found = self._phase(decode).timed(other)
-            seconds = seconds + found.spent(found.detail(other.step)).sum(axis=0) * other.repeat
-        return np.asarray(np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds), run.step.shape)))
+        return np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds), run.step.shape)).reshape(shape)
 
     def kernel_seconds(
         self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
@@ -329,7 +348,8 @@ class StepTimes:
         shared = None if mean is None else np.asarray(mean, float) * each
         found = self.pass_seconds(one, context, np.asarray(chunk, float) * each, cached, prompts * each, shared)
         step, sequence = self.host
-        return np.asarray(np.maximum(self.rounds * found, self.flight * step + sequence * (batch + prompts)))
+        rounds = np.maximum(1.0, np.minimum(batch + prompts, self.flight) * self.slowest)
+        return np.asarray(np.maximum(rounds * found, self.flight * step + sequence * (batch + prompts)))
 
     def pass_seconds(
         self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
@@ -355,7 +375,7 @@ class StepTimes:
         """Seconds that a prompt's last chunk is on its way beyond its share of a round."""
         if self.flight == 1:
             return 0.0
-        return (1 - self.rounds / self.flight) * float(self.pass_seconds(0.0, 0.0, chunk))
+        return (1 - max(1 / self.flight, self.slowest)) * float(self.pass_seconds(0.0, 0.0, chunk))
 
     @property
     def host(self) -> tuple[float, float]:
@@ -423,7 +443,7 @@ class SingleStep:
         self._captured = engine.scheduler.captured
         (self._step, self._sequence), self._overlap = times.host, engine.overlap
         self._drafting = times.drafts * engine["draft_step"]
-        self._flight, self._rounds = times.flight, times.rounds
+        self._flight, self._slowest = times.flight, times.slowest
 
     def __call__(
         self, batch: float, context: float, chunk: float, cached: float, prompts: float, mean: float | None
@@ -433,7 +453,8 @@ class SingleStep:
             return self._pass(batch, context, chunk, cached, prompts, mean)
         flight, shared = self._flight, None if mean is None else mean / self._flight
         one = max(batch / flight, 1.0) if batch > 0 else 0.0
-        found = self._rounds * self._pass(one, context, chunk / flight, cached, prompts / flight, shared)
+        rounds = max(1.0, min(batch + prompts, flight) * self._slowest)
+        found = rounds * self._pass(one, context, chunk / flight, cached, prompts / flight, shared)
         return max(found, flight * self._step + self._sequence * (batch + prompts))
 
     def _pass(

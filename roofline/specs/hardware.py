@@ -347,9 +347,10 @@ def load_devices(name: str | os.PathLike[str] | Hardware) -> tuple[Hardware, int
 
 
 def load_mixed(name: str | os.PathLike[str] | Hardware) -> list[tuple[Hardware, int]]:
-    """The hardware of a name, or of two joined by a plus (rtx-4090+rtx-3090). Raises like `load_devices`."""
-    several = str(name).split("+") if isinstance(name, str) else []
-    return [load_devices(part.strip()) for part in several] if len(several) == 2 else [load_devices(name)]
+    """The hardware of a name, or of several joined by a plus (rtx-4090+2xrtx-3090). Raises like `load_devices`."""
+    if not isinstance(name, str) or "+" not in name:
+        return [load_devices(name)]
+    return [load_devices(part.strip()) for part in name.split("+")]
 
 
 APPLE_SHARES = (

@@ -4,7 +4,7 @@ Every word must be in the spec's name or title, or be its memory (80GB, HBM3) or
 of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4070 is no rtx-4070-ti. The
 size of a memory that Apple sells with a chip may follow its name: m4-max-64gb. An H100 is the SXM module, an A100 that
 of 80 GB: what most clouds rent. A DGX H100 has eight of them; a GB200 NVL72 is read as one GPU of its rack, which is
-said.
+said. What is announced without the figures of a spec is refused with what is known (`announced.yaml`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from roofline.core.documents import MAX_BYTES
+from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import MAX_COMPLETIONS, RooflineError, UnknownNameError, alternatives, quote
 from roofline.core.inputs import read_text
 from roofline.specs.instances import instance_devices
@@ -150,12 +150,12 @@ def _read(text: str, files: Files) -> Named:
         all_kind = sorted(entry.name for entry in entries if entry.kind == kind and entry.vendor != "Apple")
         example = alternatives(all_kind[:: -(-len(all_kind) // KIND_EXAMPLES)])  # spread over the list
         raise RooflineError(f"{quote(text)} is a kind of hardware: name one, such as {example}")
-    if len(kinds := text.split("+")) == 2:
+    if "+" in text:
         with suppress(UnknownNameError):
-            one, other = (_read(part, files).name for part in kinds)
+            kinds = "+".join(_read(part, files).name for part in text.split("+"))
             raise RooflineError(
-                f"{quote(text)}: two cards of different kinds are for analyze, serve and the answer, 'roofline MODEL"
-                f" {one}+{other}'; name hardware of one kind here"
+                f"{quote(text)}: cards of different kinds are for analyze, serve and the answer, 'roofline MODEL"
+                f" {kinds}'; name hardware of one kind here"
             )
     chip = _MACHINE.sub(" ", text).strip()
     typed = chip if re.search(r"m\d", chip, re.IGNORECASE) else text
@@ -188,6 +188,9 @@ def _read(text: str, files: Files) -> Named:
         if (instance := instance_devices(device)) is not None:
             name, each = instance
             return Named(name, dict(files)[name], devices=each * count)
+    for name, facts in read_mapping(Path(__file__).with_name("announced.yaml")).items():
+        if name in " ".join(_spell(text)):
+            raise RooflineError(f"{facts}: a spec file with figures of your own is analysed")
     hint = "" if near or misspelt else "; 'roofline specs list hardware' lists all, and a spec file describes any other"
     if hint and not get_close_matches(text.lower(), names, n=1, cutoff=0.5):
         names = []  # far from the text: a list in the order of the alphabet helps nobody

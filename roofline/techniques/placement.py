@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,13 +12,13 @@ from roofline.core.errors import RooflineError, UnsupportedError, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.network import network
 from roofline.graph.offload import RESIDENT, Offload
-from roofline.graph.parallel import NAMES, SINGLE, rank_model
+from roofline.graph.parallel import NAMES, SINGLE, Parallelism, rank_model
 from roofline.graph.tensor import Role
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.settings import Host
+from roofline.scenario.settings import Host, Stage
 from roofline.specs.formats import UNQUANTIZED_FORMATS
-from roofline.specs.hardware import NETWORK, Hardware, Interconnect, load_devices, load_hardware
+from roofline.specs.hardware import NETWORK, Hardware, Interconnect, Span, load_devices, load_hardware
 from roofline.specs.sublayers import Mlp
 from roofline.techniques.changes import with_feed_forward, with_settings
 
@@ -35,20 +36,95 @@ def offload(scenario: Scenario, name: str, *, weights: float, kv: float = 0.0, b
 
 
 def _with_host(name: str, scenario: Scenario, hardware: str, **fractions: Any) -> Scenario:
-    """The scenario with a CPU, or another device, beside a single one."""
-    if scenario.settings.parallel != SINGLE or scenario.settings.host is not None:
+    """The scenario with a CPU beside a single device."""
+    settings = scenario.settings
+    if settings.parallel != SINGLE or settings.host is not None or settings.mixed:
         raise UnsupportedError(
             f"{name} is simulated for one device with one other beside it, which analyze, serve and the answer take"
         )
-    found, devices = load_devices(hardware)
-    if devices > 1 and found.kind != "gpu":
-        raise UnsupportedError(f"{name}: one CPU is beside a device, not {devices}")
-    return with_settings(scenario, host=Host(found, devices=devices, **fractions))
+    return with_settings(scenario, host=Host(load_hardware(hardware), **fractions))
 
 
 def layers_on_cpu(scenario: Scenario, name: str, *, hardware: str, share: float) -> Scenario:
-    """A fraction of the layers on the CPU or a second device, with their weights and KV cache."""
+    """A fraction of the layers on the CPU, with their weights and KV cache."""
     return _with_host(name, scenario, hardware, work=share, memory=share)
+
+
+def _beside(scenario: Scenario, name: str, written: str) -> list[tuple[Hardware, int]]:
+    """The devices of other kinds, as in 2xrtx-3090/a6000; raises UnsupportedError where a scenario takes none."""
+    settings = scenario.settings
+    other = replace(settings.parallel, tensor=1, data=1, nodes=None) != SINGLE
+    if other or settings.host or settings.mixed:
+        raise UnsupportedError(
+            f"{name} is simulated where no other parallelism or technique divides the layers, which analyze, serve and"
+            " the answer take"
+        )
+    found = [load_devices(part) for part in ([written] if Path(written).suffix else written.split("/"))]
+    if cpu := next((hardware.name for hardware, _ in found if hardware.kind == "cpu"), None):
+        raise UnsupportedError(f"{name} is among GPUs: llama-cpp-split has layers on a CPU such as {cpu}")
+    return found
+
+
+def mixed_devices(scenario: Scenario, name: str, *, hardware: str, share: float) -> Scenario:
+    """A fraction of the layers on devices of other kinds, by their memory, which take turns with the scenario's."""
+    found = _beside(scenario, name, hardware)
+    if scenario.settings.parallel.tensor > 1:
+        raise UnsupportedError(f"{name}: these devices take turns; hexgen has tensor-parallel ones of several kinds")
+    whole = sum(devices * each.memory_capacity for each, devices in found)
+    others = (Stage(each, share * devices * each.memory_capacity / whole, devices) for each, devices in found)
+    return with_settings(scenario, mixed=(Stage(scenario.hardware, 1 - share), *others))
+
+
+FILLED = 0.8
+"""The part of a device's memory that weights may take where the layers of stages are chosen."""
+
+
+def unequal_stages(
+    scenario: Scenario, name: str, *, stages: str, layers: str, bandwidth: str, latency: str
+) -> Scenario:
+    """HexGen: stages of several kinds of devices, each with a tensor parallelism and layers of its own.
+
+    Without `layers` those of a stage are in proportion to its bandwidth, as far as its memory has room for them.
+    """
+    parallel, number = scenario.settings.parallel, scenario.model.layers
+    found = [(scenario.hardware, parallel.tensor), *_beside(scenario, name, stages)]
+    if layers:
+        counts = [int(part) if part.isdigit() else 0 for part in layers.split("/")]
+        if len(counts) != len(found) or sum(counts) != number or not all(counts):
+            raise RooflineError(f"{name}: layers are those of each of {len(found)} stages, {number} together: 40/40")
+    else:
+        counts = _fastest(scenario, found)
+    rate, far = parse_quantity(bandwidth, Dimension.BANDWIDTH).value, parse_quantity(latency, Dimension.TIME).value
+    link = Interconnect(kind="network of the stages", scope="network", bandwidth=rate, latency=far)
+    mixed = list[Stage]()
+    for (hardware, devices), count in zip(found, counts, strict=True):
+        rank_model(scenario.model, Parallelism(tensor=devices))  # raises where the degree does not divide the model
+        if devices > 1:
+            hardware.link(Span(devices, across_nodes=False))
+        inside = tuple(each for each in hardware.interconnects if each.scope != "network")
+        linked = replace(hardware, interconnects=(*inside, link))
+        mixed.append(Stage(linked, count / number, devices, tensor=True))
+    return with_settings(scenario, parallel=replace(parallel, tensor=1, nodes=None), mixed=tuple(mixed))
+
+
+def _fastest(scenario: Scenario, found: list[tuple[Hardware, int]]) -> list[int]:
+    """Whole layers by the bandwidth of the stages, at most so many as their memory has room for."""
+    number = scenario.model.layers
+    sections = network(scenario.model, scenario.precision).sections
+    stored = stored_tensors(sections, Role.WEIGHT)
+    each = sum(count * each.format.bytes * each.stored_elements.evaluate({}) for each, count in stored) / number
+    room = [int(FILLED * devices * hardware.memory_capacity / each) for hardware, devices in found]
+    counts = [0] * len(found)
+    for _ in range(number):  # the next layer is where it ends first
+        ends = {
+            place: (counts[place] + 1) / (devices * hardware.memory_bandwidth)
+            for place, (hardware, devices) in enumerate(found)
+            if counts[place] < room[place] or sum(room) < number
+        }
+        counts[min(ends, key=ends.__getitem__)] += 1
+    if not all(counts):
+        raise RooflineError("a stage has no layers: give those of each, such as layers=40/40")
+    return counts
 
 
 def attention_on_cpu(scenario: Scenario, name: str, *, hardware: str) -> Scenario:

@@ -209,7 +209,8 @@ def _nothing(analysis: Analysis) -> Any:
 
 def devices(analysis: Analysis) -> int:
     """The number of devices: twice the parallelism's if prefill and decode are disaggregated."""
-    pools = 1 if analysis.scenario.settings.decode_hardware is None else 2
+    settings = analysis.scenario.settings
+    pools = sum(stage.devices for stage in settings.mixed) or (1 if settings.decode_hardware is None else 2)
     return analysis.parallel.devices * pools
 
 

@@ -21,7 +21,7 @@ from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.core.options import Kind
 from roofline.scenario.analysis import analyze
-from roofline.scenario.argument import scenario_of
+from roofline.scenario.argument import scenario_of, without_carbon
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Reading
 from roofline.whatif.solve.targets import Figures, check_reading, figures, read_value
@@ -100,7 +100,7 @@ class Sensitivities(Result, Struct, frozen=True):
 def sensitivity(scenario: Scenario, at: Reading = "mid", step: float = STEP) -> Sensitivities:
     """The sensitivity of TTFT, TPOT, total, tokens/s and memory to every setting of the scenario."""
     low, high = STEPS
-    scenario_of(scenario, single=True)
+    without_carbon(scenario_of(scenario, single=True), "changed settings")
     check_reading(at)
     if not low <= (step := read_value("step", Kind.NUMBER, step)) <= high:
         raise RooflineError(f"the step must be between {low:g} and {high:g}, got {step:g}")

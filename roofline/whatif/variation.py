@@ -18,10 +18,13 @@ from roofline.specs.schemes import ByDepth, ByGroup, Choice, Mixture, WeightSche
 
 
 def with_hardware(scenario: Scenario, change: Callable[[Hardware], Hardware]) -> Scenario:
-    """The scenario on changed hardware, for prefill and decode."""
+    """The scenario on changed hardware, for prefill and decode, and of all kinds."""
     settings = scenario.settings
     if settings.decode_hardware is not None:
         settings = replace(settings, decode_hardware=change(settings.decode_hardware))
+    if settings.mixed:
+        stages = (replace(stage, hardware=change(stage.hardware)) for stage in settings.mixed)
+        settings = replace(settings, mixed=tuple(stages))
     return scenario.changed(hardware=change(scenario.hardware), settings=settings)
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.limits import MAX_CONCURRENCY
+from roofline.scenario.argument import without_carbon
 from roofline.scenario.cost import HOUR, MILLION, rent
 from roofline.scenario.lengths import parse_lengths
 from roofline.scenario.scenario import Scenario
@@ -146,8 +147,7 @@ def serve_sessions(
     seconds. With a `disaggregation` the cache is that of the workers of prefill, and turns decode on others. Raises
     RooflineError where the model or no turn fits.
     """
-    if scenario.carbon is not None:
-        raise RooflineError("emissions of sessions are not simulated: omit carbon", options=["carbon"])
+    without_carbon(scenario, "sessions")
     asked = read_sessions(options)
     given = {name: asked.pop(name) for name in ("sessions", "session_rate") if name in asked}
     if len(given) != 1:

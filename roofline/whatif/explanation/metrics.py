@@ -291,12 +291,26 @@ def _cost(analysis: Analysis) -> Found:
     return found, None, "USD"
 
 
+def _carbon(analysis: Analysis) -> Found:
+    scenario, found = analysis.scenario, list[Line]()
+    if scenario.carbon is None:
+        raise energy.explain_missing_carbon(scenario.hardware)
+    for reading, title in _readings(analysis):
+        spent = energy.batch_energy(analysis, reading)
+        joules = energy.energy_at_tdp(analysis, reading) if spent is None else spent.total
+        if joules is None:
+            raise energy.explain_missing_tdp(scenario.hardware)
+        formula = f"J of all devices{' at TDP' if spent is None else ''} / generated tokens x 1000000 / J/kWh x g/kWh"
+        text = f"{shown(joules)} / ({_tokens(analysis)}) * 1000000 / {energy.KWH:.0f} * {scenario.carbon:g}"
+        found.append(line(f"carbon {title}", formula, text, "g"))
+    return found, None, "g"
+
+
 def _price_source(analysis: Analysis) -> str:
     if analysis.scenario.price is not None:
         return "as given"
-    return ", ".join(
-        f"{pool.name}, {pool.price.date}" for pool in cost.billed_pools(analysis) if pool.price is not None
-    )
+    priced = (pool for pool in cost.billed_pools(analysis) if pool.price is not None)
+    return ", ".join(dict.fromkeys(f"{pool.name}, {pool.price.date}" for pool in priced if pool.price is not None))
 
 
 def _readings(analysis: Analysis) -> tuple[tuple[Reading, str], ...]:
@@ -340,6 +354,7 @@ METRIC_LINES: Mapping[str, Callable[[Analysis], Found]] = {
     "memory": _memory,
     "energy": _energy,
     "cost": _cost,
+    "carbon": _carbon,
 }
 """The function of each metric: its lines, its margin and its unit."""
 
@@ -359,6 +374,7 @@ DEFINITIONS: Mapping[str, str] = {
     "power": "Mean power of a device over prefill and decode, in watts.",
     "cost": "USD per million generated tokens: all devices at their hourly price. `cost.processed` is per million"
     " prompt and generated tokens.",
+    "carbon": "Grams of CO2 equivalents per million generated tokens: joules of all devices at a carbon intensity.",
     "bound": "The roofline: for each operator max(matrix FLOPs / matrix peak, vector FLOPs / vector peak, bytes /"
     " bandwidth, link bytes / link bandwidth); a pass is the sum over its operators.",
     "expected": "The time of calibrated kernels on an engine, with host time; low, mid and high are p10, p50 and p90 of"

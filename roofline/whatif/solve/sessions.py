@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
+from roofline.scenario.argument import without_carbon
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import targets_of
 from roofline.serving.outcome import Targets
@@ -63,6 +64,7 @@ def max_sessions(
     Without a target, those beyond which the throughput of turns does not grow. The options are those of
     `serve_sessions`. Raises RooflineError where the model or no turn fits.
     """
+    without_carbon(scenario, "sessions")
     asked = read_sessions(options)
     if given := [name for name in ("sessions", "session_rate") if name in asked]:
         raise RooflineError(f"{given[0]} is what is asked for: omit it")

@@ -35,24 +35,26 @@ def check(found: Explanation) -> None:
     assert found.value == found.lines[-1].value
 
 
-@pytest.mark.parametrize("metric", ["energy", "cost"])
+@pytest.mark.parametrize("metric", ["energy", "cost", "carbon"])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_energy_and_cost_equal_the_simulation(name: str, metric: str) -> None:
     analysis = SCENARIOS[name]
+    if metric == "carbon":
+        analysis = analyze(analysis.scenario.changed(carbon=400.0))
     readings = ("bound", "mid") if analysis.times_are_expected else ("bound",)
     figures = [float(find_metric(f"{metric}.{reading}", "bound").figure(analysis)) for reading in readings]
     if math.isnan(figures[0]):
-        with pytest.raises(RooflineError, match=r"only encodes|no hourly price|no energy figures"):
+        with pytest.raises(RooflineError, match=r"only encodes|no hourly price|no energy figures|no TDP"):
             explain(analysis, metric)
         return
     found = explain(analysis, metric)
     check(found)
     lines = [line.value for line in found.lines if line.name.startswith(metric)]
     assert lines == pytest.approx(figures, rel=1e-8)
-    assert any("from: " in text for text in found.assumptions[:3])
+    assert metric == "carbon" or any("from: " in text for text in found.assumptions[:3])
 
 
-@pytest.mark.parametrize("metric", [name for name in METRICS if name not in ("energy", "cost")])
+@pytest.mark.parametrize("metric", [name for name in METRICS if name not in ("energy", "cost", "carbon")])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_metric_equals_the_simulation(name: str, metric: str) -> None:
     analysis = SCENARIOS[name]
