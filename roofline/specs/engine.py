@@ -98,6 +98,7 @@ PARAMETERS = (
         "fraction of a GQA group's further query heads that read the KV cache again",
     ),
     Parameter("collective", Unit.RATIO, 0.05, 20.0, 1.0, "time of collectives relative to the calibration"),
+    Parameter("attention", Unit.RATIO, 0.05, 20.0, 1.0, "time of attention over prompts relative to the calibration"),
     Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill kernels relative to the calibration"),
     Parameter("decode", Unit.RATIO, 0.05, 20.0, 1.0, "time of decode kernels relative to the calibration"),
     Parameter(
