@@ -27,6 +27,7 @@ from roofline.timing.intervals.levels import crossing_spread
 from roofline.timing.kernels import kernel
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
+from roofline.timing.kernels.ggml import PREFIX
 from roofline.timing.kernels.moe import VECTORS
 from roofline.timing.kernels.shapes import KernelShape, kernel_shape, of_ggml, weight_format
 from roofline.timing.pcie_collectives import of_two_peers, on_host
@@ -326,11 +327,18 @@ def _matches(shape: KernelShape, choices: Choices) -> tuple[KernelShape, Mapping
     for op in KERNELS_OF.get(shape.op, (shape.op,)):
         format = _measured_format(op, shape, hardware)
         variant = _of_variant(op, format, choices)
-        match = variant[0] if variant else calibration.find_for(op, format, hardware)
+        match = variant[0] if variant else _found(op, format, choices)
         if match is not None and _computes(shape, hardware) and not _on_vector_units(shape, match):
             found[op] = match
             shape = replace(shape, texts={**shape.texts, **variant[1]}) if variant and variant[1] else shape
     return shape, found
+
+
+def _found(op: str, format: str, choices: Choices) -> Match | None:
+    """The constants of a kernel; llama.cpp's experts on a CPU have those of its GEMMs (`roofline.timing.kernels.moe`)."""
+    of_gemm = op == "moe" and format.startswith(PREFIX)
+    found = choices.calibration.find_for("gemm" if of_gemm else op, format, choices.hardware)
+    return replace(found, fit=replace(found.fit, op=op, ranges={})) if of_gemm and found is not None else found
 
 
 def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[str, float]] | None:

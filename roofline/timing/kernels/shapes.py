@@ -161,15 +161,16 @@ def _mean_bytes(weights: Sequence[Tensor]) -> float:
 
 
 def of_ggml(shape: KernelShape, parts: Sequence[Op], arithmetic: str) -> KernelShape:
-    """A GEMM or attention as llama.cpp computes it on a CPU: formats are those of weights and cache."""
+    """GEMMs, experts or attention as llama.cpp computes them on a CPU: formats are those of weights and cache."""
     if shape.op == "attention":
         cached = parts[0].operands[1].format.bytes
         return replace(shape, texts={**shape.texts, "dtype": "fp32", "kv_dtype": "fp32", "kv_bytes": cached})
     weights = [weight for op in parts for weight in _matrices(op)]
     dtype = ggml.PREFIX + weights[0].format.name.partition("/")[0] if weights else ""
-    if shape.op != "gemm" or dtype not in FORMATS:
+    if shape.op not in ("gemm", "moe") or dtype not in FORMATS:
         return shape
-    return replace(shape, texts={"dtype": dtype, "arithmetic": arithmetic, "weight_bytes": _mean_bytes(weights)})
+    formats = {"dtype": dtype, "arithmetic": arithmetic, "weight_bytes": _mean_bytes(weights)}
+    return replace(shape, texts={**(shape.texts if shape.op == "moe" else {}), **formats})
 
 
 def _attention(op: Op) -> KernelShape | None:
