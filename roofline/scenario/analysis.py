@@ -72,8 +72,9 @@ class Analysis(Result):
         build = Build(self.fusions, scenario.convention, every_position=logits)
         self.schedule = Schedule(scenario.model, scenario.hardware, precision, build, scenario.settings)
         passes = self.schedule.prefill(scenario.prefill_step, scenario.tower_step)
-        self._calibrate, self._engine = calibrate, with_young_support(
-            scenario.profile, scenario.model, scenario.hardware
+        self._calibrate, self._engine = (
+            calibrate,
+            with_young_support(scenario.profile, scenario.model, scenario.hardware),
         )
         self.prefill = Phase("prefill", passes, scenario.shape, self._engine, calibrate)
         self.decode: Phase | None = None

@@ -335,7 +335,7 @@ def _matches(shape: KernelShape, choices: Choices) -> tuple[KernelShape, Mapping
 
 
 def _found(op: str, format: str, choices: Choices) -> Match | None:
-    """The constants of a kernel; llama.cpp's experts on a CPU have those of its GEMMs (`roofline.timing.kernels.moe`)."""
+    """The constants of a kernel; llama.cpp's experts on a CPU have those of its GEMMs."""
     of_gemm = op == "moe" and format.startswith(PREFIX)
     found = choices.calibration.find_for("gemm" if of_gemm else op, format, choices.hardware)
     return replace(found, fit=replace(found.fit, op=op, ranges={})) if of_gemm and found is not None else found
