@@ -143,10 +143,10 @@ def speed_table(rows: Sequence[Speed]) -> str:
     for group, members in groups.items():
         answered = [row for row in members if not row.refusal]
         if answered:
-            inside = sum(row.low <= row.measured <= row.high for row in answered) / len(answered)
+            share = sum(row.low <= row.measured <= row.high for row in answered) / len(answered)
             lines.append(
                 f"| {group} | {len(members)} | {median(abs(row.error) for row in answered):.1%} "
-                f"| {median(row.error for row in answered):+.1%} | {inside:.0%} |"
+                f"| {median(row.error for row in answered):+.1%} | {share:.0%} |"
             )
     return "\n".join(lines) + "\n"
 

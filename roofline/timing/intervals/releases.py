@@ -52,10 +52,7 @@ def _releases() -> _Releases:
 
 
 def months_of_support(engine: Engine, model: Model, hardware: Hardware | None = None) -> float | None:
-    """Months to the engine's version from the release of a model's architecture, or of a device's family if later.
-
-    None where one is unknown.
-    """
+    """Months from the release of an architecture, or of a device's family if later, to that of a version; or None."""
     known = _releases()
     names = [name for name in known.models if engine.version and model.name.startswith(name)]
     versions: Mapping[str, str] = known.engines.get(engine.name, {})
@@ -63,12 +60,8 @@ def months_of_support(engine: Engine, model: Model, hardware: Hardware | None = 
     if hardware is not None and hardware.family in known.families and engine.version:
         began.append(known.families[hardware.family])
     older = [Version(text) for text in versions if began and Version(text) <= Version(engine.version)]
-    return max(_months(versions[max(older).text]) - _months(max(began)), 0.0) if older else None
-
-
-def _months(text: str) -> float:
-    year, month = text.split("-")
-    return 12.0 * int(year) + int(month)
+    months = [12.0 * int(day[:4]) + int(day[5:]) for day in ((versions[max(older).text], max(began)) if older else ())]
+    return max(months[0] - months[1], 0.0) if months else None
 
 
 def young_error(engine: Engine, model: Model, hardware: Hardware | None = None) -> float:

@@ -263,14 +263,10 @@ def _on_cpu(experts: Experts, hardware: Hardware, parameters: Parameters) -> Ter
     loads, reached = experts.loads
     each = reached / reached.shape[0] * experts.local
     many = ggml.terms(loads, experts.width, (2.0 + experts.gated) * experts.hidden, experts.form, hardware, parameters)
-    barriers = many["barriers"].amount * (2.0 + experts.gated)
-    spent = ((many.seconds - many["barriers"].seconds) * each).sum(axis=0)
-    return Terms(
-        (
-            Term("barriers", "barrier x threads x matrices", barriers),
-            Term("experts", "sum over experts of their GEMMs (roofline.timing.kernels.ggml)", spent),
-        )
-    )
+    barrier = many["barriers"].amount
+    spent = ((many.seconds - barrier) * each).sum(axis=0)
+    barriers = Term("barriers", "barrier x threads x matrices", barrier * (2.0 + experts.gated))
+    return Terms((barriers, Term("experts", "sum over experts of their GEMMs (roofline.timing.kernels.ggml)", spent)))
 
 
 def _on_units(experts: Experts, hardware: Hardware, parameters: Parameters) -> Array:
