@@ -6,8 +6,8 @@ A forward pass takes
     t = max(kernels + gap N, [no CUDA graph] issue N, sequence batch) + step        with overlap scheduling
 
 for N kernels. `kernels` is the sum of their times, which include the engine's `launch`, `memory`, `kv_reread`,
-`collective`, `dequantization`, `integer_blocks` and `kv_conversion`, multiplied by `prefill` or `decode`. The host
-launches kernels ahead of the device, so the slower of the two counts; a CUDA graph removes the launches (`issue`).
+`collective`, `attention`, `half_sums`, `dequantization`, `integer_blocks` and `kv_conversion`, multiplied by `prefill`
+or `decode`. The host launches kernels ahead of the device: the slower of the two counts; a CUDA graph removes `issue`.
 `step` and `sequence` are scheduling, sampling and detokenisation between two passes; drafts of speculative decoding
 follow each other within one step, each after `draft_step`, and `sequence` counts for each accepted token. With overlap
 scheduling (vLLM's asynchronous scheduling) the host prepares the sequences of the next pass while the device computes
@@ -99,6 +99,7 @@ PARAMETERS = (
     ),
     Parameter("collective", Unit.RATIO, 0.05, 20.0, 1.0, "time of collectives relative to the calibration"),
     Parameter("attention", Unit.RATIO, 0.05, 20.0, 1.0, "time of attention over prompts relative to the calibration"),
+    Parameter("half_sums", Unit.RATIO, 1.0, 4.0, 1.0, "gain of that attention on GPUs that add faster in 16 bits"),
     Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill kernels relative to the calibration"),
     Parameter("decode", Unit.RATIO, 0.05, 20.0, 1.0, "time of decode kernels relative to the calibration"),
     Parameter(

@@ -31,9 +31,6 @@ from roofline.timing.launches import Kernel
 from roofline.timing.network_collectives import over_network
 from roofline.timing.variants import columns_of
 
-RELATIVE = {"collective": "collective", "attention_prefill": "attention"}
-"""Kernels whose times have a parameter of an engine as a factor of their own."""
-
 
 def kernel_groups(
     kernels: Sequence[Kernel], monomials: Sequence[Monomial], placement: Placement, engine: Engine
@@ -95,7 +92,9 @@ def _group(
     if not shapes[0].by_token:
         measured = engine.measured_as(hardware)
         texts |= columns_of(op, kernel(op).format(texts), *measured, hardware)
-    factor = engine[RELATIVE[op]] if op in RELATIVE else 1.0
+    factor = engine["collective"] if op == "collective" else 1.0
+    if op == "attention_prefill":
+        factor = engine["attention"] / (engine["half_sums"] if hardware.half_accumulation else 1.0)
     indices = np.array([index for index, _ in members])
     conversion = engine["kv_conversion"] if op in ATTENTION and members[0][1].upcasts_cache else 0.0
     hardware = _as_measured(hardware, match)
