@@ -130,7 +130,7 @@ Two of 4,000 scenarios: 1.41 (DFX, whose prompts take a token a pass) and 1.44 (
 """
 
 WAVES = 1.15
-"""The most that faster steps may lengthen a request under load: those of one length run in waves, which then meet others.
+"""The most that faster steps may lengthen a request under load: those of one length run in waves, which may meet.
 
 One of 4,000 scenarios: 1.11 (20 times the bandwidth, 7 tokens in and 13 out).
 """
