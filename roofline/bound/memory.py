@@ -23,7 +23,7 @@ from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision, parse_precision
-from roofline.specs.schemes import WeightScheme
+from roofline.specs.schemes import BLOCK, WeightScheme
 
 Stages: TypeAlias = tuple[tuple[str, ...], ...]
 """The layers of each pipeline stage; empty for a single one."""
@@ -123,8 +123,8 @@ def parameters(model: Model) -> int:
 class _ByComponent(WeightScheme, frozen=True):
     """A scheme whose formats have the names of the components."""
 
-    def format_of(self, component: str, base: Format, layers: int, group: int = 1) -> Format:
-        del layers, group
+    def format_of(self, component: str, base: Format, layers: int, group: int = 1, columns: int = BLOCK) -> Format:
+        del layers, group, columns
         return replace(base, name=component)
 
 

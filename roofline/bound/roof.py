@@ -25,7 +25,7 @@ from roofline.graph.offload import RESIDENT, Offload
 from roofline.graph.op import Op
 from roofline.graph.parallel import ONE_NODE, Nodes, over_link
 from roofline.graph.size import ZERO, Monomial, Size
-from roofline.graph.tensor import Role, Tensor
+from roofline.graph.tensor import Role
 from roofline.specs.formats import DEQUANTIZE_FLOPS, PROMOTIONS, WIDTH
 from roofline.specs.hardware import Hardware
 
@@ -288,7 +288,12 @@ class WorkRow(IntEnum):
 def _work(ops: tuple[Op, ...], arithmetic: tuple[str | None, ...]) -> Work:
     """The work of a section, in the order of WorkRow and ROLES."""
     touched = [(index, tensor) for index, op in enumerate(ops) for tensor in op.tensors]
-    converted = [(index, tensor) for index, op in enumerate(ops) for tensor in _converted(op, arithmetic[index])]
+    converted = [  # operands that are upcast to the arithmetic, by vector FLOPs
+        (index, tensor)
+        for index, (op, own) in enumerate(zip(ops, arithmetic, strict=True))
+        for tensor in op.operands
+        if own is not None and tensor.format.arithmetic != own
+    ]
     sizes = [op.matrix_flops for op in ops] + [op.vector_flops for op in ops]
     sizes += [op.link.bytes if op.link else ZERO for op in ops]
     sizes += [tensor.elements for _, tensor in touched] + [tensor.elements for _, tensor in converted]
@@ -349,11 +354,6 @@ def _counted(
             upcast,
         ]
     )
-
-
-def _converted(op: Op, arithmetic: str | None) -> Iterator[Tensor]:
-    """The operands that are upcast to the arithmetic, by vector FLOPs."""
-    return (tensor for tensor in op.operands if arithmetic is not None and tensor.format.arithmetic != arithmetic)
 
 
 def _host_bandwidth(hardware: Hardware, offload: Offload) -> float:

@@ -72,7 +72,10 @@ class Analysis(Result):
         build = Build(self.fusions, scenario.convention, every_position=logits)
         self.schedule = Schedule(scenario.model, scenario.hardware, precision, build, scenario.settings)
         passes = self.schedule.prefill(scenario.prefill_step, scenario.tower_step)
-        self._calibrate, self._engine = calibrate, with_young_support(scenario.profile, scenario.model)
+        self._calibrate, self._engine = (
+            calibrate,
+            with_young_support(scenario.profile, scenario.model, scenario.hardware),
+        )
         self.prefill = Phase("prefill", passes, scenario.shape, self._engine, calibrate)
         self.decode: Phase | None = None
         if scenario.model.task == "generate":
@@ -151,7 +154,11 @@ class Analysis(Result):
         """The whole static batch at bound times: prefill, then generate - 1 further tokens."""
         scenario, steps = self.scenario, self._steps
         ttft = self.prefill.bound_time
-        decode = self._step_sum(_bound_seconds, steps) if self.decode else steps
+        decode = (
+            self._step_sum(lambda run: run.placement.total_time(run.placement.values(run.step)), steps)
+            if self.decode
+            else steps
+        )
         with np.errstate(invalid="ignore"):
             per_token = decode / steps
         tpot: Any
@@ -262,10 +269,6 @@ class Analysis(Result):
             for saturation_point in run.placement.network.saturation_points
         }
         return sum_steps(of_step, first, first + steps - 1, saturation_points) / self._kept(steps)
-
-
-def _bound_seconds(run: Pass) -> Any:
-    return run.placement.total_time(run.placement.values(run.step))
 
 
 def prefetch_expected(parts: Iterable[Analysis | Phase]) -> None:

@@ -163,7 +163,7 @@ def _workload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
     if not generates(analysis):
         generate = [] if scenario.generate == OPTIONS["generate"].usual else [f"--generate {scenario.generate}"]
         yield from ((option, f"{name} only encodes") for option in (*generate, *context))
-    elif not _depends_on_past(analysis):
+    elif not any(isinstance(rule, AttentionMask | Convolution) for graph in _graphs(analysis) for rule in graph.rules):
         prefix = [f"--prefix {scenario.prefix}"] if scenario.prefix else []
         yield from ((option, f"{name} keeps a state of fixed size") for option in (*prefix, *context))
 
@@ -212,8 +212,3 @@ def _attends(analysis: Analysis) -> bool:
     """Whether any operator is softmax attention, fused or not."""
     parts = (*FUSIONS[ATTENTION].parts, FUSIONS[ATTENTION].name)
     return not _operators(analysis).isdisjoint((*parts, *(f"cross_{part}" for part in parts)))
-
-
-def _depends_on_past(analysis: Analysis) -> bool:
-    """Whether any extent grows with the cached tokens."""
-    return any(isinstance(rule, (AttentionMask, Convolution)) for graph in _graphs(analysis) for rule in graph.rules)

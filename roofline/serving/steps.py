@@ -200,7 +200,7 @@ class StepTimes:
         self._source = float(scenario.prompt) if self.pair else 0.0
         self._answer = analyze(single)
         self.engine = self._answer.prefill.engine
-        self.young = young_error(scenario.profile, scenario.model)
+        self.young = young_error(scenario.profile, scenario.model, scenario.hardware)
         parallel = self._answer.parallel
         self.data, self.ring = parallel.data, parallel.sequence
         in_stages = parallel.pipeline if asked.micro_batches == 1 else asked.micro_batches

@@ -6,8 +6,8 @@ A forward pass takes
     t = max(kernels + gap N, [no CUDA graph] issue N, sequence batch) + step        with overlap scheduling
 
 for N kernels. `kernels` is the sum of their times, which include the engine's `launch`, `memory`, `kv_reread`,
-`collective`, `dequantization`, `integer_blocks` and `kv_conversion`, multiplied by `prefill` or `decode`. The host
-launches kernels ahead of the device, so the slower of the two counts; a CUDA graph removes the launches (`issue`).
+`collective`, `attention`, `half_sums`, `dequantization`, `integer_blocks` and `kv_conversion`, multiplied by `prefill`
+or `decode`. The host launches kernels ahead of the device: the slower of the two counts; a CUDA graph removes `issue`.
 `step` and `sequence` are scheduling, sampling and detokenisation between two passes; drafts of speculative decoding
 follow each other within one step, each after `draft_step`, and `sequence` counts for each accepted token. With overlap
 scheduling (vLLM's asynchronous scheduling) the host prepares the sequences of the next pass while the device computes
@@ -89,38 +89,19 @@ PARAMETERS = (
     Parameter("eager", Unit.SECONDS, 0.0, 1e-3, 0.0, "least host time to launch a kernel with graphs switched off"),
     Parameter("launch", Unit.RATIO, 0.1, 10.0, 1.0, "kernel launch time relative to the calibration"),
     Parameter("memory", Unit.RATIO, 0.1, 1.5, 1.0, "achieved memory bandwidth relative to the calibration"),
-    Parameter(
-        "kv_reread",
-        Unit.RATIO,
-        0.0,
-        1.0,
-        0.0,
-        "fraction of a GQA group's further query heads that read the KV cache again",
-    ),
+    Parameter("kv_reread", Unit.RATIO, 0.0, 1.0, 0.0, "further query heads of a GQA group that read the cache again"),
     Parameter("collective", Unit.RATIO, 0.05, 20.0, 1.0, "time of collectives relative to the calibration"),
+    Parameter("attention", Unit.RATIO, 0.05, 20.0, 1.0, "time of attention over prompts relative to the calibration"),
+    Parameter("half_sums", Unit.RATIO, 1.0, 4.0, 1.0, "gain of that attention on GPUs that add faster in 16 bits"),
     Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill kernels relative to the calibration"),
     Parameter("decode", Unit.RATIO, 0.05, 20.0, 1.0, "time of decode kernels relative to the calibration"),
-    Parameter(
-        "kernel_error",
-        Unit.RATIO,
-        0.0,
-        1.0,
-        1.0,
-        "fraction of the error of inherited kernels that remains after a fit to whole passes",
-    ),
+    Parameter("kernel_error", Unit.RATIO, 0.0, 1.0, 1.0, "error of inherited kernels that a fit to passes leaves"),
     Parameter("decode_error", Unit.RATIO, 0.0, 1.0, 1.0, "the same for decode, relative to that of prefill"),
     Parameter("dequantization", Unit.RATIO, 0.005, 1.0, 0.5, "fraction of the vector peak that dequantization reaches"),
-    Parameter(
-        "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "SM cycles for 1024 multiplications of block-scaled integers"
-    ),
+    Parameter("integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "SM cycles for 1024 multiplications of blocks"),
     Parameter("kv_conversion", Unit.RATIO, 0.0, 500.0, 5.0, "FLOPs per KV cache element that software converts"),
     Parameter(
-        "split_kv",
-        Unit.RATIO,
-        0.0,
-        2.0,
-        1.0,
-        "decode attention splits a sequence's keys over SMs: 1 as the calibrated kernel, 0 never, 2 always",
+        "split_kv", Unit.RATIO, 0.0, 2.0, 1.0, "keys in decode are split over SMs: 1 as measured, 0 never, 2 always"
     ),
 )
 """The numeric parameters of a profile, with their defaults."""

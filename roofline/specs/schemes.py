@@ -12,6 +12,21 @@ from msgspec.structs import replace
 from roofline.core.errors import UnknownNameError
 from roofline.specs.formats import FORMATS, UNQUANTIZED_FORMATS, Format, find_format
 
+BLOCK = 256
+"""The elements of a block of llama.cpp's K- and IQ-quants, which rows of other lengths do not have."""
+
+FALLBACK: Mapping[str, str] = MappingProxyType({"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0"})
+"""The formats of rows that blocks do not divide; those of three bits and fewer, and IQ4_XS, have IQ4_NL instead
+(llama_tensor_get_type in src/llama-quant.cpp)."""
+
+
+def _of_rows(format: Format, columns: int) -> Format:
+    """The format of a matrix with so many columns, for which llama.cpp chooses `format`."""
+    blocked = format.name.endswith("_k") or (format.name.startswith("iq") and format.name != "iq4_nl")
+    if columns % BLOCK == 0 or not blocked or FORMATS.get(format.name) != format:
+        return format
+    return FORMATS[FALLBACK.get(format.name, "iq4_nl")]
+
 
 class Mixture(Struct, frozen=True):
     """A component stored in `better` in the layers where `rule(layer, layers)` holds, and in `base` in the others."""
@@ -20,11 +35,12 @@ class Mixture(Struct, frozen=True):
     better: Format
     rule: Callable[[int, int], bool]
 
-    def average(self, layers: int) -> Format:
-        """The average format over a model of `layers` layers."""
+    def average(self, layers: int, columns: int = BLOCK) -> Format:
+        """The average format over a model of `layers` layers, of matrices of so many columns."""
         fraction = sum(self.rule(layer, layers) for layer in range(layers)) / layers
-        bits = fraction * self.better.bits + (1 - fraction) * self.base.bits
-        return Format(f"{self.base.name}/{self.better.name}", bits, self.base.arithmetic)
+        base, better = _of_rows(self.base, columns), _of_rows(self.better, columns)
+        bits = fraction * better.bits + (1 - fraction) * base.bits
+        return Format(f"{base.name}/{better.name}", bits, base.arithmetic)
 
 
 class ByGroup(Struct, frozen=True):
@@ -52,16 +68,16 @@ Choice: TypeAlias = Format | Mixture | ByGroup | ByDepth
 """The format of a component: a fixed one, or a rule by layer, GQA group size or depth."""
 
 
-def _resolve(choice: Choice, layers: int, group: int) -> Format:
+def _resolve(choice: Choice, layers: int, group: int, columns: int) -> Format:
     """The format of a choice in a model of `layers` layers and `group` query heads per KV head."""
     match choice:
         case ByDepth():
-            return _resolve(choice.deep if layers == DEEP else choice.usual, layers, group)
+            return _resolve(choice.deep if layers == DEEP else choice.usual, layers, group, columns)
         case ByGroup():
-            return _resolve(choice.many if group >= 4 else choice.few, layers, group)
+            return _resolve(choice.many if group >= 4 else choice.few, layers, group, columns)
         case Mixture():
-            return choice.average(layers)
-    return choice
+            return choice.average(layers, columns)
+    return _of_rows(choice, columns)
 
 
 def _more_bits(layer: int, layers: int) -> bool:
@@ -113,8 +129,8 @@ class WeightScheme(Struct, frozen=True):
             return self
         return replace(self, unquantized=frozenset(self.unquantized) | frozenset(self.beside_experts))
 
-    def format_of(self, component: str, base: Format, layers: int, group: int = 1) -> Format:
-        """The format of `component` (an operator name, or embedding, norm, bias, ...).
+    def format_of(self, component: str, base: Format, layers: int, group: int = 1, columns: int = BLOCK) -> Format:
+        """The format of `component` (an operator name, or embedding, norm, bias, ...), a matrix of so many columns.
 
         The model has `layers` layers and `group` query heads per KV head.
         """
@@ -122,10 +138,10 @@ class WeightScheme(Struct, frozen=True):
         if chosen is None and component not in self.unquantized:
             chosen = self.special.get(component.removeprefix("expert_"))
         if chosen is not None:
-            return _resolve(chosen, layers, group)
+            return _resolve(chosen, layers, group, columns)
         if self.linear is None or component in self.unquantized:
             return base
-        return self.linear
+        return _of_rows(self.linear, columns)
 
     def without(self, parts: Collection[str]) -> WeightScheme:
         """The scheme with these `PARTS` left unquantized."""

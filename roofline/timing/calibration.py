@@ -72,6 +72,7 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "ggml_fp16": ("ggml_bf16",),
     "ggml_bf16": ("ggml_fp16",),
     **dict.fromkeys(("ggml_q4_1", "ggml_q5_1"), ("ggml_q5_0",)),
+    "ggml_mxfp4": ("ggml_iq4_nl",),
     **dict.fromkeys(("ggml_iq1_s", "ggml_iq1_m"), ("ggml_iq2_xxs",)),
 }
 """Formats whose constants substitute for those of an unmeasured format, nearest first; also by op and format."""

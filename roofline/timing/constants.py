@@ -27,6 +27,7 @@ from roofline.timing.intervals.levels import crossing_spread
 from roofline.timing.kernels import kernel
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
+from roofline.timing.kernels.ggml import PREFIX
 from roofline.timing.kernels.moe import VECTORS
 from roofline.timing.kernels.shapes import KernelShape, kernel_shape, of_ggml, weight_format
 from roofline.timing.pcie_collectives import of_two_peers, on_host
@@ -161,7 +162,8 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
     for op, name in choices.also:
         match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts)) if op in matches else None
         others = others if match is None else {**others, op: match}
-    if choices.quantized and shape.op == "gemm" and _has_quantized_input(ops, shape):
+    # A norm or an activation can write the quantized input of a GEMM.
+    if choices.quantized and shape.op == "gemm" and shape.texts["dtype"] in QUANTIZED and ops[0].name not in UNFUSED:
         shape = replace(shape, texts={**shape.texts, "bare": 1.0})
         matches, others = ({op: _launched_less(match) for op, match in found.items()} for found in (matches, others))
     link = ops[0].link
@@ -209,11 +211,6 @@ def _nearest(ops: tuple[Op, ...], shape: KernelShape, choices: Choices) -> tuple
         matches = {shape.op: plain}
     shape = replace(shape, texts={**shape.texts, "weight_only": chosen.name})
     return shape, {op: _of_weight_only(match, chosen, hardware) for op, match in matches.items()}
-
-
-def _has_quantized_input(ops: Sequence[Op], shape: KernelShape) -> bool:
-    """Whether a norm or an activation can write the quantized input of a GEMM."""
-    return shape.texts["dtype"] in QUANTIZED and ops[0].name not in UNFUSED
 
 
 def _launched_less(match: Match) -> Match:
@@ -326,11 +323,20 @@ def _matches(shape: KernelShape, choices: Choices) -> tuple[KernelShape, Mapping
     for op in KERNELS_OF.get(shape.op, (shape.op,)):
         format = _measured_format(op, shape, hardware)
         variant = _of_variant(op, format, choices)
-        match = variant[0] if variant else calibration.find_for(op, format, hardware)
-        if match is not None and _computes(shape, hardware) and not _on_vector_units(shape, match):
+        match = variant[0] if variant else _found(op, format, choices)
+        if match is None or (op == "moe" and shape.texts["dtype"] == "fp32" and match.basis == "pooled"):
+            continue  # experts on vector units: the pooled constants are those of grouped GEMMs on matrix units
+        if _computes(shape, hardware):
             found[op] = match
             shape = replace(shape, texts={**shape.texts, **variant[1]}) if variant and variant[1] else shape
     return shape, found
+
+
+def _found(op: str, format: str, choices: Choices) -> Match | None:
+    """The constants of a kernel; llama.cpp's experts on a CPU have those of its GEMMs."""
+    of_gemm = op == "moe" and format.startswith(PREFIX)
+    found = choices.calibration.find_for("gemm" if of_gemm else op, format, choices.hardware)
+    return replace(found, fit=replace(found.fit, op=op, ranges={})) if of_gemm and found is not None else found
 
 
 def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[str, float]] | None:
@@ -358,11 +364,6 @@ def _measured_format(op: str, shape: KernelShape, hardware: Hardware) -> str:
     format = kernel(op).format(shape.texts)
     other = op == "moe" and hardware.vendor not in WEIGHT_ONLY_VENDORS
     return "bf16" if other and format in WEIGHT_ONLY_DTYPES else format
-
-
-def _on_vector_units(shape: KernelShape, match: Match) -> bool:
-    """Whether experts run on vector units: the pooled constants are those of grouped GEMMs on matrix units."""
-    return shape.op == "moe" and shape.texts["dtype"] == "fp32" and match.basis == "pooled"
 
 
 def _computes(shape: KernelShape, hardware: Hardware) -> bool:

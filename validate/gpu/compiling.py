@@ -18,9 +18,6 @@ from roofline.validate.gpu.shapes import Point
 if TYPE_CHECKING:
     from roofline.validate.kernels.triton_kernels.launch import Binary
 
-SHARED_LIMIT = 227 * 1024
-"""Bytes of shared memory that a program may have on Hopper (CUDA C++ Programming Guide, compute capabilities)."""
-
 
 class Target(Struct, frozen=True):
     """An NVIDIA GPU to compile for: its compute capability times ten, and its streaming multiprocessors."""

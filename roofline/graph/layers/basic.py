@@ -18,6 +18,7 @@ from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import FORMATS, Format
 from roofline.specs.model import Norm
 from roofline.specs.precision import Precision
+from roofline.specs.schemes import BLOCK
 
 NORM_FLOPS = {
     "rmsnorm": 4,  # square, sum, times 1/rms, times weight
@@ -46,9 +47,9 @@ class Formats(Struct, frozen=True):
     capacity: float = 1.0
     conditioned: bool = False
 
-    def weight(self, component: str) -> Format:
-        """The format in which the checkpoint stores a component."""
-        return self.precision.weights.format_of(component, self.precision.base, self.layers, self.group)
+    def weight(self, component: str, columns: int = BLOCK) -> Format:
+        """The format in which the checkpoint stores a component, a matrix of so many columns."""
+        return self.precision.weights.format_of(component, self.precision.base, self.layers, self.group, columns)
 
     @property
     def base(self) -> Format:
@@ -100,7 +101,7 @@ def linear(
     rows = tuple(dim for dim in source.shape if not isinstance(dim, int))
     inputs = _fixed(product(source.shape[len(rows) :]))
     outputs = _fixed(product(target.shape[len(rows) :]))
-    weight = Tensor(f"{name}.weight", Role.WEIGHT, (outputs, inputs), formats.weight(component or name))
+    weight = Tensor(f"{name}.weight", Role.WEIGHT, (outputs, inputs), formats.weight(component or name, inputs))
     return Op(
         name,
         Kind.GEMM,

@@ -27,7 +27,7 @@ def _table(model: Model, formats: Formats) -> Tensor:
     component = "lm_head" if model.tied_embeddings else "embedding"
     shape, shared = (BATCH, QUERIES, width), model.tied_embeddings and not model.lm_head
     stored = (0,) if shared else (model.vocabulary, width)
-    return Tensor("embedding.weight", Role.WEIGHT, shape, formats.weight(component), stored)
+    return Tensor("embedding.weight", Role.WEIGHT, shape, formats.weight(component, width), stored)
 
 
 def _rows(name: str, model: Model, count: int, formats: Formats) -> Tensor:

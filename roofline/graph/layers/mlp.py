@@ -162,8 +162,8 @@ def _grouped_gemm(
     """A projection of the rows (batch, queries, k, inputs) by the experts that they are routed to."""
     *row_dims, inputs = source.shape
     outputs, rows = target.shape[-1], product(tuple(row_dims))
-    stored = (spec.experts, outputs, inputs)
-    weight = Tensor(f"{name}.weight", Role.WEIGHT, (touched, outputs, inputs), formats.weight(name), stored)
+    stored, format = (spec.experts, outputs, inputs), formats.weight(name, source.width)
+    weight = Tensor(f"{name}.weight", Role.WEIGHT, (touched, outputs, inputs), format, stored)
     bias = Tensor(f"{name}.bias", Role.WEIGHT, (touched, outputs), formats.weight("bias"), stored[:2])
     return Op(
         name,

@@ -8,10 +8,11 @@ from typing import Any
 from msgspec import structs
 
 from roofline.core.errors import UnsupportedError
-from roofline.specs.classes.block import Block, Linear
+from roofline.specs.classes.block import Block
 from roofline.specs.classes.trace import SOURCE, TOKENS, Call, Core, Trace
 
 Spec = dict[str, Any]
+OUT = ("o_proj", "out_proj", "c_proj", "dense", "wo", "o", "out_lin")
 
 
 def attend(block: Block, layer: str, index: int, calls: list[Call], made: Trace, text: Any) -> None:
@@ -34,7 +35,9 @@ def attend(block: Block, layer: str, index: int, calls: list[Call], made: Trace,
             block.latent = elements
     elif not made.states.get(index):
         block.core = _cached(made, index, text) if made.calls else _configured(block, text)
-        block.before = next((at for at, linear in enumerate(block.linears) if _leads_out(linear)), len(block.linears))
+        block.before = next(
+            (at for at, linear in enumerate(block.linears) if linear.name.rsplit(".", 1)[-1] in OUT), len(block.linears)
+        )
     if block.core is not None:
         _limit(block.core, text, index)
 
@@ -85,10 +88,6 @@ def first_of(config: Any, names: Iterable[str]) -> int:
     """The first of these keys of a configuration that has a number; 0 where none has."""
     found = (getattr(config, name, None) for name in names)
     return next((value for value in found if type(value) is int and value > 0), 0)
-
-
-def _leads_out(linear: Linear) -> bool:
-    return linear.name.rsplit(".", 1)[-1] in ("o_proj", "out_proj", "c_proj", "dense", "wo", "o", "out_lin")
 
 
 def _limit(core: Core, text: Any, index: int) -> None:

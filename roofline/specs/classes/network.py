@@ -191,7 +191,8 @@ def _lists(stack: _Stack, side: str) -> list[list[str]]:
         inner = any(isinstance(stack.modules[other], ModuleList) for other in _parents(path))
         if not isinstance(module, ModuleList) or inner or "expert" in path or side not in path:
             continue
-        if side != "encoder" and _encodes(path):
+        ends = ("_encoder", "_tower")
+        if side != "encoder" and any(part.startswith(ENCODERS) or part.endswith(ends) for part in path.split(".")):
             continue
         names = [f"{path}.{index}" for index in range(len(module))]
         called = any(call.startswith(f"{name}.") for name in names for call in ran)
@@ -207,11 +208,6 @@ def _parents(path: str) -> Iterable[str]:
 
 
 ENCODERS = ("vision", "visual", "audio", "image", "speech", "vit", "tower", "patch", "qformer", "depth_decoder")
-
-
-def _encodes(path: str) -> bool:
-    """Whether a path is inside an encoder of images or audio."""
-    return any(part.startswith(ENCODERS) or part.endswith(("_encoder", "_tower")) for part in path.split("."))
 
 
 def _is_of_encoder(path: str) -> bool:

@@ -75,7 +75,9 @@ def complete_spec(config: Config, spec: Spec, name: str) -> Spec:
     if model_type in TEXT_ONLY and "tower" not in spec:
         spec = {**spec, "title": f"{name} (text decoder only)"}
     else:
-        _reject_towers(config)
+        for key in (key for key in TOWERS if config.content.get(key) and key not in config.read):
+            problem = f"not supported for model_type {quote(model_type)}"
+            raise SpecError(config.where, f"{quote(key)} is {problem}; without that key the text decoder alone is read")
     if spec.get("task") == "encode":
         return spec
     turned = _bidirectional_key(config, *places)
@@ -95,13 +97,6 @@ def _is_implied(place: Config, spec: Spec, key: str) -> bool:
     if key == "mlp_layer_types":
         return set(place.texts(key)) == ({"sparse"} if "moe" in spec else {"dense"} if "mlp" in spec else {key})
     return spec.get("positions") == "alibi"
-
-
-def _reject_towers(config: Config) -> None:
-    for key in TOWERS:
-        if config.content.get(key) and key not in config.read:
-            problem = f"not supported for model_type {quote(config.text('model_type'))}"
-            raise SpecError(config.where, f"{quote(key)} is {problem}; without that key the text decoder alone is read")
 
 
 def _layer_types(config: Config, spec: Spec) -> Spec:

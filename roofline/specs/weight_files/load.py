@@ -207,13 +207,13 @@ def _stored(
                 entry.scales += tensor.bytes
             else:
                 entry.formats[format] = entry.formats.get(format, Share()) + own
-    special = {name: _with_scales(entry) for name, entry in found.items() if _elements(entry)}
+    special = {
+        name: _with_scales(entry)
+        for name, entry in found.items()
+        if any(share.elements for share in entry.formats.values())
+    }
     exact = replace(scheme, special=MappingProxyType({**scheme.special, **special}))
     return Stored(where, exact, groups, shares(tensors), left_out, 0, 0)
-
-
-def _elements(entry: _Component) -> int:
-    return sum(share.elements for share in entry.formats.values())
 
 
 def _with_scales(entry: _Component) -> Format:

@@ -1,4 +1,4 @@
-"""How young an engine's support of a model was: releases of engines and architectures by month (`releases.yaml`).
+"""How young an engine's support of a model and of a device was: releases by month (`releases.yaml`).
 
 The first releases that run an architecture take up to several times as long as later ones: they lack its kernels, or
 CUDA graphs, or run it on other paths. How much longer is not known beforehand, so that the interval has it, not the
@@ -8,7 +8,8 @@ that of the engine's own spread is, in logarithms,
     young = log 3  exp(-m / 9)              p90' = exp(hypot(log p90, young))
 
 from DeepSeek-V3 with SGLang 0.4.3 to 0.4.10, vLLM 0.11 and TensorRT-LLM 0.21, and gpt-oss with vLLM 0.10 and 0.11: 1
-to 4 times as long as expected.
+to 4 times as long as expected. The first releases on a family of devices are as uncertain: with two B200, Llama 3.3
+70B in FP8 took 2.6 times as long on vLLM 0.9 (vllm-project/vllm, issue 20710). The younger of both counts.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from msgspec.structs import replace
 
 from roofline.core.documents import read_mapping
 from roofline.specs.engine import Engine
+from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.records import record
 from roofline.specs.version import Version
@@ -41,6 +43,7 @@ Month = Annotated[str, Meta(pattern=r"^20\d\d-\d\d$")]
 class _Releases(Struct, frozen=True):
     engines: dict[str, dict[str, Month]]
     models: dict[str, Month]
+    families: dict[str, Month]
 
 
 @lru_cache(maxsize=1)
@@ -48,27 +51,22 @@ def _releases() -> _Releases:
     return record(_Releases, read_mapping(FILE), str(FILE))
 
 
-def months_of_support(engine: Engine, model: Model) -> float | None:
-    """Months from the release of a model's architecture to that of the engine's version; None where one is unknown."""
+def months_of_support(engine: Engine, model: Model, hardware: Hardware | None = None) -> float | None:
+    """Months from the release of an architecture, or of a device's family if later, to that of a version; or None."""
     known = _releases()
     names = [name for name in known.models if engine.version and model.name.startswith(name)]
     versions: Mapping[str, str] = known.engines.get(engine.name, {})
-    if not names:
-        return None
-    older = [Version(text) for text in versions if Version(text) <= Version(engine.version)]
-    if not older:
-        return None
-    return max(_months(versions[max(older).text]) - _months(known.models[max(names, key=len)]), 0.0)
+    began = [known.models[max(names, key=len)]] if names else []
+    if hardware is not None and hardware.family in known.families and engine.version:
+        began.append(known.families[hardware.family])
+    older = [Version(text) for text in versions if began and Version(text) <= Version(engine.version)]
+    months = [12.0 * int(day[:4]) + int(day[5:]) for day in ((versions[max(older).text], max(began)) if older else ())]
+    return max(months[0] - months[1], 0.0) if months else None
 
 
-def _months(text: str) -> float:
-    year, month = text.split("-")
-    return 12.0 * int(year) + int(month)
-
-
-def young_error(engine: Engine, model: Model) -> float:
-    """The logarithm of the factor on p90 of a version whose support of the model was young; 0 where none is known."""
-    months = months_of_support(engine, model)
+def young_error(engine: Engine, model: Model, hardware: Hardware | None = None) -> float:
+    """The logarithm of the factor on p90 of a version whose support was young; 0 where none is known."""
+    months = months_of_support(engine, model, hardware)
     return 0.0 if months is None else math.log(FIRST) * math.exp(-months / MONTHS)
 
 
@@ -77,7 +75,7 @@ def later(high: float, error: float) -> float:
     return math.exp(math.hypot(math.log(high), error)) if error else high
 
 
-def with_young_support(engine: Engine, model: Model) -> Engine:
-    """The engine with the spread of a version whose support of the model was young."""
-    error, (low, high) = young_error(engine, model), engine.spread
+def with_young_support(engine: Engine, model: Model, hardware: Hardware) -> Engine:
+    """The engine with the spread of a version whose support of the model or the device was young."""
+    error, (low, high) = young_error(engine, model, hardware), engine.spread
     return replace(engine, spread=(low, later(high, error))) if error else engine

@@ -85,7 +85,7 @@ _FORMATS: Mapping[str, Numbers] = {
     **{
         f"ggml_{name}": Numbers("int8", format.bytes, activation_bytes=STORED["q8_0"].bytes)
         for name, format in STORED.items()
-        if name.startswith(("q", "iq"))
+        if name.startswith(("q", "iq", "mxfp4"))
     },
 }
 

@@ -11,16 +11,14 @@ peak for INT8, or four times that for FP32 where it is not known: PyTorch's FP32
 half of AVX-512 unused on some CPUs. In F16 they are those of all rows (`wide: 2`). e_1 is the efficiency of the first
 row, for which weights are unpacked, e that of the further ones; both may exceed 1. g is the number of rows that unpack
 the weights: the first. m' are the m rows in whole tiles (`tile`), but for a single row, which has a kernel of its own:
-Q8_0 multiplies four rows at a time, so that two to four take about the same (Qwen2.5-0.5B in Q8_0 on a Zen 4 EPYC:
-28 ms for one row, 57 and 66 ms for two and four, 93 ms for eight). Weights are not fetched while others are multiplied:
-prefill of 32 tokens takes the time of 32 rows and that of reading the weights.
+Q8_0 multiplies four rows at a time, so that two to four take about the same. Weights are not fetched while others are
+multiplied: prefill of 32 tokens takes the time of 32 rows and that of reading the weights.
 
 Q4_0 is interleaved as it is loaded (`interleaved`; ggml-cpu/arch/x86/repack.cpp): its rows are read in order, so that
 the CPU fetches them while it multiplies. Rows are multiplied in tiles of 16, what is left in tiles of four, and what is
 left then one by one; each of these unpacks the weights, and g counts them. The kernel of tiles has AVX-512
-instructions, that of a single row has 256-bit ones alone (`wide: 1`). One thread of a Zen 4 EPYC takes 10 ms for a row
-of Qwen2.5-0.5B's layers whether their weights are in the cache or not, 27 ms for a tile of four, 86 ms for one of 16.
-So that more rows never take less time, a rest takes at most what a whole tile does.
+instructions, that of a single row has 256-bit ones alone (`wide: 1`). So that more rows never take less time, a rest
+takes at most what a whole tile does.
 
 x86 CPUs without integer dot products (VNNI: Zen 3 and older, Intel before Ice Lake) multiply the bytes of Q8_0 and Q4_0
 in two instructions and have half the rates; they are the family `avx2`, with constants of its own. Other formats have

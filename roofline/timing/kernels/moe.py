@@ -39,6 +39,7 @@ from msgspec import Struct
 from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
+from roofline.timing.kernels import ggml
 from roofline.timing.kernels.common import ceil_div, rounds, units
 from roofline.timing.kernels.formats import Numbers, storage
 from roofline.timing.kernels.model import (
@@ -227,6 +228,8 @@ def bound(experts: Experts, hardware: Hardware) -> Bound:
 
 def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms:
     """The launch, both GEMMs on the multiprocessors and over memory, and the permutation of tokens."""
+    if experts.dtype.startswith(ggml.PREFIX):
+        return _on_cpu(experts, hardware, parameters)
     bandwidth = hardware.memory_bandwidth
     few = 1.0 - parameters.get("few_tokens", 0.0) * FEW / (experts.arriving + FEW - 1.0)
     launch = Term("launch", "launch (1 - few_tokens 4 / (tokens + 3))", parameters["launch"] * few)
@@ -253,6 +256,17 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
     )
     sorting = Term("sorting", "expert x experts", parameters.get("expert", 0.0) * experts.experts)
     return Terms((launch, permutation, sorting), units, memory, parameters["sharpness"])
+
+
+def _on_cpu(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms:
+    """llama.cpp's experts, one after the other: GEMMs of the rows of each, with barriers between the matrices alone."""
+    loads, reached = experts.loads
+    each = reached / reached.shape[0] * experts.local
+    many = ggml.terms(loads, experts.width, (2.0 + experts.gated) * experts.hidden, experts.form, hardware, parameters)
+    barrier = many["barriers"].amount
+    spent = ((many.seconds - barrier) * each).sum(axis=0)
+    barriers = Term("barriers", "barrier x threads x matrices", barrier * (2.0 + experts.gated))
+    return Terms((barriers, Term("experts", "sum over experts of their GEMMs (roofline.timing.kernels.ggml)", spent)))
 
 
 def _on_units(experts: Experts, hardware: Hardware, parameters: Parameters) -> Array:

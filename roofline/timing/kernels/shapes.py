@@ -14,7 +14,6 @@ from types import MappingProxyType
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from roofline.graph.extents import AttentionMask
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective, bus_factor
 from roofline.graph.size import Dim, Size, as_size, product, total
@@ -161,15 +160,16 @@ def _mean_bytes(weights: Sequence[Tensor]) -> float:
 
 
 def of_ggml(shape: KernelShape, parts: Sequence[Op], arithmetic: str) -> KernelShape:
-    """A GEMM or attention as llama.cpp computes it on a CPU: formats are those of weights and cache."""
+    """GEMMs, experts or attention as llama.cpp computes them on a CPU: formats are those of weights and cache."""
     if shape.op == "attention":
         cached = parts[0].operands[1].format.bytes
         return replace(shape, texts={**shape.texts, "dtype": "fp32", "kv_dtype": "fp32", "kv_bytes": cached})
     weights = [weight for op in parts for weight in _matrices(op)]
     dtype = ggml.PREFIX + weights[0].format.name.partition("/")[0] if weights else ""
-    if shape.op != "gemm" or dtype not in FORMATS:
+    if shape.op not in ("gemm", "moe") or dtype not in FORMATS:
         return shape
-    return replace(shape, texts={"dtype": dtype, "arithmetic": arithmetic, "weight_bytes": _mean_bytes(weights)})
+    formats = {"dtype": dtype, "arithmetic": arithmetic, "weight_bytes": _mean_bytes(weights)}
+    return replace(shape, texts={**(shape.texts if shape.op == "moe" else {}), **formats})
 
 
 def _attention(op: Op) -> KernelShape | None:
@@ -323,7 +323,9 @@ def _sparse(attention: Op, index: Op | None = None) -> KernelShape | None:
     vectors = [keys] if keys.name == values.name else [keys, values]
     variant = "msa" if len(vectors) > 1 else "dsa" if width != output else "hca" if mask.selected is None else "csa"
     per_key = [math.prod(map(_whole, tensor.shape[2:])) * tensor.format.bytes for tensor in vectors]
-    sizes: dict[str, Dim | float] = {**_per_token(batch, queries, mask), "q_len": queries, "heads": heads}
+    # Every token is a sequence of one query with its own keys.
+    sizes: dict[str, Dim | float] = {"batch": product((batch, queries)), "pairs": product((batch, mask.pairs))}
+    sizes |= {"q_len": queries, "heads": heads}
     sizes |= {"width": 2.0 * (_whole(width) + _whole(output)), "entry": sum(per_key)}
     sizes |= {"slots": (mask.selected or 0) + (mask.window or 0), "scored": 0, "index_flops": 0, "index_key": 0}
     stored = "fp8" if "fp8" in cached.values() else "bf16"
@@ -336,11 +338,6 @@ def _sparse(attention: Op, index: Op | None = None) -> KernelShape | None:
         sizes["index_flops"] = 2 * _whole(asked.shape[2]) * _whole(asked.shape[3])
         sizes["index_key"] = known.width * known.format.bytes
     return KernelShape("sparse_attention", texts, {name: as_size(size) for name, size in sizes.items()})
-
-
-def _per_token(batch: Dim, queries: Dim, mask: AttentionMask) -> dict[str, Dim]:
-    """The columns of a kernel for which every token is a sequence of one query with its own keys."""
-    return {"batch": product((batch, queries)), "q_len": 1, "pairs": product((batch, mask.pairs))}
 
 
 def _top_k(op: Op, _: str | None) -> KernelShape:

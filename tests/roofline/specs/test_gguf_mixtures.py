@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roofline import load_model, parse_precision
-from roofline.bound.memory import weight_bytes
+from roofline.bound.memory import parameters, weight_bytes
 from roofline.graph.network import network
 from roofline.specs.formats import find_format
 from roofline.specs.schemes import find_weight_scheme
@@ -39,6 +39,17 @@ def test_file_sizes_match_published_files(model: str, scheme: str, gib: float) -
     found = weight_bytes(network(load_model(model), parse_precision("fp16", scheme))) / GIB
     # Printed in hundredths; beside its tensors a file holds the vocabulary, up to 8 MB for Llama 3's 128,256 tokens.
     assert -0.0055 < gib - found < 0.005 + 0.008
+
+
+def test_rows_that_blocks_do_not_divide_fall_back() -> None:
+    """Gemma 4 26B-A4B, experts of 704 columns: 15.70 GiB in Q4_K_M (ggml-org/llama.cpp, issue 22413).
+
+    A Nemotron of 30B-A3B with 2,688 and 1,856 columns: 6.18 bits a weight, 5.00 without (pull request 28474).
+    """
+    gemma, nemotron = load_model("gemma-4-26b-a4b"), load_model("nemotron-3-nano-30b-a3b")
+    found = [weight_bytes(network(model, parse_precision("bf16", "q4_k_m"))) for model in (gemma, nemotron)]
+    assert found[0] / GIB == pytest.approx(15.70, rel=0.01)
+    assert found[1] * 8 / parameters(nemotron) == pytest.approx(6.18, rel=0.015)
 
 
 def test_bits_of_block_formats() -> None:

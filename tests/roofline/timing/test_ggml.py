@@ -157,6 +157,22 @@ def test_wide_kernels_follow_the_peak_for_int8() -> None:
     assert time(512.0, unknown, **slow) == pytest.approx(time(512.0, **slow))  # Zen 4: four times FP32
 
 
+def test_experts_are_gemms_one_after_the_other() -> None:
+    """Two experts of two, of three matrices: three barriers, and each expert's GEMMs of all 64 tokens."""
+    arithmetic = {"dtype": "ggml_q8_0", "arithmetic": "int8"}
+    sizes = {"tokens": 64.0, "hidden": 4096.0, "intermediate": 4096.0, "top_k": 2.0, "experts": 2.0}
+    found = kernel_time("moe", {**arithmetic, **sizes}, CPU, CONSTANTS)
+    # Outputs are written as those of one matrix, of which an expert has three.
+    assert found == pytest.approx(3 * 10e-6 + 6 * time(64.0, barrier=0.0), rel=0.02)
+
+
+def test_a_mixture_of_experts_on_a_xeon() -> None:
+    """DeepSeek-R1 Q8_0, Xeon 6980P with MRDIMM: 172 ms a token (lmsys.org/blog/2025-07-14-intel-xeon-optimization)."""
+    xeon = replace(load_hardware("xeon-6980p"), memory_bandwidth=844.8e9)
+    found = analyze(Scenario("deepseek-r1", xeon, quant="q8_0", engine="llama.cpp", prompt=1024, generate=1024))
+    assert found.expected.tpot.low < 0.172 < found.expected.tpot.high
+
+
 @pytest.mark.parametrize(
     "name", ["ryzen-9-7950x", "epyc-9654", "threadripper-pro-5975wx", "m2-max-cpu", "core-i9-13900k"]
 )

@@ -24,6 +24,13 @@ def test_months_between_an_architecture_and_a_version(engine: str, model: str, m
     assert months_of_support(load_engine(engine), load_model(model)) == months
 
 
+def test_a_family_of_devices_is_young_too() -> None:
+    """Llama 3.3 70B in FP8, two B200, vLLM 0.9: 35 tokens/s (vllm-project/vllm, issue 20710), 2.6 times as long."""
+    model = load_model("llama-3.3-70b")
+    assert months_of_support(load_engine("vllm@0.9"), model, load_hardware("b200-sxm")) == 3.0
+    assert months_of_support(load_engine("vllm@0.9"), model, load_hardware("h100-sxm")) is None
+
+
 def test_a_first_release_may_take_several_times_as_long() -> None:
     """gpt-oss-120b on an A100 with vLLM 0.10: 90 tokens/s (vllm-project/vllm, issue 22331), 1.7 times as long."""
     scenario = Scenario(load_model("gpt-oss-120b"), load_hardware("a100-sxm-80gb"), prompt=512, generate=512)
