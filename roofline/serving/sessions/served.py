@@ -312,7 +312,8 @@ def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ..
     total = float(ran.prompt.sum())
     hits = tuple(hit_rates(ran))
     known = np.minimum(ran.reusable, ran.prompt - 1)
-    lost = float((known - ran.hits.sum(axis=1)).clip(0).mean())
+    found, block = ran.hits.sum(axis=1), deployed.store.block
+    lost, evicted = (float((each - found).clip(0).mean()) for each in (known, known // block * block))
     endless = float(known.sum()) / total
     near = [sum(hits), *(sum(state.hits) for state in states)]
     parted = len(states) > 1 and states[0].turns_per_second > PARTED * states[1].turns_per_second
@@ -334,7 +335,7 @@ def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ..
         copies * ran.waiting,
         min(ran.cached / deployed.store.tokens, 1.0),
         ran.preemptions,
-        parted or (lost > float((ran.prompt - known).mean()) and ran.prefilling > BUSY),
+        parted or (evicted > float((ran.prompt - known).mean()) and ran.prefilling > BUSY),
         met,
         _cost(deployed, ran),
         _example(ran),
