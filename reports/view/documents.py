@@ -191,7 +191,7 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
     text = setup.get(f"load.{kind}") or (
         LOAD_OPTIONS[kind].example if kind == "concurrency" else _below_saturation(reads, options)
     )
-    values = load_values(kind, text)
+    values = load_values(LOAD_OPTIONS[kind], text)
     options = {kind: values, **{name: value for name, value in options.items() if value}}
     read = reads[0]
     asked = [f"--{kind}", text, *words(goals(setup))]

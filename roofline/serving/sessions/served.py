@@ -17,6 +17,7 @@ from roofline.scenario.cost import HOUR, MILLION, rent
 from roofline.scenario.lengths import parse_lengths
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load, served_scenario, told
+from roofline.serving.options import load_values
 from roofline.serving.outcome import NO_TARGETS, Latency, Targets, latency, spreads
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import DoesNotFitError, Replica, replica_of
@@ -149,7 +150,7 @@ def serve_sessions(
     if scenario.carbon is not None:
         raise RooflineError("emissions of sessions are not simulated: omit carbon", options=["carbon"])
     asked = read_sessions(options)
-    given = {name: asked.pop(name) for name in ("sessions", "session_rate") if name in asked}
+    given = {name: asked.pop(name) for name in NUMBERS if name in asked}
     if len(given) != 1:
         raise RooflineError("sessions are a number of them (sessions) or a rate of new ones (session_rate): give one")
     ((name, values),) = given.items()
@@ -383,6 +384,10 @@ def _cost(deployed: Deployed, ran: Ran) -> SessionCost | None:
     return SessionCost(turn * turns, first, kept, last)
 
 
+NUMBERS = ("sessions", "session_rate")
+"""The options of which there may be several values."""
+
+
 def read_sessions(options: Mapping[str, Any]) -> dict[str, Any]:
     """The values of options; of sessions and rates there may be several, and objects of the library stay."""
     found: dict[str, Any] = {}
@@ -392,8 +397,10 @@ def read_sessions(options: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         option = SESSION_OPTIONS[name]
-        if isinstance(value, (list, tuple)) and name in ("sessions", "session_rate"):
-            found[name] = [option.number(entry) for entry in value]
+        if name in NUMBERS and not isinstance(value, (int, float)):
+            found[name] = (
+                load_values(option, value) if isinstance(value, str) else [option.number(each) for each in value]
+            )
         elif isinstance(value, (str, int, float)):
             found[name] = option.read(value)
         else:
