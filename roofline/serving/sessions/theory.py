@@ -88,17 +88,18 @@ class Turns(NamedTuple):
 
 
 def turns_of(work: Workload, seed: int = 0, count: int = TURNS) -> Turns:
-    """The turns of sessions of a workload, at random."""
-    draw, rows = Draw(work, seed, count // 4), list[tuple[float, ...]]()
+    """So many turns of sessions of a workload, at random."""
+    draw, rows = Draw(work, seed, TURNS // 4), list[tuple[float, ...]]()
     # Turns and first prompts of sessions fill their distributions evenly.
     for place in itertools.count(1):
-        if len(rows) >= count and place > SESSIONS:
+        if len(rows) >= TURNS and place > SESSIONS:
             break
         waiting = [draw.session(quantiles=(place * EVEN[0] % 1.0, place * EVEN[1] % 1.0))]
         while waiting:
             session = waiting.pop()
             rows += _rows(session, work, draw, waiting)
-    return Turns(*np.array(rows, float).T)
+    # Of sessions with many turns there are more rows than are needed: some of them, evenly.
+    return Turns(*np.array(rows, float)[np.linspace(0, len(rows) - 1, min(len(rows), count)).astype(int)].T)
 
 
 def _rows(session: Session, work: Workload, draw: Draw, waiting: list[Session]) -> list[tuple[float, ...]]:
@@ -162,15 +163,22 @@ class Branches(Struct, frozen=True):
 class Theory:
     """The model of a replica, a store and a workload, for any number of sessions.
 
-    With a `tandem` the replica is a worker of its prefill, and decodes on a share of its others.
+    With a `tandem` the replica is a worker of its prefill, and decodes on a share of its others. The turns are a sample
+    of `count`.
     """
 
     def __init__(
-        self, replica: Replica, store: Store, work: Workload, seed: int = 0, tandem: Tandem | None = None
+        self,
+        replica: Replica,
+        store: Store,
+        work: Workload,
+        seed: int = 0,
+        tandem: Tandem | None = None,
+        count: int = TURNS,
     ) -> None:
         self.replica, self.store, self.work, self.tandem = replica, store, work, tandem
         self.decode = replica if tandem is None else tandem.decode
-        self.turns = turns_of(work, seed)
+        self.turns = turns_of(work, seed, count)
         apart = store.states is not None
         self.weights = [0.0 if apart else store.snapshot, *[store.snapshot] * len(store.tiers)]
         self.most = min(replica.sequences, store.states / PER_REQUEST if store.states is not None else math.inf)

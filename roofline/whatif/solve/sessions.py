@@ -101,7 +101,7 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
 
 def _guess(deployed: Deployed, targets: Targets) -> int:
     """The sessions from which on the theory misses a target, or gains nothing."""
-    theory = Theory(deployed.replica, deployed.store, deployed.workload, tandem=deployed.tandem)
+    theory = Theory(deployed.replica, deployed.store, deployed.workload, tandem=deployed.tandem, count=SAMPLE)
     number, most = 1, 0.0
     while number < MAX_SESSIONS:
         state = theory.warm(number)
@@ -110,6 +110,9 @@ def _guess(deployed: Deployed, targets: Targets) -> int:
         most, number = state.turns_per_second, 2 * number
     return max(number // 2, 1)
 
+
+SAMPLE = 200
+"""Turns of the theory's sample: it brackets alone."""
 
 GAIN = 1.1
 """The least growth of throughput with twice the sessions that counts as one."""
