@@ -297,18 +297,19 @@ class SessionRun(Simulation):
             return False
         if PER_REQUEST * (self._active(sequence.rank) + 1) > self.states:
             return False
-        self._find(sequence)
+        below = any(self._find(sequence)[1:])
         # One whose prefix is in a lower tier is set aside first, at the latest before the next step.
-        return self.aside or not any(sequence.turn.hits[1:])
+        return self.aside or not below
 
-    def _find(self, request: _Request) -> None:
-        """The tokens that a request need not compute."""
+    def _find(self, request: _Request) -> list[int]:
+        """The blocks in each tier that a request need not compute."""
         total = request.base + request.prompt
         hits = self._hits(request, total)
         request.base = min(hits[0] * self.block, total - 1)
         request.prompt = request.left = total - request.base
         if not request.generated and not request.loaded:
             request.turn.hits = tuple(each * self.block for each in hits)
+        return hits
 
     def _admitted(self, sequence: Sequence) -> None:
         assert isinstance(sequence, _Request)

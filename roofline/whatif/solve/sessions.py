@@ -80,7 +80,8 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
     low, best, high, missed = 0, None, None, tuple[str, ...]()
     value, most = _guess(deployed, targets) * copies, 0.0
     while 1 <= value <= MAX_SESSIONS:
-        found = outcome_at(deployed, None, value, False, targets, None, seed)
+        turns = int(min(max(LEAST_TURNS, OF_EACH * value), MOST_TURNS))
+        found = outcome_at(deployed, None, value, False, targets, turns, seed)
         over = _missed(found, targets, most)
         most = max(most, found.turns_per_second) if low <= value else most
         if over:
@@ -113,6 +114,9 @@ def _guess(deployed: Deployed, targets: Targets) -> int:
 
 SAMPLE = 200
 """Turns of the theory's sample: it brackets alone."""
+
+LEAST_TURNS, OF_EACH, MOST_TURNS = 1500, 12, 12_000
+"""Turns of a run: so many of each session, between limits."""
 
 GAIN = 1.1
 """The least growth of throughput with twice the sessions that counts as one."""
