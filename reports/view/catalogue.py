@@ -26,7 +26,7 @@ def catalogue() -> dict[str, Any]:
     """The options of a scenario in order, and those of loads by name, each as the page needs it for a field."""
     return {
         "options": [_field(option) for option in OPTIONS.values()],
-        "load": {option.name: _field(option) for option in (LOAD_OPTIONS | SESSION_OPTIONS).values()},
+        "load": {option.name: _field(option) for option in (*LOAD_OPTIONS.values(), *SESSION_OPTIONS.values())},
     }
 
 

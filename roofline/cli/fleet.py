@@ -44,7 +44,13 @@ def fleet(
     from roofline.reports.documents import fleet as page
     from roofline.serving.fleet import run_fleet
 
-    scaling = {"replicas": replicas, "share": load_share, "startup": startup, "hold": hold, "loss": loss}
+    scaling: dict[str, Any] = {
+        "replicas": replicas,
+        "share": load_share,
+        "startup": startup,
+        "hold": hold,
+        "loss": loss,
+    }
     found = run_fleet(
         scenario, low=low, **scaling, **{name: value for name, value in load.items() if value is not None}
     )

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -29,8 +30,6 @@ from roofline.core.errors import RooflineError, SpecError
 from roofline.core.inputs import read_text
 from roofline.core.limits import MAX_LENGTH
 from roofline.scenario.lengths import parse_lengths
-from roofline.serving.sessions.cache import Level, PrefixCache
-from roofline.serving.sessions.replay import replay
 from roofline.serving.sessions.workload import Array, Workload, parse_gaps
 from roofline.serving.traces import HASH_TOKENS, MAX_BYTES, OUTPUTS, PROMPTS, TIMES, column, rows_in, time_of
 
@@ -99,11 +98,25 @@ def hit_rates(path: Path, pools: Sequence[float]) -> list[float]:
     size = next(size for size in (BLOCK, HASH_TOKENS, math.inf) if tokens <= blocks * size)
     if math.isinf(size):
         raise SpecError(where, f"has fewer hashes than one in {HASH_TOKENS} tokens")
-    names = [each.blocks for each in requests]
-    found = (replay(names, PrefixCache([Level(pool // size)])) for pool in pools)
+    found = (found_blocks([each.blocks for each in requests], pool // size) for pool in pools)
     return [
         sum(min(hit * size, each.prompt) for hit, each in zip(hits, requests, strict=True)) / tokens for hits in found
     ]
+
+
+def found_blocks(requests: Iterable[Sequence[Hashable]], most: float) -> list[int]:
+    """The leading blocks of each request that a cache of so many has; the last ones of a request go first."""
+    order, found = OrderedDict[Hashable, None](), list[int]()
+    for blocks in requests:
+        found.append(next((place for place, block in enumerate(blocks) if block not in order), len(blocks)))
+        for block in blocks:
+            order.pop(block, None)
+        while order and len(order) + len(blocks) > most:
+            order.popitem(last=False)
+        order.update(dict.fromkeys(reversed(blocks)))
+        while len(order) > most:
+            order.popitem(last=False)
+    return found
 
 
 def _begin(request: Request) -> float:

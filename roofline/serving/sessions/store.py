@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,6 +10,7 @@ from msgspec.structs import replace
 from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.errors import RooflineError
 from roofline.serving.replica import UNLIMITED, Replica
+from roofline.serving.sessions.cache import Level
 from roofline.serving.sessions.tiers import Tier
 
 WHOLE = frozenset({"sglang"})
@@ -27,11 +27,6 @@ PARTED: Mapping[str, float] = {"sglang": 0.9 / 1.9}
 
 PER_REQUEST = 3
 """States of such a pool for each running request (max_mamba_cache_size // 3 may run; model_runner.py)."""
-
-
-class _Level(NamedTuple):
-    tokens: float
-    through: bool
 
 
 class Store(Struct, frozen=True):
@@ -54,10 +49,10 @@ class Store(Struct, frozen=True):
     states: int | None = None
 
     @property
-    def levels(self) -> list[_Level]:
-        """Tokens of each tier, and whether it takes copies."""
+    def levels(self) -> list[Level]:
+        """Each tier, with tokens for blocks."""
         return [
-            _Level(float("inf") if tier.bytes is None else tier.bytes / self.token_bytes, tier.write == "through")
+            Level(float("inf") if tier.bytes is None else tier.bytes / self.token_bytes, tier.write == "through")
             for tier in self.tiers
         ]
 
