@@ -21,7 +21,7 @@ from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
 from roofline.serving.load import Arrivals, Load, Rollouts, Trace, finite_number, served_scenario
-from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of
+from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of, spellings
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.policies import AMONG_TENANTS, FCFS, scheduled
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
@@ -136,7 +136,8 @@ def serve(
     With `sessions` or a `session_rate` the load is sessions of many turns with a simulated prefix cache, with options
     of `roofline.serving.sessions.options`. Raises RooflineError where the model or no request fits.
     """
-    of_sessions = {name: options.pop(name) for name in SESSION_OPTIONS if name in options}
+    spelled = {name: name for name in SESSION_OPTIONS} | spellings(SESSION_OPTIONS)
+    of_sessions = {spelled[name]: options.pop(name) for name in sorted(spelled.keys() & options)}
     if any(value is not None for value in of_sessions.values()):
         return _of_sessions(scenario, of_sessions, {"load": load, "values": values, "scheduler": scheduler, **options})
     scenario = served_scenario(scenario)

@@ -209,9 +209,13 @@ class LoadOptions(TypedDict, total=False):
 LOAD_OPTIONS: Mapping[str, Option] = table(LoadOptions)
 """The options by name: the keywords of `serve`, and with dashes the command line's."""
 
-SPELLINGS: Mapping[str, str] = {
-    flag.lstrip("-").replace("-", "_"): option.name for option in LOAD_OPTIONS.values() for flag in option.flags
-}
+
+def spellings(options: Mapping[str, Option]) -> dict[str, str]:
+    """The names of options by others that they have."""
+    return {flag.lstrip("-").replace("-", "_"): option.name for option in options.values() for flag in option.flags}
+
+
+SPELLINGS = spellings(LOAD_OPTIONS)
 """The options by the names that engines have for them."""
 
 

@@ -406,7 +406,8 @@ const Panels = (() => {
       const { workload, cache, points } = one;
       const [whose, means] = [several() ? `${LETTERS[index]}: ` : "", workload.means];
       add(told, "p", {}, `${whose}${plain(means.turns)} turns a session on average, ${plain(means.first)} tokens at first, `
-        + `${plain(means.new)} new and ${plain(means.output)} of output a turn; a pool of ${rate(cache.pool_tokens)} tokens.`);
+        + `${plain(means.new)} new and ${plain(means.output)} of output a turn; a pool of ${rate(cache.pool_tokens)} tokens${
+        cache.snapshot_tokens ? `, a snapshot of states or windows as much as ${plain(Math.round(cache.snapshot_tokens))}` : ""}.`);
       const thrashing = points.find(({ thrashes }) => thrashes);
       if (thrashing) add(told, "p", {}, `${whose}From ${thrashing.sessions} sessions on the cache thrashes: turns compute again what was evicted.`);
       const tiers = Object.keys(points[0].hits);

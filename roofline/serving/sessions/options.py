@@ -54,7 +54,7 @@ class SessionShape(TypedDict, total=False):
             Kind.TEXT,
             SESSIONS,
             metavar="TIME",
-            flags=("--think-time",),
+            flags=("--think-time", "--think"),
             example="exponential:mean=5s",
         ),
     ]
