@@ -244,7 +244,9 @@ def _added(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> st
     more = after["sessions"] - before["sessions"]
     usd = [((step["outcome"] or {}).get("usd") or {}).get("session") for step in (before, after)]
     rent = f"; a session costs {usd[1] / usd[0] - 1:+.0%}" if usd[0] and usd[1] else ""
-    return f"{name} adds {more} sessions{rent}" if more > 0 else f"{name} adds no sessions within the targets{rent}"
+    if more <= 0:
+        return f"{name} adds no sessions within the targets{rent}"
+    return f"{name} adds {more} sessions: it pays from {before['sessions'] + 1} to {after['sessions']}{rent}"
 
 
 def _held_line(title: str, found: Mapping[str, Any]) -> str:

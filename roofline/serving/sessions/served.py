@@ -27,7 +27,7 @@ from roofline.serving.sessions.profiles import profile
 from roofline.serving.sessions.replicas import simulate_sessions
 from roofline.serving.sessions.routing import PREFIX, SESSION
 from roofline.serving.sessions.simulation import Ran, hit_rates
-from roofline.serving.sessions.store import Store, store_of
+from roofline.serving.sessions.store import PER_REQUEST, Store, store_of
 from roofline.serving.sessions.theory import State, Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
 from roofline.serving.sessions.workload import Workload, parse_gaps, plain
@@ -191,10 +191,12 @@ def deployed_of(
     pool = asked.get("pool")
     below = parse_tiers(tiers, scenario) if isinstance(tiers, str) else tuple(tiers)
     store = store_of(replica, below, pool, max(round(load.held), 1))
-    if longest > store.tokens / replica.data:
+    room = store.tokens / replica.data - store.own
+    if longest > room or (store.states is not None and store.states < PER_REQUEST * replica.data):
+        held = " beside the model's states" if store.snapshot else ""
         raise DoesNotFitError(
-            f"the longest turn, {longest:,} tokens, does not fit in the KV cache of"
-            f" {store.tokens / replica.data:,.0f} tokens: take shorter sessions or more memory"
+            f"the longest turn, {longest:,} tokens, does not fit in the KV cache of {max(room, 0.0):,.0f} tokens{held}:"
+            " take shorter sessions or more memory"
         )
     return Deployed(replica, store, work, tandem, asked.get("routing") or SESSION)
 

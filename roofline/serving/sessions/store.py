@@ -75,11 +75,11 @@ def store_of(replica: Replica, tiers: tuple[Tier, ...] = (), pool: float | None 
     if capacity is None or capacity.held.even or not capacity.held.tokens:
         return Store(pool or float(replica.kv_tokens), block, bytes_, tiers, whole)
     held = capacity.held
-    scale = pool / replica.logged if pool and replica.logged else 1.0
+    part = PARTED.get(name, 0.0) if held.state and not held.windows else 0.0
+    scale = pool / (1 - part) / replica.logged if pool and replica.logged else 1.0
     devices = kv_bytes_per_token(model, formats) / kv_bytes_per_token(model, formats, scenario.settings.parallel)
     cache, snapshot = capacity.cache * scale * replica.data, held.snapshot / held.tokens
     shared = Store(cache / held.tokens, max(block, held.block), held.tokens * devices, tiers, whole, snapshot=snapshot)
-    part = PARTED.get(name) if held.state and not held.windows else None
-    if part is None:
+    if not part:
         return replace(shared, own=held.fixed / held.tokens)
     return replace(shared, tokens=(1 - part) * shared.tokens, states=int(part * cache / held.state))
