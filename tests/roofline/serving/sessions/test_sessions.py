@@ -289,6 +289,7 @@ def test_profiles_say_where_they_are_from(name: str) -> None:
         ({"sessions": 4, "profile": "coding-agnt"}, "coding-agent"),
         ({"sessions": 4, "tiers": "ssd=1TB"}, "bandwidth"),
         ({"sessions": 4, "turns": "many"}, "turns"),
+        ({"sessions": 4, "turns": 10**6}, "at most 10,000 turns"),
         ({"sessions": 4, "gap": "5x"}, "a gap between turns is a time"),
         ({"sessions": 4, "first": "100k", "pool": 20_000}, "does not fit"),
     ],
