@@ -158,14 +158,13 @@ def serve_sessions(
     deployed = deployed_of(scenario, workload, asked, pools)
     points = tuple(float(value) for value in (values if isinstance(values, Sequence) else [values]))
     is_open = name == "session_rate"
-    work = deployed.workload
-    if deployed.routing == PREFIX:  # of the groups with a prefix of their own each copy has its share
-        work = replace(work, groups=max(1, work.groups // deployed.replica.copies))
-    theory = Theory(deployed.replica, deployed.store, work, tandem=deployed.tandem)
-    found = tuple(outcome_at(deployed, theory, value, is_open, targets, simulate, seed) for value in points)
-    copies = deployed.replica.copies
+    work, copies = deployed.workload, deployed.replica.copies
     if copies > 1 and not is_open and any(value < copies for value in points):
         raise RooflineError(f"{copies} copies of the model need at least as many sessions")
+    if deployed.routing == PREFIX:  # of the groups with a prefix of their own each copy has its share
+        work = replace(work, groups=max(1, work.groups // copies))
+    theory = Theory(deployed.replica, deployed.store, work, tandem=deployed.tandem)
+    found = tuple(outcome_at(deployed, theory, value, is_open, targets, simulate, seed) for value in points)
     parts = (getattr(deployed, name) for name in Deployed.__struct_fields__)
     return SessionCurve(*parts, values=points, outcomes=found, open=is_open, targets=targets)
 
