@@ -67,6 +67,8 @@ def _deployment(deployed: Deployed) -> dict[str, Any]:
         "cache": {
             "pool_tokens": finite(store.tokens * deployed.replica.copies),
             "block_tokens": store.block,
+            "snapshot_tokens": finite(store.snapshot) or None,
+            "snapshots": store.states and store.states * deployed.replica.copies,
             "tiers": [asdict(tier) for tier in store.tiers],
         },
     }
@@ -134,11 +136,15 @@ def _about(document: Mapping[str, Any]) -> list[str]:
     shared = f", {work['shared']:,} tokens shared" if work["shared"] else ""
     means = work["means"]
     below = "".join(f", {tier['name']} {_size(tier['bytes'])}" for tier in cache["tiers"])
+    pool = f"pool of {cache['pool_tokens']:,.0f} tokens"
+    if each := cache["snapshot_tokens"]:  # a hit needs one
+        apart = cache["snapshots"]
+        size = f"{apart} in a pool of their own" if apart else f"each as much as {each:,.0f} tokens"
+        pool += f" in blocks of {cache['block_tokens']}, with snapshots of states or windows ({size})"
     return [
         f"Sessions ({work['name']}), on average: {means['turns']:.3g} turns, {means['first']:,.0f} tokens at first,"
         f" {means['new']:,.0f} new and {means['output']:,.0f} output tokens a turn{shared}",
-        f"Cache: pool of {cache['pool_tokens']:,.0f} tokens{below}; weights {document['weights']}, KV cache"
-        f" {document['kv']}",
+        f"Cache: {pool}{below}; weights {document['weights']}, KV cache {document['kv']}",
     ]
 
 
@@ -238,7 +244,9 @@ def _added(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> st
     more = after["sessions"] - before["sessions"]
     usd = [((step["outcome"] or {}).get("usd") or {}).get("session") for step in (before, after)]
     rent = f"; a session costs {usd[1] / usd[0] - 1:+.0%}" if usd[0] and usd[1] else ""
-    return f"{name} adds {more} sessions{rent}" if more > 0 else f"{name} adds no sessions within the targets{rent}"
+    if more <= 0:
+        return f"{name} adds no sessions within the targets{rent}"
+    return f"{name} adds {more} sessions: it pays from {before['sessions'] + 1} to {after['sessions']}{rent}"
 
 
 def _held_line(title: str, found: Mapping[str, Any]) -> str:

@@ -12,6 +12,8 @@ from roofline.core.units import si
 from roofline.graph.fusion import FUSIONS
 from roofline.scenario.options import OPTIONS
 from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.sessions.options import SESSION_OPTIONS
+from roofline.serving.sessions.profiles import PROFILES
 from roofline.specs.engine import load_engine
 from roofline.specs.formats import FORMATS
 from roofline.techniques import techniques
@@ -21,10 +23,10 @@ Choice = tuple[str, str]
 
 @cached(maxsize=1)
 def catalogue() -> dict[str, Any]:
-    """The options of a scenario in order, and those of a load by name, each as the page needs it for a field."""
+    """The options of a scenario in order, and those of loads by name, each as the page needs it for a field."""
     return {
         "options": [_field(option) for option in OPTIONS.values()],
-        "load": {option.name: _field(option) for option in LOAD_OPTIONS.values()},
+        "load": {option.name: _field(option) for option in (*LOAD_OPTIONS.values(), *SESSION_OPTIONS.values())},
     }
 
 
@@ -78,6 +80,7 @@ _CHOICES: Mapping[str, Callable[[Option], Iterable[Choice]]] = {
     "engine": _engines,
     "weights": lambda option: ((name, f"{FORMATS[name].bits:.4g} bits") for name in option.names),
     "with": lambda option: ((name, techniques()[name].title) for name in option.names),
+    "profile": lambda _: ((name, "") for name in PROFILES),
     "fuse": lambda option: ((name, FUSIONS[name].effect) for name in option.names),
 }
 """Names with a description, by option."""

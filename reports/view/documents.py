@@ -21,6 +21,7 @@ from roofline.reports.view.graph import kept, roofs, rows_of
 from roofline.reports.view.questions import (
     ADVICE,
     OF_A_BATCH,
+    OF_SESSIONS,
     Answer,
     Question,
     first,
@@ -29,10 +30,12 @@ from roofline.reports.view.questions import (
     python,
     words,
 )
-from roofline.reports.view.setups import Read, Specs, changes, quantities
+from roofline.reports.view.setups import Read, Setup, Specs, changes, quantities
 from roofline.reports.view.verdicts import better, run, verdict
 from roofline.serving.curve import serve
 from roofline.serving.options import LOAD_OPTIONS, load_values
+from roofline.serving.sessions.options import SESSION_OPTIONS
+from roofline.serving.sessions.profiles import PROFILES
 from roofline.specs.names import taken
 from roofline.whatif.explanation import Explanation
 from roofline.whatif.explanation.operators import operator_at
@@ -44,6 +47,13 @@ PROMPTS = tuple(2**power for power in range(7, 18))
 
 TOP = 8
 """Changes that the advice shows."""
+
+CHAT = "chat"
+"""The profile of sessions where none is chosen."""
+
+MOST_VALUES, MOST_SESSIONS = 6, 1024
+LEAST_TURNS, OF_EACH, MOST_TURNS = 800, 8, 4000
+"""Numbers of sessions on the page, and turns that it simulates: so many of each session, between limits."""
 
 PARTS = 14
 """Operators of a waterfall; the others are summed."""
@@ -181,8 +191,10 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
     setups = question.setups or [{}]
     setup = setups[0]
     kind = setup.get("load.by", "rate" if "asked.rate" in setup else "concurrency")
-    if kind not in ("concurrency", "rate"):
-        raise UnknownNameError("load", kind, ("concurrency", "rate"))
+    if kind not in (kinds := ("concurrency", "rate", "sessions")):
+        raise UnknownNameError("load", kind, kinds)
+    if kind == "sessions":
+        return _sessions(setup, [specs.read(setup) for setup in setups])
     options: dict[str, Any] = {
         "prefix_hits": LOAD_OPTIONS["prefix_hits"].number(setup.get("load.hits") or 0),
         **goals(setup),
@@ -191,7 +203,7 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
     text = setup.get(f"load.{kind}") or (
         LOAD_OPTIONS[kind].example if kind == "concurrency" else _below_saturation(reads, options)
     )
-    values = load_values(kind, text)
+    values = load_values(LOAD_OPTIONS[kind], text)
     options = {kind: values, **{name: value for name, value in options.items() if value}}
     read = reads[0]
     asked = [f"--{kind}", text, *words(goals(setup))]
@@ -201,6 +213,28 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
         "serving": [serve(one.scenario, **options).to_dict() for one in reads],
         "command": read.command("serve", *asked),
         "python": python(read.values, f"serve(Scenario(**@), {arguments})", "from roofline import Scenario, serve"),
+    }
+
+
+def _sessions(setup: Setup, reads: list[Read]) -> dict[str, Any]:
+    """The documents of `roofline serve --sessions` for all set-ups, whose options are those of the first."""
+    asked = {name: text for name in OF_SESSIONS if (text := setup.get(f"load.{name}", "").strip())}
+    asked = {"sessions": SESSION_OPTIONS["sessions"].example, "profile": CHAT, **asked, **goals(setup)}
+    if asked["profile"] not in PROFILES:  # a page reads no files
+        raise UnknownNameError("profile of sessions", asked["profile"], PROFILES)
+    values = load_values(SESSION_OPTIONS["sessions"], asked["sessions"])
+    if len(values) > MOST_VALUES or max(values) > MOST_SESSIONS:
+        raise RooflineError(f"the page has at most {MOST_VALUES} numbers of at most {MOST_SESSIONS} sessions")
+    turns = int(min(max(LEAST_TURNS, OF_EACH * max(values)), MOST_TURNS))
+    options: dict[str, Any] = {**asked, "simulate": turns}
+    reads = [replace(read, scenario=read.scenario.without(*OF_A_BATCH, "prompt", "generate")) for read in reads]
+    arguments = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    read = reads[0]
+    fixed = {name: value for name, value in read.values.items() if name not in (*OF_A_BATCH, "prompt", "generate")}
+    return {
+        "sessions": [serve(one.scenario, **options).to_dict() for one in reads],
+        "command": read.command("serve", *words({name: str(value) for name, value in options.items()})),
+        "python": python(fixed, f"serve(Scenario(**@), {arguments})", "from roofline import Scenario, serve"),
     }
 
 

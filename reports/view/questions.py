@@ -10,6 +10,7 @@ from msgspec import Struct
 from roofline.core.errors import UnknownNameError
 from roofline.reports.view.setups import Read, Setup, Specs
 from roofline.scenario.scenario import Scenario
+from roofline.serving.sessions.options import SESSION_OPTIONS
 
 OF_A_BATCH = ("batch", "context")
 """Options of a set-up that a load replaces; serving refuses other options of a static batch."""
@@ -19,10 +20,13 @@ GOALS = ("ttft", "tpot")
 ADVICE = {"objective": "total", "quality": "calibrated"}
 """What the advice is for, where the set-up does not say."""
 
+OF_SESSIONS = tuple(name for name in SESSION_OPTIONS if name != "session_rate")
+"""Options of a load of sessions."""
+
 KEYS = {
     *(f"goal.{name}" for name in GOALS),
     *("asked.rate", "run.as", "run.engine"),
-    *(f"load.{name}" for name in ("by", "concurrency", "rate", "hits")),
+    *(f"load.{name}" for name in ("by", "concurrency", "rate", "hits", *OF_SESSIONS)),
     *(f"advice.{name}" for name in ADVICE),
 }
 """The keys of a set-up that set a goal, the load that is asked for, its launch, the axis of loads, and the advice."""

@@ -41,9 +41,9 @@ class Held(Struct, frozen=True):
     """The bytes of one sequence on the fullest rank.
 
     `tokens`: of a token in layers that keep them all; `windows`: the most tokens of the layers that keep the last ones,
-    with their bytes of a token; `state`: of recurrent states. Where all layers share a pool of pages of `page` bytes, a
-    state takes a page in each layer of a group, and a sequence whole blocks of `block` tokens; there are `groups`.
-    `layer`: the most bytes of a token in one layer.
+    with their bytes of a token; `state`: of recurrent states, in so many `copies`. Where all layers share a pool of
+    pages of `page` bytes, a state takes a page in each layer of a group, and a sequence whole blocks of `block` tokens;
+    there are `groups`. `layer`: the most bytes of a token in one layer.
     """
 
     tokens: float
@@ -53,6 +53,17 @@ class Held(Struct, frozen=True):
     block: int = 1
     layer: float = 0.0
     groups: int = 1
+    copies: int = 1
+
+    @property
+    def fixed(self) -> float:
+        """Bytes that do not grow with a long sequence: its windows and states."""
+        return self.state + sum(size * most for most, size in self.windows)
+
+    @property
+    def snapshot(self) -> float:
+        """Bytes that the end of a prefix needs beside the tokens that are kept: its windows and one copy of states."""
+        return self.fixed - self.state * (1 - 1 / self.copies)
 
     @property
     def each(self) -> float:
@@ -133,7 +144,7 @@ def _of_stage(
         limited = sum(kind.layers * (kind.token + kind.state / kind.most) for kind in kinds if kind.most)
         return replace(held, tokens=held.tokens + share * limited, layer=_plain(kinds).layer)
     held = _paged(kinds) if pages and len(kinds) > 1 else _plain(kinds)
-    return replace(held, state=held.state * copies)
+    return replace(held, state=held.state * copies, copies=copies)
 
 
 def _mixers(model: Model, sections: Iterable[Section]) -> Iterator[tuple[Section, Mixer | None]]:

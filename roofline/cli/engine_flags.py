@@ -15,8 +15,9 @@ from roofline.core.options import SWITCHES, Kind, Option
 from roofline.scenario.engine_options import IRRELEVANT, STAND_INS
 from roofline.scenario.options import MEANT, OPTIONS, option_key
 from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.sessions.options import SESSION_OPTIONS
 
-ALL: dict[str, Option] = {**OPTIONS, **LOAD_OPTIONS}
+ALL: dict[str, Option] = {**OPTIONS, **LOAD_OPTIONS, **SESSION_OPTIONS}
 SPELLED = {flag.replace("_", "-"): option.flag for option in ALL.values() for flag in option.flags}
 SWITCHED = {option.flag for option in ALL.values() if option.kind is Kind.SWITCH}
 FLAGS = tuple(option.flag for option in ALL.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -42,27 +41,18 @@ def fleet(
     The autoscaler asks for so many replicas that each has --share of its largest rate; they take --startup, and spot
     devices are lost. The rate is a sine between --low of --rate and --rate at 15 h, or that of a --trace.
     """
-    from roofline.core.errors import RooflineError, quote
     from roofline.reports.documents import fleet as page
-    from roofline.serving.fleet import Scaling, run_fleet
-    from roofline.serving.options import LOAD_OPTIONS
-    from roofline.serving.sessions.workload import parse_gaps
-    from roofline.serving.traces import read_trace
+    from roofline.serving.fleet import run_fleet
 
-    ends = replicas.split(":")
-    if len(ends) != 2 or not all(end.isascii() and end.isdigit() and len(end) < 6 for end in ends):
-        raise RooflineError(f"replicas are LEAST:MOST such as 1:10, got {quote(replicas)}", options=["replicas"])
-    starts, held = (float(parse_gaps(text).quantiles(0.5)) for text in (startup, hold))
-    scaling = Scaling(int(ends[0]), int(ends[1]), load_share, starts, held, loss)
-    rate, trace, seed = (load.pop(name) for name in ("rate", "trace", "seed"))
+    scaling: dict[str, Any] = {
+        "replicas": replicas,
+        "share": load_share,
+        "startup": startup,
+        "hold": hold,
+        "loss": loss,
+    }
     found = run_fleet(
-        scenario,
-        scaling,
-        None if rate is None else LOAD_OPTIONS["rate"].number(rate.removesuffix("/s")),
-        low,
-        None if trace is None else read_trace(Path(trace)),
-        LOAD_OPTIONS["seed"].read(seed) or 0,
-        **{name: value for name, value in load.items() if value is not None},
+        scenario, low=low, **scaling, **{name: value for name, value in load.items() if value is not None}
     )
     document = page.fleet_document(found)
     if format is OutputFormat.CSV:

@@ -46,14 +46,14 @@ def launch(
     """
     from roofline.core.files import write_together
     from roofline.launch.bundle import launch as bundle
-    from roofline.serving.options import load_values
+    from roofline.serving.options import LOAD_OPTIONS, load_values
 
     name, at, version = (engine or "").partition("@")
     if name:
         scenario = scenario.with_(engine=f"{name}{at}{version}")
     for option in ("concurrency", "rate"):
         if load[option] is not None:
-            load[option] = load_values(option, load[option])
+            load[option] = load_values(LOAD_OPTIONS[option], load[option])
     found = bundle(scenario, name or None, target, trust_remote_code=trust_remote_code, **load)
     if output is None or output.suffix:
         emit(found.text, output)

@@ -37,9 +37,8 @@ def serve(
     cost: at each number of requests in flight or rate of arrivals, in steady state or request by request. With
     --sessions: of sessions of many turns, with a simulated prefix cache and its tiers.
     """
-    session = {name: load.pop(name) for name in SESSION_PARAMETERS}
-    if any(value is not None for value in session.values()):
-        _serve_sessions(scenario, session, load, over, format, output)
+    if any(load[name] is not None for name in SESSION_PARAMETERS):
+        _serve_sessions(scenario, load, over, format, output)
         return
     from roofline import Scenario
     from roofline.reports.documents import serving as page
@@ -47,7 +46,8 @@ def serve(
     from roofline.whatif.axes import combinations
 
     def served(varied: Mapping[str, Any]) -> Curve:
-        return run(Scenario.varied(scenario, varied), **load)
+        found: Curve = run(Scenario.varied(scenario, varied), **load)
+        return found
 
     if over:
         fixed = [name for name, value in scenario.items() if value != OPTIONS[name].usual]
@@ -61,41 +61,17 @@ def serve(
 
 
 def _serve_sessions(
-    scenario: Any,
-    session: dict[str, Any],
-    load: Mapping[str, Any],
-    over: list[str] | None,
-    format: OutputFormat,
-    output: Any,
+    scenario: Any, load: dict[str, Any], over: list[str] | None, format: OutputFormat, output: Any
 ) -> None:
     """The command for sessions of many turns."""
     from roofline import Scenario
     from roofline.core.errors import RooflineError, needs_extra
     from roofline.reports.documents import sessions as page
-    from roofline.serving.curve import targets_of
-    from roofline.serving.options import LOAD_OPTIONS
-    from roofline.serving.sessions.options import SESSION_OPTIONS
-    from roofline.serving.sessions.served import serve_sessions
-    from roofline.whatif.axes import axis_of
+    from roofline.serving.curve import serve as run
 
-    kept = ("ttft", "tpot", "simulate", "seed", "disaggregation")
-    if others := [LOAD_OPTIONS[name].flag for name, value in load.items() if value is not None and name not in kept]:
-        raise RooflineError(f"{' and '.join(others)} and sessions are two kinds of load: give one of them")
     if over:
         raise RooflineError("--over has no sessions yet: ask for one deployment at a time")
-    for name in ("sessions", "session_rate"):
-        if session[name] is not None:
-            session[name] = list(axis_of(SESSION_OPTIONS[name], session[name]).values)
-    read = {name: LOAD_OPTIONS[name].read(load[name]) for name in kept}
-    curve = serve_sessions(
-        Scenario(**scenario),
-        targets=targets_of(read["ttft"], read["tpot"]),
-        simulate=read["simulate"],
-        seed=read["seed"] or 0,
-        disaggregation=read["disaggregation"],
-        **session,
-    )
-    document = page.sessions_document(curve)
+    document = page.sessions_document(run(Scenario(**scenario), **load))
     if output is not None and output.suffix.lower() in (".svg", ".png", ".pdf"):
         with needs_extra("report"):
             from roofline.reports.figures import style

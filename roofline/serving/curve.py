@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
 from roofline.serving.load import Arrivals, Load, Rollouts, Trace, finite_number, served_scenario
-from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of
+from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of, spellings
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.placement import best_placement
 from roofline.serving.policies import AMONG_TENANTS, FCFS, scheduled
@@ -29,6 +29,7 @@ from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.replicas import PLACEMENT
 from roofline.serving.rollouts import parse_rollouts
+from roofline.serving.sessions.options import SESSION_OPTIONS, SessionShape
 from roofline.serving.sessions.workload import parse_gaps
 from roofline.serving.steady import steady
 from roofline.serving.traces import read_trace
@@ -37,6 +38,8 @@ from roofline.specs.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+    from roofline.serving.sessions.served import SessionCurve
 
 
 class Curve(Result, Struct, frozen=True):
@@ -83,6 +86,17 @@ class Curve(Result, Struct, frozen=True):
         return None if energy is None or intensity is None else energy * MILLION / KWH * intensity
 
 
+class SessionLoad(SessionShape, total=False):
+    """The keywords beside a number of sessions, or a rate of new ones."""
+
+    simulate: int | None
+    seed: int | None
+    disaggregation: str | Pools | None
+    ttft: float | str | None
+    tpot: float | str | None
+
+
+@overload
 def serve(
     scenario: Scenario,
     load: Load | None = None,
@@ -90,7 +104,23 @@ def serve(
     *,
     scheduler: Scheduler | None = None,
     **options: Unpack[LoadOptions],
-) -> Curve:
+) -> Curve: ...
+@overload
+def serve(
+    scenario: Scenario, *, sessions: int | str | Sequence[int], **options: Unpack[SessionLoad]
+) -> SessionCurve: ...
+@overload
+def serve(
+    scenario: Scenario, *, session_rate: float | str | Sequence[float], **options: Unpack[SessionLoad]
+) -> SessionCurve: ...
+def serve(
+    scenario: Scenario,
+    load: Load | None = None,
+    values: Sequence[float] | None = None,
+    *,
+    scheduler: Scheduler | None = None,
+    **options: Any,
+) -> Curve | SessionCurve:
     """The outcomes of a scenario's deployment under load, at one or several concurrencies or rates.
 
     >>> from roofline import Scenario, serve
@@ -103,8 +133,15 @@ def serve(
     `offline` or `trace`, by default 1 to 256 requests in flight. Or it is a `Load`, at some `values` of it. Lengths are
     the scenario's. Steady states by default; `simulate` simulates that many requests for each value, and traces,
     offline loads and closed loops with `rounds` are always simulated. `disaggregation` are replicas of prefill and of
-    decode; one of each for a scenario with `decode_hardware`. Raises RooflineError where the model or no request fits.
+    decode; one of each for a scenario with `decode_hardware`.
+
+    With `sessions` or a `session_rate` the load is sessions of many turns with a simulated prefix cache, with options
+    of `roofline.serving.sessions.options`. Raises RooflineError where the model or no request fits.
     """
+    spelled = {name: name for name in SESSION_OPTIONS} | spellings(SESSION_OPTIONS)
+    of_sessions = {spelled[name]: options.pop(name) for name in sorted(spelled.keys() & options)}
+    if any(value is not None for value in of_sessions.values()):
+        return _of_sessions(scenario, of_sessions, {"load": load, "values": values, "scheduler": scheduler, **options})
     scenario = served_scenario(scenario)
     asked = {name: LOAD_OPTIONS[name].usual for name in LOAD_OPTIONS} | _read(options)
     if load is None:
@@ -134,6 +171,25 @@ def serve(
     if isinstance(deployment, Tandem):
         return Curve(deployment.decode, load, points, found, not quick, deployment, targets)
     return Curve(deployment, load, points, found, not quick, targets=targets)
+
+
+def _of_sessions(scenario: Scenario, sessions: Mapping[str, Any], load: Mapping[str, Any]) -> SessionCurve:
+    """The outcomes under sessions, with the options of a load that they have, too."""
+    from roofline.serving.sessions.served import serve_sessions  # few ask for sessions
+
+    given = {name: value for name, value in load.items() if value is not None}
+    if beyond := sorted(given.keys() - SessionLoad.__annotations__.keys()):
+        _read({name: None for name in beyond if name not in ("load", "values", "scheduler")})
+        raise RooflineError(f"{' and '.join(beyond)} and sessions are two kinds of load: give one of them")
+    read = _read(given)
+    return serve_sessions(
+        scenario,
+        targets=targets_of(read.pop("ttft", None), read.pop("tpot", None)),
+        simulate=read.get("simulate"),
+        seed=read.get("seed") or 0,
+        disaggregation=read.get("disaggregation"),
+        **sessions,
+    )
 
 
 Deployment = Replica | Tandem
@@ -206,14 +262,15 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
         name = SPELLINGS.get(given, given)
         if name not in LOAD_OPTIONS:
             hint = f"; {name} is an option of the scenario" if name in OPTIONS else ""
-            raise UnknownNameError("option of a load", name, () if hint else LOAD_OPTIONS, hint=hint)
+            known = () if hint else (*LOAD_OPTIONS, *SESSION_OPTIONS)
+            raise UnknownNameError("option of a load", name, known, hint=hint)
         if value is None:
             continue
         if name in found:
             raise RooflineError(f"{given} and another name of {name} are given: give one of them")
         option = LOAD_OPTIONS[name]
         if name in ("concurrency", "rate") and isinstance(value, str):
-            values = load_values(name, value)
+            values = load_values(option, value)
             found[name] = option.number(values[0]) if len(values) == 1 else values
         elif name in ("concurrency", "rate") and isinstance(value, Iterable):
             found[name] = [option.number(entry) for entry in value]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from inspect import signature
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -17,11 +19,15 @@ from numpy.typing import NDArray
 
 from roofline.core.checked import Checked, Fraction, NotNegative
 from roofline.core.display import Result
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, quote
+from roofline.scenario.argument import beside
 from roofline.scenario.cost import HOUR, rent
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve, serve
 from roofline.serving.load import Trace
+from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.sessions.workload import parse_gaps
+from roofline.serving.traces import read_trace
 
 Array = NDArray[np.float64]
 
@@ -95,20 +101,46 @@ class FleetRun(Result, Struct, frozen=True):
         return hourly * hours, hourly * self.fixed * self.rate.size * STEP / HOUR
 
 
+def scaling_of(
+    replicas: int | str = "1:10",
+    share: float = 0.7,
+    startup: float | str = "5min",
+    hold: float | str = "5min",
+    loss: float = 0.0,
+) -> Scaling:
+    """The scaling of a number of replicas, or between LEAST:MOST, with times in seconds or as texts.
+
+    Raises RooflineError.
+    """
+    ends = str(replicas).split(":")
+    ends *= 1 + (len(ends) == 1)
+    if len(ends) != 2 or not all(end.isascii() and end.isdigit() and len(end) < 6 for end in ends):
+        raise RooflineError(f"replicas are LEAST:MOST such as 1:10, got {quote(replicas)}", options=["replicas"])
+    starts, held = (float(parse_gaps(text).quantiles(0.5)) for text in (startup, hold))
+    return Scaling(int(ends[0]), int(ends[1]), share, starts, held, loss)
+
+
 def run_fleet(
     scenario: Scenario,
-    scaling: Scaling,
-    peak: float | None = None,
+    scaling: Scaling | None = None,
+    rate: float | str | None = None,
     low: float = 1.0,
-    trace: Trace | None = None,
-    seed: int = 0,
+    trace: Trace | str | Path | None = None,
+    seed: int | None = None,
     **options: Any,
 ) -> FleetRun:
-    """A day of a fleet at a rate between `low` of the `peak` (requests/s, at 15 h) and that, a sine, or of a trace.
+    """A day of a fleet at a `rate` (requests/s, at 15 h) that falls to `low` of it at night, a sine, or of a trace.
 
-    The options are targets of TTFT and TPOT, of which one is needed, and those of a load with a rate. Requests have the
-    lengths of the scenario, or the mean ones of the trace. Raises RooflineError.
+    The options are those of `scaling_of` in place of a `Scaling`, targets of TTFT and TPOT, of which one is needed, and
+    those of a load with a rate. Requests have the lengths of the scenario, or the mean ones of the trace. Raises
+    RooflineError.
     """
+    given = {name: options.pop(name) for name in signature(scaling_of).parameters if name in options}
+    if scaling is not None and given:
+        raise RooflineError(f"{beside(sorted(given))} a Scaling")
+    scaling = scaling or scaling_of(**given)
+    trace = read_trace(Path(trace)) if isinstance(trace, (str, Path)) else trace
+    peak = None if rate is None else LOAD_OPTIONS["rate"].number(str(rate).removesuffix("/s"))
     rates = _rates(peak, low, trace)
     if trace is not None:
         prompt, output = (max(round(float(np.mean(lengths))), 1) for lengths in (trace.prompt, trace.output))
@@ -120,7 +152,15 @@ def run_fleet(
         raise RooflineError("a fleet needs a target, such as 2s of TTFT: requests miss it where replicas are too few")
     good = [(each.goodput or 0.0) / each.requests_per_second for each in curve.outcomes]
     running = [each.running for each in curve.outcomes]
-    found = _run(rates, saturated, good, running, curve.targets[0], scaling, np.random.default_rng(seed))
+    found = _run(
+        rates,
+        saturated,
+        good,
+        running,
+        curve.targets[0],
+        scaling,
+        np.random.default_rng(LOAD_OPTIONS["seed"].read(seed) or 0),
+    )
     fixed = math.ceil(float(rates.max()) / saturated / scaling.share)
     return FleetRun(scenario, curve, scaling, rates, *found, fixed)
 

@@ -224,9 +224,13 @@ class LoadOptions(TypedDict, total=False):
 LOAD_OPTIONS: Mapping[str, Option] = table(LoadOptions)
 """The options by name: the keywords of `serve`, and with dashes the command line's."""
 
-SPELLINGS: Mapping[str, str] = {
-    flag.lstrip("-").replace("-", "_"): option.name for option in LOAD_OPTIONS.values() for flag in option.flags
-}
+
+def spellings(options: Mapping[str, Option]) -> dict[str, str]:
+    """The names of options by others that they have."""
+    return {flag.lstrip("-").replace("-", "_"): option.name for option in options.values() for flag in option.flags}
+
+
+SPELLINGS = spellings(LOAD_OPTIONS)
 """The options by the names that engines have for them."""
 
 
@@ -240,10 +244,9 @@ def shares_of(asked: str | Sequence[float] | None) -> tuple[float, ...]:
         raise RooflineError(f"tenants are shares such as 1,3, got {quote(asked)}", options=["tenants"]) from None
 
 
-def load_values(name: str, text: str) -> list[int] | list[float]:
-    """The values of `concurrency` or `rate`: 1,8,64 or 1:256:log9, or 4/s of a rate. Raises RooflineError."""
-    option = LOAD_OPTIONS[name]
+def load_values(option: Option, text: str) -> list[int] | list[float]:
+    """The values of an option of a load: 1,8,64 or 1:256:log9, or 4/s of a rate. Raises RooflineError."""
     found = [value for part in text.replace("/s", "").split(",") for value in numbers(option, part.strip())]
     if len(found) != len(set(found)):
-        raise RooflineError(f"{name} has a value twice in {quote(text)}", options=[name])
+        raise RooflineError(f"{option.name} has a value twice in {quote(text)}", options=[option.name])
     return found

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
-from roofline.scenario.kv_capacity import kv_capacity
+from roofline.scenario.kv_capacity import Capacity, kv_capacity
 from roofline.scenario.memory import hardware_name
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
@@ -41,7 +41,8 @@ class Replica(Struct, frozen=True, dict=True):
     tokens that the KV caches of all ranks hold in sequences of the load's mean length, `logged` those that the engine
     prints at its start. `copies` is the number of data-parallel ranks that share no experts, of
     which all else describes one: they do not wait for each other, and requests are divided among them. `received`: the
-    KV cache of prompts comes from other devices, and requests begin to decode when they are admitted.
+    KV cache of prompts comes from other devices, and requests begin to decode when they are admitted. `capacity` is the
+    memory of a rank.
     """
 
     steps: StepTimes
@@ -50,6 +51,7 @@ class Replica(Struct, frozen=True, dict=True):
     logged: int | None = None
     copies: int = 1
     received: bool = False
+    capacity: Capacity | None = None
 
     @property
     def scenario(self) -> Scenario:
@@ -196,4 +198,5 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     policy = replace(policy, latency=policy.latency + steps.waiting(min(load.means[0], chunk)))
     ahead = (reserve.pass_tokens(model.max_context) or 0) * reserve.in_flight
     logged = None if kv_tokens >= UNLIMITED else capacity.logged(int(model.max_context or longest), ahead, reserve)
-    return Replica(steps, policy, int(kv_tokens), None if logged is None else logged * parallel.data)
+    logged = None if logged is None else logged * parallel.data
+    return Replica(steps, policy, int(kv_tokens), logged, capacity=capacity)

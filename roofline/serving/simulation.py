@@ -135,7 +135,7 @@ class Simulation:
             return
         raise RooflineError(
             f"a request of {sequence.base + sequence.prompt} prompt and {sequence.output} output tokens does not fit in"
-            f" the KV cache, which has room for {self.room} tokens"
+            f" the KV cache, which has room for {self.room:.0f} tokens"
         )
 
     def send(self, at: float) -> None:

@@ -186,6 +186,16 @@ def test_a_load_by_rate_is_that_of_its_command(server: Server, run: Run) -> None
     assert ask(server, "load", {**BASE, "load.by": "constructor"})[0] == 422
 
 
+def test_a_load_of_sessions_is_that_of_its_command(server: Server, run: Run) -> None:
+    setup = {**BASE, "load.by": "sessions", "load.sessions": "2,4", "load.tiers": "dram=20GB", "goal.ttft": "1s"}
+    load = answer(server, setup, name="load")
+    (found,) = load["sessions"]
+    assert found == json.loads(run(*shlex.split(load["command"])[1:], "--format", "json")[1])
+    assert set(found["points"][0]["hits"]) == {"pool", "dram"}
+    for wrong in ({"load.profile": "/etc/passwd.json"}, {"load.sessions": "100000"}, {"load.tiers": "ssd=1TB"}):
+        assert ask(server, "load", {**setup, **wrong})[0] == 422
+
+
 def test_comparison_load_and_explanation_are_those_of_their_commands(server: Server, run: Run) -> None:
     other = {**BASE, "hw": "h200-sxm", "goal.tpot": "50ms"}
     found = answer(server, BASE, other, name="compare")

@@ -183,6 +183,12 @@ def test_a_load_of_one_value_is_drawn(live: Live, server: Server) -> None:
     assert "NaN" not in live.page.locator("#panel").inner_html()
 
 
+def test_sessions_are_drawn_by_tier(live: Live, server: Server) -> None:
+    live.open(f"{server.address}&page.tab=load&load.by=sessions&load.sessions=2,4&load.tiers=dram%3D20GB")
+    assert "and dram" in live.page.locator("#panel svg").first.inner_html()
+    assert "NaN" not in live.page.locator("#panel").inner_html()
+
+
 def test_advice_turns_the_field_and_is_undone(live: Live) -> None:
     live.click("#tab-advice")
     before = live.figures()["total"]

@@ -297,9 +297,11 @@ const Panels = (() => {
   async function load(box, page) {
     const head = add(box, "div", { class: "head" });
     const by = page.setup["load.by"] ?? (page.setup["asked.rate"] ? "rate" : "concurrency");
-    const { concurrency, rate: arriving } = page.options;
+    const { concurrency, rate: arriving, sessions } = page.options;
+    const kinds = { concurrency: concurrency.title, rate: arriving.title, ...(sessions ? { sessions: "sessions of many turns" } : {}) };
+    choices(head, "Load", kinds, by, (value) => page.set("load.by", value));
+    if (by === "sessions") return ofSessions(box, head, page);
     const over = by === "rate" ? arriving.title : concurrency.title;
-    choices(head, "Load", { concurrency: concurrency.title, rate: arriving.title }, by, (value) => page.set("load.by", value));
     entry(head, page, `load.${by}`, { label: "Values", size: 9, placeholder: by === "rate" ? "to saturation" : concurrency.example });
     const grid = add(box, "div", { class: "charts" });
     let documents = [];
@@ -349,6 +351,78 @@ const Panels = (() => {
       ]);
       if (documents.length > 1) add(table, "h2", {}, `${LETTERS[index]}: ${one.model} on ${one.devices} × ${one.hardware}`);
       Draw.simpleTable(table, `Load of ${LETTERS[index]}`, header, rows, 0);
+    });
+  }
+
+  // --- sessions ------------------------------------------------------------------------------------------------------
+
+  const SHAPE = [
+    ["sessions", "Sessions", 9], ["turns", "Turns", 9], ["first", "First tokens", 9], ["new", "New a turn", 9],
+    ["gap", "Think time", 12], ["shared", "Shared", 6], ["tiers", "Tiers", 20], ["pool", "Pool", 7],
+  ];
+  const TIERS = ["memory", "compute", "collective", "total"];
+  const part = (value) => `${(100 * value).toFixed(0)}%`;
+
+  async function ofSessions(box, head, page) {
+    const { options, setup } = page;
+    const named = Object.fromEntries(options.profile.choices.map(([name]) => [name, name]));
+    choices(head, "Profile", named, setup["load.profile"] ?? "chat", (value) => page.set("load.profile", value));
+    for (const [name, label, size] of SHAPE) {
+      entry(head, page, `load.${name}`, { label, size, placeholder: name === "sessions" || name === "tiers" ? options[name].example : "as the profile" });
+    }
+    const told = add(box, "div", { class: "told" });
+    const grid = add(box, "div", { class: "charts" });
+    const table = add(box, "div");
+    let documents = [];
+    const several = () => documents.length > 1;
+    const line = (label, look, points, read) => ({
+      label, look, points: points.map((point) => ({ value: point.sessions, fits: true, mid: read(point) })),
+    });
+    const each = (read) => documents.map((one, index) => line(several() ? LETTERS[index] : "", LOOKS[index % LOOKS.length], one.points, read));
+    // Of one set-up the tiers are added up, the pool first; of several the sums are compared.
+    const hits = () => {
+      if (several()) return each((point) => point.hit);
+      const [{ points }] = documents;
+      const tiers = Object.keys(points[0].hits);
+      const sums = tiers.map((name, at) => line(at ? `and ${name}` : name, TIERS[at % 3], points, (point) =>
+        tiers.slice(0, at + 1).reduce((sum, tier) => sum + point.hits[tier], 0)));
+      return [...sums, line("endless", "total", points, (point) => point.endless)];
+    };
+    const forms = () => page.ask("load");
+    const drawn = [
+      ["Hit rate", "hits", hits, part],
+      ["Tokens/s per device, prompts and outputs", "tokens", () => documents.map((one, index) =>
+        line(several() ? LETTERS[index] : "", LOOKS[index % LOOKS.length], one.points, (point) =>
+          (point.input_tokens_per_second + point.output_tokens_per_second) / one.devices)), rate],
+      ["TTFT of turns", "ttft", () => each((point) => point.ttft_s.mean.mid), seconds],
+      ["TPOT of turns", "tpot", () => each((point) => point.tpot_s.mean.mid), seconds],
+    ].map(([what, name, lines, shown]) => chart(grid, `${name}-of-sessions`, page, forms, (inner) => {
+      Draw.curve(inner, { axis: "sessions", over: "sessions", lines: lines(), shown, what, height: HEIGHT, linear: name !== "ttft" });
+    }));
+    drawn.forEach(({ box: inner }) => inner.classList.add("waiting"));
+    documents = (await page.ask("load")).sessions;
+    drawn.forEach((one) => { one.box.classList.remove("waiting"); one.draw(); });
+    documents.forEach((one, index) => {
+      const { workload, cache, points } = one;
+      const [whose, means] = [several() ? `${LETTERS[index]}: ` : "", workload.means];
+      add(told, "p", {}, `${whose}${plain(means.turns)} turns a session on average, ${plain(means.first)} tokens at first, `
+        + `${plain(means.new)} new and ${plain(means.output)} of output a turn; a pool of ${rate(cache.pool_tokens)} tokens${
+        cache.snapshot_tokens ? `, a snapshot of states or windows as much as ${plain(Math.round(cache.snapshot_tokens))}` : ""}.`);
+      const thrashing = points.find(({ thrashes }) => thrashes);
+      if (thrashing) add(told, "p", {}, `${whose}From ${thrashing.sessions} sessions on the cache thrashes: turns compute again what was evicted.`);
+      const tiers = Object.keys(points[0].hits);
+      const header = [
+        "sessions", "hit rate", "range", ...tiers.map((name) => `in ${name}`), "TTFT mean", "TTFT p95", "TPOT mean", "turns/s", "computed again",
+        "met", "USD/session",
+      ];
+      const time = (value) => (value === null ? "-" : seconds(value));
+      const rows = points.map((point) => [
+        plain(point.sessions), part(point.hit), `${part(point.hit_low)} – ${part(point.hit_high)}`, ...tiers.map((name) => part(point.hits[name])),
+        time(point.ttft_s.mean.mid), time(point.ttft_s.p95.mid), time(point.tpot_s.mean.mid), rate(point.turns_per_second),
+        rate(point.recomputed), point.met === null ? "-" : part(point.met), point.usd ? rate(point.usd.session) : "-",
+      ]);
+      if (several()) add(table, "h2", {}, `${LETTERS[index]}: ${one.model} on ${one.devices} × ${one.hardware}`);
+      Draw.simpleTable(table, `Sessions of ${LETTERS[index]}`, header, rows, 0);
     });
   }
 

@@ -10,12 +10,18 @@ TensorRT-LLM's tree, where runs of lower `priority` go before others. SGLang evi
 
 A tier below the first takes what the tier above evicts (write back: a block is in one tier), or a copy of what is
 computed (write through: it also holds what the tiers above hold, and its order is that of all uses).
+
+Layers with a recurrent state or a window go on after a prefix only from a snapshot of them at its end. A request leaves
+one at the end of its path, and of each run that it passes, as vLLM does at the ends of prompts and where prefixes part
+(`mamba_cache_mode` align) and SGLang at those of its nodes (mamba_radix_cache.py). A hit ends at a snapshot. The one
+before it stays until its time to be evicted has come, and that of a run goes after the blocks of the run.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import count
@@ -34,17 +40,17 @@ class Run:
 
     A tier that writes back has of these only those that no tier above holds. `start` are the blocks before the run,
     `marks` the lengths that it had after each request that made it longer; `pins` counts the running requests that use
-    it.
+    it, and `ends` are the blocks after which each tier has a snapshot, 0 without one.
     """
 
-    __slots__ = ("held", "length", "marks", "parent", "pins", "priority", "serial", "start", "time")
+    __slots__ = ("ends", "held", "length", "marks", "parent", "pins", "priority", "serial", "start", "time")
 
     def __init__(self, serial: int, parent: Run | None, tiers: int, priority: int) -> None:
         self.serial, self.parent, self.priority = serial, parent, priority
         self.start: int = 0 if parent is None else parent.start + parent.length
         self.length: int = 0
         self.pins, self.time = 0, -math.inf
-        self.held = [0] * tiers
+        self.held, self.ends = [0] * tiers, [0] * tiers
         self.marks: list[int] = []
 
     def path(self) -> list[Run]:
@@ -62,13 +68,20 @@ class PrefixCache:
 
     `used` are the blocks in each tier, `pinned` those of the first that running requests use, and `shared` how many
     more these have together than there are. `stored` counts blocks that came into the cache, `dropped` those that left
-    the last tier, `written` those that each tier took.
+    the last tier, `written` those that each tier took. A `snapshot` takes as much as so many blocks (0: a hit needs
+    none), in the first tier nothing where they are `apart`, in a pool of their own; a tier has `states` of them.
     """
 
-    def __init__(self, levels: Sequence[Level], whole: bool = False) -> None:
+    def __init__(
+        self, levels: Sequence[Level], whole: bool = False, snapshot: float = 0.0, apart: bool = False
+    ) -> None:
         tiers = len(levels)
         self.levels, self.whole = tuple(levels), whole
-        self.used, self.written = [0] * tiers, [0] * tiers
+        self.snapshot, self.now = snapshot, -math.inf
+        self.weights = [0.0 if apart else snapshot, *[snapshot] * (tiers - 1)]
+        self.states = [0] * tiers
+        self._older: list[deque[float]] = [deque() for _ in range(tiers)]
+        self.used, self.written = [0] * tiers, [0.0] * tiers
         self.pinned = self.shared = self.stored = self.dropped = 0
         self._orders: list[list[tuple[int, float, int, int, Run]]] = [[] for _ in range(tiers)]
         self._serial = count()
@@ -83,7 +96,9 @@ class PrefixCache:
         first.length, first.time, first.pins = length, run.time, run.pins
         first.marks = [mark for mark in run.marks if mark < length] + [length]
         first.held = [min(held, length) for held in run.held]
+        first.ends = [place if place <= length else 0 for place in run.ends]
         run.held = [max(held - length, 0) for held in run.held]
+        run.ends = [max(place - length, 0) for place in run.ends]
         run.marks = [mark - length for mark in run.marks if mark > length]
         run.parent, run.start, run.length = first, run.start + length, run.length - length
         self._order(first)
@@ -91,17 +106,27 @@ class PrefixCache:
         return first
 
     def found(self, tail: Run, end: int) -> list[int]:
-        """The leading blocks of a path, up to `end`, that each tier has and no tier above."""
-        hits = [0] * len(self.levels)
+        """The leading blocks of a path, up to `end`, that each tier has and no tier above; up to a snapshot."""
+        hits = usable = [0] * len(self.levels)
         for run in tail.path():
-            here, most = 0, min(run.length, end - run.start)
-            for tier, held in enumerate(run.held):
-                if here < held and here < most:
-                    hits[tier] += min(held, most) - here
-                    here = min(held, most)
-            if here < most:
+            most = min(run.length, end - run.start)
+            covered = min(max(run.held), most)
+            if self.snapshot and (place := max((each for each in run.ends if each <= covered), default=0)):
+                usable = self._within(run, hits, place)
+            hits = self._within(run, hits, covered)
+            if covered < most:
                 break
-        return hits
+        return usable if self.snapshot else hits
+
+    @staticmethod
+    def _within(run: Run, hits: list[int], most: int) -> list[int]:
+        """The hits with the first blocks of a run."""
+        found, here = hits.copy(), 0
+        for tier, held in enumerate(run.held):
+            if here < min(held, most):
+                found[tier] += min(held, most) - here
+                here = min(held, most)
+        return found
 
     def pin(self, tail: Run) -> None:
         """A request begins to use a path."""
@@ -128,9 +153,27 @@ class PrefixCache:
                 if tier and level.through and length > run.held[tier]:
                     self.written[tier] += length - run.held[tier]
                     self._hold(run, tier, length)
+                if self.snapshot and (not tier or level.through):
+                    self._mark(run, tier, length)
+                elif run.ends[tier]:
+                    self._unmark(run, tier)  # the first tier has it now
+
+    def _mark(self, run: Run, tier: int, place: int) -> None:
+        """A tier has a snapshot of a run after so many blocks, and an older one until that is evicted."""
+        if place > run.ends[tier]:
+            if run.ends[tier]:
+                self._older[tier].append(self.now)
+            run.ends[tier] = place
+            self.states[tier] += 1
+            self.written[tier] += self.weights[tier]
+
+    def _unmark(self, run: Run, tier: int) -> None:
+        self.states[tier] -= run.ends[tier] > 0
+        run.ends[tier] = 0
 
     def unpin(self, tail: Run, now: float) -> None:
         """A request has used its path, which may be evicted."""
+        self.now = now
         for run in tail.path():
             run.pins -= 1
             run.time = now
@@ -142,16 +185,24 @@ class PrefixCache:
         for tier in range(1, len(self.levels)):
             self.shrink(tier, self.levels[tier].blocks)
 
-    def shrink(self, tier: int, blocks: float) -> None:
-        """Evict from a tier until it has so many blocks at most, or only pinned ones."""
-        order = self._orders[tier]
-        while self.used[tier] > blocks and order:
-            _, time, above, _, run = order[0]
-            own = self._own(run, tier)
-            if not own or time != run.time or above != -run.start or (run.pins and not tier):
-                heappop(order)
+    def shrink(self, tier: int, blocks: float, states: float = math.inf) -> None:
+        """Evict from a tier until it has so many blocks and snapshots at most, or only pinned ones."""
+        order, older, weight = self._orders[tier], self._older[tier], self.weights[tier]
+        while (over := self.used[tier] + weight * self.states[tier] - blocks) > 0 or self.states[tier] > states:
+            time, run = math.inf, None
+            if order:
+                _, time, above, _, run = order[0]
+                own = self._own(run, tier)
+                if not own or time != run.time or above != -run.start or (run.pins and not tier):
+                    heappop(order)
+                    continue
+            if older and older[0] <= time and (weight or over <= 0):
+                older.popleft()
+                self.states[tier] -= 1
                 continue
-            kept = run.held[tier] - min(own, math.ceil(self.used[tier] - blocks))
+            if run is None:
+                return
+            kept = run.held[tier] - (min(own, math.ceil(over)) if over > 0 else own)
             if self.whole and not tier:
                 place = bisect_right(run.marks, kept)
                 kept = run.marks[place - 1] if place else 0
@@ -159,13 +210,16 @@ class PrefixCache:
 
     def _evict(self, run: Run, tier: int, kept: int) -> None:
         """A tier keeps the first `kept` blocks of a run; the next one takes the others if it writes back."""
-        held, below = run.held[tier], tier + 1
+        held, below, place = run.held[tier], tier + 1, run.ends[tier]
         self._hold(run, tier, kept)
+        if not self._own(run, tier):
+            self._unmark(run, tier)
         if below == len(self.levels):
             self.dropped += held - max(kept, *run.held[:tier], 0)
         elif not self.levels[below].through:
             self.written[below] += held - kept
             self._hold(run, below, max(run.held[below], held))
+            self._mark(run, below, place)
             self._order(run)
             self.shrink(below, self.levels[below].blocks)
 

@@ -1,4 +1,4 @@
-"""The options of sessions: how many, what they are like, and where their cache is; the keywords of `serve_sessions`.
+"""The options of sessions: how many, what they are like, and where their cache is; the keywords of `serve`.
 
 They continue the tables of `roofline.scenario.options` and `roofline.serving.options`.
 """
@@ -21,37 +21,9 @@ SESSIONS = "Sessions"
 """The group of the options."""
 
 
-class SessionOptions(TypedDict, total=False):
-    """The options of sessions by keyword: one of `sessions` and `session_rate`, and what they are like."""
+class SessionShape(TypedDict, total=False):
+    """What sessions are like and where their cache is, by keyword."""
 
-    sessions: Annotated[
-        int | Sequence[int] | None,
-        Option(
-            "Sessions at a time, each followed by another one: 64 or 8,16,32.",
-            Kind.INTEGER,
-            SESSIONS,
-            metavar="VALUES",
-            short="sessions",
-            unit="sessions",
-            low=1,
-            high=MAX_CONCURRENCY,
-            example="8,16,32",
-        ),
-    ]
-    session_rate: Annotated[
-        float | Sequence[float] | None,
-        Option(
-            "New sessions a second.",
-            Kind.NUMBER,
-            SESSIONS,
-            metavar="VALUES",
-            short="new sessions/s",
-            unit="sessions/s",
-            low=1e-6,
-            high=MAX_RATE,
-            example="0.1,0.2",
-        ),
-    ]
     profile: Annotated[
         str | None,
         Option(
@@ -82,6 +54,7 @@ class SessionOptions(TypedDict, total=False):
             Kind.TEXT,
             SESSIONS,
             metavar="TIME",
+            flags=("--think-time", "--think"),
             example="exponential:mean=5s",
         ),
     ]
@@ -135,5 +108,38 @@ class SessionOptions(TypedDict, total=False):
     ]
 
 
+class SessionOptions(SessionShape, total=False):
+    """The options of sessions by keyword: one of `sessions` and `session_rate`, and what they are like."""
+
+    sessions: Annotated[
+        int | Sequence[int] | None,
+        Option(
+            "Sessions at a time, each followed by another one: 64 or 8,16,32.",
+            Kind.INTEGER,
+            SESSIONS,
+            metavar="VALUES",
+            short="sessions",
+            unit="sessions",
+            low=1,
+            high=MAX_CONCURRENCY,
+            example="8,16,32",
+        ),
+    ]
+    session_rate: Annotated[
+        float | Sequence[float] | None,
+        Option(
+            "New sessions a second.",
+            Kind.NUMBER,
+            SESSIONS,
+            metavar="VALUES",
+            short="new sessions/s",
+            unit="sessions/s",
+            low=1e-6,
+            high=MAX_RATE,
+            example="0.1,0.2",
+        ),
+    ]
+
+
 SESSION_OPTIONS: Mapping[str, Option] = table(SessionOptions)
-"""The options by name: the keywords of `serve_sessions`, and with dashes the command line's."""
+"""The options by name: keywords of `serve`, and with dashes the command line's."""

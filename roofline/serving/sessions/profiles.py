@@ -88,6 +88,25 @@ PROFILES: Mapping[str, Callable[[], Workload]] = {
         source="llm-d/llm-d-kv-cache, benchmarking/73-capacity: 150 documents of 6,000 tokens, questions of 1,200,"
         " answers of 1,000",
     ),
+    "deep-research": lambda: Workload(
+        name="deep-research",
+        turns=parse_lengths("uniform:4:40"),
+        first=parse_lengths("uniform:10k:100k"),
+        new=parse_lengths("exponential:mean=350"),
+        output=parse_lengths("exponential:mean=200"),
+        gap=parse_gaps("uniform:1s:20s"),
+        source="llm-d, 2026-08-15, P2P KV cache sharing: agents with 10k to 100k tokens of their own at first, 4 to 40"
+        " turns, tools of 1 to 20 s, prompts of 61.9k tokens on average; how a turn's growth divides is an assumption",
+    ),
+    "batch": lambda: Workload(
+        name="batch",
+        turns=parse_lengths(1),
+        new=parse_lengths("lognormal:mean=9400,median=6700"),
+        output=parse_lengths("lognormal:mean=680,median=480"),
+        gap=parse_gaps(0),
+        source="MLCommons, MLPerf Inference 5.0, Llama 3.1 405B: long documents of 9,400 tokens and answers of 680 on"
+        " average; their spread is an assumption",
+    ),
 }
 """The workloads by name, made where one is asked for: their distributions take time."""
 

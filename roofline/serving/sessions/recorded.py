@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +31,7 @@ from roofline.core.inputs import read_text
 from roofline.core.limits import MAX_LENGTH
 from roofline.scenario.lengths import parse_lengths
 from roofline.serving.sessions.workload import Array, Workload, parse_gaps
-from roofline.serving.traces import MAX_BYTES, OUTPUTS, PROMPTS, TIMES, column, rows_in, time_of
+from roofline.serving.traces import HASH_TOKENS, MAX_BYTES, OUTPUTS, PROMPTS, TIMES, column, rows_in, time_of
 
 SESSIONS = ("session_id", "session", "conversation_id", "chat_id", "thread_id", "user_id", "user")
 ENDS = ("end", "end_time", "finish", "completion_time")
@@ -77,21 +78,68 @@ def read_recorded(path: Path, characters: float | None = None) -> Recorded:
     where, text = str(path), read_text(path, MAX_BYTES)
     if re.search(r"^# (HELP|TYPE) ", text, re.MULTILINE):
         return _served(text, where)
-    rows = [dict(row) for _, row in rows_in(text, where)]
-    try:
-        kind, found = _requests(rows, where, characters)
-        sessions = [part for session in found for part in _parts(sorted(session, key=lambda each: each.start))]
-    except (AttributeError, KeyError, TypeError, ValueError):  # a request of another shape than the first
-        raise SpecError(where, "has a request that cannot be read") from None
+    kind, found = _sessions(text, where, characters)
+    sessions = [part for session in found for part in _parts(session)]
     if not sessions:
         raise SpecError(where, "has no requests with tokens")
     return Recorded(_workload(sessions, kind), kind, len(sessions), sum(map(len, sessions)))
 
 
+def hit_rates(path: Path, pools: Sequence[float]) -> list[float]:
+    """Of the prompt tokens of a trace with block hashes, the fractions that caches of so many tokens have.
+
+    Requests come one after the other, in order of their begin; least recently used blocks go. Raises RooflineError.
+    """
+    where = str(path)
+    requests = sorted((each for part in _sessions(read_text(path, MAX_BYTES), where)[1] for each in part), key=_begin)
+    blocks, tokens = sum(len(each.blocks) for each in requests), sum(each.prompt for each in requests)
+    if not blocks:
+        raise SpecError(where, "has no block hashes, of which a cache could find some")
+    size = next(size for size in (BLOCK, HASH_TOKENS, math.inf) if tokens <= blocks * size)
+    if math.isinf(size):
+        raise SpecError(where, f"has fewer hashes than one in {HASH_TOKENS} tokens")
+    found = (found_blocks([each.blocks for each in requests], pool // size) for pool in pools)
+    return [
+        sum(min(hit * size, each.prompt) for hit, each in zip(hits, requests, strict=True)) / tokens for hits in found
+    ]
+
+
+def found_blocks(requests: Iterable[Sequence[Hashable]], most: float) -> list[int]:
+    """The leading blocks of each request that a cache of so many has; the last ones of a request go first."""
+    order, found = OrderedDict[Hashable, None](), list[int]()
+    for blocks in requests:
+        found.append(next((place for place, block in enumerate(blocks) if block not in order), len(blocks)))
+        for block in blocks:
+            order.pop(block, None)
+        while order and len(order) + len(blocks) > most:
+            order.popitem(last=False)
+        order.update(dict.fromkeys(reversed(blocks)))
+        while len(order) > most:
+            order.popitem(last=False)
+    return found
+
+
+def _begin(request: Request) -> float:
+    return request.start
+
+
+def _sessions(text: str, where: str, characters: float | None = None) -> tuple[str, list[list[Request]]]:
+    """The kind of a file, and its requests by session, in order. Raises SpecError."""
+    rows = [dict(row) for _, row in rows_in(text, where)]
+    try:
+        kind, found = _requests(rows, where, characters)
+        return kind, [sorted(session, key=_begin) for session in found]
+    except (AttributeError, KeyError, TypeError, ValueError):  # a request of another shape than the first
+        raise SpecError(where, "has a request that cannot be read") from None
+
+
 def _requests(rows: list[dict[str, Any]], where: str, characters: float | None) -> tuple[str, Iterable[list[Request]]]:
     first = rows[0] if rows else {}
     if isinstance(first.get("requests"), list):
-        return "Weka traces", (session for row in rows for session in _weka(row, row.get("block_size"), where))
+        traces = enumerate(rows)
+        return "Weka traces", (
+            part for number, row in traces for part in _weka(row, row.get("block_size"), where, number)
+        )
     if isinstance(first.get("messages") or first.get("conversations"), list):
         if not characters:
             raise SpecError(where, "has texts: say how many characters a token has", options=["characters"])
@@ -136,16 +184,16 @@ def _tokens(value: object, where: str = "") -> float:
     return number
 
 
-def _weka(session: Mapping[str, Any], block: object, where: str) -> Iterator[list[Request]]:
-    """A session, and those of its sub-agents."""
+def _weka(session: Mapping[str, Any], block: object, where: str, number: int) -> Iterator[list[Request]]:
+    """A session, and those of its sub-agents; hashes are of its own trace alone."""
     size, own = int(_tokens(block or BLOCK, where)), list[Request]()
     for each in session.get("requests") or ():
         if not isinstance(each, Mapping):
             raise SpecError(where, "has a request that is no object")
         if isinstance(each.get("requests"), list):
-            yield from _weka(each, size, where)
+            yield from _weka(each, size, where, number)
             continue
-        blocks = tuple(map(str, each.get("hash_ids") or ()))
+        blocks = tuple(f"{number}:{name}" for name in each.get("hash_ids") or ())
         start = _tokens(each.get("t"), where)
         prompt = int(_tokens(each.get("in") or len(blocks) * size, where))
         output = int(_tokens(each.get("out"), where))

@@ -18,6 +18,7 @@ from roofline.scenario.cost import HOUR, MILLION, rent
 from roofline.scenario.lengths import parse_lengths
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load, served_scenario, told
+from roofline.serving.options import load_values
 from roofline.serving.outcome import NO_TARGETS, Latency, Targets, latency, spreads
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import DoesNotFitError, Replica, replica_of
@@ -27,7 +28,7 @@ from roofline.serving.sessions.profiles import profile
 from roofline.serving.sessions.replicas import simulate_sessions
 from roofline.serving.sessions.routing import PREFIX, SESSION
 from roofline.serving.sessions.simulation import Ran, hit_rates
-from roofline.serving.sessions.store import Store, store_of
+from roofline.serving.sessions.store import PER_REQUEST, Store, store_of
 from roofline.serving.sessions.theory import State, Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
 from roofline.serving.sessions.workload import Workload, parse_gaps, plain
@@ -149,7 +150,7 @@ def serve_sessions(
     """
     without_carbon(scenario, "sessions")
     asked = read_sessions(options)
-    given = {name: asked.pop(name) for name in ("sessions", "session_rate") if name in asked}
+    given = {name: asked.pop(name) for name in NUMBERS if name in asked}
     if len(given) != 1:
         raise RooflineError("sessions are a number of them (sessions) or a rate of new ones (session_rate): give one")
     ((name, values),) = given.items()
@@ -157,14 +158,13 @@ def serve_sessions(
     deployed = deployed_of(scenario, workload, asked, pools)
     points = tuple(float(value) for value in (values if isinstance(values, Sequence) else [values]))
     is_open = name == "session_rate"
-    work = deployed.workload
-    if deployed.routing == PREFIX:  # of the groups with a prefix of their own each copy has its share
-        work = replace(work, groups=max(1, work.groups // deployed.replica.copies))
-    theory = Theory(deployed.replica, deployed.store, work, tandem=deployed.tandem)
-    found = tuple(outcome_at(deployed, theory, value, is_open, targets, simulate, seed) for value in points)
-    copies = deployed.replica.copies
+    work, copies = deployed.workload, deployed.replica.copies
     if copies > 1 and not is_open and any(value < copies for value in points):
         raise RooflineError(f"{copies} copies of the model need at least as many sessions")
+    if deployed.routing == PREFIX:  # of the groups with a prefix of their own each copy has its share
+        work = replace(work, groups=max(1, work.groups // copies))
+    theory = Theory(deployed.replica, deployed.store, work, tandem=deployed.tandem)
+    found = tuple(outcome_at(deployed, theory, value, is_open, targets, simulate, seed) for value in points)
     parts = (getattr(deployed, name) for name in Deployed.__struct_fields__)
     return SessionCurve(*parts, values=points, outcomes=found, open=is_open, targets=targets)
 
@@ -190,10 +190,12 @@ def deployed_of(
     pool = asked.get("pool")
     below = parse_tiers(tiers, scenario) if isinstance(tiers, str) else tuple(tiers)
     store = store_of(replica, below, pool, max(round(load.held), 1))
-    if longest > store.tokens / replica.data:
+    room = store.tokens / replica.data - store.own
+    if longest > room or (store.states is not None and store.states < PER_REQUEST * replica.data):
+        held = " beside the model's states" if store.snapshot else ""
         raise DoesNotFitError(
-            f"the longest turn, {longest:,} tokens, does not fit in the KV cache of"
-            f" {store.tokens / replica.data:,.0f} tokens: take shorter sessions or more memory"
+            f"the longest turn, {longest:,} tokens, does not fit in the KV cache of {max(room, 0.0):,.0f} tokens{held}:"
+            " take shorter sessions or more memory"
         )
     return Deployed(replica, store, work, tandem, asked.get("routing") or SESSION)
 
@@ -312,7 +314,8 @@ def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ..
     total = float(ran.prompt.sum())
     hits = tuple(hit_rates(ran))
     known = np.minimum(ran.reusable, ran.prompt - 1)
-    lost = float((known - ran.hits.sum(axis=1)).clip(0).mean())
+    found, block = ran.hits.sum(axis=1), deployed.store.block
+    lost, evicted = (float((each - found).clip(0).mean()) for each in (known, known // block * block))
     endless = float(known.sum()) / total
     near = [sum(hits), *(sum(state.hits) for state in states)]
     parted = len(states) > 1 and states[0].turns_per_second > PARTED * states[1].turns_per_second
@@ -334,7 +337,7 @@ def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ..
         copies * ran.waiting,
         min(ran.cached / deployed.store.tokens, 1.0),
         ran.preemptions,
-        parted or (lost > float((ran.prompt - known).mean()) and ran.prefilling > BUSY),
+        parted or (evicted > float((ran.prompt - known).mean()) and ran.prefilling > BUSY),
         met,
         _cost(deployed, ran),
         _example(ran),
@@ -382,6 +385,10 @@ def _cost(deployed: Deployed, ran: Ran) -> SessionCost | None:
     return SessionCost(turn * turns, first, kept, last)
 
 
+NUMBERS = ("sessions", "session_rate")
+"""The options of which there may be several values."""
+
+
 def read_sessions(options: Mapping[str, Any]) -> dict[str, Any]:
     """The values of options; of sessions and rates there may be several, and objects of the library stay."""
     found: dict[str, Any] = {}
@@ -391,8 +398,10 @@ def read_sessions(options: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         option = SESSION_OPTIONS[name]
-        if isinstance(value, (list, tuple)) and name in ("sessions", "session_rate"):
-            found[name] = [option.number(entry) for entry in value]
+        if name in NUMBERS and not isinstance(value, (int, float)):
+            found[name] = (
+                load_values(option, value) if isinstance(value, str) else [option.number(each) for each in value]
+            )
         elif isinstance(value, (str, int, float)):
             found[name] = option.read(value)
         else:

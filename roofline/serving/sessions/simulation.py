@@ -30,7 +30,7 @@ from roofline.serving.sessions.cache import Level, PrefixCache, Run
 from roofline.serving.sessions.decoding import Decoding
 from roofline.serving.sessions.drawn import Draw, Session, Turn, grown, turn_of
 from roofline.serving.sessions.routing import PREFIX, SESSION, chosen
-from roofline.serving.sessions.store import Store
+from roofline.serving.sessions.store import PER_REQUEST, Store
 from roofline.serving.simulation import Piece, Sequence, Simulation
 
 Array = NDArray[np.float64]
@@ -108,7 +108,9 @@ class SessionRun(Simulation):
         self.room = self.pool  # type: ignore[assignment]
         levels = [Level(self.pool / self.data / self.block)]
         levels += [Level(tokens / self.data / self.block, through) for tokens, through in store.levels]
-        self.caches = [PrefixCache(levels, store.whole) for _ in range(self.data)]
+        self.states = math.inf if store.states is None else store.states / self.data
+        snapshot, apart = store.snapshot / self.block, store.states is not None
+        self.caches = [PrefixCache(levels, store.whole, snapshot, apart) for _ in range(self.data)]
         self.taken = [0.0] * self.data
         self.links = [0.0] * len(store.tiers)
         self.read = [0.0] * len(levels)
@@ -247,7 +249,8 @@ class SessionRun(Simulation):
         hidden = self._single(0, 0.0, float(min(total - sum(hits) * self.block, self.budget)), 0.0, 1.0, None)
         for tier, (blocks, link) in enumerate(zip(hits[1:], self.store.tiers, strict=True)):
             if blocks:
-                size = blocks * self.block * self.store.token_bytes
+                last = not any(hits[tier + 2 :])  # its snapshot comes with the end of the prefix
+                size = (blocks * self.block + last * self.store.snapshot) * self.store.token_bytes
                 self.read[tier + 1] += size
                 begin = max(self.now, self.links[tier])
                 self.links[tier] = begin + size / link.bandwidth
@@ -283,28 +286,30 @@ class SessionRun(Simulation):
         assert isinstance(sequence, _Request)
         tail = sequence.turn.tail
         assert tail is not None
-        sequence.need = need
+        sequence.need = need + (self.store.own if self.data > 1 else 0.0)
         if sequence.loaded:
             self._find(sequence)
             return True
         cache = self.caches[sequence.rank]
         known = sum(run.held[0] for run in tail.path() if run.pins) * self.block
-        taken = self.context + self.promised if self.data == 1 else self.taken[sequence.rank]
-        pool = self.pool / self.data
-        if taken + need - min(known, need) > pool + cache.shared * self.block:
+        need += self.store.own
+        if self._taken(sequence.rank) + need - min(known, need) > self.pool / self.data + cache.shared * self.block:
             return False
-        self._find(sequence)
+        if PER_REQUEST * (self._active(sequence.rank) + 1) > self.states:
+            return False
+        below = any(self._find(sequence)[1:])
         # One whose prefix is in a lower tier is set aside first, at the latest before the next step.
-        return self.aside or not any(sequence.turn.hits[1:])
+        return self.aside or not below
 
-    def _find(self, request: _Request) -> None:
-        """The tokens that a request need not compute."""
+    def _find(self, request: _Request) -> list[int]:
+        """The blocks in each tier that a request need not compute."""
         total = request.base + request.prompt
         hits = self._hits(request, total)
         request.base = min(hits[0] * self.block, total - 1)
         request.prompt = request.left = total - request.base
         if not request.generated and not request.loaded:
             request.turn.hits = tuple(each * self.block for each in hits)
+        return hits
 
     def _admitted(self, sequence: Sequence) -> None:
         assert isinstance(sequence, _Request)
@@ -353,12 +358,22 @@ class SessionRun(Simulation):
     def _trim(self, rank: int) -> None:
         """Evict what running requests need room for."""
         cache = self.caches[rank]
-        taken = self.context + self.promised if self.data == 1 else self.taken[rank]
-        free = max(self.pool / self.data - taken, 0.0) / self.block
-        cache.shrink(0, free + cache.pinned + cache.shared)
+        free = max(self.pool / self.data - self._taken(rank), 0.0) / self.block
+        cache.shrink(0, free + cache.pinned + cache.shared, self.states - self._active(rank))
+
+    def _active(self, rank: int) -> int:
+        """Requests of a rank that are admitted."""
+        return self.held[rank] - len(self.queues[rank])
+
+    def _taken(self, rank: int) -> float:
+        """Tokens of a rank's pool that its running requests take, with their states and windows."""
+        if self.data > 1:
+            return self.taken[rank]
+        return self.context + self.promised + self.store.own * self._active(rank)
 
     def _changed(self) -> None:
-        self.room = self.pool + sum(cache.shared for cache in self.caches) * self.block  # type: ignore[assignment]
+        own = self.store.own * (self.running + len(self.prefilling))
+        self.room = self.pool - own + sum(cache.shared for cache in self.caches) * self.block  # type: ignore[assignment]
 
     # Turns
 

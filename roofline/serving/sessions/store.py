@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.errors import RooflineError
 from roofline.serving.replica import UNLIMITED, Replica
+from roofline.serving.sessions.cache import Level
 from roofline.serving.sessions.tiers import Tier
 
 WHOLE = frozenset({"sglang"})
@@ -20,16 +21,21 @@ PAGES: Mapping[str, int] = {"sglang": 64, "tensorrt-llm": 32}
 SGLang has for MLA and on Blackwell, and TensorRT-LLM's tokens_per_block."""
 
 
-class _Level(NamedTuple):
-    tokens: float
-    through: bool
+PARTED: Mapping[str, float] = {"sglang": 0.9 / 1.9}
+"""The part of the memory of caches that a pool of states alone has (sglang/srt/server_args.py, mamba_full_memory_ratio:
+0.9 of the other part)."""
+
+PER_REQUEST = 3
+"""States of such a pool for each running request (max_mamba_cache_size // 3 may run; model_runner.py)."""
 
 
 class Store(Struct, frozen=True):
     """The KV cache of a replica: `tokens` of its pool in blocks of `block`, and `tiers` below.
 
     A token takes `token_bytes` in a tier, of all devices together. `whole` nodes are evicted, those of lower `priority`
-    before the shared prefixes.
+    before the shared prefixes. Of a model with recurrent states or windows, a snapshot of them takes as much as
+    `snapshot` tokens, and a running request as much as `own` tokens beside its own, unless a pool of their own has
+    `states` of them.
     """
 
     tokens: float
@@ -38,28 +44,42 @@ class Store(Struct, frozen=True):
     tiers: tuple[Tier, ...] = ()
     whole: bool = False
     priority: int = 0
+    snapshot: float = 0.0
+    own: float = 0.0
+    states: int | None = None
 
     @property
-    def levels(self) -> list[_Level]:
-        """Tokens of each tier, and whether it takes copies."""
+    def levels(self) -> list[Level]:
+        """Each tier, with tokens for blocks."""
         return [
-            _Level(float("inf") if tier.bytes is None else tier.bytes / self.token_bytes, tier.write == "through")
+            Level(float("inf") if tier.bytes is None else tier.bytes / self.token_bytes, tier.write == "through")
             for tier in self.tiers
         ]
 
 
 def store_of(replica: Replica, tiers: tuple[Tier, ...] = (), pool: float | None = None, length: int = 1) -> Store:
-    """The KV cache of a replica; `pool` are the tokens of its devices, by default those that fit.
+    """The KV cache of a replica; `pool` are the tokens of its devices as the engine prints them, or those that fit.
 
-    A token in a tier is one of sequences of a `length`: of more than a window those layers hold no more.
+    A token in a tier is one of sequences of a `length`.
 
     Raises RooflineError for a model without a KV cache.
     """
     scenario = replica.steps.scenario
-    engine = scenario.profile
-    bytes_ = kv_bytes_per_token(scenario.model, scenario.run_precision, length=length)
+    engine, model, formats = scenario.profile, scenario.model, scenario.run_precision
+    bytes_ = kv_bytes_per_token(model, formats, length=length)
     if not bytes_ or replica.kv_tokens >= UNLIMITED:
-        raise RooflineError(f"{scenario.model.name} has no KV cache of which sessions could share a prefix")
+        raise RooflineError(f"{model.name} has no KV cache of which sessions could share a prefix")
     name = engine.name.split()[0].lower()
-    block = PAGES.get(name, engine.memory.on(scenario.hardware).block)
-    return Store(pool or float(replica.kv_tokens), block, bytes_, tiers, name in WHOLE)
+    block, whole = PAGES.get(name, engine.memory.on(scenario.hardware).block), name in WHOLE
+    capacity = replica.capacity
+    if capacity is None or capacity.held.even or not capacity.held.tokens:
+        return Store(pool or float(replica.kv_tokens), block, bytes_, tiers, whole)
+    held = capacity.held
+    part = PARTED.get(name, 0.0) if held.state and not held.windows else 0.0
+    scale = pool / (1 - part) / replica.logged if pool and replica.logged else 1.0
+    devices = kv_bytes_per_token(model, formats) / kv_bytes_per_token(model, formats, scenario.settings.parallel)
+    cache, snapshot = capacity.cache * scale * replica.data, held.snapshot / held.tokens
+    shared = Store(cache / held.tokens, max(block, held.block), held.tokens * devices, tiers, whole, snapshot=snapshot)
+    if not part:
+        return replace(shared, own=held.fixed / held.tokens)
+    return replace(shared, tokens=(1 - part) * shared.tokens, states=int(part * cache / held.state))

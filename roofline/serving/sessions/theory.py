@@ -12,6 +12,10 @@ idle time. With the variance left out it is the characteristic-time approximatio
 (Fagin 1977; Che, Tung and Wang 2002; Fricker, Robert and Roberts 2012). Tiers below that take what is evicted add their
 size to K; those that take copies replace it where they are larger.
 
+Where a hit needs a snapshot of states or windows, each context touched takes one more of w tokens, and so do those that
+turns replace. The blocks of a context go before its snapshot, the last first, so that a turn finds all or nothing:
+P(X(g) <= K - U - w), and of a pool of states alone likewise, with their number for tokens.
+
 Load. The N sessions are a closed network (Bard 1979, Schweitzer's approximation): a queue of prompts with the work A of
 what is not in the cache, decoding in steps that prompts delay by 1 / (1 - L A), links of the tiers, and gaps. Where the
 contexts in use would exceed the pool, turns wait outside.
@@ -37,7 +41,7 @@ from roofline.scenario.speculation import iterations
 from roofline.serving.pools import Tandem
 from roofline.serving.replica import Replica
 from roofline.serving.sessions.drawn import Draw, Session, grown, turn_of
-from roofline.serving.sessions.store import Store
+from roofline.serving.sessions.store import PER_REQUEST, Store
 from roofline.serving.sessions.workload import Workload
 from roofline.serving.steps import MAX_TOKENS
 from roofline.specs.scheduler import PREFILL_FIRST
@@ -84,17 +88,18 @@ class Turns(NamedTuple):
 
 
 def turns_of(work: Workload, seed: int = 0, count: int = TURNS) -> Turns:
-    """The turns of sessions of a workload, at random."""
-    draw, rows = Draw(work, seed, count // 4), list[tuple[float, ...]]()
+    """So many turns of sessions of a workload, at random."""
+    draw, rows = Draw(work, seed, TURNS // 4), list[tuple[float, ...]]()
     # Turns and first prompts of sessions fill their distributions evenly.
     for place in itertools.count(1):
-        if len(rows) >= count and place > SESSIONS:
+        if len(rows) >= TURNS and place > SESSIONS:
             break
         waiting = [draw.session(quantiles=(place * EVEN[0] % 1.0, place * EVEN[1] % 1.0))]
         while waiting:
             session = waiting.pop()
             rows += _rows(session, work, draw, waiting)
-    return Turns(*np.array(rows, float).T)
+    # Of sessions with many turns there are more rows than are needed: some of them, evenly.
+    return Turns(*np.array(rows, float)[np.linspace(0, len(rows) - 1, min(len(rows), count)).astype(int)].T)
 
 
 def _rows(session: Session, work: Workload, draw: Draw, waiting: list[Session]) -> list[tuple[float, ...]]:
@@ -158,15 +163,25 @@ class Branches(Struct, frozen=True):
 class Theory:
     """The model of a replica, a store and a workload, for any number of sessions.
 
-    With a `tandem` the replica is a worker of its prefill, and decodes on a share of its others.
+    With a `tandem` the replica is a worker of its prefill, and decodes on a share of its others. The turns are a sample
+    of `count`.
     """
 
     def __init__(
-        self, replica: Replica, store: Store, work: Workload, seed: int = 0, tandem: Tandem | None = None
+        self,
+        replica: Replica,
+        store: Store,
+        work: Workload,
+        seed: int = 0,
+        tandem: Tandem | None = None,
+        count: int = TURNS,
     ) -> None:
         self.replica, self.store, self.work, self.tandem = replica, store, work, tandem
         self.decode = replica if tandem is None else tandem.decode
-        self.turns = turns_of(work, seed)
+        self.turns = turns_of(work, seed, count)
+        apart = store.states is not None
+        self.weights = [0.0 if apart else store.snapshot, *[store.snapshot] * len(store.tiers)]
+        self.most = min(replica.sequences, store.states / PER_REQUEST if store.states is not None else math.inf)
         sizes, sum_ = [store.tokens], store.tokens
         for tokens, through in store.levels:
             sum_ = max(sum_, tokens) if through else sum_ + tokens
@@ -225,11 +240,11 @@ class Theory:
             # The prompts' server gives no more than its time.
             new_rate = min(sessions / cycle / self.main, 0.98 / work.mean())
             use = load_wait + work + (0.0 if self.tandem else decode)
-            own, groups = float((turns.left * use).mean()), self.work.groups
+            own, groups = float(((turns.left + self.store.own) * use).mean()), self.work.groups
             once = self.work.shared * -groups * math.expm1(-new_rate * float(use.mean()) / groups)
             held = new_rate * own + once
             slots = new_rate * use.mean()
-            most = min((FULL * self.store.tokens - once) / max(new_rate * own, 1e-9), self.replica.sequences / slots)
+            most = min((FULL * self.store.tokens - once) / max(new_rate * own, 1e-9), self.most / slots)
             new_rate *= min(most, 1.0)
             rate = rate + DAMPING * (new_rate - rate) if rate else new_rate
             busy = rate * work.mean()
@@ -261,43 +276,53 @@ class Theory:
 
     def _hits(self, rate: float, use: Array, outside: Array) -> Array:
         """The fractions of known tokens that each tier has, by turn (tiers, turns)."""
-        turns, shared = self.turns, float(self.work.shared)
-        idle = turns.gap + outside
-        within = np.minimum(idle, self.grid[:, np.newaxis])  # (grid, turns)
-        time = use + within
-        touched = rate * (turns.left * time).mean(axis=1)
-        square = rate * (turns.left**2 * time).mean(axis=1)
-        live = rate * np.where(np.isfinite(turns.gap), use + idle, use).mean()
-        dead = rate * (~np.isfinite(turns.gap) * within).mean(axis=1)
-        contexts = np.maximum(live + dead, 1.0)
-        deviation = np.sqrt(np.maximum(square - touched**2 / contexts, 1.0))
-        # A session's own context is one of those that live; of those that ended it is none.
-        ended = rate * (turns.left * ~np.isfinite(turns.gap) * within).mean(axis=1)
-        own_part = (touched - ended) / max(live, 1.0)
+        turns, shared, groups = self.turns, float(self.work.shared), self.work.groups
+        within = np.minimum(turns.gap + outside, self.grid[:, np.newaxis])  # (grid, turns)
+        running = rate * float(use.mean())
+        live = rate * np.where(np.isfinite(turns.gap), use + turns.gap + outside, use).mean()
+        ends, time = ~np.isfinite(turns.gap), use + within
+        dead = rate * (ends * within).mean(axis=1)
+        away, own = turns.idle + outside, np.maximum(turns.reusable, 1.0)
+        number = rate * time.mean(axis=1)  # of contexts touched, with a snapshot, beside those that turns replaced
+        snapshots = number + rate * float((turns.reusable > 0).mean()) * self.grid + running
         if shared:
-            groups = self.work.groups
-            touched = touched + groups * shared * -np.expm1(-rate * self.grid / groups)
-        others = touched - own_part
-        away = turns.idle + outside
-        found = []
-        own = np.maximum(turns.reusable, 1.0)
-        mean, spread = np.interp(away, self.grid, others), np.interp(away, self.grid, deviation)
-        if shared:
-            idle_group = math.exp(-rate * float(use.mean()) / self.work.groups)  # none of its requests runs
-            gaps = -np.log1p(-(np.arange(GAPS) + 0.5) / GAPS) * self.work.groups / max(rate, 1e-12)
+            idle_group = math.exp(-running / groups)  # none of its requests runs
+            gaps = -np.log1p(-(np.arange(GAPS) + 0.5) / GAPS) * groups / max(rate, 1e-12)
             since = np.minimum(np.where(turns.reusable > 0, away, math.inf)[:, np.newaxis], gaps)
-            level, around = np.interp(since, self.grid, touched), np.interp(since, self.grid, deviation)
-        for size in self.sizes:
+        found = []
+        for tier, (size, weight) in enumerate(zip(self.sizes, self.weights, strict=True)):
             if math.isinf(size):
                 found.append(np.ones(own.size))
                 continue
-            part = _clipped(size, mean, spread, own)
+            left = turns.left + weight
+            touched = rate * (left * time).mean(axis=1)
+            deviation = np.sqrt(
+                np.maximum(rate * (left**2 * time).mean(axis=1) - touched**2 / np.maximum(live + dead, 1.0), 1.0)
+            )
+            # A session's own context is one of those that live; of those that ended it is none.
+            own_part = (touched - rate * (left * ends * within).mean(axis=1)) / max(live, 1.0)
+            touched += weight * (snapshots - number - running) + self.store.own * running * (tier == 0)
+            if shared:
+                touched += groups * (shared + weight) * -np.expm1(-rate * self.grid / groups)
+            part = self._part(
+                size, np.interp(away, self.grid, touched - own_part), np.interp(away, self.grid, deviation), own, weight
+            )
             if shared:  # touched by the other sessions of its group, too
-                near = _clipped(size, level, around, np.full(level.shape, shared)).mean(axis=1)
+                level, around = np.interp(since, self.grid, touched), np.interp(since, self.grid, deviation)
+                near = self._part(size, level, around, np.full(level.shape, shared), weight).mean(axis=1)
                 near = 1 - idle_group * (1 - near)
                 part = (part * turns.reusable + near * turns.shared) / np.maximum(turns.reusable + turns.shared, 1.0)
+            if not tier and self.store.states is not None:
+                others = np.interp(away, self.grid, snapshots)
+                part = np.minimum(part, _clipped(self.store.states, others, np.sqrt(others), np.ones(own.size)))
             found.append(part)
         return np.diff(np.array(found), axis=0, prepend=0.0).clip(0.0, 1.0)
+
+    def _part(self, size: float, mean: Array, deviation: Array, own: Array, weight: float) -> Array:
+        """Of contexts of `own` tokens, the part that a tier still has; with snapshots all or nothing."""
+        if self.store.snapshot:
+            return _clipped(size - own - weight + 1, mean, deviation, np.ones(own.shape))
+        return _clipped(size, mean, deviation, own)
 
     def _work(self, computed: Array, base: Array, number: float, rate: float) -> tuple[Array, float]:
         """Seconds that each prompt adds to steps, and of a step without prompts, of so many sequences."""
@@ -339,7 +364,7 @@ def _wait(rate: float, times: Array, busy: float, sessions: float, before: float
     return one_less * (rate * before * mean + residual)
 
 
-def _clipped(room: float, mean: Array, deviation: Array, size: Array) -> Array:
+def _clipped(room: Any, mean: Array, deviation: Array, size: Array) -> Array:
     """E[min(max((room - X) / size, 0), 1)] of gamma-distributed X, by E[(k - X)+] = k F(k) - E[X] F'(k).
 
     F' is the distribution that is weighted by X: gamma with a shape of one more.

@@ -22,6 +22,9 @@ Array = NDArray[np.float64]
 
 Tokens = Annotated[int, Meta(ge=0, le=MAX_LENGTH)]
 
+MAX_TURNS = 10_000
+"""The most turns of a session: all are drawn at once."""
+
 MILLISECONDS = {"ms": 1.0, "s": 1e3, "min": 6e4, "h": 3.6e6}
 
 _TIME = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*(ms|s|min|h)?(?![\w.])")
@@ -99,6 +102,9 @@ class Workload(Checked, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for turns in (self.turns, self.branch_turns):
+            if turns is not None and turns.quantile(0.999) > MAX_TURNS:
+                raise RooflineError(f"sessions have at most {MAX_TURNS:,} turns, got {quote(turns.written)}")
         if self.limit and self.limit <= self.shared + self.compacted + self.new.mean:
             raise RooflineError(
                 f"a context limit of {self.limit} tokens has no room for the shared prefix of {self.shared} and a turn"

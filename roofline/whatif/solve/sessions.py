@@ -82,7 +82,8 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
     low, best, high, missed = 0, None, None, tuple[str, ...]()
     value, most = _guess(deployed, targets) * copies, 0.0
     while 1 <= value <= MAX_SESSIONS:
-        found = outcome_at(deployed, None, value, False, targets, None, seed)
+        turns = int(min(max(LEAST_TURNS, OF_EACH * value), MOST_TURNS))
+        found = outcome_at(deployed, None, value, False, targets, turns, seed)
         over = _missed(found, targets, most)
         most = max(most, found.turns_per_second) if low <= value else most
         if over:
@@ -103,7 +104,7 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
 
 def _guess(deployed: Deployed, targets: Targets) -> int:
     """The sessions from which on the theory misses a target, or gains nothing."""
-    theory = Theory(deployed.replica, deployed.store, deployed.workload, tandem=deployed.tandem)
+    theory = Theory(deployed.replica, deployed.store, deployed.workload, tandem=deployed.tandem, count=SAMPLE)
     number, most = 1, 0.0
     while number < MAX_SESSIONS:
         state = theory.warm(number)
@@ -112,6 +113,12 @@ def _guess(deployed: Deployed, targets: Targets) -> int:
         most, number = state.turns_per_second, 2 * number
     return max(number // 2, 1)
 
+
+SAMPLE = 200
+"""Turns of the theory's sample: it brackets alone."""
+
+LEAST_TURNS, OF_EACH, MOST_TURNS = 1500, 12, 12_000
+"""Turns of a run: so many of each session, between limits."""
 
 GAIN = 1.1
 """The least growth of throughput with twice the sessions that counts as one."""

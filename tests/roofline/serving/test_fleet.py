@@ -19,7 +19,7 @@ SCENARIO = Scenario("llama-3.1-8b", "h100-sxm", prompt=1024, generate=256)
 
 @cache
 def day(scaling: Scaling, peak: float = 120.0, low: float = 0.2, seed: int = 0) -> FleetRun:
-    return run_fleet(SCENARIO, scaling, peak, low, seed=seed, ttft=1.0, tpot=0.04)
+    return run_fleet(SCENARIO, scaling, rate=peak, low=low, seed=seed, ttft=1.0, tpot=0.04)
 
 
 def test_enough_replicas_all_day_miss_what_a_steady_state_does() -> None:
@@ -68,7 +68,7 @@ def test_no_replicas_without_requests() -> None:
 
 
 def test_ends_are_checked() -> None:
-    for arguments in ({}, {"peak": 5.0}, {"peak": 5.0, "ttft": 1.0, "low": 2.0}):
+    for arguments in ({}, {"rate": 5.0}, {"rate": 5.0, "ttft": 1.0, "low": 2.0}):
         with pytest.raises(RooflineError):
             run_fleet(SCENARIO, Scaling(), **arguments)  # type: ignore[arg-type]
     for wrong in ({"least": 3, "most": 2}, {"share": 0.0}):

@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 import pytest
 
-from roofline.serving.sessions.cache import Level, PrefixCache
+from roofline.serving.sessions.cache import Level, PrefixCache, Run
 
 
 class Blocks:
@@ -101,3 +101,57 @@ def test_a_tier_without_end_forgets_nothing() -> None:
     _, all_ = play([Level(math.inf)], 1)
     assert sum(hits) == sum(all_)
     assert not cache.dropped
+
+
+def turn(cache: PrefixCache, tail: Run, end: int, now: float) -> int:
+    """The blocks found of a request of `end` blocks, which are all there afterwards."""
+    found = sum(cache.found(tail, end))
+    cache.pin(tail)
+    cache.shrink(0, cache.levels[0].blocks - end + sum(run.held[0] for run in tail.path()))
+    cache.insert(tail, end)
+    cache.unpin(tail, now)
+    cache.shrink(0, cache.levels[0].blocks)
+    return found
+
+
+def test_a_hit_ends_at_a_snapshot_and_needs_all_blocks_before() -> None:
+    cache = PrefixCache([Level(30)], snapshot=4)
+    one, other = cache.run(), cache.run()
+    assert turn(cache, one, 10, 0.0) == 0
+    assert cache.found(one, 9) == [0]  # within the prompt there is none
+    assert turn(cache, one, 12, 1.0) == 10
+    assert (cache.used, cache.states) == ([12], [2])  # the older one stays
+    assert turn(cache, other, 10, 2.0) == 0
+    assert (cache.used, cache.states) == ([22], [2])  # and goes first
+    assert turn(cache, other, 11, 3.0) == 10
+    assert cache.used[0] + 4 * cache.states[0] <= 30
+    assert turn(cache, one, 13, 4.0) == 0  # its last blocks are gone, so the others are of no use
+
+
+def test_a_pool_of_snapshots_alone_limits_their_number() -> None:
+    cache = PrefixCache([Level(1000)], snapshot=4, apart=True)
+    runs = [cache.run() for _ in range(5)]
+    for now, run in enumerate(runs):
+        turn(cache, run, 10, float(now))
+    cache.shrink(0, 1000, 3)
+    assert cache.states == [3]
+    assert [sum(cache.found(run, 10)) for run in runs] == [0, 0, 10, 10, 10]
+
+
+def test_what_is_evicted_is_found_in_the_next_tier_with_its_snapshot() -> None:
+    for through in (False, True):
+        cache = PrefixCache([Level(15), Level(100, through)], snapshot=3)
+        one, other = cache.run(), cache.run()
+        turn(cache, one, 10, 0.0)
+        turn(cache, other, 10, 1.0)
+        assert sum(cache.found(one, 10)) == 10
+        assert cache.found(one, 10)[1] > 0
+
+
+def test_runs_that_part_leave_a_snapshot_where_they_do() -> None:
+    cache = PrefixCache([Level(math.inf)], snapshot=2)
+    one = cache.run()
+    turn(cache, one, 10, 0.0)
+    first = cache.split(one, 6)
+    assert turn(cache, cache.run(first), 9, 1.0) == 0  # there was none
+    assert turn(cache, cache.run(first), 8, 2.0) == 6

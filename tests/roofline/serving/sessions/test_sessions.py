@@ -117,6 +117,30 @@ def test_gaps_that_are_cut_are_cut_for_all_replicas(routing: str) -> None:
         assert (arrival[1:] >= last[:-1]).all()
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_hybrid_models_find_what_snapshots_leave(engine: str) -> None:
+    """A prefix ends at a block as large as a state in vLLM; states alone fill SGLang's pool of them."""
+    scenario = Scenario("qwen3.5-27b", "h100-sxm", engine=engine)
+    found = replica_of(scenario, Load(prompt=20_000.0, generate=500.0, concurrency=1).of(scenario))
+    store = store_of(found)
+    if engine == "vllm":
+        assert (store.block, store.states) == (784, None)
+        assert store.snapshot == 3 * 784  # 48 of 64 layers, in pages that are as large as 784 tokens of the others
+        assert store_of(found, (), found.logged).tokens == pytest.approx(store.tokens)
+    else:
+        assert store.states is not None
+        assert store.states * store.snapshot / store.tokens == pytest.approx(0.9, rel=0.02)
+    work = workload(first=parse_lengths(6000), new=parse_lengths(900))
+    few, many = (simulate_sessions(found, store, Draw(work, 1), 300, sessions) for sessions in (3, 60))
+    for ran in (few, many):
+        assert not (ran.hits % store.block).any()
+        assert (ran.hits.sum(axis=1) <= np.minimum(ran.reusable, ran.prompt - 1)).all()
+    assert sum(hit_rates(few)) > 0.75
+    assert sum(hit_rates(many)) < 0.3
+    theory = Theory(found, store, work).warm(3)
+    assert sum(theory.hits) == pytest.approx(sum(hit_rates(few)), abs=0.06)
+
+
 def test_a_hashed_session_stays_on_its_rank() -> None:
     """Its turns find what it left; ranks are uneven, which the cache of a rank that is even has not."""
     scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, ep=4, engine="vllm")
@@ -265,6 +289,7 @@ def test_profiles_say_where_they_are_from(name: str) -> None:
         ({"sessions": 4, "profile": "coding-agnt"}, "coding-agent"),
         ({"sessions": 4, "tiers": "ssd=1TB"}, "bandwidth"),
         ({"sessions": 4, "turns": "many"}, "turns"),
+        ({"sessions": 4, "turns": 10**6}, "at most 10,000 turns"),
         ({"sessions": 4, "gap": "5x"}, "a gap between turns is a time"),
         ({"sessions": 4, "first": "100k", "pool": 20_000}, "does not fit"),
     ],
