@@ -18,7 +18,9 @@ from roofline.advisor.search.goal import Quality
 from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
+from roofline.graph.parallel import key_copies
 from roofline.launch.bundle import launchable
+from roofline.launch.table import SERVERS
 from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
@@ -83,7 +85,10 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
         return
     for tensor in (count for count in _divisors(devices) if count <= scenario.hardware.node_devices):
         copies = devices // tensor
-        yield Alternative(_named("TP", tensor, copies), _laid_out(scenario, tensor=tensor), copies)
+        whole = _laid_out(scenario, tensor=tensor)
+        yield Alternative(_named("TP", tensor, copies), whole, copies)
+        if divided := _context_parallel(whole):
+            yield Alternative(_named(f"TP {tensor} DCP", divided.settings.parallel.context, copies), divided, copies)
         for stages in (count for count in STAGES if copies % count == 0):
             label = _named(f"TP {tensor} PP" if tensor > 1 else "PP", stages, copies // stages)
             laid_out = _laid_out(scenario, tensor=tensor, pipeline=stages, micro_batches=stages)
@@ -95,6 +100,15 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
             yield Alternative(label, _laid_out(scenario, data=ranks, expert=ranks), copies)
             label = _named(f"TP {ranks} EP", ranks, copies)
             yield Alternative(label, _laid_out(scenario, tensor=ranks, expert=ranks), copies)
+
+
+def _context_parallel(scenario: Scenario) -> Scenario | None:
+    """The same with all copies of keys of tensor ranks divided (decode context parallelism), where its server can."""
+    ranks = key_copies(scenario.model, scenario.settings.parallel.tensor)
+    if ranks < 2 or scenario.profile.name not in SERVERS:
+        return None
+    divided = scenario.with_(dcp=ranks)
+    return divided if launchable(divided) else None
 
 
 def _named(what: str, count: int, copies: int) -> str:

@@ -26,6 +26,7 @@ from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, s
 from roofline.serving.policies import AMONG_TENANTS, FCFS, scheduled
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
+from roofline.serving.replicas import ROUTERS
 from roofline.serving.rollouts import parse_rollouts
 from roofline.serving.sessions.workload import parse_gaps
 from roofline.serving.steady import steady
@@ -161,8 +162,16 @@ def outcomes_at(deployment: Deployment, load: Load, values: Any, targets: Target
 
 def _simulated(deployment: Deployment, load: Load, requests: int, seed: int, targets: Targets) -> Outcome:
     if isinstance(deployment, Tandem):
-        if load.policy != FCFS or load.tenants or load.rollouts:
-            raise RooflineError("prefill and decode apart serve in order of arrival: omit policy, tenants and rollouts")
+        if load.policy not in (FCFS, *ROUTERS) or load.tenants or load.rollouts:
+            raise RooflineError(
+                f"prefill and decode apart serve in order of arrival, and route by {', '.join(ROUTERS)}: omit other"
+                " policies, tenants and rollouts",
+                options=["policy"],
+            )
+        if load.policy in ROUTERS and max(deployment.prefills, deployment.decodes) < 2:
+            raise RooflineError(
+                f"{load.policy} is among replicas: give prefills=2 or decodes=2, or more", options=["policy"]
+            )
         return simulated_outcome(deployment, load, requests, seed, targets)
     return outcome_of(deployment, load, scheduled(deployment, load, requests, seed), targets)
 

@@ -30,7 +30,7 @@ from roofline.serving.load import Arrivals, Load, draw
 from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spreads, steady_outcomes
 from roofline.serving.pools import Tandem
 from roofline.serving.replica import Replica
-from roofline.serving.replicas import Member, together
+from roofline.serving.replicas import ROUTERS, Member, together
 from roofline.serving.served import Served
 from roofline.serving.simulation import count_of
 from roofline.serving.steady import Steady, open_loop, saturation_of, summary
@@ -208,7 +208,11 @@ def _whole(tandem: Tandem, stages: _Stages, rate: Array, stable: NDArray[np.bool
 
 
 def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int = 0) -> Served:
-    """The run of `requests` requests (all of a trace, or `rounds` of a closed loop); raises RooflineError."""
+    """The run of `requests` requests (all of a trace, or `rounds` of a closed loop); raises RooflineError.
+
+    Requests go to the replicas of each pool in turn, or as the router that is the load's policy says.
+    """
+    route, random = ROUTERS.get(load.policy, ROUTERS["round-robin"]), np.random.default_rng(seed)
     drawn = draw(load, count_of(load, requests), seed)
     alone = drawn._replace(output=np.ones_like(drawn.output))
     prefills = [Member(tandem.prefill, alone) for _ in range(tandem.prefills)]
@@ -222,7 +226,7 @@ def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int 
     def send(at: float) -> None:
         nonlocal sent
         arrivals[sent] = at
-        prefills[sent % tandem.prefills].enter(sent, at)
+        route(prefills, sent, random).enter(sent, at)
         sent += 1
 
     for at in drawn.arrival[: load.concurrency or count]:
@@ -234,7 +238,7 @@ def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int 
         for index, (_, first, last, _) in stage.left:
             if stage in prefills:
                 stage.free = max(stage.free, last) + float(seconds[index])
-                decodes[passed % tandem.decodes].enter(index, stage.free)
+                route(decodes, passed, random).enter(index, stage.free)
                 passed += 1
             else:
                 done[index] = first, last

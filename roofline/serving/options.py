@@ -130,15 +130,17 @@ class LoadOptions(TypedDict, total=False):
         str | None,
         Option(
             "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve; or where"
-            " it goes among replicas (--dp): balanced, llumnix, dedicated or alpaserve with a model for each tenant,"
-            " reroute, spotserve or petals with instances that are lost.",
+            " it goes among replicas (--dp): balanced (least-loaded), round-robin, random or power-of-two, also of pools;"
+            " llumnix; dedicated or alpaserve with a model for each tenant; reroute, spotserve or petals with instances"
+            " that are lost.",
             Kind.TEXT,
             LOAD,
             metavar="NAME",
             default="fcfs",
             choices=(
                 *("fcfs", "priority", "shortest", "vtc", "fastserve"),
-                *("balanced", "llumnix", "dedicated", "alpaserve", "reroute", "spotserve", "petals"),
+                *("balanced", "least-loaded", "round-robin", "random", "power-of-two"),
+                *("llumnix", "dedicated", "alpaserve", "reroute", "spotserve", "petals"),
             ),
             example="vtc",
         ),

@@ -45,6 +45,21 @@ def test_layouts_use_all_devices() -> None:
     assert {"TP 4", "TP 2, 2 replicas", "TP 1, 4 replicas", "attention DP, EP 4", "TP 4 EP 4"} <= set(labels(found))
 
 
+def test_a_cache_that_tensor_ranks_copy_may_be_divided() -> None:
+    """Latents are of one head: eight ranks have eight copies of them, and attention to a long context is the first.
+
+    TensorRT-LLM's server is not told so, and 8 KV heads on 8 ranks have no copies.
+    """
+    long = {"prompt": 32768, "generate": 512}
+    found = {row.label: row for row in choose("layout", "deepseek-r1", "8xh200", 16, **long).rows}
+    whole, divided = found["TP 8"].outcome, found["TP 8 DCP 8"].outcome
+    assert whole is not None
+    assert divided is not None
+    assert divided.kv_use < whole.kv_use / 4
+    assert "DCP" not in " ".join(labels(choose("layout", "deepseek-r1", "8xh200", 1, engine="tensorrt-llm", **SMALL)))
+    assert "DCP" not in " ".join(labels(choose("layout", "llama-3.1-8b", "8xh200", 1, **SMALL)))
+
+
 def test_money_adds_up_to_the_rent() -> None:
     """All tokens of a month at their prices are what the devices cost in it, with and without cached prefixes."""
     for hits in (None, 0.5):

@@ -46,6 +46,23 @@ def test_the_kv_cache_of_a_prompt_is_sent_once() -> None:
     assert float(tandem("link=NVLink 4").transfer(2000)) == float(tandem("link=node").transfer(2000))
 
 
+def test_a_random_router_finds_slots_taken_while_others_are_free() -> None:
+    """As many requests as slots: in turn each finds one, at random a third of them waits for another's output."""
+    pools = tandem("decodes=4,sequences=1")
+    load = replace(LOAD, prompt=500, generate=200, rate=None, concurrency=4, rounds=50)
+    waits = {}
+    for policy in ("round-robin", "balanced", "power-of-two", "random"):
+        run = simulate_tandem(pools, replace(load, policy=policy))
+        waits[policy] = float(np.mean(run.first - run.arrival)) / float(np.mean(run.last - run.first))
+    assert waits["round-robin"] == pytest.approx(waits["balanced"], abs=0.05)
+    assert waits["balanced"] < waits["power-of-two"] < waits["random"]
+    assert 0.3 < waits["random"] < 1
+    assert (
+        simulate_tandem(pools, load).first.tolist()
+        == simulate_tandem(pools, replace(load, policy="round-robin")).first.tolist()
+    )
+
+
 @pytest.mark.parametrize("text", ["", "prefills=2,decodes=1,tp=2", "decodes=2"])
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_a_steady_rate_agrees_with_its_simulation(text, share) -> None:
