@@ -28,6 +28,7 @@ from roofline.techniques import check_request, techniques
 from roofline.techniques.acceptance import is_superseded
 from roofline.techniques.base import Technique
 from roofline.techniques.support import documented_engines, engines_with, is_documented, needs_no_engine, runs, support
+from roofline.timing.exchanges import other_exchanges
 
 
 class Kind(StrEnum):
@@ -300,6 +301,15 @@ def _laid_out(degrees: Mapping[str, int], scenario: Scenario) -> Scenario:
 
 def _with(options: Mapping[str, Any], scenario: Scenario) -> Scenario:
     return scenario.with_(**options)
+
+
+def exchange_moves(scenario: Scenario) -> Iterator[Move]:
+    """The other exchanges of expert ranks that the scenario's engine runs when asked."""
+    parallel = scenario.plain.settings.parallel.on(scenario.hardware)
+    for name in other_exchanges(scenario.profile, scenario.hardware, parallel):
+        change, own = partial(_with, {"all_to_all": name}), frozenset({scenario.profile.name})
+        title = f"the exchange {name} of expert ranks"
+        yield Move(f"all-to-all={name}", title, Kind.PARALLELISM, "exchange", Price.LOSSLESS, change, engines=own)
 
 
 def engine_moves(scenario: Scenario) -> Iterator[Move]:

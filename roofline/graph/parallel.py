@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,10 +67,22 @@ EXCHANGES = (
 on NVLink, all-gather and reduce-scatter of all tokens, NCCL's all-to-all."""
 
 
+OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "deepep_high_throughput": "deepep_normal",
+        "naive": "allgather_reducescatter",
+        "flashinfer_nvlink_one_sided": "nvlink_one_sided",
+        "flashinfer_nvlink_two_sided": "nvlink_two_sided",
+        "flashinfer_all2allv": "nvlink_two_sided",
+    }
+)
+"""Exchanges by vLLM's names for them (--all2all-backend)."""
+
+
 def check_exchange(name: str) -> str:
     """The exchange of that name, or of an engine's name for it; raises UnknownNameError."""
     known = name.lower().replace("-", "_")
-    known = {"deepep_high_throughput": "deepep_normal", "naive": "allgather_reducescatter"}.get(known, known)
+    known = OTHER_NAMES.get(known, known)
     if known and known not in EXCHANGES:
         raise UnknownNameError("exchange of experts", name, EXCHANGES)
     return known

@@ -130,7 +130,7 @@ class LoadOptions(TypedDict, total=False):
         str | None,
         Option(
             "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve; or where"
-            " it goes among replicas (--dp): balanced (least-loaded), round-robin, random or power-of-two, also of pools;"
+            " it goes among replicas (--dp): balanced (least-loaded), round-robin, random, power-of-two, also of pools;"
             " llumnix; dedicated or alpaserve with a model for each tenant; reroute, spotserve or petals with instances"
             " that are lost.",
             Kind.TEXT,
