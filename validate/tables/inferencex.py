@@ -151,6 +151,9 @@ MANY_EACH = 128
 """Sequences of a tensor-parallel worker from which TensorRT-LLM's sweeps ask for more than it decodes, too (564 on four
 workers of GB200)."""
 
+SWEPT = ("b200-sxm", "h200-sxm")
+"""Hardware of which tensor-parallel decode in FP8 is swept by the number of its workers, as FP4 is."""
+
 CROWDED = 70
 """Sequences of a rank from which TensorRT-LLM's pools draft one token."""
 
@@ -219,7 +222,11 @@ class Deployment(Struct, frozen=True):
         if engine == "sglang" and self.version:
             profile = replace(profile, serial_drafts=load_engine(f"sglang@{self.version}").serial_drafts)
             scenario = scenario.changed(engine=profile)
-        return apply_techniques(scenario, (self.drafts(output, concurrency),))
+        scenario = apply_techniques(scenario, (self.drafts(output, concurrency),))
+        drafts = scenario.settings.speculation
+        assert drafts is not None
+        drafts = replace(drafts, measured="the streams of other runs")
+        return scenario.changed(settings=replace(scenario.settings, speculation=drafts))
 
     def case(self, line: Line, prompt: int, output: int, concurrency: int) -> ServingCase:
         """The deployment under a number of requests in flight with lengths up to these, without times."""
@@ -344,10 +351,12 @@ def _sequences(cells: Mapping[str, str], pools: Pools, hardware: Hardware) -> in
     layout = pools.parallel or Parallelism()
     asked = count(cells, "concurrency")
     each = asked / (pools.decodes * layout.data)
-    swept = layout.data == 1 and ("4" in cells["precision"] or hardware.name == "b200-sxm")
+    swept = layout.data == 1 and ("4" in cells["precision"] or hardware.name in SWEPT)
     if each < 1 or (swept and asked % pools.decodes == 0 and each < MANY_EACH):
         return None
     least = 1 << math.floor(math.log2(each))
+    if layout.data == 1 and each == least > 1:  # recipes ask for more than is decoded: two each are of one slot
+        least //= 2
     return least * 3 // 2 if each >= 1.5 * least > 1 and layout.data > 1 else least
 
 
