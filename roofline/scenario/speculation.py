@@ -11,7 +11,6 @@ from roofline.core.errors import RooflineError
 from roofline.core.search import bracket_root
 from roofline.specs.model import Model
 
-
 TASKS = 0.12
 """Relative p10 and p90 of the tokens of an iteration that others measured, over those of one's own requests.
 

@@ -20,6 +20,7 @@ from roofline.scenario.energy import KWH
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
+from roofline.serving.encoders import behind_encoders, encoder_of
 from roofline.serving.load import Arrivals, Load, Rollouts, Trace, finite_number, served_scenario
 from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
@@ -150,7 +151,13 @@ def deployment_of(
     """The replica of a scenario, or its replicas of prefill and decode where these are apart."""
     if pools is None and scenario.settings.decode_hardware is None:
         return replica_of(scenario, load, scheduler)
-    return tandem_of(scenario, load, pools or Pools(), scheduler)
+    pools, beside = pools or Pools(), tuple[tuple[Hardware, int], ...]()
+    if pools.encoders:
+        beside = ((encoder_of(scenario, pools), pools.encoders),)
+        scenario, scheduler = behind_encoders(scenario, load, pools, scheduler or scenario.profile.scheduler)
+    if not pools.prefills:
+        return replace(replica_of(scenario, load, scheduler), encoders=beside)
+    return replace(tandem_of(scenario, load, pools, scheduler), encoders=beside)
 
 
 def outcomes_at(deployment: Deployment, load: Load, values: Any, targets: Targets = NO_TARGETS) -> tuple[Outcome, ...]:

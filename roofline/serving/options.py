@@ -191,7 +191,8 @@ class LoadOptions(TypedDict, total=False):
             "Prefill and decode on devices of their own: replicas of both (prefills=2,decodes=7), hardware and layout"
             " of a replica of decode (decode=h200-sxm,dp=8,ep=8 or tp=8,ep=8,dp-attention), sequences that decode on a"
             " rank (sequences=64), layout of one of prefill (prefill-tp=4), the link of the KV cache (link=network or"
-            " node).",
+            " node), prompts that are computed where they decode (local=1000 tokens at most, not in the prefix cache),"
+            " devices that encode images (encoders=2,encoder=l40s; alone: before prefill and decode together).",
             Kind.TEXT,
             LOAD,
             metavar="KEY=VALUE,...",

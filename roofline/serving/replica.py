@@ -41,7 +41,8 @@ class Replica(Struct, frozen=True, dict=True):
     tokens that the KV caches of all ranks hold in sequences of the load's mean length, `logged` those that the engine
     prints at its start. `copies` is the number of data-parallel ranks that share no experts, of
     which all else describes one: they do not wait for each other, and requests are divided among them. `received`: the
-    KV cache of prompts comes from other devices, and requests begin to decode when they are admitted.
+    KV cache of prompts comes from other devices, and requests begin to decode when they are admitted. `encoders`: the
+    hardware and the number of devices that encode images for it, if any.
     """
 
     steps: StepTimes
@@ -50,6 +51,7 @@ class Replica(Struct, frozen=True, dict=True):
     logged: int | None = None
     copies: int = 1
     received: bool = False
+    encoders: tuple[tuple[Hardware, int], ...] = ()
 
     @property
     def scenario(self) -> Scenario:
@@ -72,7 +74,8 @@ class Replica(Struct, frozen=True, dict=True):
         scenario = self.steps.scenario
         each, other = scenario.settings.parallel.devices * self.copies, second_device(scenario)
         host = scenario.settings.host
-        return ((scenario.hardware, each), *([(other, each * host.devices)] if host and other else []))
+        beside = [(other, each * host.devices)] if host and other else []
+        return ((scenario.hardware, each), *beside, *self.encoders)
 
     @property
     def devices(self) -> int:

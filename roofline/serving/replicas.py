@@ -46,13 +46,14 @@ class Member(Simulation):
         super().__init__(replica, requests, None)
         self.left: list[tuple[int, Finished]] = []
         self.free = 0.0  # when its link has sent what is due
+        self.own = set[int]()  # requests whose prompts it computes although it receives others
         self.beside: Ordered[Member] = (self,)
 
     def _leave(self, index: int, times: Finished) -> None:
         self.left.append((index, times))
 
     def _is_computed(self, sequence: Sequence) -> bool:
-        return super()._is_computed(sequence) or not sequence.left
+        return (super()._is_computed(sequence) and sequence.index not in self.own) or not sequence.left
 
     @property
     def ready(self) -> float:
