@@ -11,6 +11,8 @@ from roofline.graph.parallel import Parallelism
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.notes import notes
 from roofline.specs.engine import load_engine
+from roofline.specs.hardware import networked
+from roofline.specs.network import load_fabric
 from roofline.timing.chains import load_calibration
 from roofline.timing.exchanges import FEW, choices, other_exchanges
 from roofline.timing.kernels import kernel_bound, kernel_time
@@ -37,6 +39,22 @@ def test_low_latency_is_as_deepep_publishes(ranks: int, dispatch: float, combine
     """README of deepseek-ai/DeepEP: 128 tokens, 7168 wide, to 8 of 256 experts on H800. No GPU of the fit is one."""
     assert exchange("dispatch", ranks) == pytest.approx(dispatch, rel=0.15)
     assert exchange("combine", ranks) == pytest.approx(combine, rel=0.15)
+
+
+@pytest.mark.parametrize(("op", "longer"), [("deepep_low_latency", 1 + 7 / 8), ("deepep_normal", 1.0)])
+def test_a_thin_spine_slows_what_goes_between_rails(op: str, longer: float) -> None:
+    """7 of 8 rows to another node are for a device of another number, which the normal kernels forward in the node."""
+    times = []
+    for network in ("400G-ib", "400G-ib,spine=2"):
+        device = networked(load_hardware("h100-sxm"), load_fabric(network))
+        match = load_calibration(device).find(op, "dispatch")
+        assert match is not None
+        row = {"row_bytes": DISPATCH, "top_k": 8.0, "experts": 256.0, "ranks": 32.0, "members": 8.0}
+        few, many = kernel_time(
+            op, {"direction": "dispatch", "tokens": np.array([1e4, 1e5]), **row}, device, match.fit.parameters
+        )
+        times.append(many - few)
+    assert times[1] / times[0] == pytest.approx(longer)
 
 
 @pytest.mark.parametrize(("ranks", "dispatch", "combine"), [(8, 35, 47), (16, 115, 141), (32, 157, 280)])
