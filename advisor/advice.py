@@ -21,6 +21,7 @@ from roofline.advisor.search.moves import (
     FACT_SLOTS,
     Kind,
     Move,
+    context_moves,
     elsewhere,
     engine_moves,
     engine_techniques,
@@ -242,6 +243,7 @@ def all_moves(scenario: Scenario, goal: Goal, research: bool = False) -> Iterato
     yield from technique_moves() if research else engine_techniques(scenario)
     yield from parallel_moves(scenario, device_counts(scenario, goal))
     yield from exchange_moves(scenario)
+    yield from context_moves(scenario)
     yield from engine_moves(scenario)
 
 

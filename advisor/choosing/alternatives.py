@@ -15,12 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.search.goal import Quality
-from roofline.advisor.search.moves import is_consumer
+from roofline.advisor.search.moves import context_parallel, is_consumer
 from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
-from roofline.graph.parallel import key_copies
 from roofline.launch.bundle import launchable
-from roofline.launch.table import SERVERS
 from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
@@ -87,7 +85,7 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
         copies = devices // tensor
         whole = _laid_out(scenario, tensor=tensor)
         yield Alternative(_named("TP", tensor, copies), whole, copies)
-        if divided := _context_parallel(whole):
+        if divided := context_parallel(whole):
             yield Alternative(_named(f"TP {tensor} DCP", divided.settings.parallel.context, copies), divided, copies)
         for stages in (count for count in STAGES if copies % count == 0):
             label = _named(f"TP {tensor} PP" if tensor > 1 else "PP", stages, copies // stages)
@@ -100,15 +98,6 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
             yield Alternative(label, _laid_out(scenario, data=ranks, expert=ranks), copies)
             label = _named(f"TP {ranks} EP", ranks, copies)
             yield Alternative(label, _laid_out(scenario, tensor=ranks, expert=ranks), copies)
-
-
-def _context_parallel(scenario: Scenario) -> Scenario | None:
-    """The same with all copies of keys of tensor ranks divided (decode context parallelism), where its server can."""
-    ranks = key_copies(scenario.model, scenario.settings.parallel.tensor)
-    if ranks < 2 or scenario.profile.name not in SERVERS:
-        return None
-    divided = scenario.with_(dcp=ranks)
-    return divided if launchable(divided) else None
 
 
 def _named(what: str, count: int, copies: int) -> str:

@@ -76,6 +76,10 @@ class Pools(Struct, frozen=True):
     encoders: int = 0
     encoder: Hardware | None = None
 
+    def __post_init__(self) -> None:
+        if (self.prefills > 0) != (self.decodes > 0) or not (self.prefills or self.encoders):
+            raise RooflineError("pools have replicas of prefill and of decode, or encoders before both together")
+
 
 def parse_pools(text: str) -> Pools:
     """The pools of `prefills=2,decodes=1,decode=h200-sxm,tp=8,sequences=64,link=node`; raises RooflineError.
