@@ -28,6 +28,7 @@ from roofline.specs.engine import list_engines
 from roofline.techniques import techniques
 from roofline.techniques.acceptance import is_superseded
 from roofline.techniques.support import is_documented, runs, runs_on
+from roofline.timing.exchanges import other_exchanges
 
 
 class Decided(StrEnum):
@@ -54,6 +55,9 @@ class Alternative(Struct, frozen=True):
     copies: int = 1
     pools: Pools | None = None
 
+
+NODE = 8
+"""Expert ranks beyond which another exchange is compared, too."""
 
 STAGES = (2, 4, 8)
 """Stages of pipelines."""
@@ -94,8 +98,12 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
     if scenario.model.experts:
         for ranks in (count for count in _divisors(devices) if count > 1):
             copies = devices // ranks
-            label = _named("attention DP, EP", ranks, copies)
-            yield Alternative(label, _laid_out(scenario, data=ranks, expert=ranks), copies)
+            label, spread = _named("attention DP, EP", ranks, copies), _laid_out(scenario, data=ranks, expert=ranks)
+            yield Alternative(label, spread, copies)
+            if ranks > NODE:  # where the engine's own exchange may not be what people run
+                parallel = spread.settings.parallel.on(scenario.hardware)
+                for name in other_exchanges(scenario.profile, scenario.hardware, parallel)[:1]:
+                    yield Alternative(f"{label}, {name}", spread.with_(all_to_all=name), copies)
             label = _named(f"TP {ranks} EP", ranks, copies)
             yield Alternative(label, _laid_out(scenario, tensor=ranks, expert=ranks), copies)
 
