@@ -11,7 +11,8 @@ are seconds, mean or median. What the columns leave open is read from the benchm
               in FP4 for 8192 tokens, are tensor-parallel (recipes/gb200-fp4 and -fp8 of NVIDIA/srt-slurm). Where ep is
               more than tp, ranks have tp devices each.
 * sequences   TensorRT-LLM's pools decode 2^k sequences a rank, or 3 x 2^k, and 5 to 40% more are in flight, which wait
-              (names of its recipes: batch32 on 16 ranks for 666; NVIDIA/srt-slurm, recipes/trtllm).
+              (names of its recipes: batch32 on 16 ranks for 666; NVIDIA/srt-slurm, recipes/trtllm). SGLang's workers of
+              H200 decode 16 with drafts after prompts of 8192 tokens (recipes/h200/8k1k/bs64-2p3d-mtp.yaml).
 * requests    Lengths from 0.8 to 1 of those written, ten requests for each in flight. Medians are taken where a row has
               both: kernels that compile for the first requests take up to 80 s, which means of TTFT contain.
 * version     Of the image, else of the one that ran on the date. Dynamo's images have TensorRT-LLM inside.
@@ -154,6 +155,9 @@ workers of GB200)."""
 SWEPT = ("b200-sxm", "h200-sxm")
 """Hardware of which tensor-parallel decode in FP8 is swept by the number of its workers, as FP4 is."""
 
+H200_DRAFTED = 16
+"""Sequences of SGLang's workers of H200 that decode with drafts after long prompts."""
+
 CROWDED = 70
 """Sequences of a rank from which TensorRT-LLM's pools draft one token."""
 
@@ -289,6 +293,8 @@ def deployment_of(cells: Mapping[str, str]) -> Deployment:
         pools = Pools(prefills, decodes, find_hardware(other).hardware if other else None, parallel)
         if backend == "trtllm":
             pools = replace(pools, sequences=_sequences(cells, pools, hardware))
+        elif hardware.name == "h200-sxm" and drafts == "mtp" and count(cells, "isl") > LONG:
+            pools = replace(pools, sequences=H200_DRAFTED)
     else:
         layout, pools = _layout(cells, "", count(cells, "tp"), model), None
     return Deployment(
