@@ -21,9 +21,11 @@ from roofline.advisor.search.moves import (
     FACT_SLOTS,
     Kind,
     Move,
+    context_moves,
     elsewhere,
     engine_moves,
     engine_techniques,
+    exchange_moves,
     hardware_move,
     is_consumer,
     parallel_moves,
@@ -241,6 +243,8 @@ def all_moves(scenario: Scenario, goal: Goal, research: bool = False) -> Iterato
     """Everything that may be advised for a scenario except batches and hardware."""
     yield from technique_moves() if research else engine_techniques(scenario)
     yield from parallel_moves(scenario, device_counts(scenario, goal))
+    yield from exchange_moves(scenario)
+    yield from context_moves(scenario)
     yield from engine_moves(scenario)
 
 

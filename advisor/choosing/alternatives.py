@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.search.goal import Quality
-from roofline.advisor.search.moves import is_consumer
+from roofline.advisor.search.moves import context_parallel, is_consumer
 from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
@@ -27,6 +27,7 @@ from roofline.specs.engine import list_engines
 from roofline.techniques import techniques
 from roofline.techniques.acceptance import is_superseded
 from roofline.techniques.support import is_documented, runs, runs_on
+from roofline.timing.exchanges import other_exchanges
 
 
 class Decided(StrEnum):
@@ -53,6 +54,9 @@ class Alternative(Struct, frozen=True):
     copies: int = 1
     pools: Pools | None = None
 
+
+NODE = 8
+"""Expert ranks beyond which another exchange is compared, too."""
 
 STAGES = (2, 4, 8)
 """Stages of pipelines."""
@@ -82,7 +86,10 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
         return
     for tensor in (count for count in divisors(devices) if count <= scenario.hardware.node_devices):
         copies = devices // tensor
-        yield Alternative(_named("TP", tensor, copies), laid_out(scenario, tensor=tensor), copies)
+        whole = laid_out(scenario, tensor=tensor)
+        yield Alternative(_named("TP", tensor, copies), whole, copies)
+        if divided := context_parallel(whole):
+            yield Alternative(_named(f"TP {tensor} DCP", divided.settings.parallel.context, copies), divided, copies)
         for stages in (count for count in STAGES if copies % count == 0):
             label = _named(f"TP {tensor} PP" if tensor > 1 else "PP", stages, copies // stages)
             staged = laid_out(scenario, tensor=tensor, pipeline=stages, micro_batches=stages)
@@ -90,8 +97,12 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
     if scenario.model.experts:
         for ranks in (count for count in divisors(devices) if count > 1):
             copies = devices // ranks
-            label = _named("attention DP, EP", ranks, copies)
-            yield Alternative(label, laid_out(scenario, data=ranks, expert=ranks), copies)
+            label, spread = _named("attention DP, EP", ranks, copies), laid_out(scenario, data=ranks, expert=ranks)
+            yield Alternative(label, spread, copies)
+            if ranks > NODE:  # where the engine's own exchange may not be what people run
+                parallel = spread.settings.parallel.on(scenario.hardware)
+                for name in other_exchanges(scenario.profile, scenario.hardware, parallel)[:1]:
+                    yield Alternative(f"{label}, {name}", spread.with_(all_to_all=name), copies)
             label = _named(f"TP {ranks} EP", ranks, copies)
             yield Alternative(label, laid_out(scenario, tensor=ranks, expert=ranks), copies)
 

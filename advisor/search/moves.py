@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from roofline.advisor.formats import no_narrower
 from roofline.advisor.search.goal import PRICES, Price
 from roofline.core.errors import RooflineError
-from roofline.graph.parallel import Parallelism
+from roofline.graph.parallel import Parallelism, key_copies
+from roofline.launch.bundle import launchable
+from roofline.launch.table import SERVERS
 from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
 from roofline.specs.engine import load_engine
@@ -28,6 +30,7 @@ from roofline.techniques import check_request, techniques
 from roofline.techniques.acceptance import is_superseded
 from roofline.techniques.base import Technique
 from roofline.techniques.support import documented_engines, engines_with, is_documented, needs_no_engine, runs, support
+from roofline.timing.exchanges import other_exchanges
 
 
 class Kind(StrEnum):
@@ -300,6 +303,32 @@ def _laid_out(degrees: Mapping[str, int], scenario: Scenario) -> Scenario:
 
 def _with(options: Mapping[str, Any], scenario: Scenario) -> Scenario:
     return scenario.with_(**options)
+
+
+def exchange_moves(scenario: Scenario) -> Iterator[Move]:
+    """The other exchanges of expert ranks that the scenario's engine runs when asked."""
+    parallel = scenario.plain.settings.parallel.on(scenario.hardware)
+    for name in other_exchanges(scenario.profile, scenario.hardware, parallel):
+        change, own = partial(_with, {"all_to_all": name}), frozenset({scenario.profile.name})
+        title = f"the exchange {name} of expert ranks"
+        yield Move(f"all-to-all={name}", title, Kind.PARALLELISM, "exchange", Price.LOSSLESS, change, engines=own)
+
+
+def context_parallel(scenario: Scenario) -> Scenario | None:
+    """The same with all copies of keys of tensor ranks divided (decode context parallelism), where its server can."""
+    ranks = key_copies(scenario.model, scenario.settings.parallel.tensor)
+    if ranks < 2 or scenario.profile.name not in SERVERS:
+        return None
+    divided = scenario.with_(dcp=ranks)
+    return divided if launchable(divided) else None
+
+
+def context_moves(scenario: Scenario) -> Iterator[Move]:
+    """Decode context parallelism over all copies of keys, where the scenario has such copies and none of it."""
+    if scenario.plain.settings.parallel.context == 1 and (divided := context_parallel(scenario)) is not None:
+        ranks, own = divided.settings.parallel.context, frozenset({scenario.profile.name})
+        title, change = f"the KV cache's tokens divided among {ranks} ranks", partial(_with, {"dcp": ranks})
+        yield Move(f"dcp={ranks}", title, Kind.PARALLELISM, "KV cache copies", Price.LOSSLESS, change, engines=own)
 
 
 def engine_moves(scenario: Scenario) -> Iterator[Move]:

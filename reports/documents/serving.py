@@ -75,16 +75,19 @@ def serving_document(curve: Curve) -> dict[str, Any]:
 
 def _apart(curve: Curve) -> dict[str, Any]:
     """The pools of disaggregated prefill and decode; nothing for one deployment."""
+    beside = (curve.replica if curve.tandem is None else curve.tandem).encoders
+    encoders = {"encoders": {"devices": beside[0][1], "hardware": beside[0][0].name}} if beside else {}
     if curve.tandem is None:
-        return {}
-    (first, devices), (second, others) = curve.tandem.pools
+        return encoders
+    (first, devices), (second, others) = curve.tandem.pools[:2]
     return {
+        **encoders,
         "disaggregation": {
             "prefill": {"replicas": curve.tandem.prefills, "devices": devices, "hardware": first.name},
             "decode": {"replicas": curve.tandem.decodes, "devices": others, "hardware": second.name},
             "link": curve.tandem.link,
             "transfer_s": finite(float(curve.tandem.transfer(curve.load.means[0]))),
-        }
+        },
     }
 
 
@@ -276,6 +279,7 @@ def _lengths(document: Mapping[str, Any]) -> str:
         return f"Sequences of {document['prompt']} tokens; weights {document['weights']}"
     count, tokens, kind = document["images"], document["image_tokens"], document["encoded"]
     images = f" and {count} {kind}{'s' * (count > 1)} of {tokens // count:,} tokens" if count else ""
+    images = f" and {tokens:,} tokens of images" if tokens and not count else images
     formats = f"weights {document['weights']}, KV cache {document['kv']}"
     return f"Prompt {document['prompt']}{images}, output {document['generate']} tokens; {formats}"
 
@@ -313,8 +317,10 @@ def _point_line(point: Mapping[str, Any], encodes: bool) -> str:
 
 def deployed_on(document: Mapping[str, Any]) -> str:
     """The devices, which names of two kinds have counted, and the engine."""
-    count = "" if "+" in document["hardware"] else f"{document['devices']} "
-    return f"{count}{document['hardware']}, {document['engine']}"
+    encoders = document.get("encoders", {"devices": 0})["devices"]
+    count = "" if "+" in document["hardware"] else f"{document['devices'] - encoders} "
+    apart = f" and {encoders} {document['encoders']['hardware']}" if encoders else ""
+    return f"{count}{document['hardware']}{apart}, {document['engine']}"
 
 
 def _policy(document: Mapping[str, Any]) -> str:
@@ -331,7 +337,9 @@ def _policy(document: Mapping[str, Any]) -> str:
 
 
 def _pools(document: Mapping[str, Any]) -> Iterator[str]:
-    """The line on disaggregated prefill and decode."""
+    """The lines on encoders, and on disaggregated prefill and decode."""
+    if (encoders := document.get("encoders")) is not None:
+        yield f"Images are encoded on {encoders['devices']} {encoders['hardware']} apart"
     if (apart := document.get("disaggregation")) is not None:
         each = [
             f"{phase} {apart[phase]['replicas']} x {apart[phase]['devices'] // apart[phase]['replicas']}"

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,10 +67,22 @@ EXCHANGES = (
 on NVLink, all-gather and reduce-scatter of all tokens, NCCL's all-to-all."""
 
 
+OTHER_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "deepep_high_throughput": "deepep_normal",
+        "naive": "allgather_reducescatter",
+        "flashinfer_nvlink_one_sided": "nvlink_one_sided",
+        "flashinfer_nvlink_two_sided": "nvlink_two_sided",
+        "flashinfer_all2allv": "nvlink_two_sided",
+    }
+)
+"""Exchanges by vLLM's names for them (--all2all-backend)."""
+
+
 def check_exchange(name: str) -> str:
     """The exchange of that name, or of an engine's name for it; raises UnknownNameError."""
     known = name.lower().replace("-", "_")
-    known = {"deepep_high_throughput": "deepep_normal", "naive": "allgather_reducescatter"}.get(known, known)
+    known = OTHER_NAMES.get(known, known)
     if known and known not in EXCHANGES:
         raise UnknownNameError("exchange of experts", name, EXCHANGES)
     return known
@@ -382,19 +395,30 @@ def _check_context(model: Model, parallelism: Parallelism) -> None:
     mixers = [group.layer.mixer for group in model.groups]
     if not any(isinstance(mixer, (Attention, LatentAttention, CompressedAttention)) for mixer in mixers):
         raise RooflineError(f"{model.name} has no keys that decode context parallelism divides", options=["dcp"])
-    for mixer in mixers:
-        if isinstance(mixer, CompressedAttention) or getattr(mixer, "indexer", None) or getattr(mixer, "page", None):
-            raise UnsupportedError(
-                f"decode context parallelism is simulated for attention to all keys; {model.name} selects some",
-                options=["dcp"],
-            )
-        copies = max(parallelism.tensor // mixer.kv_heads, 1) if isinstance(mixer, Attention) else parallelism.tensor
-        if copies % parallelism.context:
-            raise RooflineError(
-                f"decode context parallelism of {parallelism.context} does not divide the {copies} copies of keys that"
-                f" a tensor parallelism of {parallelism.tensor} has of {model.name}",
-                options=["dcp", "tp"],
-            )
+    if not all(_copies(mixer, parallelism.tensor) for mixer in mixers):
+        raise UnsupportedError(
+            f"decode context parallelism is simulated for attention to all keys; {model.name} selects some",
+            options=["dcp"],
+        )
+    copies = key_copies(model, parallelism.tensor)
+    if copies % parallelism.context:
+        raise RooflineError(
+            f"decode context parallelism of {parallelism.context} does not divide the {copies} copies of keys that"
+            f" a tensor parallelism of {parallelism.tensor} has of {model.name}",
+            options=["dcp", "tp"],
+        )
+
+
+def key_copies(model: Model, tensor: int) -> int:
+    """The tensor ranks that hold the same keys, which decode context parallelism divides; 0 where it divides none."""
+    copies = [_copies(group.layer.mixer, tensor) for group in model.groups]
+    return math.gcd(*copies) if all(copies) else 0
+
+
+def _copies(mixer: object, tensor: int) -> int:
+    if isinstance(mixer, CompressedAttention) or getattr(mixer, "indexer", None) or getattr(mixer, "page", None):
+        return 0
+    return max(tensor // mixer.kv_heads, 1) if isinstance(mixer, Attention) else tensor
 
 
 def _divide(value: int, ranks: int, what: str, model: str, by: str = "tensor") -> int:

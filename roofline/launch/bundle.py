@@ -156,6 +156,11 @@ def _bundle(plan: Plan, bench: Bench, curve: Curve, target: Target) -> Launch:
         if target in APART:
             raise RooflineError(f"{target} has prefill and decode apart", options=["disaggregation"])
         raise RooflineError("prefill and decode apart are launched as llm-d or dynamo", options=["as"])
+    if curve.replica.encoders or (curve.tandem is not None and (curve.tandem.encoders or curve.tandem.local)):
+        raise RooflineError(
+            "launch has no servers of encoders, and sends every prompt to those of prefill: omit encoders and local",
+            options=["disaggregation"],
+        )
     scenario, server, version = plan.scenario, plan.server, plan.version
     engine, notes = f"{server.title} {version}".rstrip(), tuple(plan.notes())
     found = forecast_of(curve, bench, engine, plan.scheme)

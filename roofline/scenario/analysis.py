@@ -27,6 +27,7 @@ from roofline.scenario.speculation import iterations
 from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, prefetch, resolve
 from roofline.timing.intervals import Estimate
+from roofline.timing.intervals.passes import with_spread
 from roofline.timing.intervals.releases import with_young_support
 
 
@@ -215,7 +216,9 @@ class Analysis(Result):
         flats = yield from gather(phase.deferred_pass(run) for run in passes)
         for run, flat in zip(passes, flats, strict=True):
             total = total.plus(flat.times(run.repeat))
-        return Estimate(*(sum_smooth(part, steps) for part in total)).times(1 / self._kept(steps))
+        found = Estimate(*(sum_smooth(part, steps) for part in total)).times(1 / self._kept(steps))
+        error = 0.0 if scenario.settings.speculation is None else scenario.settings.speculation.error
+        return with_spread(found.mid, found.mid - found.low, found.high - found.mid, (1 - error, 1 + error))
 
     def _kept(self, steps: Any) -> Any:
         """Tokens of an iteration that are wanted, on average over a generation of so many after the first."""

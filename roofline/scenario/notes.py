@@ -22,6 +22,10 @@ from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.stored import stored_notes
 from roofline.specs.host import DEFAULT_HOST, list_hosts
+from roofline.timing.exchanges import GATHERED, exchange_choice, other_exchanges
+
+EIGHT = 8
+"""Expert ranks of a node, among which gathering is usual."""
 
 ATTENTION = "attention"
 """The fusion that is FlashAttention."""
@@ -39,7 +43,7 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
     found += filter(None, [analysis.too_long])
     if analysis.times_are_expected:
         found += [SPLIT] if analysis.scenario.profile.split_layers and analysis.parallel.pipeline > 1 else []
-        links = _host_note(analysis), _network_note(analysis)
+        links = _host_note(analysis), _network_note(analysis), _exchange_note(analysis)
         found += filter(None, (analysis.scenario.profile.version_note, _kernel_note(analysis), *links))
         found += filter(None, [_states_note(analysis.scenario), _length_note(analysis)])
     return tuple(found)
@@ -183,6 +187,21 @@ def _host_note(analysis: Analysis) -> str:
     return (
         f"collectives over PCIe are those of the host {DEFAULT_HOST}, with an interval that covers {others} as well;"
         " name one with --host"
+    )
+
+
+def _exchange_note(analysis: Analysis) -> str:
+    """What else the engine runs, where its own exchange gathers the tokens of the ranks of several nodes on each."""
+    profile, hardware, parallel = analysis.scenario.profile, analysis.scenario.hardware, analysis.parallel
+    if parallel.exchange or not parallel.all_to_all or parallel.expert <= EIGHT:
+        return ""
+    several = parallel.span(parallel.tensor * parallel.data).across_nodes
+    others = other_exchanges(profile, hardware, parallel)
+    if not others or exchange_choice(profile, hardware, several, parallel.expert) != GATHERED:
+        return ""
+    return (
+        f"{profile.heading} by default gathers the tokens of all {parallel.expert} expert ranks on each: "
+        f"--all-to-all {others[0]} sends each to its experts alone"
     )
 
 

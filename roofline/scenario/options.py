@@ -516,7 +516,8 @@ class Deployment(TypedDict, total=False):
         "str | os.PathLike[str] | None",
         Option(
             "Network between nodes: 400G (a device), 8x400G-ib (ports of a node), roce, efa, ethernet, or a file; nvl72"
-            " is the number of devices that NVLink joins (nvl8,400G for both).",
+            " is the number of devices that NVLink joins (nvl8,400G for both); ,spine=2 after it: half of the bandwidth"
+            " between rails.",
             Kind.TEXT,
             PARALLELISM,
             short="Network",

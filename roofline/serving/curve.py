@@ -20,6 +20,7 @@ from roofline.scenario.energy import KWH
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
+from roofline.serving.encoders import behind_encoders, encoder_of
 from roofline.serving.load import Arrivals, Load, Rollouts, Trace, finite_number, served_scenario
 from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of, spellings
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
@@ -27,7 +28,7 @@ from roofline.serving.placement import best_placement
 from roofline.serving.policies import AMONG_TENANTS, FCFS, scheduled
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
-from roofline.serving.replicas import PLACEMENT
+from roofline.serving.replicas import PLACEMENT, ROUTERS
 from roofline.serving.rollouts import parse_rollouts
 from roofline.serving.sessions.options import SESSION_OPTIONS, SessionShape
 from roofline.serving.sessions.workload import parse_gaps
@@ -209,7 +210,13 @@ def deployment_of(
     """The replica of a scenario, or its replicas of prefill and decode where these are apart."""
     if pools is None and scenario.settings.decode_hardware is None:
         return replica_of(scenario, load, scheduler)
-    return tandem_of(scenario, load, pools or Pools(), scheduler)
+    pools, beside = pools or Pools(), tuple[tuple[Hardware, int], ...]()
+    if pools.encoders:
+        beside = ((encoder_of(scenario, pools), pools.encoders),)
+        scenario, scheduler = behind_encoders(scenario, load, pools, scheduler or scenario.profile.scheduler)
+    if not pools.prefills:
+        return replace(replica_of(scenario, load, scheduler), encoders=beside)
+    return replace(tandem_of(scenario, load, pools, scheduler), encoders=beside)
 
 
 def outcomes_at(deployment: Deployment, load: Load, values: Any, targets: Targets = NO_TARGETS) -> tuple[Outcome, ...]:
@@ -221,8 +228,16 @@ def outcomes_at(deployment: Deployment, load: Load, values: Any, targets: Target
 
 def _simulated(deployment: Deployment, load: Load, requests: int, seed: int, targets: Targets) -> Outcome:
     if isinstance(deployment, Tandem):
-        if load.policy != FCFS or load.tenants or load.rollouts:
-            raise RooflineError("prefill and decode apart serve in order of arrival: omit policy, tenants and rollouts")
+        if load.policy not in (FCFS, *ROUTERS) or load.tenants or load.rollouts:
+            raise RooflineError(
+                f"prefill and decode apart serve in order of arrival, and route by {', '.join(ROUTERS)}: omit other"
+                " policies, tenants and rollouts",
+                options=["policy"],
+            )
+        if load.policy in ROUTERS and max(deployment.prefills, deployment.decodes) < 2:
+            raise RooflineError(
+                f"{load.policy} is among replicas: give prefills=2 or decodes=2, or more", options=["policy"]
+            )
         return simulated_outcome(deployment, load, requests, seed, targets)
     return outcome_of(deployment, load, scheduled(deployment, load, requests, seed), targets)
 

@@ -25,14 +25,15 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 from numpy.typing import NDArray
 
+from roofline.core.errors import RooflineError
 from roofline.core.search import bracket_roots
 from roofline.serving.load import Arrivals, Load, draw
 from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spreads, steady_outcomes
 from roofline.serving.pools import Tandem
 from roofline.serving.replica import Replica
-from roofline.serving.replicas import Member, together
+from roofline.serving.replicas import ROUTERS, Member, together
 from roofline.serving.served import Served
-from roofline.serving.simulation import count_of
+from roofline.serving.simulation import Sequence, count_of
 from roofline.serving.steady import Steady, open_loop, saturation_of, summary
 from roofline.serving.times import Times, slots_of, times_of
 from roofline.serving.waits import ends
@@ -137,7 +138,16 @@ class _Stages(Struct, frozen=True, dict=True):
 
 
 def steady_tandem(tandem: Tandem, load: Load, values: Any) -> Steady:
-    """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s."""
+    """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s.
+
+    Raises RooflineError where some prompts are computed where they decode.
+    """
+    if tandem.local and (load.prompts.quantile(0.0) + load.beside) * (1 - load.hits) <= tandem.local:
+        raise RooflineError(
+            f"no steady state has prompts of at most {tandem.local} tokens that are computed where they decode: say how"
+            " many requests to simulate, such as 500",
+            options=["simulate"],
+        )
     points = np.atleast_1d(np.asarray(values, float))
     stages = _stages(tandem, load)
     most = stages.saturation
@@ -208,7 +218,11 @@ def _whole(tandem: Tandem, stages: _Stages, rate: Array, stable: NDArray[np.bool
 
 
 def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int = 0) -> Served:
-    """The run of `requests` requests (all of a trace, or `rounds` of a closed loop); raises RooflineError."""
+    """The run of `requests` requests (all of a trace, or `rounds` of a closed loop); raises RooflineError.
+
+    Requests go to the replicas of each pool in turn, or as the router that is the load's policy says.
+    """
+    route, random = ROUTERS.get(load.policy, ROUTERS["round-robin"]), np.random.default_rng(seed)
     drawn = draw(load, count_of(load, requests), seed)
     alone = drawn._replace(output=np.ones_like(drawn.output))
     prefills = [Member(tandem.prefill, alone) for _ in range(tandem.prefills)]
@@ -219,10 +233,18 @@ def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int 
     arrivals = np.array(drawn.arrival)
     stages = [*prefills, *decodes]
 
+    policy, here = tandem.prefill.scheduler, drawn.prompt <= tandem.local
+
     def send(at: float) -> None:
         nonlocal sent
         arrivals[sent] = at
-        prefills[sent % tandem.prefills].enter(sent, at)
+        if here[sent]:
+            member = route(decodes, sent, random)
+            member.own.add(sent)
+            front = policy.latency + policy.request + policy.prompt_token * float(drawn.prompt[sent])
+            member.receive(Sequence(sent, at, *member.lengths[sent]), at + front)
+        else:
+            route(prefills, sent, random).enter(sent, at)
         sent += 1
 
     for at in drawn.arrival[: load.concurrency or count]:
@@ -234,7 +256,11 @@ def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int 
         for index, (_, first, last, _) in stage.left:
             if stage in prefills:
                 stage.free = max(stage.free, last) + float(seconds[index])
-                decodes[passed % tandem.decodes].enter(index, stage.free)
+                member = route(decodes, passed, random)
+                if tandem.local:  # beside prompts of its own, which come in an order of their own
+                    member.receive(Sequence(index, stage.free, *member.lengths[index]), stage.free)
+                else:
+                    member.enter(index, stage.free)
                 passed += 1
             else:
                 done[index] = first, last

@@ -130,16 +130,17 @@ class LoadOptions(TypedDict, total=False):
         str | None,
         Option(
             "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve; or where"
-            " it goes among replicas (--dp): balanced, llumnix, dedicated or alpaserve with a model for each tenant"
-            " (placement: with the layout of the devices, and the models of each group, searched), reroute, spotserve"
-            " or petals with instances that are lost.",
+            " it goes among replicas (--dp): balanced (least-loaded), round-robin, random, power-of-two, also of pools;"
+            " llumnix; dedicated or alpaserve with a model for each tenant (placement: with the layout of the devices, and"
+            " the models of each group, searched); reroute, spotserve or petals with instances that are lost.",
             Kind.TEXT,
             LOAD,
             metavar="NAME",
             default="fcfs",
             choices=(
                 *("fcfs", "priority", "shortest", "vtc", "fastserve"),
-                *("balanced", "llumnix", "dedicated", "alpaserve", "placement", "reroute", "spotserve", "petals"),
+                *("balanced", "least-loaded", "round-robin", "random", "power-of-two"),
+                *("llumnix", "dedicated", "alpaserve", "placement", "reroute", "spotserve", "petals"),
             ),
             example="vtc",
         ),
@@ -204,7 +205,8 @@ class LoadOptions(TypedDict, total=False):
             "Prefill and decode on devices of their own: replicas of both (prefills=2,decodes=7), hardware and layout"
             " of a replica of decode (decode=h200-sxm,dp=8,ep=8 or tp=8,ep=8,dp-attention), sequences that decode on a"
             " rank (sequences=64), layout of one of prefill (prefill-tp=4), the link of the KV cache (link=network or"
-            " node).",
+            " node), prompts that are computed where they decode (local=1000 tokens at most, not in the prefix cache),"
+            " devices that encode images (encoders=2,encoder=l40s; alone: before prefill and decode together).",
             Kind.TEXT,
             LOAD,
             metavar="KEY=VALUE,...",

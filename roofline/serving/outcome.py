@@ -84,18 +84,21 @@ def spreads(replica: Replica, batch: float, context: float, chunk: float) -> tup
     """p10 and p90 over the expected TTFT, and over the expected TPOT.
 
     The distances of both from p50 are those of a prefill and of a decode step, times the scheduler's `spread`, with the
-    error of a version whose support of the model was young.
+    error of a version whose support of the model was young; that of TPOT has the error of accepted drafts.
     """
     low_decode, high_decode, low_prefill, high_prefill = replica.steps.spread
+    drafts = replica.steps.scenario.settings.speculation
+    accepted = 0.0 if drafts is None else drafts.error
     each = max(batch / replica.data, 1.0)
     scheduler = replica.scheduler
     found = []
-    for low, high, at, own in (
-        (low_prefill, high_prefill, (chunk, context), scheduler.spread_ttft),
-        (low_decode, high_decode, (each, context), scheduler.spread_tpot),
+    for low, high, at, own, error in (
+        (low_prefill, high_prefill, (chunk, context), scheduler.spread_ttft, 0.0),
+        (low_decode, high_decode, (each, context), scheduler.spread_tpot, accepted),
     ):
         below, above = 1 - float(low.nearest(*at)), float(high.nearest(*at)) - 1
-        found.append((max(1 - own[0] * below, LEAST), later(1 + own[1] * above, replica.steps.young)))
+        early = max(1 - math.hypot(own[0] * below, error), LEAST)
+        found.append((early, later(1 + math.hypot(own[1] * above, error), replica.steps.young)))
     return tuple(found)
 
 

@@ -34,9 +34,18 @@ DEGREES = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "dp": "data", "dcp"
 MOST = 1000
 """The most replicas of a pool, and the largest degree of its layout."""
 
+MOST_TOKENS = 10_000_000
+"""The most tokens of a prompt that is computed where it decodes."""
+
 ATTENTION = "dp-attention"
 LAYOUT = (*DEGREES, ATTENTION)
-KEYS = ("prefills", "decodes", "decode", *LAYOUT, *(f"prefill-{name}" for name in LAYOUT), "sequences", "link")
+KEYS = (
+    *("prefills", "decodes", "decode", *LAYOUT, *(f"prefill-{name}" for name in LAYOUT), "sequences", "link"),
+    *("local", "encoders", "encoder"),
+)
+TOGETHER = frozenset(("encoders", "encoder", "link"))
+"""Keys beside which prefill and decode have the same devices."""
+
 OTHER_NAMES = {
     "prefill-num-workers": "prefills",
     "decode-num-workers": "decodes",
@@ -51,7 +60,9 @@ class Pools(Struct, frozen=True):
     `decode` is the hardware of decode, `parallel` its layout (None: those of prefill), `prefill_parallel` that of
     prefill (None: the scenario's), `sequences` the most that decode on a data-parallel rank (None: the engine's limit).
     `link` is the kind or the scope (network, node, host) of the interconnect of prefill's devices that carries the KV
-    cache.
+    cache. Prompts of at most `local` tokens to compute are computed where they decode (Dynamo's
+    max_local_prefill_length, TensorRT-LLM's conditional_disagg_config). `encoders` devices, of the hardware `encoder`
+    (None: the scenario's), encode images; with no replica of prefill they do so for prefill and decode together.
     """
 
     prefills: int = 1
@@ -61,6 +72,13 @@ class Pools(Struct, frozen=True):
     link: str = "network"
     prefill_parallel: Parallelism | None = None
     sequences: int | None = None
+    local: int = 0
+    encoders: int = 0
+    encoder: Hardware | None = None
+
+    def __post_init__(self) -> None:
+        if (self.prefills > 0) != (self.decodes > 0) or not (self.prefills or self.encoders):
+            raise RooflineError("pools have replicas of prefill and of decode, or encoders before both together")
 
 
 def parse_pools(text: str) -> Pools:
@@ -86,14 +104,20 @@ def parse_pools(text: str) -> Pools:
         if key in given:
             raise RooflineError(f"disaggregation: {quote(key)} is given twice")
         given[key] = value
+    if "encoder" in given and "encoders" not in given:
+        raise RooflineError("disaggregation: encoder is the hardware of encoders: say how many, such as encoders=1")
+    together = "encoders" in given and given.keys() <= TOGETHER
     return Pools(
-        _count("prefills", given.get("prefills", "1")),
-        _count("decodes", given.get("decodes", "1")),
+        0 if together else _count("prefills", given.get("prefills", "1")),
+        0 if together else _count("decodes", given.get("decodes", "1")),
         load_hardware(given["decode"]) if given.get("decode", "same") != "same" else None,
         _layout(given, ""),
         given.get("link", "network"),
         _layout(given, "prefill-"),
         _count("sequences", given["sequences"]) if "sequences" in given else None,
+        _count("local", given["local"], MOST_TOKENS) if "local" in given else 0,
+        _count("encoders", given["encoders"]) if "encoders" in given else 0,
+        load_hardware(given["encoder"]) if given.get("encoder", "same") != "same" else None,
     )
 
 
@@ -119,9 +143,9 @@ def _layout(given: Mapping[str, str], pool: str) -> Parallelism | None:
     return Parallelism(**named) if named else None
 
 
-def _count(key: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MOST):
-        raise RooflineError(f"disaggregation: {key} is a whole number from 1 to {MOST}, got {quote(text)}")
+def _count(key: str, text: str, most: int = MOST) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
+        raise RooflineError(f"disaggregation: {key} is a whole number from 1 to {most}, got {quote(text)}")
     return int(text)
 
 
@@ -129,7 +153,8 @@ class Tandem(Struct, frozen=True, dict=True):
     """Replicas of prefill and of decode, one after the other.
 
     `prefill` and `decode` are one replica of each; `scenario` has the hardware of both. `tokens` and `seconds` tabulate
-    the transfer of a prompt's KV cache, which a replica of prefill sends one after the other.
+    the transfer of a prompt's KV cache, which a replica of prefill sends one after the other. `local` as of `Pools`;
+    `encoders` are their hardware and number, if any.
     """
 
     scenario: Scenario
@@ -140,17 +165,19 @@ class Tandem(Struct, frozen=True, dict=True):
     link: str
     tokens: Array
     seconds: Array
+    local: int = 0
+    encoders: tuple[tuple[Hardware, int], ...] = ()
 
     @property
-    def pools(self) -> tuple[tuple[Hardware, int], tuple[Hardware, int]]:
-        """Hardware and devices of prefill and of decode."""
+    def pools(self) -> tuple[tuple[Hardware, int], ...]:
+        """Hardware and devices of prefill and of decode, and of encoders."""
         parts = ((self.prefill, self.prefills), (self.decode, self.decodes))
         found = [(part.scenario.hardware, part.devices * count) for part, count in parts]
-        return found[0], found[1]
+        return (*found, *self.encoders)
 
     @property
     def devices(self) -> int:
-        """The devices of both."""
+        """The devices of all."""
         return sum(devices for _, devices in self.pools)
 
     def transfer(self, prompt: Any) -> Array:
@@ -185,6 +212,7 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
         pools.link,
         tokens,
         seconds,
+        pools.local,
     )
 
 
@@ -212,7 +240,7 @@ def only_prompts(load: Load) -> Load:
 def _sent(scenario: Scenario, other: Hardware, link: str, tokens: Array) -> Array:
     """Seconds in which each rank of a replica sends, or receives, its part of the KV cache of so many tokens."""
     settings = replace(scenario.settings, decode_hardware=other, chunk=None)
-    carrier = _over(scenario.hardware, link)
+    carrier = over_link(scenario.hardware, link)
     one = scenario.changed(
         hardware=carrier, batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings
     )
@@ -224,7 +252,7 @@ def _sent(scenario: Scenario, other: Hardware, link: str, tokens: Array) -> Arra
     return np.broadcast_to(spent, tokens.shape)
 
 
-def _over(hardware: Hardware, link: str) -> Hardware:
+def over_link(hardware: Hardware, link: str) -> Hardware:
     """The hardware whose network is one of its links; raises RooflineError where it has none of that name."""
     if link == "network":
         hardware.link(NETWORK)

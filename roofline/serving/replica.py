@@ -42,7 +42,7 @@ class Replica(Struct, frozen=True, dict=True):
     prints at its start. `copies` is the number of data-parallel ranks that share no experts, of
     which all else describes one: they do not wait for each other, and requests are divided among them. `received`: the
     KV cache of prompts comes from other devices, and requests begin to decode when they are admitted. `capacity` is the
-    memory of a rank.
+    memory of a rank. `encoders`: the hardware and the number of devices that encode images for it, if any.
     """
 
     steps: StepTimes
@@ -52,6 +52,7 @@ class Replica(Struct, frozen=True, dict=True):
     copies: int = 1
     received: bool = False
     capacity: Capacity | None = None
+    encoders: tuple[tuple[Hardware, int], ...] = ()
 
     @property
     def scenario(self) -> Scenario:
@@ -74,7 +75,7 @@ class Replica(Struct, frozen=True, dict=True):
         settings = self.steps.scenario.settings
         each = settings.parallel.devices * self.copies
         mixed = tuple((stage.hardware, each * stage.devices) for stage in settings.mixed)
-        return mixed or ((self.steps.scenario.hardware, each),)
+        return (*(mixed or ((self.steps.scenario.hardware, each),)), *self.encoders)
 
     @property
     def devices(self) -> int:

@@ -1,6 +1,9 @@
 """Replicas of a deployment in one event simulation: where each request goes, and what moves between replicas.
 
-    balanced   to the replica with the fewest requests
+    balanced   to the replica with the fewest requests (least-loaded, of routers)
+    round-robin, random, power-of-two
+               in turn, at random, or to that with fewer requests of two at random (Mitzenmacher 2001): routers of plain
+               requests (Dynamo's --router-mode, SGLang's --policy)
     llumnix    to the freest replica; running requests move with their KV cache to balance it (Sun et al. 2024)
     dedicated  a model for each tenant, and each replica has one of the models
     alpaserve  a model for each tenant, and each replica has all of them or some, which take turns at its steps
@@ -18,7 +21,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
 from functools import cache
 from operator import attrgetter, itemgetter
@@ -44,13 +47,14 @@ class Member(Simulation):
         super().__init__(replica, requests, None)
         self.left: list[tuple[int, Finished]] = []
         self.free = 0.0  # when its link has sent what is due
+        self.own = set[int]()  # requests whose prompts it computes although it receives others
         self.beside: Ordered[Member] = (self,)
 
     def _leave(self, index: int, times: Finished) -> None:
         self.left.append((index, times))
 
     def _is_computed(self, sequence: Sequence) -> bool:
-        return super()._is_computed(sequence) or not sequence.left
+        return (super()._is_computed(sequence) and sequence.index not in self.own) or not sequence.left
 
     @property
     def ready(self) -> float:
@@ -90,18 +94,51 @@ class Member(Simulation):
         self.coming = deque(sorted([*self.coming, (at, sequence)], key=itemgetter(0)))
 
 
+def _fewest(members: Ordered[Member], index: int, random: np.random.Generator) -> Member:  # noqa: ARG001
+    return min(members, key=attrgetter("requests"))
+
+
+def _in_turn(members: Ordered[Member], index: int, random: np.random.Generator) -> Member:  # noqa: ARG001
+    return members[index % len(members)]
+
+
+def _at_random(members: Ordered[Member], index: int, random: np.random.Generator) -> Member:  # noqa: ARG001
+    return members[int(random.integers(len(members)))]
+
+
+def _of_two(members: Ordered[Member], index: int, random: np.random.Generator) -> Member:
+    some = random.choice(len(members), min(2, len(members)), replace=False)
+    return _fewest([members[one] for one in some], index, random)
+
+
+Router = Callable[[Ordered[Member], int, np.random.Generator], Member]
+"""The replica of a request: among replicas, by its number, and what is random."""
+
+ROUTERS: Mapping[str, Router] = MappingProxyType(
+    {
+        "balanced": _fewest,
+        "least-loaded": _fewest,
+        "round-robin": _in_turn,
+        "random": _at_random,
+        "power-of-two": _of_two,
+    }
+)
+"""Routers of plain requests by the name of their policy."""
+
+
 class Replicas:
     """The replicas of a load; `next` is when `happen` is due, what a policy does beside its routing."""
 
     def __init__(self, replica: Replica, requests: Requests, load: Load, tenant: NDArray[np.intp], seed: int) -> None:
-        self.replica, self.load, self.tenant, self.seed = replica, load, tenant.tolist(), seed
+        self.replica, self.load, self.tenant = replica, load, tenant.tolist()
         self.drawn, self.retired = requests, list[Member]()
         self.next = math.inf
         self.members = [Member(replica, requests) for _ in range(replica.copies)]
+        self.router, self.random = ROUTERS.get(load.policy, _fewest), np.random.default_rng(seed)
 
     def place(self, index: int) -> Member:
         """The replica of a request."""
-        return min(self.able(index), key=attrgetter("requests"))
+        return self.router(self.able(index), index, self.random)
 
     def able(self, index: int) -> list[Member]:  # noqa: ARG002
         """The replicas that may take a request."""
@@ -266,7 +303,6 @@ class Reroute(Replicas):
     def __init__(self, *run: object) -> None:
         super().__init__(*run)  # type: ignore[arg-type]
         self.stages = self.replica.steps.scenario.settings.parallel.pipeline
-        self.random = np.random.default_rng(self.seed)
         self.lost, self.alive = [0] * self.replica.copies, dict(enumerate(self.members))
         self.events = 0
         self.limbo = list[tuple[Sequence | int, float]]()
@@ -367,7 +403,7 @@ class SpotServe(Reroute):
 
 FLEETS: Mapping[str, type[Replicas]] = MappingProxyType(
     {
-        "balanced": Replicas,
+        **dict.fromkeys(ROUTERS, Replicas),
         "llumnix": Llumnix,
         DEDICATED: AlpaServe,
         "alpaserve": AlpaServe,
@@ -392,7 +428,7 @@ def check_fleet(load: Load, copies: int) -> None:
         raise RooflineError(f"{copies:,} replicas are more than the {MOST_REPLICAS:,} of a fleet", options=["dp"])
     if load.policy == "petals" and load.startup != STARTUP:
         raise RooflineError("petals replaces a lost instance at once: omit startup", options=["startup"])
-    if load.policy in ("balanced", "llumnix") and copies < 2:
+    if load.policy in (*ROUTERS, "llumnix") and copies < 2:
         raise RooflineError(
             f"{load.policy} is among replicas that share no experts: give --dp 2 or more", options=["policy"]
         )

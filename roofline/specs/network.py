@@ -3,8 +3,11 @@
 A network is a file of `hwspecs/networks/`, one for each kind, or a person's own. Its `bandwidth` is that of a device in
 one direction, so that ports which several devices share count in parts. A message that crosses it takes a `hop` more
 than within a node: the way through two adapters and the switches, with the proxies and flags of the library that sends.
-Large messages achieve `efficiency` of the bandwidth. `spread` is p10 and p90 of an exchange's time over the expected
-one: congestion, other libraries, and ranks that wait for the last.
+Large messages achieve `efficiency` of the bandwidth. Devices of equal number in their nodes are a rail, with switches
+of its own: between rails the bandwidth is that of a rail over `spine`, and a message takes `spine_hop` more. NCCL and
+DeepEP's normal kernels cross to the right rail within the node and stay in it (PXN); DeepEP's low-latency kernels send
+to any device. `spread` is p10 and p90 of an exchange's time over the expected one: congestion, other libraries, and
+ranks that wait for the last.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, field
+from msgspec.structs import replace
 
 from roofline.core.checked import Checked, NotNegative, Positive
 from roofline.core.documents import read_mapping
@@ -45,13 +49,15 @@ class Network(Checked, frozen=True):
     bandwidth: Positive
     hop: NotNegative
     efficiency: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    spine: Annotated[float, Meta(ge=1, le=100)] = 1.0
+    spine_hop: NotNegative = 0.0
     spread: tuple[Annotated[float, Meta(ge=0.01, le=1)], Annotated[float, Meta(ge=1, le=100)]] = (1.0, 1.0)
     title: str = ""
     kinds: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __hash__(self) -> int:
-        return hash((self.name, self.bandwidth, self.hop, self.efficiency, *self.spread))
+        return hash((self.name, self.bandwidth, self.hop, self.efficiency, self.spine, self.spine_hop, *self.spread))
 
 
 class Fabric(Checked, frozen=True):
@@ -76,28 +82,42 @@ def load_fabric(text: str | os.PathLike[str]) -> Fabric:
     """The network of a text: a kind (`roce`, `efa`), a speed a device (`400G`), ports a node (`8x400G-ib`), or a file.
 
     `nvl72` before it, with a comma, is the number of devices that NVLink joins; alone it leaves the network as it is.
+    `spine=2` after it is how much less bandwidth there is between rails.
     Raises UnknownNameError, RooflineError or SpecError.
     """
     text = written(text, "network")
     if text.endswith((".yaml", ".yml")) or "/" in text:
         path = Path(text)
         return Fabric(_load(File(path, modified(path))))
-    lower = text.strip().lower()
+    lower, _, spine = text.strip().lower().partition(",spine=")
     domain, comma, rest = lower.partition(",")
     joined = _DOMAIN.fullmatch(domain)
     own = int(joined[1]) if joined else None
     if joined:
         lower = rest
     if joined and not comma:
+        if spine:
+            raise RooflineError(
+                "a spine is that of a network: name it, as in nvl8,400G-ib,spine=2", options=["network"]
+            )
         return Fabric(None, own)
     match = _SPEED.fullmatch(lower)
     if match is None:
-        return Fabric(_named(lower), own)
+        return Fabric(_with_spine(_named(lower), spine), own)
     ports, speed, kind = match.groups()
     if float(speed) == 0 or ports == "0":
         raise RooflineError(f"the network {quote(text)} has no bandwidth")
     network = _named(kind) if kind else _named(UNKNOWN)
-    return Fabric(network, own, int(ports) if ports else None, float(speed) * 1e9 / 8)
+    return Fabric(_with_spine(network, spine), own, int(ports) if ports else None, float(speed) * 1e9 / 8)
+
+
+def _with_spine(network: Network, text: str) -> Network:
+    """The network with less bandwidth between rails; raises RooflineError."""
+    if not text:
+        return network
+    if not re.fullmatch(r"\d{1,2}(\.\d{1,3})?", text, re.ASCII) or float(text) < 1:
+        raise RooflineError(f"the spine of a network is a number from 1 to 99, got {quote(text)}", options=["network"])
+    return replace(network, spine=float(text))
 
 
 @lru_cache(maxsize=64)
@@ -127,7 +147,10 @@ def parse_network(content: Mapping[str, Any], where: str) -> Network:
     sources = content.get("sources", {})
     as_mapping(sources, where, "sources")
     read = dict(content)
-    for key, dimension in (("bandwidth", Dimension.BANDWIDTH), ("hop", Dimension.TIME)):
+    quantities = {"bandwidth": Dimension.BANDWIDTH, "hop": Dimension.TIME, "spine_hop": Dimension.TIME}
+    for key, dimension in quantities.items():
+        if key == "spine_hop" and key not in content:
+            continue
         if key not in content:
             raise SpecError(where, f"the key {quote(key)} is missing")
         try:

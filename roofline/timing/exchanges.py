@@ -16,6 +16,7 @@ from msgspec import Struct
 from roofline.bound.roof import Placement
 from roofline.core.documents import read_mapping
 from roofline.graph.op import Link
+from roofline.graph.parallel import Parallelism
 from roofline.graph.size import as_size
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
@@ -60,10 +61,10 @@ class Choice(Struct, frozen=True):
         return of_engine and of_nodes and of_hardware and ranks >= self.ranks
 
 
-@lru_cache(maxsize=1)
-def choices() -> tuple[Choice, ...]:
-    """The rows of the file, in their order."""
-    return tuple(record(Choice, row, str(FILE)) for row in read_mapping(FILE)["exchanges"])
+@lru_cache(maxsize=2)
+def choices(part: str = "exchanges") -> tuple[Choice, ...]:
+    """The rows of a part of the file, in their order."""
+    return tuple(record(Choice, row, str(FILE)) for row in read_mapping(FILE)[part])
 
 
 def exchange_of(placement: Placement, engine: Engine) -> str:
@@ -80,6 +81,16 @@ def exchange_of(placement: Placement, engine: Engine) -> str:
 def exchange_choice(engine: Engine, hardware: Hardware, several: bool, ranks: int) -> str:
     """The exchange that an engine's release runs among `ranks` of such hardware, over one or several nodes."""
     return next((row.exchange for row in choices() if row.runs(engine, hardware, several, ranks)), NCCL)
+
+
+def other_exchanges(engine: Engine, hardware: Hardware, parallel: Parallelism) -> list[str]:
+    """The exchanges that an engine runs when asked, other than that which a layout of such hardware has."""
+    if not parallel.all_to_all:
+        return []
+    several = parallel.span(parallel.tensor * parallel.data).across_nodes
+    own = parallel.exchange or exchange_choice(engine, hardware, several, parallel.expert)
+    rows = (row for row in choices("offered") if row.runs(engine, hardware, several, parallel.expert))
+    return [row.exchange for row in rows if row.exchange != own]
 
 
 class FewMatch(Match, frozen=True, kw_only=True):

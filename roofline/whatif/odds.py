@@ -72,6 +72,9 @@ RUNS = "median error of TPOT of InferenceX's runs (`roofline validate serving`)"
 DOUBTS = (
     Doubt("pipelines", 0.3, "no measured pipeline: as several nodes", lambda found: found.settings.parallel.pipeline),
     Doubt("several nodes", 0.3, f"{RUNS} with wide expert parallelism, and of public speeds of 2 to 8 nodes", _nodes),
+    Doubt(
+        "decode context parallelism", 0.3, "none measured: as pipelines", lambda found: found.settings.parallel.context
+    ),
     Doubt("drafts", 0.12, f"{RUNS} with multi-token prediction", lambda found: found.settings.speculation),
     Doubt("the layout of experts", 0.1, f"{RUNS} with experts or attention divided among 4 or 8", _expert_layout),
     Doubt(

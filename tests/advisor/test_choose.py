@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from roofline import Decision, RooflineError, choose, serve
+from roofline import Decision, RooflineError, Scenario, choose, serve
 from roofline.advisor.choosing.alternatives import Decided
 from roofline.advisor.choosing.rows import parse_api_price
+from roofline.advisor.search.moves import context_moves, exchange_moves
 from roofline.reports.documents.choose import decision_document
 from roofline.serving.money import MONTH
 
@@ -43,6 +44,34 @@ def test_layouts_use_all_devices() -> None:
     found = choose("layout", "gpt-oss-20b", "4xh100-sxm", 16, **SMALL)
     assert all(row.devices == 4 for row in found.rows if row.fits)
     assert {"TP 4", "TP 2, 2 replicas", "TP 1, 4 replicas", "attention DP, EP 4", "TP 4 EP 4"} <= set(labels(found))
+
+
+def test_a_cache_that_tensor_ranks_copy_may_be_divided() -> None:
+    """Latents are of one head: eight ranks have eight copies of them, and attention to a long context is the first.
+
+    TensorRT-LLM's server is not told so, and 8 KV heads on 8 ranks have no copies.
+    """
+    long = {"prompt": 32768, "generate": 512}
+    found = {row.label: row for row in choose("layout", "deepseek-r1", "8xh200", 16, **long).rows}
+    whole, divided = found["TP 8"].outcome, found["TP 8 DCP 8"].outcome
+    assert whole is not None
+    assert divided is not None
+    assert divided.kv_use < whole.kv_use / 4
+    assert "DCP" not in " ".join(labels(choose("layout", "deepseek-r1", "8xh200", 1, engine="tensorrt-llm", **SMALL)))
+    assert "DCP" not in " ".join(labels(choose("layout", "llama-3.1-8b", "8xh200", 1, **SMALL)))
+
+
+def test_wide_ranks_are_compared_with_the_exchange_that_people_run() -> None:
+    """vLLM gathers all tokens by default; over an NVL72 its guide has NVLink's one-sided exchange."""
+    found = {row.label: row for row in choose("layout", "deepseek-r1", "32xgb200", 2048, engine="vllm", **SMALL).rows}
+    own, other = found["attention DP, EP 32"].outcome, found["attention DP, EP 32, nvlink_one_sided"].outcome
+    assert own is not None
+    assert other is not None
+    assert other.tpot.mean.mid < own.tpot.mean.mid
+    asked = Scenario("deepseek-r1", "gb200", ep=72, batch=2304, engine="vllm")
+    assert "all-to-all=nvlink_one_sided" in [move.name for move in exchange_moves(asked)]
+    assert [move.name for move in context_moves(Scenario("deepseek-r1", "h200-sxm", tp=8))] == ["dcp=8"]
+    assert not list(context_moves(Scenario("llama-3.1-8b", "h200-sxm", tp=8)))
 
 
 def test_money_adds_up_to_the_rent() -> None:

@@ -11,7 +11,8 @@ are seconds, mean or median. What the columns leave open is read from the benchm
               in FP4 for 8192 tokens, are tensor-parallel (recipes/gb200-fp4 and -fp8 of NVIDIA/srt-slurm). Where ep is
               more than tp, ranks have tp devices each.
 * sequences   TensorRT-LLM's pools decode 2^k sequences a rank, or 3 x 2^k, and 5 to 40% more are in flight, which wait
-              (names of its recipes: batch32 on 16 ranks for 666; NVIDIA/srt-slurm, recipes/trtllm).
+              (names of its recipes: batch32 on 16 ranks for 666; NVIDIA/srt-slurm, recipes/trtllm). SGLang's workers of
+              H200 decode 16 with drafts after prompts of 8192 tokens (recipes/h200/8k1k/bs64-2p3d-mtp.yaml).
 * requests    Lengths from 0.8 to 1 of those written, ten requests for each in flight. Medians are taken where a row has
               both: kernels that compile for the first requests take up to 80 s, which means of TTFT contain.
 * version     Of the image, else of the one that ran on the date. Dynamo's images have TensorRT-LLM inside.
@@ -151,6 +152,12 @@ MANY_EACH = 128
 """Sequences of a tensor-parallel worker from which TensorRT-LLM's sweeps ask for more than it decodes, too (564 on four
 workers of GB200)."""
 
+SWEPT = ("b200-sxm", "h200-sxm")
+"""Hardware of which tensor-parallel decode in FP8 is swept by the number of its workers, as FP4 is."""
+
+H200_DRAFTED = 16
+"""Sequences of SGLang's workers of H200 that decode with drafts after long prompts."""
+
 CROWDED = 70
 """Sequences of a rank from which TensorRT-LLM's pools draft one token."""
 
@@ -219,7 +226,11 @@ class Deployment(Struct, frozen=True):
         if engine == "sglang" and self.version:
             profile = replace(profile, serial_drafts=load_engine(f"sglang@{self.version}").serial_drafts)
             scenario = scenario.changed(engine=profile)
-        return apply_techniques(scenario, (self.drafts(output, concurrency),))
+        scenario = apply_techniques(scenario, (self.drafts(output, concurrency),))
+        drafts = scenario.settings.speculation
+        assert drafts is not None
+        drafts = replace(drafts, measured="the streams of other runs")
+        return scenario.changed(settings=replace(scenario.settings, speculation=drafts))
 
     def case(self, line: Line, prompt: int, output: int, concurrency: int) -> ServingCase:
         """The deployment under a number of requests in flight with lengths up to these, without times."""
@@ -282,6 +293,8 @@ def deployment_of(cells: Mapping[str, str]) -> Deployment:
         pools = Pools(prefills, decodes, find_hardware(other).hardware if other else None, parallel)
         if backend == "trtllm":
             pools = replace(pools, sequences=_sequences(cells, pools, hardware))
+        elif hardware.name == "h200-sxm" and drafts == "mtp" and count(cells, "isl") > LONG:
+            pools = replace(pools, sequences=H200_DRAFTED)
     else:
         layout, pools = _layout(cells, "", count(cells, "tp"), model), None
     return Deployment(
@@ -344,10 +357,12 @@ def _sequences(cells: Mapping[str, str], pools: Pools, hardware: Hardware) -> in
     layout = pools.parallel or Parallelism()
     asked = count(cells, "concurrency")
     each = asked / (pools.decodes * layout.data)
-    swept = layout.data == 1 and ("4" in cells["precision"] or hardware.name == "b200-sxm")
+    swept = layout.data == 1 and ("4" in cells["precision"] or hardware.name in SWEPT)
     if each < 1 or (swept and asked % pools.decodes == 0 and each < MANY_EACH):
         return None
     least = 1 << math.floor(math.log2(each))
+    if layout.data == 1 and each == least > 1:  # recipes ask for more than is decoded: two each are of one slot
+        least //= 2
     return least * 3 // 2 if each >= 1.5 * least > 1 and layout.data > 1 else least
 
 

@@ -155,6 +155,11 @@ def serve_sessions(
         raise RooflineError("sessions are a number of them (sessions) or a rate of new ones (session_rate): give one")
     ((name, values),) = given.items()
     pools = parse_pools(disaggregation) if isinstance(disaggregation, str) else disaggregation
+    if pools is not None and (pools.encoders or pools.local):
+        raise RooflineError(
+            "pools of sessions have no encoders, and compute every prompt on those of prefill: omit encoders and local",
+            options=["disaggregation"],
+        )
     deployed = deployed_of(scenario, workload, asked, pools)
     points = tuple(float(value) for value in (values if isinstance(values, Sequence) else [values]))
     is_open = name == "session_rate"

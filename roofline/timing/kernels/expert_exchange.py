@@ -8,8 +8,10 @@ DeepEP, low latency. A row is sent to every expert of a token, within a node ove
 without a CPU; both run at once:
 
     T_link     tokens k row members / (ranks local_efficiency link)
-    T_network  tokens k row (1 - members / ranks) / network
+    T_network  tokens k row (1 - members / ranks) (1 + (spine - 1) (1 - 1 / members)) / network
     time       t = latency + per_expert experts + hops + max(T_link, T_network)
+
+of which all rows but those for the device of equal number in a node go between rails (`roofline.specs.network`).
 
 DeepEP, normal. A row crosses the network once for each node, and is forwarded within it to each device; `sms`
 multiprocessors, which compute misses meanwhile, move what they can:
@@ -117,12 +119,15 @@ def low_latency_terms(routing: Routing, hardware: Hardware, parameters: Paramete
     rows = routing.tokens * routing.top_k * routing.row_bytes
     inside = routing.members / routing.ranks
     local = rows * inside / (parameters["local_efficiency"] * _near(routing, hardware))
+    other = 1 - 1 / routing.members  # rails, of those for another node
     far = rows * (1 - inside) / (_efficiency(routing, hardware) * _far(routing, hardware))
+    if np.any(routing.nodes > 1):
+        far = far * (1 + (hardware.crossing.spine - 1) * other)
     return Terms(
         (
             Term("latency", "latency", parameters["latency"]),
             Term("experts", "per_expert experts", parameters["per_expert"] * routing.experts),
-            _hops(routing, hardware, parameters),
+            _hops(routing, hardware, parameters, between=True),
             Term("sending", "max(rows in the node / link, rows to others / network)", np.maximum(local, far)),
         )
     )
@@ -184,9 +189,9 @@ def _efficiency(routing: Routing, hardware: Hardware) -> float:
     return hardware.crossing.efficiency if np.any(routing.nodes > 1) else 1.0
 
 
-def _hops(routing: Routing, hardware: Hardware, parameters: Parameters) -> Term:
-    """The hops of an exchange over several nodes."""
+def _hops(routing: Routing, hardware: Hardware, parameters: Parameters, between: bool = False) -> Term:
+    """The hops of an exchange over several nodes, and `between` rails."""
     nodes = routing.nodes
     hops = np.where(nodes > 1, parameters["crossing"] + parameters["doubling"] * np.log2(nodes), 0.0)
-    hop = hardware.crossing.hop if np.any(nodes > 1) else 0.0
+    hop = hardware.crossing.hop + between * hardware.crossing.spine_hop if np.any(nodes > 1) else 0.0
     return Term("hops", "(crossing + doubling log2(nodes)) hop", hops * hop)

@@ -13,6 +13,7 @@ from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.parallel import Parallelism
 from roofline.serving import Load, Trace, serve
 from roofline.serving.disaggregated import simulate_tandem, steady_tandem
+from roofline.serving.encoders import seconds_of
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
 from roofline.techniques import apply_techniques
@@ -44,6 +45,68 @@ def test_the_kv_cache_of_a_prompt_is_sent_once() -> None:
     assert float(tandem().transfer(2000)) > sent / 50e9
     assert float(tandem("link=node").transfer(2000)) < float(tandem().transfer(2000)) / 4
     assert float(tandem("link=NVLink 4").transfer(2000)) == float(tandem("link=node").transfer(2000))
+
+
+def test_a_random_router_finds_slots_taken_while_others_are_free() -> None:
+    """As many requests as slots: in turn each finds one, at random a third of them waits for another's output."""
+    pools = tandem("decodes=4,sequences=1")
+    load = replace(LOAD, prompt=500, generate=200, rate=None, concurrency=4, rounds=50)
+    waits = {}
+    for policy in ("round-robin", "balanced", "power-of-two", "random"):
+        run = simulate_tandem(pools, replace(load, policy=policy))
+        waits[policy] = float(np.mean(run.first - run.arrival)) / float(np.mean(run.last - run.first))
+    assert waits["round-robin"] == pytest.approx(waits["balanced"], abs=0.05)
+    assert waits["balanced"] < waits["power-of-two"] < waits["random"]
+    assert 0.3 < waits["random"] < 1
+    assert (
+        simulate_tandem(pools, load).first.tolist()
+        == simulate_tandem(pools, replace(load, policy="round-robin")).first.tolist()
+    )
+
+
+def test_short_prompts_are_computed_where_they_decode() -> None:
+    """Dynamo's max_local_prefill_length: no transfer for them, and steps of decode that wait; above all, no prefill."""
+    load = replace(LOAD, rate=4.0)
+    runs = {text: simulate_tandem(tandem(text), load, 600) for text in ("", "local=1", "local=1500", "local=5000")}
+    assert runs[""].first.tolist() == runs["local=1"].first.tolist()
+    assert runs[""].prefilling > runs["local=1500"].prefilling > 0
+    assert runs["local=5000"].prefilling == 0
+    tpot = {text: float(((run.last - run.first) / (run.output - 1)).mean()) for text, run in runs.items()}
+    assert tpot[""] < tpot["local=1500"] < tpot["local=5000"]
+    with pytest.raises(RooflineError, match="how many requests to simulate"):
+        serve(SCENARIO.changed(prompt=1000, generate=100), rate=1, disaggregation="local=2000")
+
+
+SEEING = Scenario("qwen2.5-vl-7b", "h100-sxm", prompt=200, generate=64, images=4)
+
+
+def test_encoders_apart_take_the_images() -> None:
+    """A request alone waits for its images, their embeddings and its prompt; the encoders limit the rate."""
+    together = serve(SEEING, rate=1e-3).outcomes[0]
+    encoded, sent = seconds_of(SEEING, Pools(encoders=1))
+    bare = serve(SEEING, rate=[1e-3, 8.0], disaggregation="encoders=1").outcomes
+    assert bare[0].ttft.mean.mid == pytest.approx(together.ttft.mean.mid + sent, rel=0.1)
+    assert bare[0].devices == 2
+    assert bare[1].tpot.mean.mid < serve(SEEING, rate=8.0).outcomes[0].tpot.mean.mid
+    small = serve(SEEING, rate=1.0, disaggregation="encoders=1,encoder=l4,prefills=1,decodes=1")
+    assert small.outcomes[0].saturated_at == pytest.approx(
+        1 / seconds_of(SEEING, Pools(encoder=load_hardware("l4")))[0]
+    )
+    assert [hardware.name for hardware, _ in small.pools] == ["h100-sxm", "h100-sxm", "l4"]
+    assert encoded > sent > 0
+
+
+@pytest.mark.parametrize(
+    ("scenario", "text", "message"),
+    [
+        (SEEING.with_(images=0), "encoders=1", "how many a prompt has"),
+        (SEEING.with_(engine="llama.cpp"), "encoders=1", "no encoders apart"),
+        (SEEING, "encoder=l4", "say how many"),
+    ],
+)
+def test_encoders_that_are_not_there_are_refused(scenario, text, message) -> None:
+    with pytest.raises(RooflineError, match=message):
+        serve(scenario, rate=1, disaggregation=text)
 
 
 @pytest.mark.parametrize("text", ["", "prefills=2,decodes=1,tp=2", "decodes=2"])

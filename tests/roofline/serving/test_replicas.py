@@ -51,6 +51,21 @@ def test_requests_that_move_find_room_and_wait_less() -> None:
     assert moved.preemptions < 0.3 * still.preemptions
 
 
+def test_a_router_that_looks_waits_less() -> None:
+    """Random is longest, one look at two replicas is most of what all looks buy (Mitzenmacher 2001), turns are even."""
+    scenario = Scenario("opt-6.7b", "a100-sxm-80gb", prompt=1024, generate=1, dp=8)
+    most = serve(scenario, rate=1.0).outcomes[0].saturated_at
+    assert most is not None
+    waits = {
+        policy: outcome(scenario, 0.8 * most, policy, 2000).ttft.p95.mid
+        for policy in ("random", "power-of-two", "round-robin", "least-loaded")
+    }
+    assert waits["random"] == max(waits.values())
+    assert waits["power-of-two"] < 0.85 * waits["random"]
+    assert waits["round-robin"] < waits["random"]
+    assert waits["least-loaded"] == outcome(scenario, 0.8 * most, "balanced", 2000).ttft.p95.mid
+
+
 def test_models_that_share_devices_take_the_bursts_of_one() -> None:
     """Mean latency of two models on two GPUs: 1.3 times lower at random arrivals, 1.9 in bursts (AlpaServe, 3.1)."""
     for burstiness, low, high in ((1.0, 1.0, 2.0), (0.11, 1.5, 2.5)):

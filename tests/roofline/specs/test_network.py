@@ -46,7 +46,24 @@ def test_the_ports_of_a_node_are_shared_by_its_devices() -> None:
     assert networked(load_hardware("gb200"), load_fabric("nvl32")).crossing.name == "infiniband"
 
 
-@pytest.mark.parametrize("text", ["400", "8x", "x400G", "0x400G", "0G", "ibb", "400G-", "nvl", "nvl1", "-1G", "4e2G"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "400",
+        "8x",
+        "x400G",
+        "0x400G",
+        "0G",
+        "ibb",
+        "400G-",
+        "nvl",
+        "nvl1",
+        "-1G",
+        "4e2G",
+        "400G,spine=0",
+        "nvl8,spine=2",
+    ],
+)
 def test_what_is_no_network_is_refused(text: str) -> None:
     with pytest.raises(RooflineError):
         load_fabric(text)
@@ -59,10 +76,11 @@ def test_a_wrong_kind_offers_the_right_one() -> None:
 
 def test_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("name: mine\nbandwidth: 10 GB/s\nhop: 3 us\n", encoding="utf-8")
+    file.write_text("name: mine\nbandwidth: 10 GB/s\nhop: 3 us\nspine: 2\nspine_hop: 1 us\n", encoding="utf-8")
     network = load_fabric(file).network
     assert network is not None
     assert (network.bandwidth, network.hop) == (10e9, pytest.approx(3e-6))
+    assert (network.spine, network.spine_hop) == (2, pytest.approx(1e-6))
     with pytest.raises(SpecError, match="'hop' is missing"):
         parse_network({"name": "mine", "bandwidth": "10 GB/s"}, "mine.yaml")
     with pytest.raises(SpecError, match="cites the unknown source 'nobody'"):

@@ -7,9 +7,14 @@ import pytest
 
 from roofline import Scenario, analyze, load_hardware
 from roofline.core.errors import RooflineError
+from roofline.graph.parallel import Parallelism
 from roofline.scenario.analysis import Analysis
+from roofline.scenario.notes import notes
+from roofline.specs.engine import load_engine
+from roofline.specs.hardware import networked
+from roofline.specs.network import load_fabric
 from roofline.timing.chains import load_calibration
-from roofline.timing.exchanges import FEW, choices
+from roofline.timing.exchanges import FEW, choices, other_exchanges
 from roofline.timing.kernels import kernel_bound, kernel_time
 
 DISPATCH, COMBINE = 7168 * (1 + 4 / 128) + 16, 7168 * 2.0
@@ -36,6 +41,22 @@ def test_low_latency_is_as_deepep_publishes(ranks: int, dispatch: float, combine
     assert exchange("combine", ranks) == pytest.approx(combine, rel=0.15)
 
 
+@pytest.mark.parametrize(("op", "longer"), [("deepep_low_latency", 1 + 7 / 8), ("deepep_normal", 1.0)])
+def test_a_thin_spine_slows_what_goes_between_rails(op: str, longer: float) -> None:
+    """7 of 8 rows to another node are for a device of another number, which the normal kernels forward in the node."""
+    times = []
+    for network in ("400G-ib", "400G-ib,spine=2"):
+        device = networked(load_hardware("h100-sxm"), load_fabric(network))
+        match = load_calibration(device).find(op, "dispatch")
+        assert match is not None
+        row = {"row_bytes": DISPATCH, "top_k": 8.0, "experts": 256.0, "ranks": 32.0, "members": 8.0}
+        few, many = kernel_time(
+            op, {"direction": "dispatch", "tokens": np.array([1e4, 1e5]), **row}, device, match.fit.parameters
+        )
+        times.append(many - few)
+    assert times[1] / times[0] == pytest.approx(longer)
+
+
 @pytest.mark.parametrize(("ranks", "dispatch", "combine"), [(8, 35, 47), (16, 115, 141), (32, 157, 280)])
 def test_mori_is_as_its_authors_publish(ranks: int, dispatch: float, combine: float) -> None:
     """README of ROCm/mori: 128 tokens on MI300X, from which its constants are."""
@@ -45,6 +66,22 @@ def test_mori_is_as_its_authors_publish(ranks: int, dispatch: float, combine: fl
         row = {"row_bytes": DISPATCH if direction == "dispatch" else COMBINE, "top_k": 8.0, "experts": 256.0}
         columns = {"direction": direction, "tokens": np.array([128.0]), "ranks": float(ranks), "members": 8.0, **row}
         assert 1e6 * match.expected(columns, load_hardware("mi300x")).mid.item() == pytest.approx(published, rel=0.08)
+
+
+def test_an_engine_runs_other_exchanges_when_asked() -> None:
+    """By its own names, too; gathering all tokens on each of 72 ranks takes longer than sending each to 8 at most."""
+    gb200, layout = load_hardware("gb200"), Parallelism(expert=72)
+    assert other_exchanges(load_engine("vllm"), gb200, layout.on(gb200)) == ["nvlink_one_sided", "deepep_normal"]
+    assert not other_exchanges(load_engine("vllm"), gb200, Parallelism(tensor=8).on(gb200))
+    assert not other_exchanges(load_engine("tensorrt-llm"), gb200, layout.on(gb200))
+    own = Scenario("deepseek-r1", "gb200", ep=72, batch=2304, engine="vllm")
+    asked = analyze(own.with_(all_to_all="flashinfer_nvlink_one_sided"))
+    found, before = asked.decode, analyze(own).decode
+    assert found is not None
+    assert before is not None
+    assert found.expected.mid < 0.6 * before.expected.mid
+    assert "--all-to-all nvlink_one_sided" in " ".join(notes(analyze(own)))
+    assert "all-to-all" not in " ".join(notes(asked))
 
 
 @pytest.mark.parametrize("op", ["deepep_low_latency", "deepep_normal", "nvlink_one_sided", "nvlink_two_sided"])
