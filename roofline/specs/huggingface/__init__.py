@@ -13,7 +13,7 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
 from roofline.core.registry import Registration, Registry
 from roofline.specs.classes.reader import knows_class, read_class, without_classes
-from roofline.specs.huggingface import deepseek_v4, dense, encoders, gpt, hybrid, kimi, minimax_m3, recurrent, vision
+from roofline.specs.huggingface import deepseek_v4, dense, encoders, families, gpt, hybrid, kimi, minimax_m3, per_layer, recurrent, vision
 from roofline.specs.huggingface import mla as latent
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import (
@@ -57,11 +57,13 @@ READERS: Registry[Reader] = Registry(
     "reader of the model_type",
     {
         **dense.READERS,
+        **families.READERS,
         **gpt.READERS,
         **experts.READERS,
         **latent.READERS,
         **deepseek_v4.READERS,
         **kimi.READERS,
+        **per_layer.READERS,
         **recurrent.READERS,
         **hybrid.READERS,
         **encoders.READERS,
@@ -71,7 +73,7 @@ READERS: Registry[Reader] = Registry(
 """The supported values of `model_type`."""
 
 TEXT_DECODERS: Mapping[str, Reader] = {
-    **dense.TEXT_DECODERS,
+    **families.TEXT_DECODERS,
     **experts.TEXT_DECODERS,
     **hybrid.TEXT_DECODERS,
     **minimax_m3.TEXT_DECODERS,
@@ -79,7 +81,6 @@ TEXT_DECODERS: Mapping[str, Reader] = {
 """Text decoders of multimodal models, for files that contain only the decoder."""
 
 UNSUPPORTED_FEATURES: Mapping[str, str] = {
-    **dict.fromkeys(("gemma3n", "gemma3n_text"), "per-layer embeddings, AltUp and LAuReL"),
     "stripedhyena": "Hyena filters given by poles and residues",
 }
 """The features of these `model_type`s that a spec cannot express."""

@@ -117,6 +117,32 @@ def _bloom(config: Config) -> Spec:
     return {**spec, "mlp": plain_mlp(config, 4 * spec["hidden"])}
 
 
+def _gpt_bigcode(config: Config) -> Spec:
+    """StarCoder: GPT-2 with one KV head."""
+    spec = _gpt2(config)
+    one = {"kv_heads": 1} if config.flag("multi_query", True) else {}
+    return {**spec, "attention": {**spec["attention"], **one}}
+
+
+def _mpt(config: Config) -> Spec:
+    """No biases; blocks are four times as wide as the model, whatever `expansion_ratio` says."""
+    attention = config.section("attn_config")
+    attention.reject("qk_ln", "clip_qkv")
+    hidden, context = config.integer("d_model"), config.tokens("max_seq_len", default=2048)
+    table = {"kind": "learned", "count": context}
+    return {
+        "hidden": hidden,
+        "vocabulary": config.integer("vocab_size"),
+        "layers": config.integer("n_layers"),
+        "max_context": context,
+        "tied_embeddings": config.flag("tie_word_embeddings", True),
+        "attention": {"heads": config.integer("n_heads")},
+        "mlp": plain_mlp(config, 4 * hidden, bias=False),
+        "norm": {"kind": "layernorm", "bias": False},
+        "positions": "alibi" if attention.flag("alibi", True) else table,
+    }
+
+
 def _gpt_neox(config: Config) -> Spec:
     biased = config.flag("attention_bias", True)
     return base_spec(
@@ -131,9 +157,12 @@ def _gpt_neox(config: Config) -> Spec:
 READERS: Mapping[str, Reader] = {
     "bloom": _bloom,
     "falcon": _falcon,
+    "gpt-sw3": _gpt2,
     "gpt2": _gpt2,
+    "gpt_bigcode": _gpt_bigcode,
     "gpt_neox": _gpt_neox,
     "gptj": _gptj,
+    "mpt": _mpt,
     "opt": _opt,
     "phi": _phi,
 }

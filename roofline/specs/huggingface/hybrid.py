@@ -138,6 +138,35 @@ def _granitemoehybrid(config: Config) -> Spec:
     )
 
 
+def _falcon_h1(config: Config) -> Spec:
+    """Falcon-H1: Mamba-2 and attention read one norm, beside each other; here one after the other.
+
+    The norm is that of the attention, so a layer of Mamba-2 has one without weights. The multipliers scale what is
+    there anyway.
+    """
+    config.reject("mamba_proj_bias", "projectors_bias")
+    hidden, heads = config.integer("hidden_size"), config.integer("mamba_n_heads", default=128)
+    inner = config.integer("mamba_d_ssm", default=None) or config.integer("mamba_expand", default=2) * hidden
+    mamba2 = {
+        "heads": heads,
+        "head_dim": inner // heads,
+        "state": config.integer("mamba_d_state", default=256),
+        "groups": config.integer("mamba_n_groups", default=1),
+        "conv": config.integer("mamba_d_conv", default=4),
+        "conv_bias": config.flag("mamba_conv_bias", True),
+        "norm": config.flag("mamba_rms_norm", False),
+        "chunk": config.integer("mamba_chunk_size", default=256),
+    }
+    attends: Spec = {
+        "attention": attention_section(config, ATTENTION_BIAS),
+        "mlp": gated_mlp(config, config.flag("mlp_bias", False)),
+    }
+    recurs: Spec = {"mamba2": mamba2, "norm": {"kind": "rmsnorm", "weight": False}}
+    kinds = ["mamba", "attention"] * config.layers()
+    base = base_spec(config, extra_parameters=hidden)  # the weights of the final norm, which is that of the first layer
+    return spec_with_pattern(base, {"mamba": recurs, "attention": attends}, kinds)
+
+
 def _lfm2(config: Config) -> Spec:
     """LFM2: gated short convolutions in place of attention in most layers; experts but for the first layers."""
     config.reject("conv_bias")
@@ -223,6 +252,7 @@ def _qwen3_5_moe_text(config: Config) -> Spec:
 
 
 READERS: Mapping[str, Reader] = {
+    "falcon_h1": _falcon_h1,
     "granitemoehybrid": _granitemoehybrid,
     "jamba": _jamba,
     "lfm2": _lfm2,

@@ -8,7 +8,7 @@ from typing import Any
 from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import (
     ATTENTION_BIAS,
-    LAYER_NORM,
+    WINDOWED,
     Config,
     Reader,
     Spec,
@@ -18,7 +18,6 @@ from roofline.specs.huggingface.config import (
     layer_types,
     spec_with_pattern,
 )
-from roofline.specs.huggingface.dense import WINDOWED
 
 
 def moe_section(config: Config, *width: str, experts: Any = None, top_k: Any = None, **parts: Any) -> Spec:
@@ -55,11 +54,6 @@ def sparse_layers(config: Config, otherwise: list[bool]) -> list[bool]:
     if named and (len(named) != len(otherwise) or not set(named) <= {"dense", "sparse"}):
         raise SpecError(config.where, f"'mlp_layer_types' must say dense or sparse of each of {len(otherwise)} layers")
     return [name == "sparse" for name in named] or otherwise
-
-
-def _mixtral(config: Config) -> Spec:
-    attention = attention_section(config, window=config.window())
-    return base_spec(config, attention=attention, moe=moe_section(config, experts=8, top_k=2))
 
 
 def _qwen2_moe(config: Config) -> Spec:
@@ -226,22 +220,6 @@ def _mimo_v2_flash(config: Config) -> Spec:
     return moe_spec(config, base, sparse_layers(config, sparse), moe, kinds, **mixers)
 
 
-def _phimoe(config: Config) -> Spec:
-    window = config.window()
-    return base_spec(
-        config,
-        attention=attention_section(config, ATTENTION_BIAS, window=window),
-        moe=moe_section(config, experts=16, top_k=2),
-        norm=LAYER_NORM,
-        lm_head_bias=config.flag("lm_head_bias", False),
-    )
-
-
-def _olmoe(config: Config) -> Spec:
-    attention = attention_section(config, ATTENTION_BIAS, qk_norm="full")
-    return base_spec(config, attention=attention, moe=moe_section(config, experts=64, top_k=8))
-
-
 def _dbrx(config: Config) -> Spec:
     attention, block = config.section("attn_config"), config.section("ffn_config")
     return {
@@ -272,12 +250,6 @@ def _grok(config: Config) -> Spec:
         moe={**moe, "activation": config.activation("hidden_act", default="gelu")},
         norm={"kind": "rmsnorm", "placement": "sandwich"},
     )
-
-
-def _granitemoe(config: Config) -> Spec:
-    """The multipliers of the file scale what is there anyway."""
-    attention = attention_section(config, ATTENTION_BIAS)
-    return base_spec(config, attention=attention, moe=moe_section(config, experts=8, top_k=2))
 
 
 def _ernie4_5_moe(config: Config) -> Spec:
@@ -338,14 +310,10 @@ READERS: Mapping[str, Reader] = {
     "ernie4_5_moe": _ernie4_5_moe,
     "glm4_moe": _glm4_moe,
     "gpt_oss": _gpt_oss,
-    "granitemoe": _granitemoe,
     "grok-1": _grok,
     "hunyuan_v1_moe": _hunyuan_v1_moe,
     "mimo_v2_flash": _mimo_v2_flash,
     "minimax_m2": _minimax_m2,
-    "mixtral": _mixtral,
-    "olmoe": _olmoe,
-    "phimoe": _phimoe,
     "qwen2_moe": _qwen2_moe,
     "qwen3_moe": _qwen3_moe,
     "step3p5": _step3p5,

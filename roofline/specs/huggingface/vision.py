@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError, quote, suggest
-from roofline.specs.huggingface import dense, hybrid, kimi, minimax_m3, mla
+from roofline.specs.huggingface import dense, families, hybrid, kimi, minimax_m3, mla, per_layer
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import (
     RMS,
@@ -34,12 +34,14 @@ INTERNVL_TILES = 12
 
 _TEXT: Mapping[str, Reader] = {
     **dense.READERS,
-    **dense.TEXT_DECODERS,
+    **families.READERS,
+    **families.TEXT_DECODERS,
     **experts.READERS,
     **experts.TEXT_DECODERS,
     **kimi.READERS,
     **minimax_m3.TEXT_DECODERS,
     **mla.READERS,
+    **per_layer.READERS,
     **hybrid.TEXT_DECODERS,
 }
 
@@ -371,9 +373,16 @@ def _gemma3(config: Config) -> Spec:
     return _with_vision_tower(text, tower, patches)
 
 
+def _gemma3n(config: Config) -> Spec:
+    """Its text decoder: the MobileNet and the audio encoder beside it are not read."""
+    config.read.update(("vision_config", "audio_config"))
+    return _text(config, "gemma3n_text")
+
+
 def _gemma4(config: Config) -> Spec:
     """Gemma 4's own tower, with tables of positions by row and column; 3 x 3 patches are averaged to a token."""
     text = _text(config, "gemma4_text")
+    config.read.add("audio_config")  # the audio encoder of E2B and E4B is not read
     if not config.content.get("vision_config"):
         return text
     vision = config.section("vision_config")
@@ -498,6 +507,7 @@ def _minimax_m3_vl(config: Config) -> Spec:
 
 READERS: Mapping[str, Reader] = {
     "gemma3": _gemma3,
+    "gemma3n": _gemma3n,
     "gemma4": _gemma4,
     "internvl": _internvl,
     "internvl_chat": _internvl,
