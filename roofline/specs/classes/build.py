@@ -26,7 +26,7 @@ def without_scipy() -> None:
     from transformers import utils
 
     for module in (utils, utils.import_utils):
-        setattr(module, "is_scipy_available", lambda: False)
+        module.is_scipy_available = lambda: False
 
 
 def class_names(model_type: str) -> dict[str, str]:

@@ -13,7 +13,19 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
 from roofline.core.registry import Registration, Registry
 from roofline.specs.classes.reader import knows_class, read_class, without_classes
-from roofline.specs.huggingface import deepseek_v4, dense, encoders, families, gpt, hybrid, kimi, minimax_m3, per_layer, recurrent, vision
+from roofline.specs.huggingface import (
+    deepseek_v4,
+    dense,
+    encoders,
+    families,
+    gpt,
+    hybrid,
+    kimi,
+    minimax_m3,
+    per_layer,
+    recurrent,
+    vision,
+)
 from roofline.specs.huggingface import mla as latent
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import (
@@ -76,6 +88,7 @@ TEXT_DECODERS: Mapping[str, Reader] = {
     **families.TEXT_DECODERS,
     **experts.TEXT_DECODERS,
     **hybrid.TEXT_DECODERS,
+    **kimi.TEXT_DECODERS,
     **minimax_m3.TEXT_DECODERS,
 }
 """Text decoders of multimodal models, for files that contain only the decoder."""

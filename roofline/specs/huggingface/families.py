@@ -128,8 +128,10 @@ def _experts(row: _Experts, config: Config) -> tuple[Spec, list[str]]:
         moe["shared_width"] = config.natural(row.shared_width)
     if row.router_bias:
         moe["router_bias"] = True
-    first = config.natural(row.dense, default=row.first) if row.dense else 0
-    sparse = sparse_layers(config, [index >= first for index in range(config.layers())])
+    sparse = [True] * config.layers()
+    if row.dense:
+        first = config.natural(row.dense, default=row.first)
+        sparse = sparse_layers(config, [index >= first for index in range(config.layers())])
     return {"moe": moe}, ["moe" if some else "dense" for some in sparse]
 
 

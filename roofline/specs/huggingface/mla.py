@@ -21,7 +21,7 @@ def mla_section(config: Config, value_dim: int | None = None) -> Spec:
         "heads": config.integer("num_attention_heads"),
         "kv_rank": config.integer("kv_lora_rank"),
         "nope_dim": config.integer("qk_nope_head_dim"),
-        "rope_dim": config.integer("qk_rope_head_dim"),
+        "rope_dim": config.integer("qk_rope_head_dim", least=0),
         "value_dim": config.integer("v_head_dim", **({"default": value_dim} if value_dim else {})),
         **({} if rank is None else {"q_rank": rank}),
     }
@@ -78,7 +78,7 @@ def _deepseek_v32(config: Config) -> Spec:
         "shared": {"latent_attention": {"indexer": {**indexer, "shared": True}}},
     }
     latent = mla_section(config)
-    mixers = [_indexer_types(config)]
+    mixers = [indexer_types(config)]
     return _deepseek(config, latent, dense=3, shared=1, router_bias=True, mixers=mixers, parts=parts)
 
 
@@ -86,7 +86,7 @@ SPARSE: Mapping[str, str] = dict.fromkeys(("deepseek_sparse_attention", "indexed
 """The entries of `layer_types` of these models: all attend sparsely, by either name, and windows are not read."""
 
 
-def _indexer_types(config: Config) -> list[str]:
+def indexer_types(config: Config) -> list[str]:
     """Per layer: it runs an indexer ("full"), or reuses the selection of the last one that did ("shared").
 
     `indexer_types` names them; `index_topk_pattern` in letters; else every `index_topk_freq`-th layer runs one, and

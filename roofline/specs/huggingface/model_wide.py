@@ -41,7 +41,7 @@ def _draft(config: Config, what: str, technique: str) -> SpecError:
     )
 
 
-TEXT_ONLY = ("gemma3", "gemma3n", "gemma4", "kimi_k25", "kimi_k3", "minimax_m3_vl")
+TEXT_ONLY = ("gemma3", "gemma3n", "gemma4", "glm5_next", "kimi_k25", "kimi_k3", "minimax_m3_vl")
 """Multimodal models that are read as their text decoder alone where their file describes no tower."""
 
 TOWERS = ("vision_config", "audio_config", "mm_vision_tower", "vision_tower")

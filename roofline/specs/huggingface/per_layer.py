@@ -47,7 +47,10 @@ class _Shape:
             **({"window": self.window} if kind == "local" and self.window else {}),
             **({"kv_shared": True} if reads else {}),
         }
-        heads = [{"width": head_dim, "rows": self.heads}, *([] if reads else [{"width": head_dim, "rows": self.kv_heads}])]
+        heads = [
+            {"width": head_dim, "rows": self.heads},
+            *([] if reads else [{"width": head_dim, "rows": self.kv_heads}]),
+        ]
         return {
             "linears": linears,
             "norms": [*heads, *({"width": self.hidden} for _ in range(norms))],

@@ -39,6 +39,7 @@ _TEXT: Mapping[str, Reader] = {
     **experts.READERS,
     **experts.TEXT_DECODERS,
     **kimi.READERS,
+    **kimi.TEXT_DECODERS,
     **minimax_m3.TEXT_DECODERS,
     **mla.READERS,
     **per_layer.READERS,
@@ -421,6 +422,57 @@ KIMI_PIXELS = 3584**2
 """The pixels of the largest image of Kimi K2.5 and K3 (in_patch_limit of the released image processors)."""
 
 
+def _glm5_next(config: Config) -> Spec:
+    """Its tower ends in a gated block, which is stored, and not run; a file of the decoder alone has no sections."""
+    text = _text(config, "glm5_next_text")
+    if not config.content.get("vision_config"):
+        return text
+    vision = config.section("vision_config")
+    hidden, output = vision.integer("hidden_size", default=1024), vision.integer("out_hidden_size", default=1536)
+    biased = vision.flag("attention_bias", True)
+    wide = vision.integer("projection_intermediate_size", default=10240)
+    merge = vision.integer("spatial_merge_size", default=2)
+    size = vision.integer("patch_size", default=14)
+    tower = _tower(
+        hidden,
+        vision.integer("depth", default=24),
+        vision.integer("num_heads", default=16),
+        gated_mlp(vision.with_defaults({"intermediate_size": 4096}), biased),
+        attention={"rotary": True, "qkv_bias": biased, "output_bias": biased, "qk_norm": True},
+        norm=RMS,
+        patch=_patch(vision, size),
+        patch_bias=True,
+        projector=[hidden * merge**2, output, output],
+        projector_bias=[True, False],
+        extra_parameters=3 * output * wide + 2 * output,
+    )
+    return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, size))
+
+
+def _qwen3_omni(config: Config) -> Spec:
+    """The thinker and its vision tower; the audio encoder is stored, and the talker is another model.
+
+    Audio: three convolutions over bands and time, a projection, Whisper's layers, and two projections.
+    """
+    thinker = config if config.content.get("text_config") else config.section("thinker_config")
+    text = {**thinker.section("text_config").content, "model_type": "qwen3_moe"}
+    named = {**thinker.content, "model_type": "qwen3_vl_moe", "text_config": text}
+    nested = Config(named, config.where, config.read)
+    config.read.update(("thinker_config", "talker_config", "code2wav_config", "audio_config"))
+    spec, audio = _qwen3_vl(nested), thinker.section("audio_config")
+    if not audio.content:
+        return spec
+    width, channels = audio.integer("d_model", default=1280), audio.integer("downsample_hidden_size", default=480)
+    inner, bands = audio.integer("encoder_ffn_dim", default=5120), audio.integer("num_mel_bins", default=128)
+    for _ in range(3):
+        bands = (bands + 1) // 2
+    layer = 4 * (width + 1) * width + 2 * width * inner + inner + width + 4 * width
+    stored = channels * (10 + 2 * (9 * channels + 1)) + channels * bands * width + 2 * width
+    stored += (width + 1) * width + (width + 1) * audio.integer("output_dim", default=3584)
+    stored += audio.layers("encoder_layers", "num_hidden_layers") * layer
+    return {**spec, "extra_parameters": spec.get("extra_parameters", 0) + stored}
+
+
 def _kimi_k25(config: Config) -> Spec:
     """MoonViT: learned positions, rotating patches, and a projector after a norm that is stored alone."""
     text = _text(config.with_defaults({"tie_word_embeddings": config.flag("tie_word_embeddings", True)}), "deepseek_v3")
@@ -509,6 +561,7 @@ READERS: Mapping[str, Reader] = {
     "gemma3": _gemma3,
     "gemma3n": _gemma3n,
     "gemma4": _gemma4,
+    "glm5_next": _glm5_next,
     "internvl": _internvl,
     "internvl_chat": _internvl,
     "kimi_k25": _kimi_k25,
@@ -521,6 +574,8 @@ READERS: Mapping[str, Reader] = {
     "qwen2_vl": _qwen2_vl,
     "qwen3_5": _qwen3_5,
     "qwen3_5_moe": _qwen3_5,
+    "qwen3_omni_moe": _qwen3_omni,
+    "qwen3_omni_moe_thinker": _qwen3_omni,
     "qwen3_vl": _qwen3_vl,
     "qwen3_vl_moe": _qwen3_vl,
 }
