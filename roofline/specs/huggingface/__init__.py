@@ -93,11 +93,6 @@ TEXT_DECODERS: Mapping[str, Reader] = {
 }
 """Text decoders of multimodal models, for files that contain only the decoder."""
 
-UNSUPPORTED_FEATURES: Mapping[str, str] = {
-    "stripedhyena": "Hyena filters given by poles and residues",
-}
-"""The features of these `model_type`s that a spec cannot express."""
-
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """The keys of the text decoder in multimodal files."""
 
@@ -142,12 +137,6 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     readers = {**TEXT_DECODERS, **READERS}
     if model_type not in readers and knows_class(model_type):
         return _from_class(config, name, modelopt)
-    if model_type in UNSUPPORTED_FEATURES and model_type not in readers:
-        raise SpecError(
-            where,
-            f"unsupported model_type {quote(model_type)}: specs cannot express {UNSUPPORTED_FEATURES[model_type]}"
-            f"{without_classes('; ')}",
-        )
     if model_type not in readers:
         raise SpecError(where, f"unsupported model_type {quote(model_type)}{_alternative(config, readers)}")
     chosen = _name(config, name)

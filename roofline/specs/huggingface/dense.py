@@ -159,31 +159,12 @@ def _cohere(config: Config) -> Spec:
     )
 
 
-_NORM_OF_OUTPUT: Spec = {"kind": "rmsnorm", "placement": "output"}
-
-
-def _windowed_but_every_fourth(config: Config, base: Spec, rotates: bool) -> Spec:
-    """`base` with sliding windows in all layers but every fourth, or as `layer_types` says.
-
-    `rotates`: whether layers without a window have rotary positions too.
-    """
-    kinds = layer_types(config, WINDOWED) or [
-        "local" if (index + 1) % 4 else "global" for index in range(config.layers())
-    ]
-    local = {"attention": {"window": config.window()}}
-    return spec_with_pattern(base, {"local": local, "global": {} if rotates else _NO_POSITIONS}, kinds)
-
-
 def _cohere2(config: Config) -> Spec:
     """Command A and R7B: Command-R with windows; layers without a window have no positions."""
-    return _windowed_but_every_fourth(config, _cohere(config), rotates=False)
-
-
-def _exaone4(config: Config) -> Spec:
-    """EXAONE 4.0; without `sliding_window`, as in its 1.2B model, no layer has a window and all rotate."""
-    attention = attention_section(config, qk_norm=True)
-    base = base_spec(config, attention=attention, mlp=gated_mlp(config), norm=_NORM_OF_OUTPUT)
-    return base if config.window() is None else _windowed_but_every_fourth(config, base, rotates=False)
+    every = range(1, config.layers() + 1)
+    kinds = layer_types(config, WINDOWED) or ["local" if index % 4 else "global" for index in every]
+    local = {"attention": {"window": config.window()}}
+    return spec_with_pattern(_cohere(config), {"local": local, "global": _NO_POSITIONS}, kinds)
 
 
 def _smollm3(config: Config) -> Spec:
@@ -248,7 +229,6 @@ READERS: Mapping[str, Reader] = {
     "chatglm": _chatglm,
     "cohere": _cohere,
     "cohere2": _cohere2,
-    "exaone4": _exaone4,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3_text,
     "gemma4_text": _gemma4_text,

@@ -33,7 +33,8 @@ class _Experts(Struct, frozen=True, forbid_unknown_fields=True):
     """Experts in all layers but the `dense` first ones (a key, and its default `first`).
 
     `width`: the key of an expert's width. `shared`: the key of the number of shared experts of that width, or
-    `shared_width` that of the width of all. `experts` and `top_k`: what the class takes for missing keys.
+    `shared_width` that of the width of all. `bias`: in their projections. `experts` and `top_k`: what the class takes
+    for missing keys.
     """
 
     width: str = "moe_intermediate_size"
@@ -42,6 +43,7 @@ class _Experts(Struct, frozen=True, forbid_unknown_fields=True):
     shared: str | None = None
     shared_width: str | None = None
     router_bias: bool = False
+    bias: bool = False
     experts: int | None = None
     top_k: int | None = None
 
@@ -50,9 +52,10 @@ class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     """How the layers of a `model_type` differ from Llama's without biases.
 
     `head_dim`: that of a file that gives none. `plain`: an MLP of two matrices. `learned`: numbers that the activation
-    of a layer learns. `post_norm`: the key of norms behind the sub-layers. `window`: all layers have `sliding_window`;
-    `windows`: the layers that `layer_types` names, else all but each so-many-th (1: none), and `unrotated` says that
-    the others have no positions. `refused`: a key whose feature is not read.
+    of a layer learns. `post_norm`: the key of norms behind the sub-layers. `parallel`: attention and MLP read the same
+    residual (one norm if `shared_norm`). `mtp`: the key of prediction modules. `window`: all layers have
+    `sliding_window`; `windows`: the layers that `layer_types` names, else all but each so-many-th (1: none), and
+    `unrotated` says that the others have no positions. `refused`: a key whose feature is not read.
     """
 
     qkv_bias: Switch = False
@@ -67,6 +70,9 @@ class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     learned: int = 0
     norm: Spec | None = None
     post_norm: str | None = None
+    parallel: Switch = False
+    shared_norm: bool = False
+    mtp: str | None = None
     tied: bool = False
     lm_head_bias: Switch = False
     window: bool = False
@@ -82,9 +88,10 @@ def _read(family: _Family, config: Config) -> Spec:
 
     if family.refused:
         config.reject(family.refused)
-    given = {"window": config.window()} if family.window else {}
-    given |= {key: getattr(family, key) for key in ("qk_norm", "gate", "sinks") if getattr(family, key)}
-    attention = attention_section(config, head_dim=family.head_dim, **given)
+    given: Spec = {"window": config.window()} if family.window else {}
+    given |= {key: True for key in ("gate", "sinks") if getattr(family, key)}
+    attention = {**attention_section(config, head_dim=family.head_dim), **given}
+    attention["qk_norm"] = family.qk_norm if family.qk_norm == "full" else on(family.qk_norm)
     attention |= {"qkv_bias": on(family.qkv_bias), "output_bias": on(family.output_bias)}
     sandwich = family.post_norm is not None and config.flag(family.post_norm, False)
     base = base_spec(
@@ -92,6 +99,8 @@ def _read(family: _Family, config: Config) -> Spec:
         tied=family.tied,
         attention=attention,
         norm={**(family.norm or RMS), **({"placement": "sandwich"} if sandwich else {})},
+        **({"residual": "parallel", "shared_norm": family.shared_norm} if on(family.parallel) else {}),
+        **({"mtp": config.natural(family.mtp)} if family.mtp else {}),
         **({"lm_head_bias": True} if on(family.lm_head_bias) else {}),
         **({"extra_parameters": family.learned * config.layers()} if family.learned else {}),
     )
@@ -126,8 +135,7 @@ def _experts(row: _Experts, config: Config) -> tuple[Spec, list[str]]:
         moe["shared_width"] = config.natural(row.shared) * moe["width"]
     if row.shared_width:
         moe["shared_width"] = config.natural(row.shared_width)
-    if row.router_bias:
-        moe["router_bias"] = True
+    moe |= {key: True for key in ("router_bias", "bias") if getattr(row, key)}
     sparse = [True] * config.layers()
     if row.dense:
         first = config.natural(row.dense, default=row.first)

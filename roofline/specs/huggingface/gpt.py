@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, attention_section, base_spec, plain_mlp
+from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, base_spec, plain_mlp
 
 
 def _opt(config: Config) -> Spec:
@@ -32,19 +32,6 @@ def _opt(config: Config) -> Spec:
         positions={"kind": "learned", "count": context + 2},  # the table starts with two unused rows
         final_norm=pre and not config.flag("_remove_final_layer_norm", False),
         **({"embedding_width": width} if width != hidden else {}),
-    )
-
-
-def _phi(config: Config) -> Spec:
-    config.reject("qk_layernorm")
-    return base_spec(
-        config,
-        attention=attention_section(config, qkv_bias=True, output_bias=True),
-        mlp=plain_mlp(config, config.integer("intermediate_size")),
-        norm=LAYER_NORM,
-        residual="parallel",
-        shared_norm=True,
-        lm_head_bias=True,
     )
 
 
@@ -143,26 +130,13 @@ def _mpt(config: Config) -> Spec:
     }
 
 
-def _gpt_neox(config: Config) -> Spec:
-    biased = config.flag("attention_bias", True)
-    return base_spec(
-        config,
-        attention={"heads": config.integer("num_attention_heads"), "qkv_bias": biased, "output_bias": biased},
-        mlp=plain_mlp(config, config.integer("intermediate_size")),
-        norm=LAYER_NORM,
-        residual="parallel" if config.flag("use_parallel_residual", True) else "sequential",
-    )
-
-
 READERS: Mapping[str, Reader] = {
     "bloom": _bloom,
     "falcon": _falcon,
     "gpt-sw3": _gpt2,
     "gpt2": _gpt2,
     "gpt_bigcode": _gpt_bigcode,
-    "gpt_neox": _gpt_neox,
     "gptj": _gptj,
     "mpt": _mpt,
     "opt": _opt,
-    "phi": _phi,
 }

@@ -72,18 +72,6 @@ def _qwen3_moe(config: Config) -> Spec:
     return moe_spec(config, base, qwen_sparse(config), moe)
 
 
-def _gpt_oss(config: Config) -> Spec:
-    """Every other layer has a window, the first one included; biases everywhere, a sink a head."""
-    attention = attention_section(config, ("attention_bias", True), head_dim=64, sinks=True)
-    # The activation is a clamped variant of SiLU; the router's bias and the experts' have no key.
-    moe = moe_section(config, experts=128, top_k=4, router_bias=True, bias=True)
-    layers = config.layers()
-    kinds = layer_types(config, WINDOWED) or (["local", "global"] * layers)[:layers]
-    window = config.window()
-    base = base_spec(config, attention=attention, moe=moe)
-    return spec_with_pattern(base, {"local": {"attention": {"window": window}}, "global": {}}, kinds)
-
-
 def _llama4_text(config: Config) -> Spec:
     """Three of four layers rotate and see only their own chunk, the fourth does neither.
 
@@ -116,20 +104,6 @@ def _llama4_text(config: Config) -> Spec:
         width = config.integer("intermediate_size")
         parts["moe"] = {"moe": moe_section(config, experts=16, top_k=1, shared_width=width)}
     return spec_with_pattern(base_spec(config, attention=attention), parts, feeds, kinds)
-
-
-def _glm4_moe(config: Config) -> Spec:
-    """The first layers are dense; the output projection has no bias even where q, k and v have one."""
-    attention = attention_section(
-        config, qkv_bias=config.flag("attention_bias", False), qk_norm=config.flag("use_qk_norm", False)
-    )
-    width = config.integer("moe_intermediate_size", default=1408)
-    shared = config.natural("n_shared_experts", default=1) * width
-    moe = moe_section(config, "moe_intermediate_size", experts=128, top_k=8, shared_width=shared, router_bias=True)
-    dense = config.natural("first_k_dense_replace", default=1)
-    sparse = sparse_layers(config, [index >= dense for index in range(config.layers())])
-    mtp = config.natural("num_nextn_predict_layers")
-    return moe_spec(config, base_spec(config, attention=attention, mtp=mtp), sparse, moe)
 
 
 def _minimax_m2(config: Config) -> Spec:
@@ -308,8 +282,6 @@ def _of_all_layers(config: Config, name: str, default: int) -> int:
 READERS: Mapping[str, Reader] = {
     "dbrx": _dbrx,
     "ernie4_5_moe": _ernie4_5_moe,
-    "glm4_moe": _glm4_moe,
-    "gpt_oss": _gpt_oss,
     "grok-1": _grok,
     "hunyuan_v1_moe": _hunyuan_v1_moe,
     "mimo_v2_flash": _mimo_v2_flash,
