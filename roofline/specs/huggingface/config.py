@@ -210,9 +210,7 @@ def attention_section(
     Without `head_dim`, that of a file that gives none, heads have hidden / heads elements; without KV heads there are
     as many as query heads. `bias`: the key of the biases of all four projections, and its default.
     """
-    heads, hidden = config.integer("num_attention_heads"), config.content.get("hidden_size")
-    if head_dim is None and isinstance(hidden, int) and hidden % heads:
-        head_dim = hidden // heads or None  # as classes round it
+    heads = config.integer("num_attention_heads")
     width = config.integer("head_dim", default=head_dim)
     return {
         "heads": heads,
