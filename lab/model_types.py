@@ -246,7 +246,7 @@ def names_page() -> list[str]:
     return [
         "## Names",
         "",
-        f"Of {len(names)} repositories that vLLM's recipes (vllm-project/recipes, October 2026) and its list of supported",
+        f"Of {len(names)} repositories that vLLM's recipes (vllm-project/recipes, 2026) and its list of supported",
         f"models name, {len(names) - len(unknown)} are known without the network; `--hub` reads the others:",
         "",
         *(f"- `{name}`" for name in unknown),

@@ -51,16 +51,18 @@ class _Experts(Struct, frozen=True, forbid_unknown_fields=True):
 class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     """How the layers of a `model_type` differ from Llama's without biases.
 
-    `head_dim`: that of a file that gives none. `plain`: an MLP of two matrices. `learned`: numbers that the activation
-    of a layer learns. `post_norm`: the key of norms behind the sub-layers. `parallel`: attention and MLP read the same
-    residual (one norm if `shared_norm`). `mtp`: the key of prediction modules. `window`: all layers have
-    `sliding_window`; `windows`: the layers that `layer_types` names, else all but each so-many-th (1: none), and
-    `unrotated` says that the others have no positions. `refused`: a key whose feature is not read.
+    `head_dim`: that of a file that gives none, or hidden / heads `rounded` down. `plain`: an MLP of two matrices.
+    `learned`: numbers that the activation of a layer learns. `post_norm`: the key of norms behind the sub-layers.
+    `parallel`: attention and MLP read the same residual (one norm if `shared_norm`). `mtp`: the key of prediction
+    modules. `window`: all layers have `sliding_window`; `windows`: the layers that `layer_types` names, else all but
+    each so-many-th (1: none), and `unrotated` says that the others have no positions. `refused`: a key whose feature is
+    not read.
     """
 
     qkv_bias: Switch = False
     output_bias: Switch = False
     head_dim: int | None = None
+    rounded: bool = False
     qk_norm: bool | str = False
     gate: bool = False
     sinks: bool = False
@@ -90,7 +92,10 @@ def _read(family: _Family, config: Config) -> Spec:
         config.reject(family.refused)
     given: Spec = {"window": config.window()} if family.window else {}
     given |= {key: True for key in ("gate", "sinks") if getattr(family, key)}
-    attention = {**attention_section(config, head_dim=family.head_dim), **given}
+    width = (
+        config.integer("hidden_size") // config.integer("num_attention_heads") if family.rounded else family.head_dim
+    )
+    attention = {**attention_section(config, head_dim=width), **given}
     attention["qk_norm"] = family.qk_norm if family.qk_norm == "full" else on(family.qk_norm)
     attention |= {"qkv_bias": on(family.qkv_bias), "output_bias": on(family.output_bias)}
     sandwich = family.post_norm is not None and config.flag(family.post_norm, False)
@@ -145,9 +150,11 @@ def _experts(row: _Experts, config: Config) -> tuple[Spec, list[str]]:
 
 FAMILIES = convert(read_mapping(Path(__file__).with_name("families.yaml")), dict[str, _Family])
 
-TEXT_DECODERS: Mapping[str, Reader] = {"ministral3": partial(_read, FAMILIES["ministral3"])}
+_NESTED = {kind for kind in FAMILIES if kind.endswith("_text")} | {"ministral3"}
+
+TEXT_DECODERS: Mapping[str, Reader] = {kind: partial(_read, FAMILIES[kind]) for kind in sorted(_NESTED)}
 """Those that their class names as the decoder of a multimodal model."""
 
 READERS: Mapping[str, Reader] = {
-    kind: partial(_read, family) for kind, family in FAMILIES.items() if kind not in TEXT_DECODERS
+    kind: partial(_read, family) for kind, family in FAMILIES.items() if kind not in _NESTED
 }

@@ -422,29 +422,49 @@ KIMI_PIXELS = 3584**2
 """The pixels of the largest image of Kimi K2.5 and K3 (in_patch_limit of the released image processors)."""
 
 
+def _glm4v(config: Config) -> Spec:
+    """GLM-4.1V, 4.5V and 4.6V: positions are added, and patches rotate too; a norm follows the patches."""
+    text = _text(config, "glm4v_moe_text" if config.text("model_type").endswith("moe") else "glm4v_text")
+    vision = config.section("vision_config")
+    rows = (vision.integer("image_size", default=336) // vision.integer("patch_size", default=14)) ** 2
+    extra: Spec = {"positions": {"kind": "learned", "count": rows}, "embedding_norm": True}
+    output, wide = vision.integer("out_hidden_size", default=4096), vision.integer("intermediate_size", default=13696)
+    return _with_glm_tower(text, vision, vision.integer("hidden_size", default=1536), output, output, wide, **extra)
+
+
 def _glm5_next(config: Config) -> Spec:
-    """Its tower ends in a gated block, which is stored, and not run; a file of the decoder alone has no sections."""
+    """A file of the decoder alone has no sections."""
     text = _text(config, "glm5_next_text")
     if not config.content.get("vision_config"):
         return text
     vision = config.section("vision_config")
+    biased, wide = (
+        vision.flag("attention_bias", True),
+        vision.integer("projection_intermediate_size", default=10240),
+    )
     hidden, output = vision.integer("hidden_size", default=1024), vision.integer("out_hidden_size", default=1536)
-    biased = vision.flag("attention_bias", True)
-    wide = vision.integer("projection_intermediate_size", default=10240)
-    merge = vision.integer("spatial_merge_size", default=2)
-    size = vision.integer("patch_size", default=14)
+    own = vision.integer("intermediate_size", default=4096)
+    return _with_glm_tower(text, vision, hidden, output, own, wide, biased, attention={"qk_norm": True})
+
+
+def _with_glm_tower(
+    text: Spec, vision: Config, hidden: int, output: int, width: int, wide: int, biased: bool = False, **parts: Any
+) -> Spec:
+    """A tower that ends in a block `wide`, gated, which is stored, and not run; `width` is that of its own layers."""
+    merge, size = vision.integer("spatial_merge_size", default=2), vision.integer("patch_size", default=14)
     tower = _tower(
         hidden,
         vision.integer("depth", default=24),
-        vision.integer("num_heads", default=16),
-        gated_mlp(vision.with_defaults({"intermediate_size": 4096}), biased),
-        attention={"rotary": True, "qkv_bias": biased, "output_bias": biased, "qk_norm": True},
+        vision.integer("num_heads", default=12),
+        {"width": width, "gated": True, "activation": "silu", "bias": biased},
+        attention={"rotary": True, "qkv_bias": biased, "output_bias": biased, **parts.pop("attention", {})},
         norm=RMS,
         patch=_patch(vision, size),
         patch_bias=True,
         projector=[hidden * merge**2, output, output],
         projector_bias=[True, False],
         extra_parameters=3 * output * wide + 2 * output,
+        **parts,
     )
     return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, size))
 
@@ -561,6 +581,7 @@ READERS: Mapping[str, Reader] = {
     "gemma3": _gemma3,
     "gemma3n": _gemma3n,
     "gemma4": _gemma4,
+    **dict.fromkeys(("glm46v", "glm4v", "glm4v_moe"), _glm4v),
     "glm5_next": _glm5_next,
     "internvl": _internvl,
     "internvl_chat": _internvl,

@@ -440,7 +440,6 @@ def test_keys_of_single_layers() -> None:
         "gpt_neo",
         "olmo1",
         "mllama",
-        "glm4v_moe",
         "ibert",
         "LLaDA",
         "umt5",
