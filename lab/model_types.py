@@ -20,17 +20,20 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.bound.memory import kv_bytes_per_token, parameters
+from roofline.core.errors import RooflineError
 from roofline.graph.extents import Step, extents
 from roofline.graph.network import network
 from roofline.graph.op import Kind
 from roofline.specs.classes.block import is_linear
-from roofline.specs.classes.build import ENCODING, GENERATING, build
+from roofline.specs.classes.build import ENCODING, GENERATING, build, without_scipy
 from roofline.specs.classes.network import head_of, read
 from roofline.specs.classes.trace import SOURCE, TOKENS, Trace, trace
 from roofline.specs.huggingface import READERS, TEXT_DECODERS, translate
 from roofline.specs.model import Model
-from roofline.specs.modelspec import parse_model
+from roofline.specs.modelspec import load_model, parse_model
 from roofline.specs.precision import parse_precision
+
+NAMES = Path(__file__).parent / "data" / "vllm_names.txt"
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "models.md"
 
@@ -222,7 +225,8 @@ def page(rows: Iterable[Row], version: str) -> str:
         "",
         "Where a cache differs, the class keeps the keys of an indexer apart (DeepSeek sparse attention). Where linear",
         "FLOPs differ, the class runs every expert (Llama 4), multiplies by weights without calling their module",
-        "(Jamba), has shared experts in one tensor (Inkling), or a router that is a network (Zaya).",
+        "(Jamba), has shared experts in one tensor (Inkling), or a router that is a network (Zaya). LongCat's class",
+        "has weights for experts that return their input, which its checkpoints have not.",
         "",
         "| type | read | parameters | linear FLOPs | KV cache |",
         "|---|---|---|---|---|",
@@ -232,7 +236,30 @@ def page(rows: Iterable[Row], version: str) -> str:
         ),
         "",
     ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *names_page()])
+
+
+def names_page() -> list[str]:
+    """The section on repositories that vLLM's recipes and its tables of supported models name."""
+    names = NAMES.read_text(encoding="utf-8").split()
+    unknown = [name for name in names if not _is_known(name)]
+    return [
+        "## Names",
+        "",
+        f"Of {len(names)} repositories that vLLM's recipes (vllm-project/recipes, 2026) and its list of supported",
+        f"models name, {len(names) - len(unknown)} are known without the network; `--hub` reads the others:",
+        "",
+        *(f"- `{name}`" for name in unknown),
+        "",
+    ]
+
+
+def _is_known(name: str) -> bool:
+    try:
+        load_model(name)
+    except RooflineError:
+        return False
+    return True
 
 
 def _way(row: Row) -> str:
@@ -255,6 +282,7 @@ def main(kinds: list[str]) -> None:
     import transformers
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call, unused-ignore]
+    without_scipy()
     rows = []
     for kind in kinds or known_types():
         rows.append(compare(kind))

@@ -275,11 +275,11 @@ def _tenants(document: Mapping[str, Any]) -> Iterator[Block]:
 
 def _lengths(document: Mapping[str, Any]) -> str:
     """The lengths of requests, and the formats."""
-    if document["task"] == "encode":
-        return f"Sequences of {document['prompt']} tokens; weights {document['weights']}"
     count, tokens, kind = document["images"], document["image_tokens"], document["encoded"]
     images = f" and {count} {kind}{'s' * (count > 1)} of {tokens // count:,} tokens" if count else ""
     images = f" and {tokens:,} tokens of images" if tokens and not count else images
+    if document["task"] == "encode":
+        return f"Sequences of {document['prompt']} tokens{images}; weights {document['weights']}"
     formats = f"weights {document['weights']}, KV cache {document['kv']}"
     return f"Prompt {document['prompt']}{images}, output {document['generate']} tokens; {formats}"
 

@@ -115,7 +115,7 @@ def _scales(panel: Axes, table: Table, along: Axis, metric: str) -> None:
         ticks = ticks[:: -(-ticks.size // 12)]
         panel.xaxis.set_major_locator(FixedLocator(ticks.tolist()))
         panel.xaxis.set_minor_locator(NullLocator())
-        panel.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks], fontsize=8)
+        panel.set_xticks(ticks, labels=[f"{tick:.10g}" for tick in ticks], fontsize=8)
     if not even and y.min() > 0 and y.max() > 20 * y.min():
         panel.set_yscale("log")
     elif y.min() >= 0:

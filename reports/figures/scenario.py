@@ -76,7 +76,7 @@ def _curves(answer: Analysis, values: Any, axis: str, title: str) -> Figure:
     rate.plot(values, bound, color=GREEN, linestyle=":", linewidth=1, label="at the bound")
     rate.set(xscale="log", yscale="log", xlabel=axis, ylabel="tokens/s" if answer.decode else "sequences/s")
     for panel in (latency, rate):
-        panel.set_xticks(values, labels=[f"{value:g}" for value in values], fontsize=8)
+        panel.set_xticks(values, labels=[f"{value:.10g}" for value in values], fontsize=8)
         panel.minorticks_off()
     fits = np.broadcast_to(answer.memory.fits, np.shape(values))
     if not fits.all():

@@ -131,8 +131,8 @@ class LoadOptions(TypedDict, total=False):
         Option(
             "Which request a simulation admits next: fcfs, priority or vtc among tenants, shortest, fastserve; or where"
             " it goes among replicas (--dp): balanced (least-loaded), round-robin, random, power-of-two, also of pools;"
-            " llumnix; dedicated or alpaserve with a model for each tenant (placement: with the layout of the devices, and"
-            " the models of each group, searched); reroute, spotserve or petals with instances that are lost.",
+            " llumnix; dedicated or alpaserve with a model for each tenant (placement: with the layout of the devices"
+            " and the models of each group searched); reroute, spotserve or petals with instances that are lost.",
             Kind.TEXT,
             LOAD,
             metavar="NAME",

@@ -166,7 +166,7 @@ _REPOSITORY = re.compile(r"(?:https?://)?(?:[\w-]+\.\w+/)?\w[\w.-]*/\w[\w.:-]*(?
 
 def _is_path(name: str) -> bool:
     """Whether a name is that of a file: by its ending, or with separators and not the id of a repository."""
-    if name.endswith((".yaml", ".yml", ".json", ".gguf", ".safetensors")):
+    if name.endswith((".yaml", ".yml", ".json", ".gguf", ".safetensors")) or name in (os.curdir, os.pardir):
         return True
     if "/" not in name and os.sep not in name:
         return False

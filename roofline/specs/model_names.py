@@ -319,7 +319,7 @@ def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...])
     started = re.compile(rf"^ +[^/\s]+/({re.escape(text.strip().lower())}\b[^:\s]*):", re.M)
     named = [entry for entry in entries if any(own and entry.spelled[0][: len(own)] == own for own in spellings)]
     begun = [entry.name for entry in sorted(named, key=lambda entry: -_version(entry.spelled[0]))]
-    begun = begun or [found for entry in entries for found in started.findall(entry.repositories)]
+    begun += [found for entry in entries for found in started.findall(entry.repositories) if entry.name not in begun]
     begun = begun or [entry.name for entry in entries if any(_begins(own, entry) for own in spellings)]
     inside = [
         entry.name

@@ -163,8 +163,9 @@ class Mamba(Struct, frozen=True, forbid_unknown_fields=True):
 class Mamba2(Struct, frozen=True, forbid_unknown_fields=True):
     """The SSM of Mamba-2: `heads` heads of `head_dim` channels, each with a head_dim x `state` state matrix.
 
-    The heads of each of `groups` groups share B and C. A gated norm precedes the output projection. Prompts are
-    computed in chunks of `chunk` tokens; 256 by default (mamba_ssm, Transformers' Mamba2Config.chunk_size).
+    The heads of each of `groups` groups share B and C. A gated norm precedes the output projection, or without `norm`
+    the gate alone (Falcon-H1). Prompts are computed in chunks of `chunk` tokens; 256 by default (mamba_ssm,
+    Transformers' Mamba2Config.chunk_size).
     """
 
     heads: Count
@@ -174,6 +175,7 @@ class Mamba2(Struct, frozen=True, forbid_unknown_fields=True):
     conv: Count = 4
     conv_bias: bool = True
     bias: bool = False
+    norm: bool = True
     chunk: Count = 256
     state_format: StateFormat = "fp32"
 

@@ -68,16 +68,6 @@ def test_a_shipped_reader_can_be_replaced(module: LoadModule, tmp_path: Path) ->
     assert load_model(path) == shipped
 
 
-def test_a_type_that_specs_cannot_express_may_have_a_reader_for_an_approximation(
-    module: LoadModule, tmp_path: Path
-) -> None:
-    path = saved(tmp_path, model_type="gemma3n_text")
-    with register("gemma3n_text", module(f"HEAD_DIM = 64{OURS}").read):
-        assert parameters(load_model(path)) == weights(64)
-    with pytest.raises(SpecError, match="specs cannot express"):
-        load_model(path)
-
-
 @pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
 def test_a_taken_type_is_replaced_on_request_only(model_type: str, module: LoadModule) -> None:
     message = f"^the reader of the model_type '{model_type}' exists already; replace=True replaces it$"

@@ -152,6 +152,9 @@ def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> l
     scanned = activation("mamba_scanned", base, inner)
     output = activation("mamba_output", formats.activations, inner)
     fixed = vectors("scan", ["a_log", "d", "dt_bias"], spec.heads, formats.weight("norm"))
+    gated = elementwise("mamba_gating", Kind.ACTIVATION, (scanned, z), output, GATED_FLOPS * output.elements)
+    if spec.norm:
+        gated = _gated_norm("mamba_norm", Norm("rmsnorm"), scanned, z, output, formats)
     return [
         replace(linear("in_proj", source, projected, formats, spec.bias), writes=(xbc, z, dt)),
         convolution,
@@ -167,7 +170,7 @@ def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> l
             kind=Kind.MAMBA2,
             kept=FORMATS[spec.state_format],
         ),
-        _gated_norm("mamba_norm", Norm("rmsnorm"), scanned, z, output, formats),
+        gated,
         linear("out_proj", output, target, formats, spec.bias),
     ]
 

@@ -30,10 +30,11 @@ def main() -> None:
 def _answer(content: dict[str, object]) -> Answer:
     import transformers
 
-    from roofline.specs.classes.build import build
+    from roofline.specs.classes.build import build, without_scipy
     from roofline.specs.classes.network import read
     from roofline.specs.classes.trace import trace
 
+    without_scipy()
     try:
         model = build(content)
         found = read(model, trace(model))

@@ -21,6 +21,14 @@ ENCODING = frozenset({"RETRIEVAL", "MASKED_LM"})
 """Tasks of one pass without generation."""
 
 
+def without_scipy() -> None:
+    """Import classes without SciPy: losses of object detection alone need it, and it takes a second to import."""
+    from transformers import utils
+
+    for module in (utils, utils.import_utils):
+        module.is_scipy_available = lambda: False
+
+
 def class_names(model_type: str) -> dict[str, str]:
     """The classes of a `model_type` in the installed Transformers, by task."""
     from transformers.models.auto import modeling_auto

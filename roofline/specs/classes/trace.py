@@ -89,15 +89,15 @@ def _repeated(model: Any) -> dict[str, str]:
         listed = [value for value in named if len(set(map(repr, value))) < len(layers)]
         kinds: dict[Any, str] = {}
         for index, layer in enumerate(layers):
-            kind = (_signature(layer, index), repr([value[index] for value in listed]))
+            kind = (_signature(layer), repr([value[index] for value in listed]))
             first = kinds.setdefault(kind, f"{path}.{index}")
             if first != f"{path}.{index}":
                 found[f"{path}.{index}"] = first
     return found
 
 
-def _signature(layer: Any, index: int) -> Any:
-    """What makes a layer do what it does: its modules with their shapes and settings, but for its place."""
+def _signature(layer: Any) -> Any:
+    """What makes a layer do what it does: its modules with their shapes and settings, but for its places."""
     return tuple(
         (
             name,
@@ -106,7 +106,7 @@ def _signature(layer: Any, index: int) -> Any:
             tuple(
                 (key, value)
                 for key, value in sorted(vars(module).items())
-                if isinstance(value, (bool, int, float, str)) and not (key.endswith("_idx") and value == index)
+                if isinstance(value, (bool, int, float, str)) and not key.endswith("_idx")
             ),
         )
         for name, module in layer.named_modules()

@@ -13,7 +13,19 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
 from roofline.core.registry import Registration, Registry
 from roofline.specs.classes.reader import knows_class, read_class, without_classes
-from roofline.specs.huggingface import deepseek_v4, dense, encoders, gpt, hybrid, kimi, minimax_m3, recurrent, vision
+from roofline.specs.huggingface import (
+    deepseek_v4,
+    dense,
+    encoders,
+    families,
+    gpt,
+    hybrid,
+    kimi,
+    minimax_m3,
+    per_layer,
+    recurrent,
+    vision,
+)
 from roofline.specs.huggingface import mla as latent
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import (
@@ -57,11 +69,13 @@ READERS: Registry[Reader] = Registry(
     "reader of the model_type",
     {
         **dense.READERS,
+        **families.READERS,
         **gpt.READERS,
         **experts.READERS,
         **latent.READERS,
         **deepseek_v4.READERS,
         **kimi.READERS,
+        **per_layer.READERS,
         **recurrent.READERS,
         **hybrid.READERS,
         **encoders.READERS,
@@ -71,18 +85,13 @@ READERS: Registry[Reader] = Registry(
 """The supported values of `model_type`."""
 
 TEXT_DECODERS: Mapping[str, Reader] = {
-    **dense.TEXT_DECODERS,
+    **families.TEXT_DECODERS,
     **experts.TEXT_DECODERS,
     **hybrid.TEXT_DECODERS,
+    **kimi.TEXT_DECODERS,
     **minimax_m3.TEXT_DECODERS,
 }
 """Text decoders of multimodal models, for files that contain only the decoder."""
-
-UNSUPPORTED_FEATURES: Mapping[str, str] = {
-    **dict.fromkeys(("gemma3n", "gemma3n_text"), "per-layer embeddings, AltUp and LAuReL"),
-    "stripedhyena": "Hyena filters given by poles and residues",
-}
-"""The features of these `model_type`s that a spec cannot express."""
 
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """The keys of the text decoder in multimodal files."""
@@ -128,12 +137,6 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     readers = {**TEXT_DECODERS, **READERS}
     if model_type not in readers and knows_class(model_type):
         return _from_class(config, name, modelopt)
-    if model_type in UNSUPPORTED_FEATURES and model_type not in readers:
-        raise SpecError(
-            where,
-            f"unsupported model_type {quote(model_type)}: specs cannot express {UNSUPPORTED_FEATURES[model_type]}"
-            f"{without_classes('; ')}",
-        )
     if model_type not in readers:
         raise SpecError(where, f"unsupported model_type {quote(model_type)}{_alternative(config, readers)}")
     chosen = _name(config, name)

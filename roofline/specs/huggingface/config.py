@@ -21,7 +21,7 @@ ACTIVATIONS: Mapping[str, str] = {
     # Kimi K3's situ and swigluoai of MiniMax-M3 are SiLU, shifted and clamped
     **dict.fromkeys(("silu", "swish", "situ", "swigluoai"), "silu"),
     "relu": "relu",
-    **dict.fromkeys(("relu2", "sqrelu"), "relu2"),
+    **dict.fromkeys(("relu2", "sqrelu", "xielu"), "relu2"),  # Apertus's xIELU is a parabola on one side
     **dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu"), "gelu"),
 }
 
@@ -44,6 +44,9 @@ def class_defaults(model_type: str, section: bool = False) -> Mapping[str, Any]:
     found = _class_defaults().get(model_type, NO_DEFAULTS)
     return found if section else {key: value for key, value in found.items() if key not in SIZES}
 
+
+WINDOWED: Mapping[str, str] = {"sliding_attention": "local", "full_attention": "global"}
+"""The entries of `layer_types` in models with sliding windows."""
 
 PER_LAYER = "per_layer_config"
 """Keys that differ in single layers, by the layers' numbers (Transformers 5)."""

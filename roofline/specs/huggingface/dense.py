@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roofline.core.errors import InexpressibleError, SpecError
+from roofline.core.errors import SpecError
+from roofline.specs.huggingface import families
 from roofline.specs.huggingface.config import (
     ATTENTION_BIAS,
     LAYER_NORM,
     PER_LAYER,
     RMS,
+    WINDOWED,
     Config,
     Reader,
     Spec,
@@ -19,21 +21,9 @@ from roofline.specs.huggingface.config import (
     layer_types,
     spec_with_pattern,
 )
-
-WINDOWED: Mapping[str, str] = {"sliding_attention": "local", "full_attention": "global"}
-"""The entries of `layer_types` in models with sliding windows."""
+from roofline.specs.huggingface.per_layer import gemma4_per_layer
 
 _NO_POSITIONS: Spec = {"attention": {"rotary": False}}
-
-
-def _llama(config: Config) -> Spec:
-    attention = attention_section(config, ATTENTION_BIAS)
-    return base_spec(config, attention=attention, mlp=gated_mlp(config, config.flag("mlp_bias", False)))
-
-
-def _phi3(config: Config) -> Spec:
-    attention = attention_section(config, window=config.window())
-    return base_spec(config, attention=attention, mlp=gated_mlp(config))
 
 
 def qwen_windows(config: Config, spec: Spec) -> Spec:
@@ -91,7 +81,7 @@ def _gemma4_text(config: Config) -> Spec:
     not run.
     """
     if config.integer("hidden_size_per_layer_input", least=0):
-        raise InexpressibleError(config.where, "'hidden_size_per_layer_input': per-layer embeddings are not supported")
+        return gemma4_per_layer(config)
     config.reject("num_kv_shared_layers", "use_double_wide_mlp")
     spec = _gemma3_text(config)
     kinds = layer_types(config, WINDOWED) or [
@@ -154,10 +144,6 @@ def _baichuan(config: Config) -> Spec:
     )
 
 
-def _internlm(config: Config) -> Spec:
-    return base_spec(config, attention=attention_section(config, ("bias", True)), mlp=gated_mlp(config))
-
-
 def _cohere(config: Config) -> Spec:
     """Command-R: one norm without bias feeds attention and MLP in parallel; tied unless the file says otherwise."""
     config.reject("use_qk_norm")
@@ -173,59 +159,12 @@ def _cohere(config: Config) -> Spec:
     )
 
 
-_NORM_OF_OUTPUT: Spec = {"kind": "rmsnorm", "placement": "output"}
-
-
-def _olmo(config: Config) -> Spec:
-    """The first OLMo: layer norms without weights; `clip_qkv` bounds what is there anyway."""
-    norm = {"kind": "layernorm", "weight": False}
-    attention = attention_section(config, ATTENTION_BIAS)
-    return base_spec(config, attention=attention, mlp=gated_mlp(config), norm=norm)
-
-
-def _olmo2(config: Config) -> Spec:
-    attention = attention_section(config, ATTENTION_BIAS, qk_norm="full")
-    return base_spec(config, attention=attention, mlp=gated_mlp(config), norm=_NORM_OF_OUTPUT)
-
-
-def _windowed_but_every_fourth(config: Config, base: Spec, rotates: bool) -> Spec:
-    """`base` with sliding windows in all layers but every fourth, or as `layer_types` says.
-
-    `rotates`: whether layers without a window have rotary positions too.
-    """
-    kinds = layer_types(config, WINDOWED) or [
-        "local" if (index + 1) % 4 else "global" for index in range(config.layers())
-    ]
-    local = {"attention": {"window": config.window()}}
-    return spec_with_pattern(base, {"local": local, "global": {} if rotates else _NO_POSITIONS}, kinds)
-
-
 def _cohere2(config: Config) -> Spec:
     """Command A and R7B: Command-R with windows; layers without a window have no positions."""
-    return _windowed_but_every_fourth(config, _cohere(config), rotates=False)
-
-
-def _ernie4_5(config: Config) -> Spec:
-    config.reject("use_bias")
-    return _llama(config)
-
-
-def _exaone4(config: Config) -> Spec:
-    """EXAONE 4.0; without `sliding_window`, as in its 1.2B model, no layer has a window and all rotate."""
-    attention = attention_section(config, qk_norm=True)
-    base = base_spec(config, attention=attention, mlp=gated_mlp(config), norm=_NORM_OF_OUTPUT)
-    return base if config.window() is None else _windowed_but_every_fourth(config, base, rotates=False)
-
-
-def _olmo3(config: Config) -> Spec:
-    return _windowed_but_every_fourth(config, _olmo2(config), rotates=True)
-
-
-def _seed_oss(config: Config) -> Spec:
-    """The output projection has a bias of its own key, and q, k and v have one by default."""
-    biased, output = config.flag("attention_bias", True), config.flag("attention_out_bias", False)
-    attention = attention_section(config, head_dim=128, qkv_bias=biased, output_bias=output)
-    return base_spec(config, attention=attention, mlp=gated_mlp(config, config.flag("mlp_bias", False)))
+    every = range(1, config.layers() + 1)
+    kinds = layer_types(config, WINDOWED) or ["local" if index % 4 else "global" for index in every]
+    local = {"attention": {"window": config.window()}}
+    return spec_with_pattern(_cohere(config), {"local": local, "global": _NO_POSITIONS}, kinds)
 
 
 def _smollm3(config: Config) -> Spec:
@@ -236,7 +175,7 @@ def _smollm3(config: Config) -> Spec:
     if len(rotating) != layers:
         raise SpecError(config.where, f"'no_rope_layers' must have an entry for each of {layers} layers")
     kinds = ["rotary" if turns else "unrotated" for turns in rotating]
-    base = _llama(config)
+    base = families.READERS["llama"](config)
     return spec_with_pattern(base, {"rotary": {}, "unrotated": _NO_POSITIONS}, kinds)
 
 
@@ -290,25 +229,12 @@ READERS: Mapping[str, Reader] = {
     "chatglm": _chatglm,
     "cohere": _cohere,
     "cohere2": _cohere2,
-    "ernie4_5": _ernie4_5,
-    "exaone4": _exaone4,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3_text,
     "gemma4_text": _gemma4_text,
-    "internlm": _internlm,
-    "internlm2": _internlm,
-    "llama": _llama,
-    "mistral": _phi3,
     "nemotron-nas": _nemotron_nas,
-    "olmo": _olmo,
-    "olmo2": _olmo2,
-    "olmo3": _olmo3,
-    "phi3": _phi3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
-    "seed_oss": _seed_oss,
     "smollm3": _smollm3,
     "stablelm": _stablelm,
 }
-
-TEXT_DECODERS: Mapping[str, Reader] = {"ministral3": _phi3}

@@ -6,7 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError, quote
-from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, base_spec, gated_mlp, plain_mlp
+from roofline.specs.huggingface.config import (
+    ATTENTION_BIAS,
+    LAYER_NORM,
+    RMS,
+    WINDOWED,
+    Config,
+    Reader,
+    Spec,
+    attention_section,
+    base_spec,
+    gated_mlp,
+    layer_types,
+    plain_mlp,
+    spec_with_pattern,
+)
 
 
 def _alibi_bert(config: Config) -> Spec:
@@ -87,6 +101,37 @@ def _longformer(config: Config) -> Spec:
     hidden = config.integer("hidden_size")
     offset = config.natural("pad_token_id", default=1) + 1
     return _absolute_bert(config, offset, unused=3 * (hidden * hidden + hidden), window=windows.pop() + 1)
+
+
+def _mpnet(config: Config) -> Spec:
+    """RoBERTa with one table of biases by distance for all layers, which is stored, and without token types."""
+    buckets = config.integer("relative_attention_num_buckets", default=32)
+    spec = _absolute_bert(config, offset=config.natural("pad_token_id", default=1) + 1)
+    stored = spec["extra_parameters"] + buckets * config.integer("num_attention_heads")
+    return {**spec, "token_types": 0, "extra_parameters": stored}
+
+
+def _modernbert(config: Config) -> Spec:
+    """Every third layer sees all, the others half a window on each side.
+
+    The norm behind the embedding takes the place of the first layer's, which the class leaves out.
+    """
+    every, layers = config.integer("global_attn_every_n_layers", default=3), config.layers()
+    half = config.tokens("local_attention", default=2 * config.tokens("sliding_window", default=64)) // 2
+    kinds = layer_types(config, WINDOWED) or ["local" if index % every else "global" for index in range(layers)]
+    base = base_spec(
+        config,
+        task="encode",
+        tied_embeddings=False,
+        lm_head=False,
+        attention=attention_section(config, ATTENTION_BIAS, causal=False),
+        mlp={
+            **gated_mlp(config, config.flag("mlp_bias", False)),
+            "activation": config.activation("hidden_activation", default="gelu"),
+        },
+        norm={"kind": "layernorm", "bias": config.flag("norm_bias", False)},
+    )
+    return spec_with_pattern(base, {"local": {"attention": {"window": 2 * half + 1}}, "global": {}}, kinds)
 
 
 def _t5(config: Config) -> Spec:
@@ -170,12 +215,30 @@ def _bart(config: Config) -> Spec:
         config.reject(name)
     if not config.flag("normalize_embedding", True):
         parts["embedding_norm"] = False
+    return _sharing(config, context, **parts)
+
+
+def _sharing(config: Config, context: int, **parts: Any) -> Spec:
+    """Two halves that share their table of embeddings."""
     encoder, decoder = _halves(config, **parts)
     tied = config.flag("tie_word_embeddings", True)
     encoder |= {"vocabulary": decoder["vocabulary"], "tied_embeddings": tied}
     # The class keeps the table that both halves would share.
     unused = {} if tied else {"extra_parameters": decoder["vocabulary"] * decoder["hidden"]}
     return {**decoder, "max_context": context, "tied_embeddings": tied, "tower": encoder, **unused}
+
+
+def _mbart(config: Config) -> Spec:
+    """BART with norms before each sub-layer and after the last."""
+    context = config.tokens("max_position_embeddings", default=1024)
+    positions = {"kind": "learned", "count": context + 2}
+    return _sharing(config, context, norm=LAYER_NORM, positions=positions, embedding_norm=True)
+
+
+def _m2m_100(config: Config) -> Spec:
+    """M2M-100 and NLLB: positions are sinusoids, which are not stored."""
+    context = config.tokens("max_position_embeddings", default=1024)
+    return _sharing(config, context, norm=LAYER_NORM, positions="none")
 
 
 def _whisper(config: Config) -> Spec:
@@ -208,7 +271,14 @@ READERS: Mapping[str, Reader] = {
     "bart": _bart,
     "bert": _bert,
     "big_bird": _big_bird,
+    "camembert": _roberta,
+    "data2vec-text": _roberta,
     "longformer": _longformer,
+    "m2m_100": _m2m_100,
+    "mbart": _mbart,
+    "modernbert": _modernbert,
+    "mpnet": _mpnet,
+    "mt5": _t5,
     "roberta": _roberta,
     "t5": _t5,
     "whisper": _whisper,

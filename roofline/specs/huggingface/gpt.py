@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, attention_section, base_spec, plain_mlp
+from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, base_spec, plain_mlp
 
 
 def _opt(config: Config) -> Spec:
@@ -32,19 +32,6 @@ def _opt(config: Config) -> Spec:
         positions={"kind": "learned", "count": context + 2},  # the table starts with two unused rows
         final_norm=pre and not config.flag("_remove_final_layer_norm", False),
         **({"embedding_width": width} if width != hidden else {}),
-    )
-
-
-def _phi(config: Config) -> Spec:
-    config.reject("qk_layernorm")
-    return base_spec(
-        config,
-        attention=attention_section(config, qkv_bias=True, output_bias=True),
-        mlp=plain_mlp(config, config.integer("intermediate_size")),
-        norm=LAYER_NORM,
-        residual="parallel",
-        shared_norm=True,
-        lm_head_bias=True,
     )
 
 
@@ -117,23 +104,39 @@ def _bloom(config: Config) -> Spec:
     return {**spec, "mlp": plain_mlp(config, 4 * spec["hidden"])}
 
 
-def _gpt_neox(config: Config) -> Spec:
-    biased = config.flag("attention_bias", True)
-    return base_spec(
-        config,
-        attention={"heads": config.integer("num_attention_heads"), "qkv_bias": biased, "output_bias": biased},
-        mlp=plain_mlp(config, config.integer("intermediate_size")),
-        norm=LAYER_NORM,
-        residual="parallel" if config.flag("use_parallel_residual", True) else "sequential",
-    )
+def _gpt_bigcode(config: Config) -> Spec:
+    """StarCoder: GPT-2 with one KV head."""
+    spec = _gpt2(config)
+    one = {"kv_heads": 1} if config.flag("multi_query", True) else {}
+    return {**spec, "attention": {**spec["attention"], **one}}
+
+
+def _mpt(config: Config) -> Spec:
+    """No biases; blocks are four times as wide as the model, whatever `expansion_ratio` says."""
+    attention = config.section("attn_config")
+    attention.reject("qk_ln", "clip_qkv")
+    hidden, context = config.integer("d_model"), config.tokens("max_seq_len", default=2048)
+    table = {"kind": "learned", "count": context}
+    return {
+        "hidden": hidden,
+        "vocabulary": config.integer("vocab_size"),
+        "layers": config.integer("n_layers"),
+        "max_context": context,
+        "tied_embeddings": config.flag("tie_word_embeddings", True),
+        "attention": {"heads": config.integer("n_heads")},
+        "mlp": plain_mlp(config, 4 * hidden, bias=False),
+        "norm": {"kind": "layernorm", "bias": False},
+        "positions": "alibi" if attention.flag("alibi", True) else table,
+    }
 
 
 READERS: Mapping[str, Reader] = {
     "bloom": _bloom,
     "falcon": _falcon,
+    "gpt-sw3": _gpt2,
     "gpt2": _gpt2,
-    "gpt_neox": _gpt_neox,
+    "gpt_bigcode": _gpt_bigcode,
     "gptj": _gptj,
+    "mpt": _mpt,
     "opt": _opt,
-    "phi": _phi,
 }

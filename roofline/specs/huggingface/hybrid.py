@@ -104,26 +104,38 @@ def _nemotron_h(config: Config) -> Spec:
     return spec_with_pattern(base, parts, kinds)
 
 
+def _grouped_mamba2(config: Config, inner: int) -> Spec:
+    """Mamba-2 of so many channels, under the keys of Granite and Falcon."""
+    heads = config.integer("mamba_n_heads", default=128)
+    return {
+        "heads": heads,
+        "head_dim": inner // heads,
+        "state": config.integer("mamba_d_state", default=256),
+        "groups": config.integer("mamba_n_groups", default=1),
+        "conv": config.integer("mamba_d_conv", default=4),
+        "conv_bias": config.flag("mamba_conv_bias", True),
+        "chunk": config.integer("mamba_chunk_size", default=256),
+    }
+
+
 def _granitemoehybrid(config: Config) -> Spec:
     """Granite 4.0: Mamba-2 and a few layers of attention; experts beside a shared one, which dense models have alone.
 
     The multipliers of the file scale what is there anyway.
     """
     config.reject("attention_bias")
-    hidden, heads = config.integer("hidden_size"), config.integer("mamba_n_heads", default=128)
-    inner = config.integer("mamba_expand", default=2) * hidden
     automatic = config.content.get("mamba_d_head", "auto") == "auto"
-    mamba2 = {
-        "heads": heads,
-        "head_dim": inner // heads if automatic else config.integer("mamba_d_head"),
-        "state": config.integer("mamba_d_state", default=256),
-        "groups": config.integer("mamba_n_groups", default=1),
-        "conv": config.integer("mamba_d_conv", default=4),
-        "conv_bias": config.flag("mamba_conv_bias", True),
-        "bias": config.flag("mamba_proj_bias", False),
-        "chunk": config.integer("mamba_chunk_size", default=256),
-    }
-    kinds = layer_types(config, {"mamba": "mamba", "attention": "attention"})
+    mamba2 = _grouped_mamba2(config, config.integer("mamba_expand", default=2) * config.integer("hidden_size"))
+    mamba2["bias"] = config.flag("mamba_proj_bias", False)
+    if not automatic:
+        mamba2["head_dim"] = config.integer("mamba_d_head")
+    kinds = layer_types(
+        config,
+        {
+            **dict.fromkeys(("mamba", "linear_attention"), "mamba"),
+            **dict.fromkeys(("attention", "full_attention"), "attention"),
+        },
+    )
     if kinds is None:
         raise SpecError(config.where, "the key 'layer_types' is missing")
     shared = config.natural("shared_intermediate_size", default=1024)
@@ -136,6 +148,26 @@ def _granitemoehybrid(config: Config) -> Spec:
     return spec_with_pattern(
         base, {"mamba": {"mamba2": mamba2}, "attention": {"attention": attention_section(config)}}, kinds
     )
+
+
+def _falcon_h1(config: Config) -> Spec:
+    """Falcon-H1: Mamba-2 and attention read one norm, beside each other; here one after the other.
+
+    The norm is that of the attention, so a layer of Mamba-2 has one without weights. The multipliers scale what is
+    there anyway.
+    """
+    config.reject("mamba_proj_bias", "projectors_bias")
+    hidden = config.integer("hidden_size")
+    inner = config.integer("mamba_d_ssm", default=None) or config.integer("mamba_expand", default=2) * hidden
+    mamba2 = {**_grouped_mamba2(config, inner), "norm": config.flag("mamba_rms_norm", False)}
+    attends: Spec = {
+        "attention": attention_section(config, ATTENTION_BIAS),
+        "mlp": gated_mlp(config, config.flag("mlp_bias", False)),
+    }
+    recurs: Spec = {"mamba2": mamba2, "norm": {"kind": "rmsnorm", "weight": False}}
+    kinds = ["mamba", "attention"] * config.layers()
+    base = base_spec(config, extra_parameters=hidden)  # the weights of the final norm, which is that of the first layer
+    return spec_with_pattern(base, {"mamba": recurs, "attention": attends}, kinds)
 
 
 def _lfm2(config: Config) -> Spec:
@@ -223,6 +255,7 @@ def _qwen3_5_moe_text(config: Config) -> Spec:
 
 
 READERS: Mapping[str, Reader] = {
+    "falcon_h1": _falcon_h1,
     "granitemoehybrid": _granitemoehybrid,
     "jamba": _jamba,
     "lfm2": _lfm2,

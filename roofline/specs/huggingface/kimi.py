@@ -1,4 +1,4 @@
-"""Kimi Linear and the decoder of Kimi K3: layers of delta attention, every fourth and the last one with MLA."""
+"""Kimi Linear, the decoders of Kimi K3 and of GLM-5.3-Flash: delta attention, every fourth layer with MLA."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import Config, Reader, Spec, base_spec, layer_types
-from roofline.specs.huggingface.mla import mla_section
+from roofline.specs.huggingface.mla import indexer_types, mla_section
 from roofline.specs.huggingface.moe import moe_section, moe_spec, sparse_layers
 
 DELTA, FULL = "linear", "full"
@@ -62,4 +62,45 @@ def _mixers(config: Config, linear: Config, layers: int) -> list[str]:
     return [FULL if index + 1 in set(full) else DELTA for index in range(layers)]
 
 
+POOLED: Mapping[str, str] = {"linear_attention": DELTA, **dict.fromkeys(("indexed_attention", "full_attention"), FULL)}
+
+
+def _glm5_next_text(config: Config) -> Spec:
+    """GLM-5.3-Flash: delta attention, and MLA without positions to keys that an indexer picks in pools of tokens.
+
+    Streams end in their mean, where specs have the weights of a sum: what pools learn is counted less those.
+    """
+    layers, linear, hidden = config.layers(), config.section("linear_attn_config"), config.integer("hidden_size")
+    width = linear.integer("head_dim", default=config.integer("linear_head_dim", default=128))
+    delta: Spec = {
+        "heads": linear.integer("num_heads", default=config.integer("linear_num_heads", default=64)),
+        "head_dim": width,
+        "conv": linear.integer("short_conv_kernel_size", default=config.integer("linear_conv_kernel_dim", default=4)),
+        "gate_rank": width,
+    }
+    pool, key = config.integer("index_kpool", default=16), config.integer("index_head_dim", default=128)
+    indexer = {
+        "heads": config.integer("index_n_heads", default=32),
+        "head_dim": key,
+        "selected": config.integer("index_topk", default=2048),
+        "block": pool,
+    }
+    kinds = layer_types(config, POOLED) or [FULL if index % 4 == 3 else DELTA for index in range(layers)]
+    if "shared" in {kind for kind, mixer in zip(indexer_types(config), kinds, strict=True) if mixer == FULL}:
+        raise SpecError(config.where, "'indexer_types': shared indexers are not read for GLM-5.3-Flash")
+    shared = config.natural("n_shared_experts", default=1) * config.integer("moe_intermediate_size")
+    moe = moe_section(config, "moe_intermediate_size", shared_width=shared, router_bias=True)
+    latent = {**mla_section(config), "rotary": False, "indexer": indexer}
+    streams = config.integer("hc_mult", default=4, most=16)
+    pooling = kinds.count(FULL) * key * (pool + hidden) - streams * (streams * hidden + 1) - 1
+    base = base_spec(
+        config, streams=streams, extra_parameters=max(0, pooling), mtp=config.natural("num_nextn_predict_layers")
+    )
+    sparse = sparse_layers(config, [index >= 3 for index in range(layers)])
+    parts: dict[str, Spec] = {DELTA: {"kimi_delta": delta}, FULL: {"latent_attention": latent}}
+    return moe_spec(config, base, sparse, moe, kinds, **parts)
+
+
 READERS: Mapping[str, Reader] = {"kimi_linear": _kimi_linear}
+
+TEXT_DECODERS: Mapping[str, Reader] = {"glm5_next_text": _glm5_next_text}

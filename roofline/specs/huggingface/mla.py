@@ -21,7 +21,7 @@ def mla_section(config: Config, value_dim: int | None = None) -> Spec:
         "heads": config.integer("num_attention_heads"),
         "kv_rank": config.integer("kv_lora_rank"),
         "nope_dim": config.integer("qk_nope_head_dim"),
-        "rope_dim": config.integer("qk_rope_head_dim"),
+        "rope_dim": config.integer("qk_rope_head_dim", least=0),
         "value_dim": config.integer("v_head_dim", **({"default": value_dim} if value_dim else {})),
         **({} if rank is None else {"q_rank": rank}),
     }
@@ -78,7 +78,7 @@ def _deepseek_v32(config: Config) -> Spec:
         "shared": {"latent_attention": {"indexer": {**indexer, "shared": True}}},
     }
     latent = mla_section(config)
-    mixers = [_indexer_types(config)]
+    mixers = [indexer_types(config)]
     return _deepseek(config, latent, dense=3, shared=1, router_bias=True, mixers=mixers, parts=parts)
 
 
@@ -86,7 +86,7 @@ SPARSE: Mapping[str, str] = dict.fromkeys(("deepseek_sparse_attention", "indexed
 """The entries of `layer_types` of these models: all attend sparsely, by either name, and windows are not read."""
 
 
-def _indexer_types(config: Config) -> list[str]:
+def indexer_types(config: Config) -> list[str]:
     """Per layer: it runs an indexer ("full"), or reuses the selection of the last one that did ("shared").
 
     `indexer_types` names them; `index_topk_pattern` in letters; else every `index_topk_freq`-th layer runs one, and
@@ -116,6 +116,34 @@ def _mistral4(config: Config) -> Spec:
     return _deepseek(config, mla_section(config), dense=0, shared=1, router_bias=False)
 
 
+def _longcat_flash(config: Config) -> Spec:
+    """LongCat-Flash: a layer is two, each with MLA and a dense block; experts run beside those of the first one.
+
+    Some experts return their input: of those that a token picks the mean share computes, and the router's rows for the
+    others are stored.
+    """
+    hidden, layers = config.integer("hidden_size"), config.layers("num_layers", "num_hidden_layers")
+    real, idle = config.integer("n_routed_experts"), config.natural("zero_expert_num")
+    width, picked = config.integer("ffn_hidden_size", "intermediate_size"), config.integer("moe_topk")
+    moe = moe_section(
+        config.with_defaults({"num_experts_per_tok": max(1, round(picked * real / (real + idle)))}),
+        "expert_ffn_hidden_size",
+        shared_width=width,
+        router_bias=True,
+    )
+    return {
+        "hidden": hidden,
+        "vocabulary": config.integer("vocab_size"),
+        "max_context": config.tokens("max_position_embeddings"),
+        "tied_embeddings": config.flag("tie_word_embeddings", False),
+        "norm": {"kind": "rmsnorm"},
+        "latent_attention": mla_section(config),
+        "layers": {"count": 2 * layers, "pattern": ["moe", "dense"]},
+        "blocks": {"moe": {"moe": moe}, "dense": {"mlp": {"width": width, "gated": True, "activation": "silu"}}},
+        "extra_parameters": layers * idle * (hidden + 1),
+    }
+
+
 def _minicpm3(config: Config) -> Spec:
     """Dense; values are hidden / heads wide, and the embedding is tied, where the file does not say so."""
     value_dim = config.integer("hidden_size") // config.integer("num_attention_heads")
@@ -131,6 +159,7 @@ READERS: Mapping[str, Reader] = {
     "glm4_moe_lite": _glm4_moe_lite,
     "glm_moe_dsa": _deepseek_v32,
     "kimi_k2": _deepseek_v3,
+    "longcat_flash": _longcat_flash,
     "minicpm3": _minicpm3,
     "mistral4": _mistral4,
 }

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError, quote
-from roofline.specs.huggingface.config import Config, Spec, layer_types, spec_with_pattern
-from roofline.specs.huggingface.dense import WINDOWED
+from roofline.specs.huggingface.config import WINDOWED, Config, Spec, layer_types, spec_with_pattern
 from roofline.specs.sublayers import MIXERS
 
 DRAFT_KEYS = ("draft_vocab_size", "eagle_config", "dflash_config", "num_target_layers", "speculators_model_type")
@@ -42,7 +41,7 @@ def _draft(config: Config, what: str, technique: str) -> SpecError:
     )
 
 
-TEXT_ONLY = ("gemma3", "gemma4", "kimi_k25", "kimi_k3", "minimax_m3_vl")
+TEXT_ONLY = ("gemma3", "gemma3n", "gemma4", "glm5_next", "kimi_k25", "kimi_k3", "minimax_m3_vl")
 """Multimodal models that are read as their text decoder alone where their file describes no tower."""
 
 TOWERS = ("vision_config", "audio_config", "mm_vision_tower", "vision_tower")

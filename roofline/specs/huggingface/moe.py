@@ -8,7 +8,7 @@ from typing import Any
 from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import (
     ATTENTION_BIAS,
-    LAYER_NORM,
+    WINDOWED,
     Config,
     Reader,
     Spec,
@@ -18,7 +18,6 @@ from roofline.specs.huggingface.config import (
     layer_types,
     spec_with_pattern,
 )
-from roofline.specs.huggingface.dense import WINDOWED
 
 
 def moe_section(config: Config, *width: str, experts: Any = None, top_k: Any = None, **parts: Any) -> Spec:
@@ -57,11 +56,6 @@ def sparse_layers(config: Config, otherwise: list[bool]) -> list[bool]:
     return [name == "sparse" for name in named] or otherwise
 
 
-def _mixtral(config: Config) -> Spec:
-    attention = attention_section(config, window=config.window())
-    return base_spec(config, attention=attention, moe=moe_section(config, experts=8, top_k=2))
-
-
 def _qwen2_moe(config: Config) -> Spec:
     config.reject("use_sliding_window")
     base = base_spec(config, attention=attention_section(config, qkv_bias=config.flag("qkv_bias", True)))
@@ -76,18 +70,6 @@ def _qwen3_moe(config: Config) -> Spec:
     base = base_spec(config, attention=attention_section(config, ATTENTION_BIAS, qk_norm=True))
     moe = moe_section(config, "moe_intermediate_size", experts=128, top_k=8)
     return moe_spec(config, base, qwen_sparse(config), moe)
-
-
-def _gpt_oss(config: Config) -> Spec:
-    """Every other layer has a window, the first one included; biases everywhere, a sink a head."""
-    attention = attention_section(config, ("attention_bias", True), head_dim=64, sinks=True)
-    # The activation is a clamped variant of SiLU; the router's bias and the experts' have no key.
-    moe = moe_section(config, experts=128, top_k=4, router_bias=True, bias=True)
-    layers = config.layers()
-    kinds = layer_types(config, WINDOWED) or (["local", "global"] * layers)[:layers]
-    window = config.window()
-    base = base_spec(config, attention=attention, moe=moe)
-    return spec_with_pattern(base, {"local": {"attention": {"window": window}}, "global": {}}, kinds)
 
 
 def _llama4_text(config: Config) -> Spec:
@@ -122,20 +104,6 @@ def _llama4_text(config: Config) -> Spec:
         width = config.integer("intermediate_size")
         parts["moe"] = {"moe": moe_section(config, experts=16, top_k=1, shared_width=width)}
     return spec_with_pattern(base_spec(config, attention=attention), parts, feeds, kinds)
-
-
-def _glm4_moe(config: Config) -> Spec:
-    """The first layers are dense; the output projection has no bias even where q, k and v have one."""
-    attention = attention_section(
-        config, qkv_bias=config.flag("attention_bias", False), qk_norm=config.flag("use_qk_norm", False)
-    )
-    width = config.integer("moe_intermediate_size", default=1408)
-    shared = config.natural("n_shared_experts", default=1) * width
-    moe = moe_section(config, "moe_intermediate_size", experts=128, top_k=8, shared_width=shared, router_bias=True)
-    dense = config.natural("first_k_dense_replace", default=1)
-    sparse = sparse_layers(config, [index >= dense for index in range(config.layers())])
-    mtp = config.natural("num_nextn_predict_layers")
-    return moe_spec(config, base_spec(config, attention=attention, mtp=mtp), sparse, moe)
 
 
 def _minimax_m2(config: Config) -> Spec:
@@ -226,22 +194,6 @@ def _mimo_v2_flash(config: Config) -> Spec:
     return moe_spec(config, base, sparse_layers(config, sparse), moe, kinds, **mixers)
 
 
-def _phimoe(config: Config) -> Spec:
-    window = config.window()
-    return base_spec(
-        config,
-        attention=attention_section(config, ATTENTION_BIAS, window=window),
-        moe=moe_section(config, experts=16, top_k=2),
-        norm=LAYER_NORM,
-        lm_head_bias=config.flag("lm_head_bias", False),
-    )
-
-
-def _olmoe(config: Config) -> Spec:
-    attention = attention_section(config, ATTENTION_BIAS, qk_norm="full")
-    return base_spec(config, attention=attention, moe=moe_section(config, experts=64, top_k=8))
-
-
 def _dbrx(config: Config) -> Spec:
     attention, block = config.section("attn_config"), config.section("ffn_config")
     return {
@@ -272,12 +224,6 @@ def _grok(config: Config) -> Spec:
         moe={**moe, "activation": config.activation("hidden_act", default="gelu")},
         norm={"kind": "rmsnorm", "placement": "sandwich"},
     )
-
-
-def _granitemoe(config: Config) -> Spec:
-    """The multipliers of the file scale what is there anyway."""
-    attention = attention_section(config, ATTENTION_BIAS)
-    return base_spec(config, attention=attention, moe=moe_section(config, experts=8, top_k=2))
 
 
 def _ernie4_5_moe(config: Config) -> Spec:
@@ -336,16 +282,10 @@ def _of_all_layers(config: Config, name: str, default: int) -> int:
 READERS: Mapping[str, Reader] = {
     "dbrx": _dbrx,
     "ernie4_5_moe": _ernie4_5_moe,
-    "glm4_moe": _glm4_moe,
-    "gpt_oss": _gpt_oss,
-    "granitemoe": _granitemoe,
     "grok-1": _grok,
     "hunyuan_v1_moe": _hunyuan_v1_moe,
     "mimo_v2_flash": _mimo_v2_flash,
     "minimax_m2": _minimax_m2,
-    "mixtral": _mixtral,
-    "olmoe": _olmoe,
-    "phimoe": _phimoe,
     "qwen2_moe": _qwen2_moe,
     "qwen3_moe": _qwen3_moe,
     "step3p5": _step3p5,

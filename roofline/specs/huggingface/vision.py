@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError, quote, suggest
-from roofline.specs.huggingface import dense, hybrid, kimi, minimax_m3, mla
+from roofline.specs.huggingface import dense, families, hybrid, kimi, minimax_m3, mla, per_layer
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import (
     RMS,
@@ -34,12 +34,15 @@ INTERNVL_TILES = 12
 
 _TEXT: Mapping[str, Reader] = {
     **dense.READERS,
-    **dense.TEXT_DECODERS,
+    **families.READERS,
+    **families.TEXT_DECODERS,
     **experts.READERS,
     **experts.TEXT_DECODERS,
     **kimi.READERS,
+    **kimi.TEXT_DECODERS,
     **minimax_m3.TEXT_DECODERS,
     **mla.READERS,
+    **per_layer.READERS,
     **hybrid.TEXT_DECODERS,
 }
 
@@ -371,9 +374,16 @@ def _gemma3(config: Config) -> Spec:
     return _with_vision_tower(text, tower, patches)
 
 
+def _gemma3n(config: Config) -> Spec:
+    """Its text decoder: the MobileNet and the audio encoder beside it are not read."""
+    config.read.update(("vision_config", "audio_config"))
+    return _text(config, "gemma3n_text")
+
+
 def _gemma4(config: Config) -> Spec:
     """Gemma 4's own tower, with tables of positions by row and column; 3 x 3 patches are averaged to a token."""
     text = _text(config, "gemma4_text")
+    config.read.add("audio_config")  # the audio encoder of E2B and E4B is not read
     if not config.content.get("vision_config"):
         return text
     vision = config.section("vision_config")
@@ -410,6 +420,77 @@ def _gemma4(config: Config) -> Spec:
 
 KIMI_PIXELS = 3584**2
 """The pixels of the largest image of Kimi K2.5 and K3 (in_patch_limit of the released image processors)."""
+
+
+def _glm4v(config: Config) -> Spec:
+    """GLM-4.1V, 4.5V and 4.6V: positions are added, and patches rotate too; a norm follows the patches."""
+    text = _text(config, "glm4v_moe_text" if config.text("model_type").endswith("moe") else "glm4v_text")
+    vision = config.section("vision_config")
+    rows = (vision.integer("image_size", default=336) // vision.integer("patch_size", default=14)) ** 2
+    extra: Spec = {"positions": {"kind": "learned", "count": rows}, "embedding_norm": True}
+    output, wide = vision.integer("out_hidden_size", default=4096), vision.integer("intermediate_size", default=13696)
+    return _with_glm_tower(text, vision, vision.integer("hidden_size", default=1536), output, output, wide, **extra)
+
+
+def _glm5_next(config: Config) -> Spec:
+    """A file of the decoder alone has no sections."""
+    text = _text(config, "glm5_next_text")
+    if not config.content.get("vision_config"):
+        return text
+    vision = config.section("vision_config")
+    biased, wide = (
+        vision.flag("attention_bias", True),
+        vision.integer("projection_intermediate_size", default=10240),
+    )
+    hidden, output = vision.integer("hidden_size", default=1024), vision.integer("out_hidden_size", default=1536)
+    own = vision.integer("intermediate_size", default=4096)
+    return _with_glm_tower(text, vision, hidden, output, own, wide, biased, attention={"qk_norm": True})
+
+
+def _with_glm_tower(
+    text: Spec, vision: Config, hidden: int, output: int, width: int, wide: int, biased: bool = False, **parts: Any
+) -> Spec:
+    """A tower that ends in a block `wide`, gated, which is stored, and not run; `width` is that of its own layers."""
+    merge, size = vision.integer("spatial_merge_size", default=2), vision.integer("patch_size", default=14)
+    tower = _tower(
+        hidden,
+        vision.integer("depth", default=24),
+        vision.integer("num_heads", default=12),
+        {"width": width, "gated": True, "activation": "silu", "bias": biased},
+        attention={"rotary": True, "qkv_bias": biased, "output_bias": biased, **parts.pop("attention", {})},
+        norm=RMS,
+        patch=_patch(vision, size),
+        patch_bias=True,
+        projector=[hidden * merge**2, output, output],
+        projector_bias=[True, False],
+        extra_parameters=3 * output * wide + 2 * output,
+        **parts,
+    )
+    return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, size))
+
+
+def _qwen3_omni(config: Config) -> Spec:
+    """The thinker and its vision tower; the audio encoder is stored, and the talker is another model.
+
+    Audio: three convolutions over bands and time, a projection, Whisper's layers, and two projections.
+    """
+    thinker = config if config.content.get("text_config") else config.section("thinker_config")
+    text = {**thinker.section("text_config").content, "model_type": "qwen3_moe"}
+    named = {**thinker.content, "model_type": "qwen3_vl_moe", "text_config": text}
+    nested = Config(named, config.where, config.read)
+    config.read.update(("thinker_config", "talker_config", "code2wav_config", "audio_config"))
+    spec, audio = _qwen3_vl(nested), thinker.section("audio_config")
+    if not audio.content:
+        return spec
+    width, channels = audio.integer("d_model", default=1280), audio.integer("downsample_hidden_size", default=480)
+    inner, bands = audio.integer("encoder_ffn_dim", default=5120), audio.integer("num_mel_bins", default=128)
+    for _ in range(3):
+        bands = (bands + 1) // 2
+    layer = 4 * (width + 1) * width + 2 * width * inner + inner + width + 4 * width
+    stored = channels * (10 + 2 * (9 * channels + 1)) + channels * bands * width + 2 * width
+    stored += (width + 1) * width + (width + 1) * audio.integer("output_dim", default=3584)
+    stored += audio.layers("encoder_layers", "num_hidden_layers") * layer
+    return {**spec, "extra_parameters": spec.get("extra_parameters", 0) + stored}
 
 
 def _kimi_k25(config: Config) -> Spec:
@@ -498,7 +579,10 @@ def _minimax_m3_vl(config: Config) -> Spec:
 
 READERS: Mapping[str, Reader] = {
     "gemma3": _gemma3,
+    "gemma3n": _gemma3n,
     "gemma4": _gemma4,
+    **dict.fromkeys(("glm46v", "glm4v", "glm4v_moe"), _glm4v),
+    "glm5_next": _glm5_next,
     "internvl": _internvl,
     "internvl_chat": _internvl,
     "kimi_k25": _kimi_k25,
@@ -511,6 +595,8 @@ READERS: Mapping[str, Reader] = {
     "qwen2_vl": _qwen2_vl,
     "qwen3_5": _qwen3_5,
     "qwen3_5_moe": _qwen3_5,
+    "qwen3_omni_moe": _qwen3_omni,
+    "qwen3_omni_moe_thinker": _qwen3_omni,
     "qwen3_vl": _qwen3_vl,
     "qwen3_vl_moe": _qwen3_vl,
 }

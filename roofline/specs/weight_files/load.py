@@ -130,10 +130,8 @@ def _folder(folder: Path) -> tuple[dict[str, Any], Stored | None]:
     files = [read_header(path, None if remote is None else remote.sizes.get(path.name)) for path in shards(folder)]
     if remote is not None:
         content["source"] = f"https://huggingface.co/{remote.repository.partition('@')[0]}"
-        if not files:
-            return content, None
     if not files:
-        raise SpecError(where, "has no safetensors files; its config.json can be analysed without weights")
+        return content, None
     tensors = tuple(tensor for file in files for tensor in file[0])
     base = FORMATS[content.get("dtype", "bf16")]
     scheme = find_weight_scheme(scheme_formats(content.get("quantization") or PLAIN)[0] or base.name)

@@ -502,7 +502,7 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
         ("longformer-base-4096", {"attention_window": [256] * 6 + [512] * 6}, "attention_window"),
         ("llava-1.5-7b", {"vision_config": {"model_type": "siglip_vision_model"}}, "vision_config"),
         ("retnet-1.3b-100b", {"use_short_conv": True}, "use_short_conv"),
-        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
+        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": 256}, "attention_k_eq_v"),
         ("gemma-4-26b-a4b", {"num_hidden_layers": None}, "'num_hidden_layers' is missing"),
         ("glm-5", {"index_topk_pattern": "FS"}, "index_topk_pattern"),
         ("glm-5.2", {"indexer_types": ["shared"] * 78}, "indexer_types"),

@@ -438,20 +438,12 @@ def test_keys_of_single_layers() -> None:
     "model_type",
     [
         "gpt_neo",
-        "mbart",
-        "nemotron",
         "olmo1",
         "mllama",
-        "glm4v_moe",
         "ibert",
-        "modernbert",
-        "arcee",
-        "dots1",
         "LLaDA",
-        "gemma",
-        "starcoder2",
-        "mt5",
-        "mpt",
+        "umt5",
+        "gemmoe",
     ],
 )
 def test_no_other_model_is_suggested(model_type: str) -> None:

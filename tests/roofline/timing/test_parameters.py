@@ -44,12 +44,13 @@ KV_BYTES = {  # 2 (K and V) * layers * kv_heads * head_dim * 2 bytes
 UNPUBLISHED = """
     bst flash gau h3-1.3b h3-2.7b h3-355m s4
     baichuan2-13b baichuan2-7b bigbird-roberta-base command-r dbrx deepseek-ocr dots.llm1 ernie-4.5-300b-a47b
-    gemma-4-26b-a4b gemma-4-31b gemma-4-e2b gemma-4-e4b glam-64e glm-4.5v glm-5 glm-5.2 gpt-3-175b grok-1 hyena-355m
+    gemma-4-12b gemma-4-26b-a4b gemma-4-31b gemma-4-e2b gemma-4-e4b glam-64e glm-5 glm-5.2 gpt-3-175b grok-1 hyena-355m
     internvl3.5-14b internvl3.5-2b internvl3.5-4b jamba-1.5-mini jina-reranker-m0 k2-horizon-7b kimi-k2-thinking
     laguna-xs.2 ling-1t ling-flash-2.0 ling-mini-2.0 llama-3.1-nemotron-ultra-253b llava-1.5-13b longcat-flash
     mamba2-1.3b mamba2-130m mamba2-2.7b mimo-v2-flash mimo-v2.5-pro minicpm3-4b mistral-large-3
     nemotron-3-nano-30b-a3b nemotron-h-56b nemotron-h-8b opt-13b opt-30b opt-66b
-    palm-540b phi-3.5-moe qwen3-omni-30b-a3b qwen3-vl-235b-a22b qwen3-vl-32b qwen3.5-4b retnet-1.3b retnet-1.3b-100b
+    minicpm4-8b pixtral-12b qwen3-vl-embedding-2b qwen3-vl-embedding-8b
+    palm-540b phi-3.5-moe qwen3-vl-235b-a22b qwen3-vl-32b qwen3.5-4b retnet-1.3b retnet-1.3b-100b
     retnet-2.7b retnet-6.7b rwkv-6-7b step-3.5-flash voxtral-small-24b
 """
 
