@@ -278,6 +278,8 @@ class StepTimes:
     def _shared_times(self, timing: Timing, run: Pass, shared: Any, head: Any) -> None:
         """Tabulate the kernels of tokens: on one rank, of experts, and of the head."""
         tokens = geometric(1, MAX_TOKENS, TOKENS)
+        if self.data > 1:  # of all ranks, those of one sequence are less than one of each
+            tokens = np.append(geometric(1, self.data - 1, TOKENS) / self.data, tokens)
         parts = run.placement.network.overlap_batches
         step = Step(tokens / parts, np.ones_like(tokens), np.full_like(tokens, 0.0 if self.encodes else 100.0))
         detail = timing.detail(step)
@@ -457,17 +459,20 @@ class SingleStep:
         wait = max(host - busy, 0.0) if self._overlap else host
         return busy + wait + self._step + (self._drafting if batch > 0 else 0.0)
 
-    def decode_of(self, batch: int) -> Callable[[float], float]:
-        """The seconds of a decode step of `batch` sequences of a rank, by their mean context."""
+    def decode_of(self, batch: int, mean: float | None = None) -> Callable[[float], float]:
+        """The seconds of a step of `batch` sequences of a rank by their mean context; `mean` as of `__call__`."""
         rows, stride = self._rows, self._stride
         if batch >= len(rows):
             number = np.arange(float(len(rows)), float(max(batch + 1, 2 * len(rows), ROWS)))
             rows += self._seconds(number[:, np.newaxis], np.arange(DECODES) * stride).tolist()
-        row = rows[batch]
+        row, fewer = rows[batch], 0.0
+        if mean is not None and self._flight == 1:
+            routed = self._experts(batch * self._per_sequence) - self._experts(mean)
+            fewer = routed * self._slower[0]
 
         def seconds(context: float) -> float:
             place = context / stride
             low = min(int(place), DECODES - 2)
-            return row[low] + (place - low) * (row[low + 1] - row[low])
+            return row[low] + (place - low) * (row[low + 1] - row[low]) - fewer
 
         return seconds
