@@ -161,7 +161,8 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
     for op, name in choices.also:
         match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts)) if op in matches else None
         others = others if match is None else {**others, op: match}
-    if choices.quantized and shape.op == "gemm" and _has_quantized_input(ops, shape):
+    written = shape.op == "gemm" and shape.texts["dtype"] in QUANTIZED and ops[0].name not in UNFUSED
+    if choices.quantized and written:  # a norm or an activation writes the quantized input
         shape = replace(shape, texts={**shape.texts, "bare": 1.0})
         matches, others = ({op: _launched_less(match) for op, match in found.items()} for found in (matches, others))
     link = ops[0].link
@@ -209,11 +210,6 @@ def _nearest(ops: tuple[Op, ...], shape: KernelShape, choices: Choices) -> tuple
         matches = {shape.op: plain}
     shape = replace(shape, texts={**shape.texts, "weight_only": chosen.name})
     return shape, {op: _of_weight_only(match, chosen, hardware) for op, match in matches.items()}
-
-
-def _has_quantized_input(ops: Sequence[Op], shape: KernelShape) -> bool:
-    """Whether a norm or an activation can write the quantized input of a GEMM."""
-    return shape.texts["dtype"] in QUANTIZED and ops[0].name not in UNFUSED
 
 
 def _launched_less(match: Match) -> Match:
