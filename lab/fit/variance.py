@@ -10,6 +10,9 @@ is pooled with all kinds, and a format with its kind, and the interval is that o
 Data Analysis", 3rd edition, section 2.6: a normal distribution of unknown variance):
 
     component^2 = (n s^2 + 3 s_all^2) / (n + 3) (t(n + 2) / 1.2816)^2         t: its 90th percentile
+
+Kernels of few releases and devices are pulled towards the components of all kinds, which have t in them, where their
+own steps cost less; what the steps of a format cost beyond that counts in full.
 """
 
 from __future__ import annotations
@@ -198,7 +201,9 @@ def components(found: Sequence[Crossing], known: Mapping[Level, float] | None = 
         estimated[op] = widened(kind)
         for key in dict.fromkeys(one.key for one in own):
             of_format = [one for one in own if one.key == key]
-            finer = widened({level: deviation(of_format, level, kind[level]) for level in LEVELS})
+            finer = widened(
+                {level: deviation(of_format, level, kind[level], few=known is not None) for level in LEVELS}
+            )
             if finer != estimated[op]:
                 estimated[" ".join(key)] = finer
     return estimated
@@ -211,15 +216,15 @@ class Deviation(NamedTuple):
     steps: int
 
 
-def deviation(found: Sequence[Crossing], level: Level, wider: Deviation | None) -> Deviation:
-    """The standard deviation of a level, pooled with that of `wider` kinds of kernels."""
+def deviation(found: Sequence[Crossing], level: Level, wider: Deviation | None, few: bool = False) -> Deviation:
+    """The standard deviation of a level, pooled with that of `wider` kinds; of `few` steps no less than their own."""
     at = [one for one in found if one.level == level]
     steps, least = len({one.step for one in at}), TWINS if level == "family" else LEAST
     if wider is None:
         return Deviation(component(at, least), steps)
     own = component(at, least) if at else wider.value
     square = (steps * own**2 + WIDER_STEPS * wider.value**2) / (steps + WIDER_STEPS)
-    return Deviation(math.sqrt(square), steps + WIDER_STEPS)
+    return Deviation(max(math.sqrt(square), own * few), steps + WIDER_STEPS)
 
 
 def _widened(known: Mapping[Level, Deviation], student: bool = True) -> dict[Level, float]:

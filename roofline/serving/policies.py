@@ -157,9 +157,7 @@ class Feedback(Scheduled):
             running = [sequence for sequence in self.order if sequence.ends > 0]
             if self.waiting and running:
                 steps = min(2 ** (self.level(each) + 1) - self._steps(each) for each in running)
-                self.horizon = self.now + max(steps, 1) * self._single.decode_of(max(self.decoding))(
-                    self._mean_context()
-                )
+                self.horizon = self.now + max(steps, 1) * self._decode_of()(self._mean_context())
         super().event()
 
     def _give_way(self) -> None:

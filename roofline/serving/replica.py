@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -96,6 +97,10 @@ class Replica(Struct, frozen=True, dict=True):
     def sequences(self) -> int:
         """The most running sequences of all ranks."""
         return self.scheduler.sequences * self.data or UNLIMITED
+
+    def routed(self, sequences: Any) -> Any:
+        """Tokens of a rank that experts see on average, of so many sequences of it; None: those of the fullest."""
+        return sequences * self.steps.decode_tokens if self.scheduler.masked and self.data > 1 else None
 
 
 def budget_of(scenario: Scenario, policy: Scheduler) -> int | None:

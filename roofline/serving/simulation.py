@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
+from collections.abc import Callable
 from operator import itemgetter
 
 import numpy as np
@@ -328,7 +329,7 @@ class Simulation:
             number = min(number, max(int(free / grown), 1))
         if self.waiting and (later := self._due()) > self.step:
             number = min(number, later - self.step)
-        context, seconds_of = self._mean_context(), self._single.decode_of(max(self.decoding))
+        context, seconds_of = self._mean_context(), self._decode_of()
         sooner = min(self.coming[0][0], self.horizon) if self.coming else self.horizon
         if number and sooner < math.inf:
             each = seconds_of(context)
@@ -342,6 +343,10 @@ class Simulation:
             self.polled += (self.step - self.polled) // self.poll * self.poll
             self._advance(number)
         self._finish()
+
+    def _decode_of(self) -> Callable[[float], float]:
+        """The seconds of a step of the sequences that decode, by their mean context."""
+        return self._single.decode_of(max(self.decoding), self.replica.routed(self.running / self.data))
 
     def _advance(self, number: int) -> None:
         """`number` decode tokens of every running sequence; a reservation is used up as the context grows."""

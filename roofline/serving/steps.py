@@ -265,6 +265,8 @@ class StepTimes:
         before = [run for run in decode if all(run is not main for main in mains.values())]
         ahead = [run for run in prefill if all(run is not prompt for prompt in prompts.values())]
         self.tokens, shape = geometric(1, MAX_TOKENS, TOKENS), (sequences[0].size, sequences[1].size)
+        if self.data > 1:  # of all ranks, the tokens of one sequence are less than one of each
+            self.tokens = np.append(geometric(1, self.data - 1, TOKENS) / self.data, self.tokens)
         self.local = self.experts = self.head = np.zeros_like(self.tokens)
         of_decode, of_prefill = np.zeros(shape), np.zeros((pieces[0].size, pieces[1].size))
         spent, whole = list[float](), sum(float(np.max(main.repeat)) for main in mains.values())
@@ -478,17 +480,20 @@ class SingleStep:
         wait = max(host - busy, 0.0) if self._overlap else host
         return busy + wait + self._step + (self._drafting if batch > 0 else 0.0)
 
-    def decode_of(self, batch: int) -> Callable[[float], float]:
-        """The seconds of a decode step of `batch` sequences of a rank, by their mean context."""
+    def decode_of(self, batch: int, mean: float | None = None) -> Callable[[float], float]:
+        """The seconds of a step of `batch` sequences of a rank by their mean context; `mean` as of `__call__`."""
         rows, stride = self._rows, self._stride
         if batch >= len(rows):
             number = np.arange(float(len(rows)), float(max(batch + 1, 2 * len(rows), ROWS)))
             rows += self._seconds(number[:, np.newaxis], np.arange(DECODES) * stride).tolist()
-        row = rows[batch]
+        row, fewer = rows[batch], 0.0
+        if mean is not None and self._flight == 1:
+            routed = self._experts(batch * self._per_sequence) - self._experts(mean)
+            fewer = routed * self._slower[0]
 
         def seconds(context: float) -> float:
             place = context / stride
             low = min(int(place), DECODES - 2)
-            return row[low] + (place - low) * (row[low + 1] - row[low])
+            return row[low] + (place - low) * (row[low + 1] - row[low]) - fewer
 
         return seconds

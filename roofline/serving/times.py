@@ -181,7 +181,7 @@ def times_of(replica: Replica, load: Load, slots: float) -> Times:
     cached, context = load.hits * prompt, load.held
     number = np.arange(1.0, count + 1)
     busiest = number if ranks == 1 else number / ranks + UNEVEN
-    decode = steps.seconds(np.maximum(busiest, 1.0), context)
+    decode = steps.seconds(np.maximum(busiest, 1.0), context, mean=replica.routed(number / ranks))
     tokens = max(output - 1, 0.0)
     generated = float(iterations(tokens, steps.accepted))
     if replica.received:

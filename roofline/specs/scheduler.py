@@ -37,7 +37,8 @@ class Scheduler(Checked, frozen=True):
     for each rank, or so many steps have passed since the last were (timeout_iters of TensorRT-LLM's
     attention_dp_config), else until those that fit fill a step (batch_wait_timeout_iters). `stream`: decode steps from
     one message to the client to the next, the first included. `captured`: tokens of a step with prompts up to which
-    CUDA graphs of the pieces between attention are replayed.
+    CUDA graphs of the pieces between attention are replayed. `masked`: experts get no rows of places that a CUDA graph
+    pads, as of data-parallel ranks with fewer sequences than others; else each rank counts as the fullest.
     `latency`: seconds from client to scheduler and back (HTTP, queues). `request`, `prompt_token`: seconds of the front
     end a request and a token of its prompt (tokenizer), one request after the other; `encoding`: in place of `request`
     where nothing is generated, so that no tokens are streamed (0: the same). `dispatch`: host seconds of each
@@ -57,6 +58,7 @@ class Scheduler(Checked, frozen=True):
     gather: Natural = 0
     stream: Count = 1
     captured: Natural = 0
+    masked: bool = False
     latency: Time = 0.0
     request: Time = 0.0
     prompt_token: Time = 0.0

@@ -162,8 +162,8 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
     for op, name in choices.also:
         match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts)) if op in matches else None
         others = others if match is None else {**others, op: match}
-    # A norm or an activation can write the quantized input of a GEMM.
-    if choices.quantized and shape.op == "gemm" and shape.texts["dtype"] in QUANTIZED and ops[0].name not in UNFUSED:
+    written = shape.op == "gemm" and shape.texts["dtype"] in QUANTIZED and ops[0].name not in UNFUSED
+    if choices.quantized and written:  # a norm or an activation writes the quantized input
         shape = replace(shape, texts={**shape.texts, "bare": 1.0})
         matches, others = ({op: _launched_less(match) for op, match in found.items()} for found in (matches, others))
     link = ops[0].link

@@ -122,12 +122,9 @@ class Corrections:
     @cached_property
     def linked(self) -> Rows:
         """Kernels with operands that arrive over a link while they compute; fits of collectives include the link."""
-        rows = self._kernels_with(Row.LINK_TIME)
-        return np.array([row for row in rows if not self._exchanges(self._kernels[row])], dtype=np.intp)
-
-    def _exchanges(self, kernel: Kernel) -> bool:
-        """Whether a kernel's constants are those of a collective, or of an exchange of experts."""
-        return bool(kernel.matches) and self._placement.ops[kernel.parts[0]][0].kind is Kind.COLLECTIVE
+        rows, ops = self._kernels_with(Row.LINK_TIME), self._placement.ops
+        fitted = [bool(entry.matches) and ops[entry.parts[0]][0].kind is Kind.COLLECTIVE for entry in self._kernels]
+        return np.array([row for row in rows if not fitted[row]], dtype=np.intp)
 
     def apply_link(self, times: Array, expected: Array) -> None:
         """Raise kernels with operands from a link to at least the link's time."""

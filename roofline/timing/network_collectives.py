@@ -22,11 +22,11 @@ LATE = 20e-6
 TensorRT-LLM 1.2: 13.9 and 14.6 ms a token); with SGLang 0.5.8, which did not choose it, 28 us.
 """
 
-EXCHANGED = 80e-6
+EXCHANGED = 100e-6
 """The same of an exchange of expert ranks, which waits for the data-parallel rank with the most to do.
 
-70 to 110 us of 116 exchanges among 16 H100 in two nodes with few requests a rank (InferenceX: SGLang 0.5.8 with DeepEP,
-TensorRT-LLM 1.2, which gathers); 16 H200 with SGLang (lmsys.org/blog/2025-07-17-mtp), which did not choose it, 76 us.
+110 us of 116 exchanges among 16 H100 in two nodes with TensorRT-LLM 1.2, which gathers, 160 with few requests in SGLang
+0.5.8 with DeepEP (InferenceX); 16 H200 with SGLang (lmsys.org/blog/2025-07-17-mtp) give 100, and did not choose it.
 """
 
 

@@ -30,8 +30,8 @@ class Decoding:
             end, tokens = heappop(ends)
             at, self.held = max(at, end), self.held - tokens
         self.held += need
-        batch = max((len(ends) + 1) / self.ranks, 1.0)
-        step = float(self.replica.steps.seconds(batch, self.held / (len(ends) + 1)))
+        each, context = (len(ends) + 1) / self.ranks, self.held / (len(ends) + 1)
+        step = float(self.replica.steps.seconds(max(each, 1.0), context, mean=self.replica.routed(each)))
         last = at + float(iterations(output - 1.0, self.replica.steps.accepted)) * step
         heappush(ends, (last, need))
         self.until = max(self.until, last)

@@ -330,7 +330,7 @@ class Theory:
         shares = ranks if tandem is None else self.decode.data * tandem.decodes / tandem.prefills
         batch = max(number / shares, 1.0)
         context = float((self.turns.prompt + self.turns.output / 2).mean())
-        step = float(self.decode.steps.seconds(batch, context))
+        step = float(self.decode.steps.seconds(batch, context, mean=self.decode.routed(number / shares)))
         # Prompts that come within a step share it.
         full = np.floor(computed / self.budget)
         rest = computed - full * self.budget

@@ -117,11 +117,6 @@ def weight_format(ops: Sequence[Op]) -> Format:
     return next(weight.format for op in ops for weight in _matrices(op))
 
 
-def _rows(source: Tensor) -> Size:
-    """The rows of a GEMM's input: the product of all dimensions that vary with the workload."""
-    return product(tuple(dim for dim in source.shape if isinstance(dim, Size)))
-
-
 def _gemm(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
     """The GEMM C[m, n] = A[m, k] B[k, n]; several weights on one input are one GEMM with their columns concatenated.
 
@@ -144,7 +139,8 @@ def _gemm(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
     source, windows = parts[0].reads[0], parts[0].operands[0]
     if windows not in parts[0].reads:  # a convolution
         texts["input_share"] = _per_element(source) / _per_element(windows)
-    return KernelShape("gemm", texts, {"m": _rows(windows), "n": columns, "k": depth})
+    rows = product(tuple(dim for dim in windows.shape if isinstance(dim, Size)))  # that vary with the workload
+    return KernelShape("gemm", texts, {"m": rows, "n": columns, "k": depth})
 
 
 def _per_element(tensor: Tensor) -> float:

@@ -85,11 +85,6 @@ class Selected(Struct, frozen=True):
     cache: Cache
     index_arithmetic: str
 
-    @property
-    def flops(self) -> Array:
-        """FLOPs of scores and sums over the selected keys."""
-        return self.batch * self.heads * self.kv_len * self.width
-
     def is_dense(self, parameters: Parameters) -> NDArray[np.bool_]:
         """Where the engine skips the indexer, since nothing is left out."""
         whole = self.kv_len * np.maximum(self.batch, 1.0) >= self.scored * (1.0 - 1e-9)
@@ -122,7 +117,8 @@ def _peaks(selected: Selected, hardware: Hardware) -> tuple[float, float]:
 def bound(selected: Selected, hardware: Hardware) -> Bound:
     """The FLOPs of dense attention, which are fewer, at the peak; keys may come from a cache."""
     peak, _ = _peaks(selected, hardware)
-    return Bound(EXPANDED * selected.flops / peak, np.zeros_like(selected.batch))
+    flops = EXPANDED * selected.batch * selected.heads * selected.kv_len * selected.width
+    return Bound(flops / peak, np.zeros_like(selected.batch))
 
 
 def prefill_terms(selected: Selected, hardware: Hardware, parameters: Parameters) -> Terms:

@@ -174,15 +174,36 @@ def test_a_trace_arrives_when_it_says() -> None:
     assert found.output.sum() == 9
 
 
-def test_data_parallel_ranks_compute_prompts_side_by_side() -> None:
+@pytest.fixture(scope="module")
+def eight_ranks() -> StepTimes:
     from roofline.graph.parallel import Parallelism
     from roofline.scenario.settings import Settings
 
     model, hardware = load_model("deepseek-r1"), load_hardware("b200-sxm")
-    ranked = Scenario(model, hardware, settings=Settings(parallel=Parallelism(data=8, expert=8)), engine="vllm")
-    steps = StepTimes(ranked)
+    settings = Settings(parallel=Parallelism(data=8, expert=8))
+    return StepTimes(Scenario(model, hardware, settings=settings, engine="vllm"))
+
+
+@pytest.mark.parametrize("number", [1, 2, 8])
+def test_experts_see_tokens_of_ranks_without_a_sequence_unless_they_are_masked(
+    eight_ranks: StepTimes, number: int
+) -> None:
+    load = Load(prompt=64, generate=100, offline=number)
+    whole, masked = (
+        simulate(Replica(eight_ranks, Scheduler(tokens=8192, masked=masked), PLENTY), load).duration
+        for masked in (False, True)
+    )
+    saved = np.interp([1.0, number / 8], eight_ranks.tokens, eight_ranks.experts)
+    slower = eight_ranks.engine.kernel_slowdown("decode")
+    assert whole - masked == pytest.approx(99 * (saved[0] - saved[1]) * slower, rel=0.01, abs=1e-9)
+    assert (whole > 1.05 * masked) == (number < 8)
+
+
+def test_data_parallel_ranks_compute_prompts_side_by_side(eight_ranks: StepTimes) -> None:
     found = [
-        simulate(Replica(steps, Scheduler(tokens=8192), PLENTY), Load(prompt=1024, generate=1, offline=number)).duration
+        simulate(
+            Replica(eight_ranks, Scheduler(tokens=8192), PLENTY), Load(prompt=1024, generate=1, offline=number)
+        ).duration
         for number in (1, 8, 16)
     ]
     assert found[1] < 8 * found[0] / 3
