@@ -13,6 +13,8 @@ from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+import numpy as np
+
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.bounds import Bounds, Candidate, Candidates
 from roofline.advisor.sizing.choices import Choice
@@ -184,9 +186,10 @@ class Search:
         replicas = exact or replicas_for(service.amount, limit)
         tpot = bounds.loaded(exact or (math.inf if service.rate is not None else replicas))
         rate = service.rate
-        if rate is None:
+        if rate is None:  # no more sequences run than are in flight
+            running = np.interp(service.share(replicas), bounds.counts, bounds.rate)
             fastest = bounds.ttft + service.steps * float(bounds.step[0]) / bounds.accepted
-            rate = min(replicas * float(bounds.rate[-1]), service.amount / fastest)
+            rate = min(replicas * float(running), service.amount / fastest)
         tpot = tpot if service.steps else bounds.ttft
         return figures_of(candidate, self._price(candidate.configuration), replicas, rate, bounds.ttft, tpot)
 
