@@ -24,8 +24,14 @@ def catalogue() -> dict[str, Any]:
     """The options of a scenario in order, and those of a load by name, each as the page needs it for a field."""
     return {
         "options": [_field(option) for option in OPTIONS.values()],
-        "load": {option.name: _field(option) for option in LOAD_OPTIONS.values()},
+        "load": load_fields(),
     }
+
+
+@cached(maxsize=1)
+def load_fields() -> dict[str, Any]:
+    """The options of a load by name, each as the page needs it for a field."""
+    return {option.name: _field(option) for option in LOAD_OPTIONS.values()}
 
 
 def _field(option: Option) -> dict[str, Any]:
