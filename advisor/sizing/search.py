@@ -44,8 +44,8 @@ Progress = Callable[[int, int], None]
 LEVELS = ("roof", "decoding", "expected")
 """The bounds of a candidate, from the quickest and loosest on."""
 
-TOGETHER = 32
-"""Configurations whose expected times are evaluated together."""
+TOGETHER = (4, 128)
+"""Configurations whose expected times are evaluated together: at first, and twice as many each time up to the most."""
 
 NODE, FASTEST_WITHIN = 8, 2
 """The fastest deployment has a node of devices, or twice the fewest that meet the targets."""
@@ -147,7 +147,7 @@ class Search:
         keys = ((bound(index, LEVELS[0]), index) for index in indices)
         waiting: list[tuple[Key, int, int]] = [(key, 0, index) for key, index in keys if key is not None]
         heapify(waiting)
-        last = len(LEVELS)
+        last, (together, most) = len(LEVELS), TOGETHER
         while waiting:
             key, level, index = heappop(waiting)
             if self.fitting[index].hardware.name in without:
@@ -160,8 +160,9 @@ class Search:
                     heappush(waiting, (found, last, index))
             else:
                 soon = [index]
-                while waiting and waiting[0][1] == level and len(soon) < TOGETHER:
+                while waiting and waiting[0][1] == level and len(soon) < together:
                     soon.append(heappop(waiting)[2])
+                together = min(2 * together, most)
                 self._prefetch(soon, LEVELS[level + 1])
                 for each in soon:
                     with suppress(RooflineError):  # the hardware cannot run it
