@@ -184,11 +184,6 @@ GC_THRESHOLD = 1_000_000
 hardly any cycle; Python's default of 700 costs a sixth of its time, each full collection a thirtieth."""
 
 
-KEPT = 1 << 25
-"""Bytes of freed memory that stay with the process, and of the largest array that is one of its own blocks. By default
-the C library returns each array of some 100 kB, and the next one faults in page by page: a tenth of some commands."""
-
-
 def main() -> None:
     """Run the command line: a user error prints one sentence on stderr and exits with status 2, without a traceback."""
     gc.set_threshold(GC_THRESHOLD)
@@ -229,10 +224,10 @@ def main() -> None:
 
 
 def _keep_memory() -> None:
-    """Tell glibc not to return freed arrays to the system; other C libraries lack the call."""
+    """Tell glibc to keep up to 32 MiB: the next array of a tenth of a megabyte would fault in page by page."""
     if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         for trim_or_mmap_threshold in (-1, -3):
-            mallopt(trim_or_mmap_threshold, KEPT)
+            mallopt(trim_or_mmap_threshold, 1 << 25)
 
 
 def _terminate(*_: object) -> None:

@@ -27,9 +27,6 @@ from roofline.whatif.solve.targets import TargetOptions, Targets, read_targets
 if TYPE_CHECKING:
     from typing import Unpack
 
-POINTS = 9
-"""Requests in flight that are tried up to the first that misses, at most."""
-
 LEAST, BEYOND, CLOSE = 1e-3, 1.01, 1e-4
 """The smallest and the largest rate that are tried, over the largest sustainable one, and how close to it it is found.
 
@@ -81,8 +78,8 @@ def max_concurrency(
     )
 
 
-MAX_USERS = 4096
-"""The most requests in flight that are tried."""
+MAX_USERS, POINTS = 4096, 9
+"""The most requests in flight that are tried, and the numbers of them up to the first that misses."""
 
 
 def _answer(
