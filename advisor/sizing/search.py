@@ -13,6 +13,8 @@ from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+import numpy as np
+
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.bounds import Bounds, Candidate, Candidates
 from roofline.advisor.sizing.choices import Choice
@@ -42,8 +44,8 @@ Progress = Callable[[int, int], None]
 LEVELS = ("roof", "decoding", "expected")
 """The bounds of a candidate, from the quickest and loosest on."""
 
-TOGETHER = 32
-"""Configurations whose expected times are evaluated together."""
+TOGETHER = (4, 128)
+"""Configurations whose expected times are evaluated together: at first, and twice as many each time up to the most."""
 
 NODE, FASTEST_WITHIN = 8, 2
 """The fastest deployment has a node of devices, or twice the fewest that meet the targets."""
@@ -145,7 +147,7 @@ class Search:
         keys = ((bound(index, LEVELS[0]), index) for index in indices)
         waiting: list[tuple[Key, int, int]] = [(key, 0, index) for key, index in keys if key is not None]
         heapify(waiting)
-        last = len(LEVELS)
+        last, (together, most) = len(LEVELS), TOGETHER
         while waiting:
             key, level, index = heappop(waiting)
             if self.fitting[index].hardware.name in without:
@@ -158,8 +160,9 @@ class Search:
                     heappush(waiting, (found, last, index))
             else:
                 soon = [index]
-                while waiting and waiting[0][1] == level and len(soon) < TOGETHER:
+                while waiting and waiting[0][1] == level and len(soon) < together:
                     soon.append(heappop(waiting)[2])
+                together = min(2 * together, most)
                 self._prefetch(soon, LEVELS[level + 1])
                 for each in soon:
                     with suppress(RooflineError):  # the hardware cannot run it
@@ -184,9 +187,10 @@ class Search:
         replicas = exact or replicas_for(service.amount, limit)
         tpot = bounds.loaded(exact or (math.inf if service.rate is not None else replicas))
         rate = service.rate
-        if rate is None:
+        if rate is None:  # no more sequences run than are in flight
+            running = np.interp(service.share(replicas), bounds.counts, bounds.rate)
             fastest = bounds.ttft + service.steps * float(bounds.step[0]) / bounds.accepted
-            rate = min(replicas * float(bounds.rate[-1]), service.amount / fastest)
+            rate = min(replicas * float(running), service.amount / fastest)
         tpot = tpot if service.steps else bounds.ttft
         return figures_of(candidate, self._price(candidate.configuration), replicas, rate, bounds.ttft, tpot)
 

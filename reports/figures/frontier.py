@@ -39,7 +39,7 @@ TAIL = ("ttft_p50_s", "tpot_p50_s", "ttft_p95_s", "tpot_p95_s", "front")
 @styled
 def frontier_figure(found: Frontier, cost: bool = False, title: str | None = None) -> Figure:
     """All points, and the Pareto front of each value of the first axis, numbered. Raises RooflineError."""
-    if cost and not found.costed:
+    if cost and any(point.cost is None for point in found.points):
         raise RooflineError("the cost needs a price in USD per hour and device", options=["price"])
     user, other = found.values(cost)
     across, up = "tokens/s per user", "USD per million output tokens" if cost else "output tokens/s per device"

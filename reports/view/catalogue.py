@@ -26,8 +26,14 @@ def catalogue() -> dict[str, Any]:
     """The options of a scenario in order, and those of loads by name, each as the page needs it for a field."""
     return {
         "options": [_field(option) for option in OPTIONS.values()],
-        "load": {option.name: _field(option) for option in (*LOAD_OPTIONS.values(), *SESSION_OPTIONS.values())},
+        "load": load_fields(),
     }
+
+
+@cached(maxsize=1)
+def load_fields() -> dict[str, Any]:
+    """The options of loads by name, each as the page needs it for a field."""
+    return {option.name: _field(option) for option in (*LOAD_OPTIONS.values(), *SESSION_OPTIONS.values())}
 
 
 def _field(option: Option) -> dict[str, Any]:

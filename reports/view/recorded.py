@@ -9,7 +9,7 @@ from typing import Any
 from roofline import analyze
 from roofline.core.errors import RooflineError
 from roofline.reports.output.export import printable
-from roofline.reports.view.catalogue import catalogue
+from roofline.reports.view.catalogue import load_fields
 from roofline.reports.view.documents import ANSWERS
 from roofline.reports.view.graph import kept
 from roofline.reports.view.questions import Question
@@ -29,7 +29,7 @@ def recorded(setups: Sequence[Setup], specs: Specs, advice: bool = True) -> str:
     ]
     views = ["overview", "network", "operators", "load", "run"]
     views += [*(["compare"] if len(setups) > 1 else []), *(["advice"] if advice else [])]
-    found = {"setups": list(setups), "views": views, "load": catalogue()["load"], "answers": answers}
+    found = {"setups": list(setups), "views": views, "load": load_fields(), "answers": answers}
     text = specs.plain(json.dumps(found, separators=(",", ":")))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

@@ -108,15 +108,10 @@ class BatchEnergy(Struct, frozen=True):
         return self.prefill.total + self.decode.total
 
 
-def has_energy_figures(hardware: Iterable[Hardware]) -> bool:
-    """Whether all specs have energy figures."""
-    return all(pool.energy is not None for pool in hardware)
-
-
 def batch_energy(analysis: Analysis, reading: Reading) -> BatchEnergy | None:
     """The modelled energy of a static batch; None where a spec gives no energy figures."""
     hardware = device_pools(analysis)
-    if not has_energy_figures(hardware):
+    if any(pool.energy is None for pool in hardware):
         return None
     spent, devices = times(analysis, reading), analysis.parallel.devices
     static, tdp = devices * static_power(hardware), tdp_power(hardware)

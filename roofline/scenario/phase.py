@@ -192,10 +192,6 @@ class Phase:
             for figures in self._of_pass(run, values, total_time)
         )
 
-    @cached_property
-    def _timings(self) -> list[Timing]:
-        return [self.timed(run) for run in self.passes]
-
     @property
     def expected(self) -> Estimate:
         """Expected seconds on the engine: p10, p50 and p90."""
@@ -237,7 +233,7 @@ class Phase:
 
     @cached_property
     def _details(self) -> list[Any]:
-        return [(run, times, times.detail(run.step)) for run, times in zip(self.passes, self._timings, strict=True)]
+        return [(run, times := self.timed(run), times.detail(run.step)) for run in self.passes]
 
     @cached_property
     def basis(self) -> Provenance:

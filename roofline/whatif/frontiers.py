@@ -50,11 +50,6 @@ class Frontier(Struct, frozen=True):
     points: tuple[FrontierPoint, ...]
     refused: Mapping[str, int]
 
-    @property
-    def costed(self) -> bool:
-        """Whether all points have a cost."""
-        return all(point.cost is not None for point in self.points)
-
     def values(self, cost: bool = False) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Tokens/s of a user, and output tokens/s of a device or USD per million output tokens."""
         user = np.array([point.outcome.per_user for point in self.points])

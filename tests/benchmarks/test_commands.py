@@ -20,6 +20,7 @@ LONGER = (
     "advise llama-3.1-8b --hw h100-sxm --objective goodput",
     "choose disaggregation llama-3.1-70b --hw 8xh100-sxm --users 64",
     "choose hardware llama-3.1-8b --hw h100-sxm,l40s,mi300x,b200-sxm --users 64",
+    "size llama-3.1-8b --users 64",
     "size llama-3.1-8b --rate 5 --prompt 2000 --generate 300 --ttft 2s --tpot 50ms",
 )
 """Commands that search most."""

@@ -35,7 +35,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
-from scipy.special import gammainc
 
 from roofline.scenario.speculation import iterations
 from roofline.serving.pools import Tandem
@@ -369,6 +368,8 @@ def _clipped(room: Any, mean: Array, deviation: Array, size: Array) -> Array:
 
     F' is the distribution that is weighted by X: gamma with a shape of one more.
     """
+    from scipy.special import gammainc  # a third of the time that all imports of the advisor take
+
     mean = np.maximum(mean, 1e-9)
     shape = mean**2 / np.maximum(deviation, 1e-9 * mean) ** 2
     scale = shape / mean

@@ -393,14 +393,9 @@ def kernel(op: str) -> Kernel:
         raise UnknownNameError("kernel", op, KERNELS) from None
 
 
-def with_op(op: str, row: Row) -> Row:
-    """The row with `op`, which distinguishes the elementwise kernels of one formula (norm, softmax, ...)."""
-    return row if "op" in row else {**row, "op": op}
-
-
 def shape_of(op: str, row: Row) -> Any:
-    """The shape of the kernels of a row."""
-    return kernel(op).shape(with_op(op, row))
+    """The shape of the kernels of a row; `op` distinguishes the elementwise kernels of one formula (norm, softmax)."""
+    return kernel(op).shape(row if "op" in row else {**row, "op": op})
 
 
 def kernel_bound(op: str, row: Row, hardware: Hardware) -> Array:

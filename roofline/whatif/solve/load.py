@@ -6,14 +6,14 @@ TTFT and TPOT are those of `roofline.serving`: with waiting, and prompts between
 from __future__ import annotations
 
 import math
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec import Struct
 
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
-from roofline.core.search import bracket_root
+from roofline.core.search import bracket_root, integer_geomspace
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Deployment, deployment_of, outcomes_at, pools_of
 from roofline.serving.load import Arrivals, Load, served_scenario
@@ -21,13 +21,11 @@ from roofline.serving.outcome import Outcome
 from roofline.serving.pools import Pools
 from roofline.serving.replica import Replica
 from roofline.serving.steady import largest_rate
+from roofline.serving.times import slots_of
 from roofline.whatif.solve.targets import TargetOptions, Targets, read_targets
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-POINTS, PARTS, ROUNDS = 9, 3, 5
-"""Requests in flight that are tried, in parts up to the first that misses, and refinements before it."""
 
 LEAST, BEYOND, CLOSE = 1e-3, 1.01, 1e-4
 """The smallest and the largest rate that are tried, over the largest sustainable one, and how close to it it is found.
@@ -80,8 +78,8 @@ def max_concurrency(
     )
 
 
-MAX_USERS = 4096
-"""The most requests in flight that are tried."""
+MAX_USERS, POINTS = 4096, 9
+"""The most requests in flight that are tried, and the numbers of them up to the first that misses."""
 
 
 def _answer(
@@ -145,26 +143,25 @@ def largest(
 def _most_users(
     deployment: Deployment, load: Load, targets: Targets, statistic: str
 ) -> tuple[float, Outcome | None, Outcome]:
-    """The last of a growing series of requests in flight before the first that misses a target, refined."""
-    values = np.unique(np.geomspace(1, MAX_USERS, POINTS).round())
-    value, best, neighbour, parts = 0.0, None, None, PARTS
-    for _ in range(ROUNDS):
-        for part in np.array_split(values, parts):
-            outcomes = outcomes_at(deployment, load, part)
-            over = (index for index, found in enumerate(outcomes) if missed(found, load, targets, statistic))
-            met = next(over, part.size)
-            if met:
-                value, best = float(part[met - 1]), outcomes[met - 1]
-            if met < part.size:
-                next_value, neighbour = float(part[met]), outcomes[met]
-                break
-        if best is None or neighbour is None:
-            break
-        values, parts = np.unique(np.linspace(value, next_value, POINTS).round()), 1
-        values = values[(values > value) & (values < next_value)]
-        if not values.size:
-            break
-    return value, best, neighbour or outcomes[-1]
+    """The last of a growing series of requests in flight before the first that misses a target, bisected from there."""
+    tried: dict[int, Outcome] = {}
+
+    def meets(users: int) -> bool:
+        (tried[users],) = outcomes_at(deployment, load, [users])
+        return not missed(tried[users], load, targets, statistic)
+
+    series = integer_geomspace(1, MAX_USERS, POINTS).tolist()
+    if targets.ttft is None and isinstance(deployment, Replica):  # no more than run at once
+        slots = math.ceil(deployment.copies * slots_of(deployment, load))
+        series = [slots, slots + 1] if slots < MAX_USERS and meets(slots) else series
+    met = list(takewhile(meets, series))
+    if len(met) == len(series):
+        return float(met[-1]), tried[met[-1]], tried[met[-1]]
+    value, over = met[-1] if met else 0, series[len(met)]
+    while value and over - value > 1:
+        middle = (value + over) // 2
+        value, over = (middle, over) if meets(middle) else (value, middle)
+    return float(value), tried.get(value), tried[over]
 
 
 def _largest_rate(
