@@ -17,7 +17,7 @@ from roofline.advisor.formats import no_narrower
 from roofline.advisor.search.goal import PRICES, Price
 from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism, key_copies
-from roofline.launch.bundle import launchable
+from roofline.launch.bundle import refused
 from roofline.launch.table import SERVERS
 from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
@@ -320,7 +320,7 @@ def context_parallel(scenario: Scenario) -> Scenario | None:
     if ranks < 2 or scenario.profile.name not in SERVERS:
         return None
     divided = scenario.with_(dcp=ranks)
-    return divided if launchable(divided) else None
+    return None if refused(divided) else divided
 
 
 def context_moves(scenario: Scenario) -> Iterator[Move]:
