@@ -32,7 +32,7 @@ from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import PLAIN, Precision, parse_precision, scheme_formats
-from roofline.specs.schemes import find_weight_scheme
+from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS, find_weight_scheme
 
 RELEASED_OVERRIDES = ("scheme", "weights")
 """Requested formats that replace those of the checkpoint."""
@@ -90,7 +90,9 @@ def precision_of(
     base = requested.pop("base", None) or default_base(model, hardware)
     profile = resolve_engine(hardware, engine, model)
     if any(requested.get(part) for part in RELEASED_OVERRIDES):
-        return parse_precision(base, **requested)
+        asked = parse_precision(base, **requested)
+        keeps = model.quantization == "mxfp4" and asked.weights.name in GGUF_SCHEMES
+        return replace(asked, weights=asked.weights.with_parts(MXFP4_EXPERTS)) if keeps else asked
     chosen = {part: name for part, name in requested.items() if name is not None}
     found = parse_precision(base, **{**released(model, hardware, profile), **chosen})
     if model.stored is not None and runs_as_stored(model, profile):

@@ -143,6 +143,10 @@ class WeightScheme(Struct, frozen=True):
             return base
         return _of_rows(self.linear, columns)
 
+    def with_parts(self, formats: Mapping[str, Choice]) -> WeightScheme:
+        """The scheme with components in formats of their own."""
+        return replace(self, special=MappingProxyType({**self.special, **formats}))
+
     def without(self, parts: Collection[str]) -> WeightScheme:
         """The scheme with these `PARTS` left unquantized."""
         kept = frozenset(self.unquantized).union(*(PARTS[part] for part in parts))
@@ -227,6 +231,14 @@ def _tiny(name: str, base: str, small: str, **special: Choice | str) -> WeightSc
 MXFP4_BLOCKS = Format("mxfp4", 17 * 8 / 32, "int8")
 """llama.cpp's MXFP4 blocks: its kernels multiply the doubled elements, which are integers."""
 
+MXFP4_EXPERTS: Mapping[str, Choice] = dict.fromkeys(
+    ("expert_gate_proj", "expert_up_proj", "expert_down_proj"), MXFP4_BLOCKS
+)
+"""The experts of a checkpoint that was released with them in MXFP4, which every file type of llama.cpp keeps.
+
+gpt-oss-20b is 12.1 GB in MXFP4, and 12.04 GB in Q6_K (model card of bartowski/openai_gpt-oss-20b-GGUF).
+"""
+
 # The tensor-by-tensor choices of llama.cpp's llama_tensor_get_type (src/llama-quant.cpp) for dense Llama-like models,
 # those of four bits and less with an importance matrix, as such files are made.
 GGUF = (
@@ -235,9 +247,7 @@ GGUF = (
         "mxfp4_moe",
         "q8_0",
         "q8_0",
-        expert_gate_proj=MXFP4_BLOCKS,
-        expert_up_proj=MXFP4_BLOCKS,
-        expert_down_proj=MXFP4_BLOCKS,
+        **MXFP4_EXPERTS,
     ),
     _gguf("q6_k", "q6_k", "q6_k"),
     _gguf("q5_k_m", "q5_k", "q6_k", v_proj=_mixed("q5_k", "q6_k"), down_proj=_mixed("q5_k", "q6_k")),

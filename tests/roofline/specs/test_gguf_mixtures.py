@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roofline import load_model, parse_precision
+from roofline import Scenario, load_model, parse_precision
 from roofline.bound.memory import parameters, weight_bytes
 from roofline.graph.network import network
 from roofline.specs.formats import find_format
@@ -50,6 +50,13 @@ def test_rows_that_blocks_do_not_divide_fall_back() -> None:
     found = [weight_bytes(network(model, parse_precision("bf16", "q4_k_m"))) for model in (gemma, nemotron)]
     assert found[0] / GIB == pytest.approx(15.70, rel=0.01)
     assert found[1] * 8 / parameters(nemotron) == pytest.approx(6.18, rel=0.015)
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("q6_k", 12.04e9), ("mxfp4_moe", 12.1e9)])
+def test_experts_released_in_mxfp4_stay_so(scheme: str, size: float) -> None:
+    """The files of bartowski/openai_gpt-oss-20b-GGUF, by its model card."""
+    asked = Scenario("gpt-oss-20b", "rtx-4090", quant=scheme, engine="llama.cpp")
+    assert weight_bytes(network(asked.model, asked.precision)) == pytest.approx(size, rel=0.005)
 
 
 def test_bits_of_block_formats() -> None:
