@@ -22,6 +22,7 @@ from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure, last_before_failure_scalar
 from roofline.scenario.analysis import analyze
 from roofline.scenario.options import OPTIONS
+from roofline.scenario.question import CPU
 from roofline.scenario.scenario import Scenario
 from roofline.serving.replica import DoesNotFitError, replica_of
 from roofline.specs.engine import GGUF_ENGINE
@@ -56,7 +57,8 @@ class Fit(Struct, frozen=True):
     tokens_per_s: float
 
     def __str__(self) -> str:
-        return " ".join(f"{OPTIONS[name].flag} {shlex.quote(str(value))}" for name, value in self.options.items())
+        given = ((name, value if isinstance(value, list) else [value]) for name, value in self.options.items())
+        return " ".join(f"{OPTIONS[name].flag} {shlex.quote(str(one))}" for name, value in given for one in value)
 
 
 def what_fits(scenario: Scenario) -> tuple[Fit, ...]:
@@ -141,7 +143,7 @@ def _devices(scenario: Scenario) -> Fit | None:
 
 
 def _cpu_memory(scenario: Scenario, formats: Mapping[str, Any] = NOTHING) -> Fit | None:
-    """The fewest layers that llama.cpp's CPU computes, or the least fraction of the weights that is streamed.
+    """The fewest layers, or experts of layers, that llama.cpp's CPU computes; or the least fraction that is streamed.
 
     With other `formats`, or for weights that are streamed in the narrowest format that is faster.
     """
@@ -149,7 +151,8 @@ def _cpu_memory(scenario: Scenario, formats: Mapping[str, Any] = NOTHING) -> Fit
         if scenario.hardware.kind != "gpu" or scenario.settings.parallel.devices > 1:
             return None
         layers = scenario.model.layers
-        return _most(scenario, lambda kept: {**formats, "n_gpu_layers": kept}, layers - 1)
+        whole = _most(scenario, lambda kept: {**formats, "n_gpu_layers": kept}, layers - 1)
+        return _faster(whole, _most(scenario, lambda kept: {**formats, **_experts_beside(scenario, kept)}, layers - 1))
     offered = formats_for(scenario.model, scenario.hardware, scenario.profile, Quality.CALIBRATED)
     schemes = dict.fromkeys(["", *(scheme for scheme, _, _ in offered)])
     found = [
@@ -163,6 +166,16 @@ def _cpu_memory(scenario: Scenario, formats: Mapping[str, Any] = NOTHING) -> Fit
         )
         for scheme in schemes
     ]
+    return _faster(*found)
+
+
+def _experts_beside(scenario: Scenario, kept: int) -> dict[str, Any]:
+    """The option of the experts of all but `kept` layers on a CPU (llama.cpp's --n-cpu-moe)."""
+    share = 1 - kept / scenario.model.layers
+    return {"with": [*scenario.techniques, f"experts-on-cpu:hardware={CPU},share={share:.4g}"]}
+
+
+def _faster(*found: Fit | None) -> Fit | None:
     return max((fit for fit in found if fit is not None), key=lambda fit: fit.tokens_per_s, default=None)
 
 

@@ -336,6 +336,8 @@ def fit_text(asked: Scenario, fit: Fit) -> str:
         parts.append(f"KV {options['kv']}")
     if "n_gpu_layers" in options:
         parts.append(f"{options['n_gpu_layers']} of {found.model.layers} layers on the GPU")
+    if "with" in options and (host := found.settings.host) is not None:
+        parts.append(f"experts, {host.memory:.0%} of the weights, in CPU memory")
     if "offload" in options:
         parts.append(f"{found.settings.offload.weights:.0%} of the weights in CPU memory")
     parts += [f"{name} {options[name]:,}" for name in ("batch", "prompt") if name in options]

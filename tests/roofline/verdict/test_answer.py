@@ -72,6 +72,16 @@ def test_what_does_not_fit_has_changes_with_which_it_does_the_fastest_first() ->
     assert kinds == [set(), {"n_gpu_layers"}, {"offload"}]  # devices, a CPU's layers, streamed weights
 
 
+def test_experts_go_to_the_cpu_before_whole_layers() -> None:
+    """llama.cpp's --n-cpu-moe: attention stays on the GPU, and a token reads few experts."""
+    found = answer("gpt-oss-120b", "rtx-3090", engine="llama.cpp").plan.fits_with
+    beside = next(fit for fit in found if "with" in fit.options)
+    host = beside.scenario.settings.host
+    assert host is not None
+    assert 0.5 < host.memory < 0.7  # 24 of 65 GB are on the GPU
+    assert all("n_gpu_layers" not in fit.options for fit in found)
+
+
 def test_a_load_is_that_of_serve_and_one_user_that_of_analyze() -> None:
     loaded = answer("llama-3.1-8b", "l40s", users=50, prompt=1000)
     curve = serve(Scenario("llama-3.1-8b", "l40s", prompt=1000), concurrency=50)
