@@ -184,7 +184,7 @@ def _read(text: str, files: Files) -> Named:
         found = found or [entry for entry in entries if _is_near(entry, given) and not misspelt]
         # Of a text that counts, the candidates are as many of each.
         near = [f"{count}x{entry.name}" if count > 1 else entry.name for entry in found] or near
-    for device, count in _counted(text):
+    for device, count in _counted(text) if PLAIN.fullmatch(text) else ():
         if (instance := instance_devices(device)) is not None:
             name, each = instance
             return Named(name, dict(files)[name], devices=each * count)

@@ -50,8 +50,9 @@ _TAKEN: dict[str, Named] = {}
 
 
 def record(text: str, named: Named) -> Named:
-    """Remember, for `taken`, what was read from `text`."""
-    _TAKEN[text] = named
+    """Remember, for `taken`, what was read from `text`, but for a spec's own name with a count before it."""
+    if text != f"{named.devices}x{named.name}":
+        _TAKEN[text] = named
     return named
 
 

@@ -111,7 +111,7 @@ def test_axes_and_lists_take_other_names(run: Run, tmp_path: Path) -> None:
     ("args", "said"),
     [
         (("--hw", "xeon"), "unknown hardware 'xeon'; did you mean 'xeon-6980p', 'xeon-gold-6454s' or"),
-        (("--hw", "p5.48xlarge"), "'roofline specs list hardware' lists all"),
+        (("--hw", "p9.48xlarge"), "'roofline specs list hardware' lists all"),
     ],
 )
 def test_hardware_that_is_asked_for(run: Run, args: tuple[str, ...], said: str) -> None:
