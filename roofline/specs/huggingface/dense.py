@@ -179,15 +179,6 @@ def _smollm3(config: Config) -> Spec:
     return spec_with_pattern(base, {"rotary": {}, "unrotated": _NO_POSITIONS}, kinds)
 
 
-def _stablelm(config: Config) -> Spec:
-    config.reject("qk_layernorm")
-    attention = attention_section(config, qkv_bias=config.flag("use_qkv_bias", False))
-    residual: Spec = {}
-    if config.flag("use_parallel_residual", False):
-        residual = {"residual": "parallel", "shared_norm": True}
-    return base_spec(config, attention=attention, mlp=gated_mlp(config), norm=LAYER_NORM, **residual)
-
-
 PUZZLE_MULTIPLE = 256
 """Of the width of Puzzle's MLPs, which is rounded up (modeling_decilm.py of the repositories)."""
 
@@ -236,5 +227,4 @@ READERS: Mapping[str, Reader] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "smollm3": _smollm3,
-    "stablelm": _stablelm,
 }
