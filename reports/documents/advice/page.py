@@ -97,12 +97,7 @@ def _headline(document: Mapping[str, Any]) -> str:
 WORSE = 1.5
 """How many times longer a latency gets before it is given up."""
 
-COSTS = {
-    "engineering": "engineering",
-    "calibration": "some accuracy",
-    "lossy": "quality",
-    "retraining": "training",
-}
+COSTS = {"engineering": "engineering", "calibration": "some accuracy", "lossy": "quality", "retraining": "training"}
 """What the changes of a plan require, in words."""
 
 
