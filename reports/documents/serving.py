@@ -217,7 +217,7 @@ def as_csv(document: Mapping[str, Any]) -> str:
         for deployment in deployments
         for point in deployment["points"]
     ]
-    return csv_text(header, [["" if cell is None else cell for cell in row] for row in rows])
+    return csv_text(header, rows)
 
 
 def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
