@@ -173,11 +173,7 @@ def _alternatives(
 
 
 def _deployed(
-    scenario: Scenario,
-    name: str,
-    load: Load,
-    limits: tuple[float | None, float | None],
-    options: Mapping[str, Any],
+    scenario: Scenario, name: str, load: Load, limits: tuple[float | None, float | None], options: Mapping[str, Any]
 ) -> Alternative:
     """The cheapest deployment on a kind of hardware that `size` finds, of as many devices as are named with it."""
     from roofline.advisor.sizing.sizing import size

@@ -115,10 +115,7 @@ def _scenario_notes(curve: Curve) -> tuple[str, ...]:
     output = max(round(curve.load.means[1]), 1)
     prompt = max(round(curve.load.longest) - output - curve.load.beside, 1)
     output = curve.scenario.generate if curve.scenario.model.task == "encode" else output
-    return (
-        *_pool_notes(curve),
-        *notes(analyze(curve.scenario.changed(batch=1, prompt=prompt, generate=output))),
-    )
+    return (*_pool_notes(curve), *notes(analyze(curve.scenario.changed(batch=1, prompt=prompt, generate=output))))
 
 
 def _pool_notes(curve: Curve) -> Iterator[str]:
@@ -220,7 +217,7 @@ def as_csv(document: Mapping[str, Any]) -> str:
         for deployment in deployments
         for point in deployment["points"]
     ]
-    return csv_text(header, [["" if cell is None else cell for cell in row] for row in rows])
+    return csv_text(header, rows)
 
 
 def serving_blocks(document: Mapping[str, Any]) -> list[Block]:

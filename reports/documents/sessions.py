@@ -111,7 +111,7 @@ def as_csv(document: Mapping[str, Any]) -> str:
         ]
         for point in points
     ]
-    return csv_text(header, [["" if cell is None else cell for cell in row] for row in rows])
+    return csv_text(header, rows)
 
 
 def sessions_blocks(document: Mapping[str, Any]) -> list[Block]:

@@ -41,7 +41,7 @@ def _not_finite(value: object, place: str) -> Iterator[str]:
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A CSV file whose cells are safe in a spreadsheet."""
+    """A CSV file whose cells are safe in a spreadsheet; None is an empty one."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)

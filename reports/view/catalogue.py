@@ -24,10 +24,7 @@ Choice = tuple[str, str]
 @cached(maxsize=1)
 def catalogue() -> dict[str, Any]:
     """The options of a scenario in order, and those of loads by name, each as the page needs it for a field."""
-    return {
-        "options": [_field(option) for option in OPTIONS.values()],
-        "load": load_fields(),
-    }
+    return {"options": [_field(option) for option in OPTIONS.values()], "load": load_fields()}
 
 
 @cached(maxsize=1)

@@ -56,6 +56,6 @@ def room_of(scenario: Scenario, slots: int, needed: int, allots: bool) -> Room:
     kept = f" for the KV cache, of which {what} {si(float(cache), 'B')}" if cache else ""
     lines = [
         f"Memory of the fullest device: {' + '.join(parts)} of {si(float(memory.budget), 'B')} usable leave"
-        f" {si(float(room), 'B')}{kept}",
+        f" {si(float(room), 'B')}{kept}"
     ]
     return Room(longest, given is not None or (most is not None and longest != most), lines, memory.weights)

@@ -144,9 +144,8 @@ def _formats(scenario: Scenario, server: Server) -> Iterator[Wanted]:
     scheme, precision = scheme_of(scenario), scenario.precision
     if scheme is not None:
         online = any(scheme in (row.values or ()) for row in server.rows.get("quant", ()))
-        reads = (
-            scheme in GGUF_SCHEMES if "gguf" in server.loads else scheme.upper().split("KV")[0] in _upper(server.loads)
-        )
+        gguf, loads = "gguf" in server.loads, {name.upper() for name in server.loads}
+        reads = scheme in GGUF_SCHEMES if gguf else scheme.upper().split("KV")[0] in loads
         if online and scenario.model.quantization is None:
             yield Wanted("quant", scheme)
         elif not reads:
@@ -156,10 +155,6 @@ def _formats(scenario: Scenario, server: Server) -> Iterator[Wanted]:
         yield Wanted("dtype", precision.base.name)
     if scenario.given("kv") is not None or precision.kv.bits != precision.base.bits:
         yield Wanted("kv", precision.kv.name)
-
-
-def _upper(names: tuple[str, ...]) -> set[str]:
-    return {name.upper() for name in names}
 
 
 def _parallel(scenario: Scenario, server: Server, version: str) -> Iterator[Wanted]:

@@ -22,7 +22,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
 from roofline.serving.encoders import behind_encoders, encoder_of
 from roofline.serving.load import Arrivals, Load, Rollouts, Trace, finite_number, served_scenario
-from roofline.serving.options import LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of, spellings
+from roofline.serving.options import LOAD, LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of, spellings
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.placement import best_placement
 from roofline.serving.policies import AMONG_TENANTS, FCFS, scheduled
@@ -251,22 +251,9 @@ def targets_of(ttft: float | str | None, tpot: float | str | None) -> Targets:
 USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Requests in flight where no load is given."""
 
-ARRIVALS = frozenset(
-    {
-        "concurrency",
-        "rate",
-        "offline",
-        "trace",
-        "burstiness",
-        "prefix_hits",
-        "rounds",
-        "tenants",
-        "policy",
-        "models",
-        "loss",
-        "rollouts",
-    }
-)
+ARRIVALS = frozenset(name for name, option in LOAD_OPTIONS.items() if option.group == LOAD) - {
+    *("simulate", "seed", "disaggregation")
+}
 """Options that make a load."""
 
 

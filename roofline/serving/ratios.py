@@ -130,11 +130,7 @@ def _pairs(
 
 
 def _served(
-    scenario: Scenario,
-    layouts: Iterable[Parallelism],
-    made: Callable[[Scenario], Replica],
-    load: Load,
-    limits: Limits,
+    scenario: Scenario, layouts: Iterable[Parallelism], made: Callable[[Scenario], Replica], load: Load, limits: Limits
 ) -> Iterator[_Layout]:
     """The layouts on which a replica fits and meets its limit."""
     for parallel in layouts:

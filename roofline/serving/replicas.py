@@ -135,6 +135,10 @@ class Replicas:
         self.next = math.inf
         self.members = [Member(replica, requests) for _ in range(replica.copies)]
         self.router, self.random = ROUTERS.get(load.policy, _fewest), np.random.default_rng(seed)
+        self.begin()
+
+    def begin(self) -> None:
+        """What a policy sets before the run."""
 
     def place(self, index: int) -> Member:
         """The replica of a request."""
@@ -220,8 +224,7 @@ code, github.com/AlibabaPAI/llumnix)."""
 class Llumnix(Replicas):
     """Requests go to the freest replica, and move from the least free ones."""
 
-    def __init__(self, *run: object) -> None:
-        super().__init__(*run)  # type: ignore[arg-type]
+    def begin(self) -> None:
         self.next = 0.0
 
     @staticmethod
@@ -249,8 +252,7 @@ class Llumnix(Replicas):
 class AlpaServe(Replicas):
     """Each replica has the models of all tenants, or of some."""
 
-    def __init__(self, *run: object) -> None:
-        super().__init__(*run)  # type: ignore[arg-type]
+    def begin(self) -> None:
         models = models_of(self.load)
         each, shares = replace(self.replica, kv_tokens=self.replica.kv_tokens // models), self.load.tenants
         self.members, self.of = list[Member](), {model: list[Member]() for model in range(len(shares))}
@@ -300,8 +302,7 @@ class Reroute(Replicas):
 
     recovers, moved = False, 0.0
 
-    def __init__(self, *run: object) -> None:
-        super().__init__(*run)  # type: ignore[arg-type]
+    def begin(self) -> None:
         self.stages = self.replica.steps.scenario.settings.parallel.pipeline
         self.lost, self.alive = [0] * self.replica.copies, dict(enumerate(self.members))
         self.events = 0
@@ -395,8 +396,8 @@ class SpotServe(Reroute):
 
     recovers = True
 
-    def __init__(self, *run: object) -> None:
-        super().__init__(*run)
+    def begin(self) -> None:
+        super().begin()
         steps = self.replica.steps
         self.moved = steps.weights / steps.scenario.hardware.link(NETWORK).bandwidth
 

@@ -353,10 +353,7 @@ def load_mixed(name: str | os.PathLike[str] | Hardware) -> list[tuple[Hardware, 
     return [load_devices(part.strip()) for part in name.split("+")]
 
 
-APPLE_SHARES = (
-    (26, ((128e9, 0.84), (64e9, 0.81), (32e9, 0.78), (0.0, 0.74))),
-    (0, ((36e9, 3 / 4), (0.0, 2 / 3))),
-)
+APPLE_SHARES = ((26, ((128e9, 0.84), (64e9, 0.81), (32e9, 0.78), (0.0, 0.74))), (0, ((36e9, 3 / 4), (0.0, 2 / 3))))
 """Fraction of unified memory that Metal lets a GPU use (recommendedMaxWorkingSetSize), by macOS and from a capacity on.
 
 llama.cpp's logs under macOS 26: 19,069.67 MB of 24 GB, 26,800.60 of 32, 40,200.90 of 48, 55,662.79 of 64 and 115,448.73

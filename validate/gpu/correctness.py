@@ -19,14 +19,7 @@ from roofline.validate.kernels.work import Case
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOLERANCES: Mapping[str, float] = {
-    "fp32": 1e-5,
-    "fp16": 1e-2,
-    "bf16": 1e-2,
-    "fp8": 1e-2,
-    "int8": 3e-3,
-    "int4_wo": 3e-3,
-}
+TOLERANCES: Mapping[str, float] = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2, "fp8": 1e-2, "int8": 3e-3, "int4_wo": 3e-3}
 """The norm of the error over that of the result, by format; int8 and 4-bit sums are exact, their outputs rounded."""
 
 

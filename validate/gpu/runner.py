@@ -95,11 +95,7 @@ def limit(step: Step, minutes: float, steps: Sequence[Step]) -> float:
 
 
 def run(
-    folder: Path,
-    minutes: float,
-    say: Callable[[str], None],
-    bench: Bench | None = None,
-    steps: Sequence[Step] = STEPS,
+    folder: Path, minutes: float, say: Callable[[str], None], bench: Bench | None = None, steps: Sequence[Step] = STEPS
 ) -> list[Result]:
     """Run the steps in order into a folder, and say how each ended; rows that are there are kept.
 

@@ -195,10 +195,7 @@ def _pass(case: Case) -> Work:
     match case.op:
         case "norm":
             summed = activation("summed", formats.base, width)
-            both = (
-                add("add", other, source, summed),
-                normalise("norm", Norm("rmsnorm"), summed, target, formats),
-            )
+            both = (add("add", other, source, summed), normalise("norm", Norm("rmsnorm"), summed, target, formats))
             parts = (fuse("add_norm", Kind.NORM, both, needed=("summed",)),)
         case "activation":
             parts = (elementwise("act", Kind.ACTIVATION, (source, other), target, 5 * flops),)

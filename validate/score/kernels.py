@@ -82,11 +82,7 @@ class Scored(Struct, frozen=True):
 
 
 def predict(
-    part: Measurements,
-    hardware: Hardware,
-    calibration: Calibration,
-    origin: Origin = NONE,
-    harness: Harness = MEASURED,
+    part: Measurements, hardware: Hardware, calibration: Calibration, origin: Origin = NONE, harness: Harness = MEASURED
 ) -> Iterator[Scored]:
     """Predictions for measurements of one op on `hardware`, by format, without those the hardware does not support.
 

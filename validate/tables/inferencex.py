@@ -47,14 +47,7 @@ from roofline.specs.model import Model
 from roofline.techniques import apply_techniques
 from roofline.validate.tables.harness import LEAST_BUDGET, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
-from roofline.validate.tables.serving import (
-    RATIO,
-    ROUNDS,
-    Agents,
-    ServingCase,
-    find_profile,
-    precision_in,
-)
+from roofline.validate.tables.serving import RATIO, ROUNDS, Agents, ServingCase, find_profile, precision_in
 from roofline.validate.tables.text import Line, parse_count, parse_number
 
 COLUMNS = (

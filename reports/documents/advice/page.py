@@ -97,12 +97,7 @@ def _headline(document: Mapping[str, Any]) -> str:
 WORSE = 1.5
 """How many times longer a latency gets before it is given up."""
 
-COSTS = {
-    "engineering": "engineering",
-    "calibration": "some accuracy",
-    "lossy": "quality",
-    "retraining": "training",
-}
+COSTS = {"engineering": "engineering", "calibration": "some accuracy", "lossy": "quality", "retraining": "training"}
 """What the changes of a plan require, in words."""
 
 
@@ -162,7 +157,8 @@ def _uncertain(plan: Mapping[str, Any]) -> bool:
 
 def _answer(document: Mapping[str, Any]) -> Iterator[str]:
     """The change of the objective, the bottleneck, and the missed limits."""
-    plan, objective, reading = document["plan"], OBJECTIVES[Objective(document["objective"])], _reading(document)
+    plan, objective = document["plan"], OBJECTIVES[Objective(document["objective"])]
+    reading = " at the bound" if document["at"] == "bound" else ""
 
     def value(figures: Mapping[str, Any]) -> str:
         return _amount(_objective(document, figures), document["unit"])
@@ -210,10 +206,6 @@ def _nearest(plan: Mapping[str, Any]) -> str:
 
 def _sentence_case(text: str) -> str:
     return text[0].upper() + text[1:]
-
-
-def _reading(document: Mapping[str, Any]) -> str:
-    return " at the bound" if document["at"] == "bound" else ""
 
 
 def _objective(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Any:

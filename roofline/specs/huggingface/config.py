@@ -200,10 +200,7 @@ ATTENTION_BIAS = ("attention_bias", False)
 
 
 def attention_section(
-    config: Config,
-    bias: tuple[str, bool] | None = None,
-    head_dim: int | None = None,
-    **parts: Any,
+    config: Config, bias: tuple[str, bool] | None = None, head_dim: int | None = None, **parts: Any
 ) -> Spec:
     """The attention section: the sizes of the file, and `parts`.
 

@@ -23,8 +23,6 @@ from roofline.specs.huggingface.config import (
 )
 from roofline.specs.huggingface.per_layer import gemma4_per_layer
 
-_NO_POSITIONS: Spec = {"attention": {"rotary": False}}
-
 
 def qwen_windows(config: Config, spec: Spec) -> Spec:
     """Qwen's windows, off by default: layers from max_window_layers on attend to sliding_window keys.
@@ -144,29 +142,6 @@ def _baichuan(config: Config) -> Spec:
     )
 
 
-def _cohere(config: Config) -> Spec:
-    """Command-R: one norm without bias feeds attention and MLP in parallel; tied unless the file says otherwise."""
-    config.reject("use_qk_norm")
-    return base_spec(
-        config,
-        tied=True,
-        max_context=config.tokens("model_max_length", "max_position_embeddings", default=8192),
-        attention=attention_section(config, ATTENTION_BIAS),
-        mlp=gated_mlp(config),
-        norm={"kind": "layernorm", "bias": False},
-        residual="parallel",
-        shared_norm=True,
-    )
-
-
-def _cohere2(config: Config) -> Spec:
-    """Command A and R7B: Command-R with windows; layers without a window have no positions."""
-    every = range(1, config.layers() + 1)
-    kinds = layer_types(config, WINDOWED) or ["local" if index % 4 else "global" for index in every]
-    local = {"attention": {"window": config.window()}}
-    return spec_with_pattern(_cohere(config), {"local": local, "global": _NO_POSITIONS}, kinds)
-
-
 def _smollm3(config: Config) -> Spec:
     """Every fourth layer has no positions: 0 in `no_rope_layers`."""
     config.reject("use_sliding_window")
@@ -176,16 +151,7 @@ def _smollm3(config: Config) -> Spec:
         raise SpecError(config.where, f"'no_rope_layers' must have an entry for each of {layers} layers")
     kinds = ["rotary" if turns else "unrotated" for turns in rotating]
     base = families.READERS["llama"](config)
-    return spec_with_pattern(base, {"rotary": {}, "unrotated": _NO_POSITIONS}, kinds)
-
-
-def _stablelm(config: Config) -> Spec:
-    config.reject("qk_layernorm")
-    attention = attention_section(config, qkv_bias=config.flag("use_qkv_bias", False))
-    residual: Spec = {}
-    if config.flag("use_parallel_residual", False):
-        residual = {"residual": "parallel", "shared_norm": True}
-    return base_spec(config, attention=attention, mlp=gated_mlp(config), norm=LAYER_NORM, **residual)
+    return spec_with_pattern(base, {"rotary": {}, "unrotated": {"attention": {"rotary": False}}}, kinds)
 
 
 PUZZLE_MULTIPLE = 256
@@ -227,8 +193,6 @@ def _nemotron_nas(config: Config) -> Spec:
 READERS: Mapping[str, Reader] = {
     "baichuan": _baichuan,
     "chatglm": _chatglm,
-    "cohere": _cohere,
-    "cohere2": _cohere2,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3_text,
     "gemma4_text": _gemma4_text,
@@ -236,5 +200,4 @@ READERS: Mapping[str, Reader] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "smollm3": _smollm3,
-    "stablelm": _stablelm,
 }

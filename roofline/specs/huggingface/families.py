@@ -23,7 +23,7 @@ from roofline.specs.huggingface.config import (
     plain_mlp,
     spec_with_pattern,
 )
-from roofline.specs.huggingface.moe import moe_section, sparse_layers
+from roofline.specs.huggingface.moe import moe_section, qwen_sparse, sparse_layers
 
 Switch: TypeAlias = bool | str
 """Always or never, or the key of the file that says it."""
@@ -33,8 +33,8 @@ class _Experts(Struct, frozen=True, forbid_unknown_fields=True):
     """Experts in all layers but the `dense` first ones (a key, and its default `first`).
 
     `width`: the key of an expert's width. `shared`: the key of the number of shared experts of that width, or
-    `shared_width` that of the width of all. `bias`: in their projections. `experts` and `top_k`: what the class takes
-    for missing keys.
+    `shared_width` that of the width of all, which a gate may scale. `bias`: in their projections. `stepped`: Qwen's
+    keys say which layers are dense. `experts` and `top_k`: what the class takes for missing keys.
     """
 
     width: str = "moe_intermediate_size"
@@ -42,8 +42,10 @@ class _Experts(Struct, frozen=True, forbid_unknown_fields=True):
     first: int = 0
     shared: str | None = None
     shared_width: str | None = None
+    shared_gate: bool = False
     router_bias: bool = False
     bias: bool = False
+    stepped: bool = False
     experts: int | None = None
     top_k: int | None = None
 
@@ -55,8 +57,8 @@ class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     `learned`: numbers that the activation of a layer learns. `post_norm`: the key of norms behind the sub-layers.
     `parallel`: attention and MLP read the same residual (one norm if `shared_norm`). `mtp`: the key of prediction
     modules. `window`: all layers have `sliding_window`; `windows`: the layers that `layer_types` names, else all but
-    each so-many-th (1: none), and `unrotated` says that the others have no positions. `refused`: a key whose feature is
-    not read.
+    each so-many-th (1: none), and `unrotated` says that the others have no positions. `context`: a key of the longest
+    context before the usual one. `refused`: a key whose feature is not read.
     """
 
     qkv_bias: Switch = False
@@ -80,6 +82,7 @@ class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     window: bool = False
     windows: int = 0
     unrotated: bool = False
+    context: str | None = None
     refused: str | None = None
     experts: _Experts | None = None
 
@@ -105,6 +108,7 @@ def _read(family: _Family, config: Config) -> Spec:
         attention=attention,
         norm={**(family.norm or RMS), **({"placement": "sandwich"} if sandwich else {})},
         **({"residual": "parallel", "shared_norm": family.shared_norm} if on(family.parallel) else {}),
+        **({"max_context": config.tokens(family.context, "max_position_embeddings")} if family.context else {}),
         **({"mtp": config.natural(family.mtp)} if family.mtp else {}),
         **({"lm_head_bias": True} if on(family.lm_head_bias) else {}),
         **({"extra_parameters": family.learned * config.layers()} if family.learned else {}),
@@ -113,7 +117,7 @@ def _read(family: _Family, config: Config) -> Spec:
     parts: dict[str, Spec] = {}
     feeds = ["dense"] * config.layers()
     if family.experts:
-        parts["moe"], feeds = _experts(family.experts, config)
+        parts["moe"], feeds = _experts(family.experts, config, family.activation)
         if bias and parts["moe"]["moe"].get("shared_width"):
             parts["moe"]["moe"]["shared_bias"] = True
     if "dense" in feeds:
@@ -133,15 +137,16 @@ def _mlp(family: _Family, config: Config, bias: bool) -> Spec:
     return {**mlp, "activation": config.activation("hidden_activation", "hidden_act", default=family.activation)}
 
 
-def _experts(row: _Experts, config: Config) -> tuple[Spec, list[str]]:
+def _experts(row: _Experts, config: Config, activation: str) -> tuple[Spec, list[str]]:
     """The section of the experts, and which feed-forward block each layer has."""
     moe = moe_section(config, row.width, experts=row.experts, top_k=row.top_k)
+    moe["activation"] = config.activation("hidden_act", default=activation)
     if row.shared:
         moe["shared_width"] = config.natural(row.shared) * moe["width"]
     if row.shared_width:
         moe["shared_width"] = config.natural(row.shared_width)
-    moe |= {key: True for key in ("router_bias", "bias") if getattr(row, key)}
-    sparse = [True] * config.layers()
+    moe |= {key: True for key in ("shared_gate", "router_bias", "bias") if getattr(row, key)}
+    sparse = qwen_sparse(config) if row.stepped else [True] * config.layers()
     if row.dense:
         first = config.natural(row.dense, default=row.first)
         sparse = sparse_layers(config, [index >= first for index in range(config.layers())])

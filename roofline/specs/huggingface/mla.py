@@ -60,9 +60,9 @@ def _deepseek_v2(config: Config) -> Spec:
     return _deepseek(config, mla_section(config), dense=0, shared=2, router_bias=False, biased=biased)
 
 
-def _deepseek_v3(config: Config) -> Spec:
-    """Also Kimi K2. The bias that the router adds to select experts has no key."""
-    return _deepseek(config, mla_section(config), dense=3, shared=1, router_bias=True)
+def _relative(dense: int, router_bias: bool = True) -> Reader:
+    """DeepSeek-V3's layers with other class defaults. The bias that the router adds to select experts has no key."""
+    return lambda config: _deepseek(config, mla_section(config), dense=dense, shared=1, router_bias=router_bias)
 
 
 def _deepseek_v32(config: Config) -> Spec:
@@ -106,16 +106,6 @@ def indexer_types(config: Config) -> list[str]:
     return named
 
 
-def _glm4_moe_lite(config: Config) -> Spec:
-    """GLM-4.7-Flash: DeepSeek-V3's layers with MLA of GLM's sizes."""
-    return _deepseek(config, mla_section(config), dense=1, shared=1, router_bias=True)
-
-
-def _mistral4(config: Config) -> Spec:
-    """Mistral Small 4: experts in all layers, whose router has no bias."""
-    return _deepseek(config, mla_section(config), dense=0, shared=1, router_bias=False)
-
-
 def _longcat_flash(config: Config) -> Spec:
     """LongCat-Flash: a layer is two, each with MLA and a dense block; experts run beside those of the first one.
 
@@ -154,12 +144,12 @@ def _minicpm3(config: Config) -> Spec:
 
 READERS: Mapping[str, Reader] = {
     "deepseek_v2": _deepseek_v2,
-    "deepseek_v3": _deepseek_v3,
+    "deepseek_v3": _relative(dense=3),
     "deepseek_v32": _deepseek_v32,
-    "glm4_moe_lite": _glm4_moe_lite,
+    "glm4_moe_lite": _relative(dense=1),
     "glm_moe_dsa": _deepseek_v32,
-    "kimi_k2": _deepseek_v3,
+    "kimi_k2": _relative(dense=3),
     "longcat_flash": _longcat_flash,
     "minicpm3": _minicpm3,
-    "mistral4": _mistral4,
+    "mistral4": _relative(dense=0, router_bias=False),
 }

@@ -38,10 +38,7 @@ _LATENT_LEAVES: Mapping[str, tuple[str, ...]] = {
     "latent_up_proj": ("fc2_latent_proj", "routed_expert_up_proj"),
 }
 _MIXER_LEAVES: Mapping[type, Mapping[str, tuple[tuple[str, ...], ...]]] = {
-    Attention: {
-        **{f"{part}_proj": ((f"{part}_proj", "qkv_proj"),) for part in "qkv"},
-        "o_proj": (("o_proj",),),
-    },
+    Attention: {**{f"{part}_proj": ((f"{part}_proj", "qkv_proj"),) for part in "qkv"}, "o_proj": (("o_proj",),)},
     LatentAttention: {
         "q_proj": (("q_proj",),),
         "q_a_proj": (("q_a_proj", "fused_qkv_a_proj"),),

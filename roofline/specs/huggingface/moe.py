@@ -56,22 +56,6 @@ def sparse_layers(config: Config, otherwise: list[bool]) -> list[bool]:
     return [name == "sparse" for name in named] or otherwise
 
 
-def _qwen2_moe(config: Config) -> Spec:
-    config.reject("use_sliding_window")
-    base = base_spec(config, attention=attention_section(config, qkv_bias=config.flag("qkv_bias", True)))
-    shared = config.integer("shared_expert_intermediate_size", default=5632)
-    moe = moe_section(config, "moe_intermediate_size", experts=60, top_k=4, shared_width=shared, shared_gate=True)
-    return moe_spec(config, base, qwen_sparse(config), moe)
-
-
-def _qwen3_moe(config: Config) -> Spec:
-    """`qkv_bias` and `shared_expert_intermediate_size` stand in some files without effect."""
-    config.reject("use_sliding_window")
-    base = base_spec(config, attention=attention_section(config, ATTENTION_BIAS, qk_norm=True))
-    moe = moe_section(config, "moe_intermediate_size", experts=128, top_k=8)
-    return moe_spec(config, base, qwen_sparse(config), moe)
-
-
 def _llama4_text(config: Config) -> Spec:
     """Three of four layers rotate and see only their own chunk, the fourth does neither.
 
@@ -214,18 +198,6 @@ def _dbrx(config: Config) -> Spec:
     }
 
 
-def _grok(config: Config) -> Spec:
-    """Grok-1 as converted for Transformers: a norm before and after each block, gated GELU experts."""
-    moe = moe_section(config, experts=8, top_k=2)
-    return base_spec(
-        config,
-        tied=True,
-        attention=attention_section(config),
-        moe={**moe, "activation": config.activation("hidden_act", default="gelu")},
-        norm={"kind": "rmsnorm", "placement": "sandwich"},
-    )
-
-
 def _ernie4_5_moe(config: Config) -> Spec:
     """ERNIE 4.5: experts from `moe_layer_start_index` to `moe_layer_end_index`, the router's bias selects them."""
     config.reject("use_bias")
@@ -282,12 +254,9 @@ def _of_all_layers(config: Config, name: str, default: int) -> int:
 READERS: Mapping[str, Reader] = {
     "dbrx": _dbrx,
     "ernie4_5_moe": _ernie4_5_moe,
-    "grok-1": _grok,
     "hunyuan_v1_moe": _hunyuan_v1_moe,
     "mimo_v2_flash": _mimo_v2_flash,
     "minimax_m2": _minimax_m2,
-    "qwen2_moe": _qwen2_moe,
-    "qwen3_moe": _qwen3_moe,
     "step3p5": _step3p5,
 }
 

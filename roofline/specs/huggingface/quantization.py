@@ -166,10 +166,7 @@ def _method(section: Config) -> Callable[[Config], Rules]:
     return METHODS[method]
 
 
-SIGNS: Mapping[str, str] = {
-    "quant_algo": "modelopt",
-    "global_quant_config": "quark",
-}
+SIGNS: Mapping[str, str] = {"quant_algo": "modelopt", "global_quant_config": "quark"}
 """Keys of sections without a `quant_method`, and whose they are."""
 
 

@@ -438,10 +438,7 @@ def _glm5_next(config: Config) -> Spec:
     if not config.content.get("vision_config"):
         return text
     vision = config.section("vision_config")
-    biased, wide = (
-        vision.flag("attention_bias", True),
-        vision.integer("projection_intermediate_size", default=10240),
-    )
+    biased, wide = (vision.flag("attention_bias", True), vision.integer("projection_intermediate_size", default=10240))
     hidden, output = vision.integer("hidden_size", default=1024), vision.integer("out_hidden_size", default=1536)
     own = vision.integer("intermediate_size", default=4096)
     return _with_glm_tower(text, vision, hidden, output, own, wide, biased, attention={"qk_norm": True})

@@ -160,9 +160,7 @@ _SHIPPED: Mapping[str, Kernel] = {
             mla.terms,
             mla.parameters,
             Regimes(
-                _product("batch", "kv_len"),
-                (16384, 262144),
-                ("kv<=16k tokens", "kv<=256k tokens", "kv>256k tokens"),
+                _product("batch", "kv_len"), (16384, 262144), ("kv<=16k tokens", "kv<=256k tokens", "kv>256k tokens")
             ),
             (*_LATENTS, "latent", "rope"),
             ("batch", "q_len", "kv_len", "heads"),
@@ -174,11 +172,7 @@ _SHIPPED: Mapping[str, Kernel] = {
             moe.bound,
             moe.terms,
             _always(moe.PARAMETERS),
-            Regimes(
-                _product("tokens"),
-                (16, 256, 2048),
-                ("tokens<=16", "tokens<=256", "tokens<=2048", "tokens>2048"),
-            ),
+            Regimes(_product("tokens"), (16, 256, 2048), ("tokens<=16", "tokens<=256", "tokens<=2048", "tokens>2048")),
             ("dtype", "tokens", "hidden", "intermediate", "top_k", "experts", "tp", "ep", "routing"),
             ("tokens", "hidden", "intermediate", "top_k", "experts", "tp", "ep"),
             ("hidden", "intermediate", "top_k", "experts"),
@@ -190,9 +184,7 @@ _SHIPPED: Mapping[str, Kernel] = {
             collective.terms,
             _always(collective.PARAMETERS),
             Regimes(
-                _product("bytes"),
-                (2**16, 2**20, 2**24),
-                ("bytes<=64KiB", "bytes<=1MiB", "bytes<=16MiB", "bytes>16MiB"),
+                _product("bytes"), (2**16, 2**20, 2**24), ("bytes<=64KiB", "bytes<=1MiB", "bytes<=16MiB", "bytes>16MiB")
             ),
             ("collective", "dtype", "ranks", "bytes"),
             ("ranks", "bytes"),

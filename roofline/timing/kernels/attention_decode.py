@@ -33,14 +33,7 @@ from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import OTHER_DIM, Attention, launch_alone, slowdown
-from roofline.timing.kernels.common import (
-    OVERLAP,
-    ceil_div,
-    overlapping,
-    rounds,
-    unit_clocks,
-    units,
-)
+from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, rounds, unit_clocks, units
 from roofline.timing.kernels.model import Array, Parameters, Term, Terms, one_flag
 
 SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.float64)[:, None]

@@ -60,11 +60,7 @@ def ceil_div(amount: Array, step: Array | float) -> Array:
 
 
 def overlapping(
-    serial: tuple[Term, ...],
-    units: Term,
-    memory: Term,
-    parameters: Mapping[str, float],
-    slowdown: Array | float = 1.0,
+    serial: tuple[Term, ...], units: Term, memory: Term, parameters: Mapping[str, float], slowdown: Array | float = 1.0
 ) -> Terms:
     """The terms of a kernel whose overlap of units and memory grows with its length (`sharpness`)."""
     longer = np.maximum(units.seconds, memory.seconds)

@@ -50,11 +50,7 @@ TRITON = {name: f"{name}_triton" for name in ("bf16", "fp8", "fp8_block", "int4_
 """Experts in Triton's kernels on GPUs where vLLM runs others since 0.15: its public tables up to 0.23 call these by
 name (`fused_experts` in the collector), whatever a served engine runs (vllm-project/vllm, pull request 32414)."""
 
-MXFP4_TRITON, MXFP4_TRITON_RANKS, MXFP4_TRTLLM = (
-    "w4a16_mxfp4_triton",
-    "w4a16_mxfp4_triton_ep",
-    "w4a16_mxfp4_trtllm",
-)
+MXFP4_TRITON, MXFP4_TRITON_RANKS, MXFP4_TRTLLM = ("w4a16_mxfp4_triton", "w4a16_mxfp4_triton_ep", "w4a16_mxfp4_trtllm")
 """MXFP4 experts on 16-bit activations beside Marlin's (`w4a16_mxfp4`, on any NVIDIA GPU): in OpenAI's Triton kernels on
 Hopper, which map the experts of ranks in further kernels, and in FlashInfer's TRT-LLM ones on Blackwell with HBM."""
 

@@ -57,14 +57,7 @@ from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import attention, attention_prefill
 from roofline.timing.kernels.attention import Attention, Cache, cache_of
 from roofline.timing.kernels.attention_decode import KEY_BLOCK, SPLITS, best_split
-from roofline.timing.kernels.common import (
-    OVERLAP,
-    ceil_div,
-    overlapping,
-    rounds,
-    unit_clocks,
-    units,
-)
+from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, rounds, unit_clocks, units
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column
 
 FOUR, EIGHT, PART_KEYS, PARTS = 4.0, 8.0, 512.0, 2.0
@@ -183,17 +176,7 @@ def shape(row: Row) -> LatentAttention:
     sizes = [column(row, name) for name in ("batch", "q_len", "kv_len", "heads", "latent", "rope")]
     planned, four = (column(row, name, 0.0) for name in ("scheduled", "four"))
     batch, queries, keys, heads, latent, rope = aligned(*sizes)
-    return LatentAttention(
-        batch,
-        queries,
-        keys,
-        heads,
-        latent,
-        rope,
-        cache_of(row),
-        planned,
-        four,
-    )
+    return LatentAttention(batch, queries, keys, heads, latent, rope, cache_of(row), planned, four)
 
 
 def bound(shape: LatentAttention, hardware: Hardware) -> Bound:
