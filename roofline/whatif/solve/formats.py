@@ -81,7 +81,8 @@ def _first(
     names = dict.fromkeys((own, *asked))
     stored = _stored(scenario, names)
     most = next((weights for weights, *_, name in stored if name == own), math.inf)
-    ranked = sorted((entry for entry in stored if entry[0] <= most), reverse=widest)
+    within = (entry for entry in stored if entry[0] <= most)
+    ranked = sorted(within, key=lambda entry: entry[:3], reverse=widest)  # of equal ones the released stays first
     tried: list[Check] = []
     missed: Check | None = None
     for *_, name in ranked:

@@ -10,7 +10,7 @@ from roofline import RooflineError, Scenario, UnsupportedError, analyze, load_ha
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.serving.policies import POLICIES
-from roofline.serving.replicas import FLEETS
+from roofline.serving.replicas import FLEETS, PLACEMENT
 from roofline.techniques import apply_techniques, find_technique
 
 LLAMA = Scenario(
@@ -25,7 +25,7 @@ def test_what_no_scenario_has_names_the_command_that_simulates_it(name: str) -> 
     assert entry.published
     policy = re.search(r"--policy (\w+)", entry.command)
     assert policy is not None
-    assert policy[1] in {*POLICIES, *FLEETS}
+    assert policy[1] in {*POLICIES, *FLEETS, PLACEMENT}
     with pytest.raises(UnsupportedError, match=f"{entry.name} is no change of a scenario"):
         apply_techniques(LLAMA, [name])
 
