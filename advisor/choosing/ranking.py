@@ -145,7 +145,8 @@ class Search:
         # Of those that do not sustain the load that first which comes nearest.
         rows = sorted((each.row for each in self.served), key=lambda row: (*row.rank, -(row.largest or 0.0)))
         if not rows or not rows[0].fits:
-            raise RooflineError(f"none of the alternatives runs: {rows[0].reason if rows else 'there are none'}")
+            nearest = min(rows, key=lambda row: row.alternative.copies, default=None)  # most devices for a copy
+            raise RooflineError(f"none of the alternatives runs: {nearest.reason if nearest else 'there are none'}")
         return rows
 
     def against(self, best: Row, api: ApiPrice) -> tuple[Odds | None, float | None]:

@@ -16,7 +16,7 @@ from roofline.core.errors import RooflineError, quote
 from roofline.core.options import Kind, Option
 from roofline.graph.convention import Convention
 from roofline.graph.offload import Offload, parse_offload
-from roofline.graph.parallel import SINGLE, Parallelism
+from roofline.graph.parallel import SINGLE, Parallelism, rank_model
 from roofline.scenario.catalogue import catalogue
 from roofline.scenario.engine_options import attention_parallel, chosen_scheme, expert_parallel, limited_context
 from roofline.scenario.lengths import Lengths
@@ -65,8 +65,8 @@ class Question(Struct, frozen=True, dict=True):
     """Option values as given, by name; of model and hardware the objects, with the names or paths in `written`.
 
     `counted` are the devices of hardware named with its count, as in 8xH200. Those of a node share every layer (`tp`),
-    and nodes the layers (`pp`), as vLLM's guide to parallelism has it; where the engine splits layers all devices share
-    these. Other hardware and another such degree replace it.
+    as many as divide the model, and the layers are split over the rest (`pp`), as vLLM's guide to parallelism has it;
+    where the engine splits layers it does so over all devices. Other hardware and another such degree replace it.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -118,9 +118,18 @@ class Question(Struct, frozen=True, dict=True):
             return {"pp": devices}
         widest = self.values["hw"].node_devices
         inside = math.gcd(devices, widest) if devices > widest else devices
-        if inside in (1, devices) or not OVER_NODES.isdisjoint(self.values):
+        if "model" not in self.values or not OVER_NODES.isdisjoint(self.values):
             return {"tp": devices}
-        return {"tp": inside, "pp": devices // inside}
+        tensor = next(rank for rank in range(inside, 0, -1) if inside % rank == 0 and self._divides(rank))
+        return {"tp": tensor, **({"pp": devices // tensor} if tensor < devices else {})}
+
+    def _divides(self, tensor: int) -> bool:
+        """Whether so many devices can share every layer of the model."""
+        try:
+            rank_model(self.values["model"], Parallelism(tensor=tensor))
+        except RooflineError:
+            return False
+        return True
 
     @cached_property
     def formats(self) -> dict[str, str | None]:

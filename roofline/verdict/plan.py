@@ -285,22 +285,20 @@ def _bits(asked: Scenario, engine: str | None, formats: dict[str, Any]) -> float
 
 
 def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict[str, Any]]:
-    """As said, or of devices that were named with their count: tensor parallelism within a node, and pipelines.
+    """As asked; and of devices that were named with their count, other degrees of tensor and pipeline parallelism.
 
-    So vLLM's guide to parallelism has it: tensor-parallel over the devices of a node, pipeline stages over nodes. Of
-    several users also replicas of fewer devices, among which engines divide the experts of a mixture; so they do where
-    tensor parallelism would cut experts inside blocks of their weights.
+    Of several users also replicas of fewer devices, among which engines divide the experts of a mixture; so they do
+    where tensor parallelism would cut experts inside blocks of their weights.
     """
     devices, inside = asked.settings.parallel.devices, asked.hardware.node_devices
+    yield {}
     if not asked.counted or (asked.profile if engine is None else load_engine(engine)).split_layers:
-        yield {}
         return
     wider = (inside << doubled for doubled in range(1, 4) if inside << doubled < devices)  # beyond a node
-    even = devices & -devices  # the largest power of two, which divides the heads of most models: 8 of 72
-    for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, even, 1, *wider)):
+    for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, 1, *wider)):
         if devices % tensor == 0:
-            wide = tensor > inside
-            yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {"tp": tensor} if wide else {}
+            if tensor != asked.settings.parallel.tensor:
+                yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {"tp": tensor}
             if tensor == devices > 1 and asked.model.experts:
                 yield {"enable_expert_parallel": True}
             if loaded and tensor < devices:

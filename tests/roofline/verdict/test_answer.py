@@ -181,11 +181,19 @@ def test_experts_are_not_cut_inside_blocks_of_their_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "hardware", "layout"), [("llama-3.3-70b", "6xh100", (2, 3)), ("kimi-k2", "72xgb200", (8, 9))]
+    ("model", "hardware", "layout"),
+    [
+        ("llama-3.3-70b", "6xh100", (2, 3)),
+        ("kimi-k2", "72xgb200", (8, 9)),
+        ("phi-4", "8xh100", (2, 4)),
+        ("smollm2-135m", "2x4090", (1, 2)),
+    ],
 )
 def test_a_number_of_devices_that_does_not_divide_heads(model: str, hardware: str, layout: tuple[int, int]) -> None:
-    parallel = answer(model, hardware).scenario.settings.parallel
-    assert (parallel.tensor, parallel.pipeline) == layout
+    """The answer's layout is that of every command."""
+    for scenario in (answer(model, hardware).scenario, Scenario(model, hardware)):
+        parallel = scenario.settings.parallel
+        assert (parallel.tensor, parallel.pipeline) == layout
 
 
 def test_a_rate_has_the_layout_that_serves_it() -> None:
