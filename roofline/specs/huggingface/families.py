@@ -143,8 +143,8 @@ def _experts(row: _Experts, config: Config, activation: str) -> tuple[Spec, list
     moe["activation"] = config.activation("hidden_act", default=activation)
     if row.shared:
         moe["shared_width"] = config.natural(row.shared) * moe["width"]
-    if row.shared_width:
-        moe["shared_width"] = config.natural(row.shared_width)
+    if row.shared_width:  # a gate of shared experts without width is refused
+        moe["shared_width"] = config.integer(row.shared_width) if row.shared_gate else config.natural(row.shared_width)
     moe |= {key: True for key in ("shared_gate", "router_bias", "bias") if getattr(row, key)}
     sparse = qwen_sparse(config) if row.stepped else [True] * config.layers()
     if row.dense:
