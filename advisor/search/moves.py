@@ -21,6 +21,7 @@ from roofline.launch.bundle import refused
 from roofline.launch.table import SERVERS
 from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
+from roofline.serving.placement import divisors
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
@@ -270,18 +271,14 @@ def parallel_moves(scenario: Scenario, devices: Iterable[int]) -> Iterator[Move]
 
 def _splits(count: int, model: Model) -> Iterator[dict[str, Any]]:
     experts = any(isinstance(group.layer.feed_forward, MixtureOfExperts) for group in model.groups)
-    for tensor in _divisors(count):
-        for pipeline in _divisors(count // tensor):
+    for tensor in divisors(count):
+        for pipeline in divisors(count // tensor):
             if pipeline > model.layers:
                 continue
             plain = {"tensor": tensor, "pipeline": pipeline, "data": count // tensor // pipeline}
             yield plain
             if experts and tensor * plain["data"] > 1:
                 yield {**plain, "expert": tensor * plain["data"]}
-
-
-def _divisors(count: int) -> list[int]:
-    return [value for value in range(1, count + 1) if count % value == 0]
 
 
 LAYOUT = (*DEGREES.values(), "enable_expert_parallel", "dp_attention")

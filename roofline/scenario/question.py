@@ -116,10 +116,10 @@ class Question(Struct, frozen=True, dict=True):
         """The degrees of devices that no option lays out."""
         if "model" in self.values and self.profile.split_layers:
             return {"pp": devices}
-        widest = self.values["hw"].node_devices
-        inside = math.gcd(devices, widest) if devices > widest else devices
         if "model" not in self.values or not OVER_NODES.isdisjoint(self.values):
             return {"tp": devices}
+        widest = self.values["hw"].node_devices
+        inside = math.gcd(devices, widest) if devices > widest else devices
         tensor = next(rank for rank in range(inside, 0, -1) if inside % rank == 0 and self._divides(rank))
         return {"tp": tensor, **({"pp": devices // tensor} if tensor < devices else {})}
 

@@ -32,23 +32,23 @@ def best_placement(scenario: Scenario, load: Load, requests: int, seed: int, tar
     placement has room for all models.
     """
     found: list[tuple[tuple[float, float], Scenario, Load]] = []
-    for laid_out, models in _placements(scenario, len(load.tenants)):
+    for divided, models in _placements(scenario, len(load.tenants)):
         placed = replace(load, policy=ALL_MODELS, models=models)
         try:
-            replica = replica_of(laid_out, placed)
+            replica = replica_of(divided, placed)
             run = scheduled(replica, placed, min(requests, TRIED), seed + 1)
         except RooflineError:  # models or requests do not fit, or the degree does not divide the model
             continue
         outcome = outcome_of(replica, placed, run, targets)
-        found.append(((-(outcome.goodput or 0.0), outcome.e2e.mean.mid), laid_out, placed))
+        found.append(((-(outcome.goodput or 0.0), outcome.e2e.mean.mid), divided, placed))
     if not found:
         raise RooflineError(
             f"no placement of {len(load.tenants)} models fits on {scenario.settings.parallel.devices}"
             f" {scenario.hardware.name}: name more devices, as in 8xh100",
             options=["hw", "policy"],
         )
-    _, laid_out, placed = min(found, key=lambda each: each[0])
-    return laid_out, placed
+    _, best, placed = min(found, key=lambda each: each[0])
+    return best, placed
 
 
 def _placements(scenario: Scenario, tenants: int) -> Iterator[tuple[Scenario, int]]:
