@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from roofline.advisor.formats import no_narrower
 from roofline.advisor.search.goal import PRICES, Price
 from roofline.core.errors import RooflineError
-from roofline.graph.parallel import Parallelism, key_copies
+from roofline.graph.parallel import Parallelism
+from roofline.graph.ranks import key_copies
 from roofline.launch.bundle import refused
 from roofline.launch.table import SERVERS
 from roofline.scenario.options import DEGREES
