@@ -13,7 +13,8 @@ from roofline.core.errors import RooflineError
 from roofline.scenario.argument import beside
 from roofline.scenario.fields import DEFAULT_PROMPT
 from roofline.scenario.lengths import Lengths
-from roofline.scenario.options import DEGREES, OPTIONS, STATIC, Deployment, find_option, read_options
+from roofline.scenario.options import DEGREES, OPTIONS, STATIC, find_option, read_options
+from roofline.scenario.options.engine import Deployment
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.model import Model
 
