@@ -77,9 +77,8 @@ LEAST_ROWS = 12
 """Rows from which a version on a device has constants of its own."""
 
 SPARSE = 0.05
-"""Rows of a version, over those of another on the device, below which it has no constants of its own if it has fewer
-than LEAF_ROWS, and no other device of the family ran it: the table of one length of keys leaves most of a dozen
-constants open (vLLM 0.22's decode on L40S, whose 170 rows would err by 39% on those of 0.24)."""
+"""Rows of a version, over those of another on the device, below which it has no constants of its own with fewer than
+LEAF_ROWS and where no other device of the family ran it (vLLM 0.22's decode on L40S would err by 39% on 0.24's)."""
 
 FREE_CHOICE = 200
 """Rows from which a version on the only measured device of a family has choices of its own, such as its tiles."""

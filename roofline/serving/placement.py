@@ -71,4 +71,4 @@ def divisors(count: int) -> Iterator[int]:
 def laid_out(scenario: Scenario, **degrees: int) -> Scenario:
     """The scenario with these degrees of parallelism alone."""
     given: dict[str, Any] = dict.fromkeys((*DEGREES.values(), "dp_attention", "enable_expert_parallel"))
-    return scenario.with_(**given | {DEGREES[name]: value for name, value in degrees.items() if value > 1})
+    return scenario.with_(**given | {DEGREES[name]: value for name, value in degrees.items()})
