@@ -34,13 +34,4 @@ __all__ = [
     "size",
 ]
 
-__getattr__ = lazy(
-    __name__,
-    {
-        "advice": "Advice Recommendation advise",
-        "choosing.decision": "Decision choose",
-        "search.plan": "Plan",
-        "sizing.sizing": "Sizing size",
-        "sizing.workload": "Service",
-    },
-)
+__getattr__ = lazy(__name__)

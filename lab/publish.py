@@ -3,7 +3,7 @@
     python -m lab.publish FOLDER --name NAME --revision COMMIT
 
     validate/measurements/NAME.csv and .yaml    rows of PyTorch's kernels, and where they come from
-    validate/measurements/visits/NAME/          other rows, steps, correctness, the network, the library's kernels
+    lab/data/visits/NAME/                       other rows, steps, correctness, the network, the library's kernels
     validate/measurements/specs/calibration/    the calibration: an overlay for ROOFLINE_SPECS
     docs/gpu.md                                 the page, of all visits that are published
 
@@ -45,6 +45,7 @@ from roofline.validate.tables.rowfile import COLUMNS
 from roofline.validate.tables.text import MAX_BYTES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "gpu.md"
+VISITS = Path(__file__).resolve().parent / "data" / "visits"
 
 ORIGIN = ("hardware", "software")
 """Columns of the library's kernels that are one value for a visit, and stand in its log."""
@@ -62,13 +63,15 @@ INTRODUCTION = """# Kernels on a GPU
 
 What `roofline validate gpu` found on GPUs: this project's Triton kernels beside the vendor's libraries and the roof,
 which kernels those libraries choose, and a network beside its prediction. The page is made from the files in
-`validate/measurements` by `python -m docs.build`. How to measure a GPU of your own:
+`validate/measurements` and `lab/data/visits` by `python -m docs.build`. How to measure a GPU of your own:
 [Calibrate your GPU](howto/calibrate.md).
 """
 
 
-def publish(folder: Path, name: str, revision: str, load: str, root: Path = FOLDER, page: Path = PAGE) -> list[Path]:
-    """Write the files of a visit below `root`, and the page; returns their paths.
+def publish(
+    folder: Path, name: str, revision: str, load: str, root: Path = FOLDER, visits: Path = VISITS, page: Path = PAGE
+) -> list[Path]:
+    """Write the files of a visit below `root` and `visits`, and the page; returns their paths.
 
     Raises RooflineError for a folder without the rows of a visit, and for a name that is no file name.
     """
@@ -78,9 +81,9 @@ def publish(folder: Path, name: str, revision: str, load: str, root: Path = FOLD
     found = next((result for result in results if result.step == "machine" and result.status == "done"), None)
     if found is None or not any(row["kernel"] == LIBRARY for row in rows):
         raise RooflineError(f"{quote(str(folder), 200)} is no folder of a visit: it has no machine or no rows")
-    if (root / f"{name}.csv").exists() and not (root / "visits" / name).is_dir():
+    if (root / f"{name}.csv").exists() and not (visits / name).is_dir():
         raise RooflineError(f"there are measurements {quote(name)} of another kind: give the visit another name")
-    facts, visit = found.facts, root / "visits" / name
+    facts, visit = found.facts, visits / name
     hardware = str(facts.get("hardware"))
     if not re.fullmatch(NAME, hardware):
         raise RooflineError(f"the log names a machine that is no file name: {quote(hardware)}")
@@ -103,14 +106,14 @@ def publish(folder: Path, name: str, revision: str, load: str, root: Path = FOLD
     calibration = root / "specs" / "calibration" / f"{hardware}.yaml"
     if (folder / CALIBRATION).is_file():
         save_text(calibration, read_text(folder / CALIBRATION, MAX_BYTES))
-    save_text(page, pages(root))
+    save_text(page, pages(root, visits))
     return [root / f"{name}.csv", root / f"{name}.yaml", visit, calibration, page]
 
 
-def pages(root: Path = FOLDER) -> str:
+def pages(root: Path = FOLDER, visits: Path = VISITS) -> str:
     """The page of all published visits; the introduction alone where there is none."""
     parts = [INTRODUCTION]
-    for visit in sorted(path for path in (root / "visits").glob("*") if path.is_dir()):
+    for visit in sorted(path for path in visits.glob("*") if path.is_dir()):
         results = read_results(visit)
         machine = next(result for result in results if result.step == "machine")
         (published,) = (file for file in load_row_files(root) if file.name == visit.name)

@@ -86,27 +86,5 @@ __all__ = [
     "sweep",
 ]
 
-__getattr__ = lazy(
-    __name__,
-    {
-        "advisor.advice": "Advice advise",
-        "advisor.choosing.decision": "Decision choose",
-        "advisor.sizing.sizing": "Sizing size",
-        "bound.memory": "active_parameters kv_bytes_per_token parameters state_bytes_per_sequence",
-        "core.errors": "RooflineError SpecError UnknownNameError UnsupportedError",
-        "graph.convention": "Convention",
-        "launch.bundle": "Launch launch_command",
-        "scenario.analysis": "Analysis analyze",
-        "serving.curve": "Curve serve",
-        "specs.hardware": "Hardware list_hardware load_hardware",
-        "specs.model": "Model",
-        "specs.modelspec": "list_models load_model",
-        "specs.precision": "Precision parse_precision",
-        "techniques": "Scenario",  # from the catalogue, which applies the techniques that a scenario is asked for
-        "verdict.verdict": "Verdict answer",
-        "whatif.comparison": "Comparison compare",
-        "whatif.explanation": "Explanation explain",
-        "whatif.solve": "solve",
-        "whatif.sweeps": "Sweep sweep",
-    },
-)
+__getattr__ = lazy(__name__, Scenario="roofline.techniques")
+# The catalogue there applies the techniques that a scenario is asked for.

@@ -13,7 +13,8 @@ import yaml
 
 import roofline
 import roofline.advisor as advisor
-from docs.build import MODULES, commands_page, documented, filled, literal, options_page, outside, python_page, stale
+from docs.api import MODULES, documented, literal, python_page
+from docs.build import commands_page, filled, options_page, outside, stale
 from docs.examples import ROOT, Command, ExampleError, Session, blocks, furnish, pages, parse
 from roofline import cli, list_hardware, list_models, load_model
 from roofline.scenario.options import OPTIONS

@@ -8,7 +8,7 @@ from roofline.advisor.case import NEGLIGIBLE, Case, link_text
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rule
 from roofline.bound.memory import active_parameters, parameters
 from roofline.core.units import si
-from roofline.graph.parallel import imbalance
+from roofline.graph.ranks import imbalance
 
 IMBALANCE = 1.01
 """Tokens of the busiest expert-parallel device over the mean from which it is reported."""

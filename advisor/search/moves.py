@@ -16,12 +16,13 @@ from msgspec.structs import replace
 from roofline.advisor.formats import no_narrower
 from roofline.advisor.search.goal import PRICES, Price
 from roofline.core.errors import RooflineError
-from roofline.graph.parallel import Parallelism, key_copies
+from roofline.graph.parallel import Parallelism
+from roofline.graph.ranks import key_copies
 from roofline.launch.bundle import refused
 from roofline.launch.table import SERVERS
 from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
-from roofline.serving.placement import divisors
+from roofline.serving.placement import divisors, laid_out
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
@@ -281,21 +282,12 @@ def _splits(count: int, model: Model) -> Iterator[dict[str, Any]]:
                 yield {**plain, "expert": tensor * plain["data"]}
 
 
-LAYOUT = (*DEGREES.values(), "enable_expert_parallel", "dp_attention")
-"""The options that a move of parallelism sets, or takes back."""
-
-
 def _parallel(degrees: Mapping[str, int]) -> Move:
     count = degrees["tensor"] * degrees["pipeline"] * degrees["data"]
     name = " ".join(f"{DEGREES[key]}={value}" for key, value in degrees.items() if value > 1) or "tp=1"
     title = f"{count} device{'s' if count > 1 else ''} as {name}"
-    change = partial(_laid_out, dict(degrees))
+    change = partial(laid_out, **degrees)
     return Move(name, title, Kind.PARALLELISM, "parallelism", Price.ENGINEERING, change, devices=count)
-
-
-def _laid_out(degrees: Mapping[str, int], scenario: Scenario) -> Scenario:
-    layout: dict[str, Any] = {DEGREES[part]: count for part, count in degrees.items()}
-    return scenario.without(*LAYOUT).with_(**layout)
 
 
 def _with(options: Mapping[str, Any], scenario: Scenario) -> Scenario:

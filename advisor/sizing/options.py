@@ -11,9 +11,10 @@ from roofline.advisor.sizing.workload import Service
 from roofline.core.checked import object_of
 from roofline.core.errors import RooflineError
 from roofline.scenario.argument import beside
+from roofline.scenario.fields import DEFAULT_PROMPT
 from roofline.scenario.lengths import Lengths
-from roofline.scenario.options import DEGREES, OPTIONS, STATIC, Deployment, find_option, read_options
-from roofline.scenario.scenario import DEFAULT_PROMPT
+from roofline.scenario.options import DEGREES, OPTIONS, STATIC, find_option, read_options
+from roofline.scenario.options.engine import Deployment
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.model import Model
 

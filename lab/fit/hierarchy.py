@@ -30,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from lab.fit.shared import drawn
 from lab.observation.collector import DIFFERENCED, Collector, are_differences, host_of
 from lab.tables.kernel_benchmarks import is_ungraphed
 from lab.tables.public import read
@@ -42,7 +43,7 @@ from roofline.timing.chains import families, link_of
 from roofline.timing.intervals.kernels import Residuals
 from roofline.timing.kernels import kernel, kernel_regimes
 from roofline.timing.kernels.formats import TRITON
-from roofline.validate.fit.calibrate import drawn, sample
+from roofline.validate.fit.calibrate import sample
 from roofline.validate.fit.constants import (
     PRIOR_WIDTH,
     constants_of,
@@ -73,19 +74,16 @@ POOLED_ROWS = 1000
 UNSEEN = 3
 """Rows of a version on a device, over those of its fit, from which its residuals are those of all rows."""
 
-LEAST_ROWS = 12
-"""Rows from which a version on a device has constants of its own."""
+LEAST_ROWS = 12  # from which a version on a device has constants of its own
 
 SPARSE = 0.05
-"""Rows of a version, over those of another on the device, below which it has no constants of its own if it has fewer
-than LEAF_ROWS, and no other device of the family ran it: the table of one length of keys leaves most of a dozen
-constants open (vLLM 0.22's decode on L40S, whose 170 rows would err by 39% on those of 0.24)."""
+"""Rows of a version, over those of another on the device, below which it has no constants of its own with fewer than
+LEAF_ROWS and where no other device of the family ran it (vLLM 0.22's decode on L40S would err by 39% on 0.24's)."""
 
 FREE_CHOICE = 200
 """Rows from which a version on the only measured device of a family has choices of its own, such as its tiles."""
 
-WIDTH = 0.5
-"""Width of the prior around the constants of the parent, in factors of e."""
+WIDTH = 0.5  # of the prior around the constants of the parent, in factors of e
 
 BLOCK_SCALED = ("gemm", "fp8_block"), ("gemm", TRITON["fp8_block"])
 """Block-scaled GEMMs, with the engine's kernel that quantizes activations and with that of Triton."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from msgspec.structs import replace
 
 from roofline.specs.hardware import Hardware
@@ -12,6 +13,11 @@ from roofline.validate.fit.calibrate import SAMPLE, describe, sample, start_of
 from roofline.validate.fit.constants import MIN_ROWS, fit_rows
 from roofline.validate.observation import MEASURED, Harness
 from roofline.validate.tables.rows import Measurements, by_op
+
+
+def drawn(part: Measurements, count: int, seed: int) -> Measurements:
+    """At most `count` rows, drawn uniformly."""
+    return part.rows(np.sort(np.random.default_rng(seed).permutation(len(part))[:count]))
 
 
 def fit_shared(

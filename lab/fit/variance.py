@@ -38,6 +38,7 @@ from lab.fit.hierarchy import (
     outside,
     tables_left_out,
 )
+from lab.fit.shared import drawn
 from lab.observation.collector import NO_HOST
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.version import Version
@@ -46,7 +47,6 @@ from roofline.timing.chains import families
 from roofline.timing.intervals.kernels import TO_P90
 from roofline.timing.intervals.levels import LEVELS, Level, parse_levels
 from roofline.timing.kernels import Array
-from roofline.validate.fit.calibrate import drawn
 from roofline.validate.tables.rows import Measurements
 
 SAMPLE = 250

@@ -30,7 +30,7 @@ from roofline.validate.fit.calibrate import fit
 from roofline.validate.fit.constants import hold_out
 from roofline.validate.score.errors import Group
 from roofline.validate.score.kernels import Scored, predict, summarise
-from roofline.validate.tables.rows import Measurements, by_op
+from roofline.validate.tables.rows import Measurements, by_op, headline
 
 FAST_DECODE = ("h100-sxm", "h200-sxm", "b200-sxm", "gb200")
 FEW_SEEDS = (0, 1, 2)
@@ -125,7 +125,7 @@ def transferred(
 def table_row(name: str, target: float, stretch: float, scored: Sequence[Scored]) -> TableRow:
     """A table row: the MAPE is the unweighted mean over accelerators and formats, the coverage that of all rows."""
     by = ("op", "format", "hardware")
-    everything, groups = summarise(scored, by), summarise([found.rows(found.headline) for found in scored], by)
+    everything, groups = summarise(scored, by), summarise([found.rows(headline(found.part)) for found in scored], by)
     parts: dict[str, list[Group]] = {}
     for group in groups:
         parts.setdefault(group["hardware"], []).append(group)

@@ -28,6 +28,7 @@ from lab.score.accuracy import held_out, load, zero_shot
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel
 from roofline.validate.score.kernels import Scored
+from roofline.validate.tables.rows import headline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,9 +122,9 @@ def correlations(frame: pd.DataFrame, op: str) -> Correlations:
     )
 
 
-def by_kind(scored: Sequence[Scored], headline: bool) -> dict[str, pd.DataFrame]:
+def by_kind(scored: Sequence[Scored], usual: bool) -> dict[str, pd.DataFrame]:
     """The errors by kind, of all rows or of the headline rows only."""
-    chosen = [found.rows(found.headline) if headline else found for found in scored]
+    chosen = [found.rows(headline(found.part)) if usual else found for found in scored]
     kinds = {op: [found for found in chosen if found.op == op and len(found.part)] for op in TOKENS}
     return {op: errors(found) for op, found in kinds.items() if found}
 

@@ -41,6 +41,7 @@ from lab.fit.hierarchy import (
     outside,
     shelved,
 )
+from lab.fit.shared import drawn
 from roofline.core.documents import read_mapping
 from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_hardware
 from roofline.specs.library import bundled_folder, files_below
@@ -51,7 +52,6 @@ from roofline.timing.chains import ENGINES, FOLDER, LINKS, calibration_links, ch
 from roofline.timing.intervals.levels import FILE as LEVELS
 from roofline.timing.kernels import kernel
 from roofline.timing.pcie_collectives import on_host
-from roofline.validate.fit.calibrate import drawn
 from roofline.validate.score.errors import group_of
 from roofline.validate.score.kernels import Scored, predict
 from roofline.validate.tables.origin import NONE, Origin, by_origin

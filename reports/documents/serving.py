@@ -356,22 +356,10 @@ def _table(deployments: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], l
     points = [(deployment.get("axes", {}), point) for deployment in deployments for point in deployment["points"]]
     axes = list(points[0][0])
     name = next(iter(points[0][1]))
-    header = [
-        name,
-        "TTFT",
-        "TTFT p95",
-        "TPOT",
-        "TPOT p95",
-        "E2E p95",
-        "tok/s/GPU",
-        "tok/s/user",
-        *USE,
-        "goodput/s",
-        "USD/Mtok",
-    ]
-    known = dict(
-        zip(header[-2:], (any(point[key] is not None for _, point in points) for key in RATES[-3:-1]), strict=True)
-    )
+    header = [name, "TTFT", "TTFT p95", "TPOT", "TPOT p95", "E2E p95", "tok/s/GPU", "tok/s/user", *USE]
+    header += ["goodput/s", "USD/Mtok"]
+    given = (any(point[key] is not None for _, point in points) for key in RATES[-3:-1])
+    known = dict(zip(header[-2:], given, strict=True))
     shown = [known.get(title, title not in USE or not axes) for title in header]
     rows = [[*map(str, values.values()), *compress(_row(point, name), shown)] for values, point in points]
     return (*axes, *compress(header, shown)), rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from roofline.scenario.options import FORMATS, of_group
+from roofline.scenario.options import of_group
+from roofline.scenario.options.groups import FORMATS
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.support import runs_gguf
 

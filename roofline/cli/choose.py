@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from roofline.cli.answer import RateOption
 from roofline.cli.options import AnswerFormat, FormatOption, ModelArgument, OutputOption, print_answer
 from roofline.cli.scenario_options import (
     PrefixHitsOption,
@@ -37,7 +38,7 @@ def choose(
         str, typer.Option(metavar="HW", help="Hardware, also with a count as in 8xH200; to choose it several names.")
     ],
     users: Annotated[int | None, typer.Option(metavar="N", help="Requests in flight. [default: 1]")] = None,
-    rate: Annotated[str | None, typer.Option(metavar="N", help="Requests/s that arrive, such as 4 or 4/s.")] = None,
+    rate: RateOption = None,
     objective: Annotated[
         RankedBy | None,
         typer.Option(help="What ranks. [default: throughput; latency of one user or a rate; cost of hardware and api]"),

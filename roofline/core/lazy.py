@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -21,17 +23,26 @@ def constant(module: str, name: str) -> Callable[[], Any]:
     return lambda: getattr(import_module(module), name)
 
 
-def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The module `__getattr__` (PEP 562) of `package`; `names` has the exported names of each submodule.
+def lazy(package: str, **elsewhere: str) -> Callable[[str], Any]:
+    """The module `__getattr__` (PEP 562) of `package`: what it imports for type checkers, imported on first access.
 
-    A name that is the submodule's own is the submodule.
+    These are the imports under `if TYPE_CHECKING:`, read from the package's source. `elsewhere` are names that another
+    module has at run time.
     """
-    modules = {name: module for module, exported in names.items() for name in exported.split()}
+
+    @cache
+    def modules() -> dict[str, str]:
+        import ast
+
+        source: Any = getattr(sys.modules[package], "__loader__", None)
+        blocks = (node.body for node in ast.parse(source.get_source(package)).body if isinstance(node, ast.If))
+        imports = (entry for body in blocks for entry in body if isinstance(entry, ast.ImportFrom))
+        return {alias.name: str(entry.module) for entry in imports for alias in entry.names} | elsewhere
 
     def getattr_(name: str) -> Any:
-        if name not in modules:
+        if name.startswith("_") or name not in modules():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(f"{package}.{modules[name]}")
-        return module if modules[name].rpartition(".")[2] == name else getattr(module, name)
+        module = modules()[name]
+        return import_module(f"{package}.{name}") if module == package else getattr(import_module(module), name)
 
     return getattr_

@@ -18,7 +18,8 @@ from roofline.graph.layers.layer import layer_ops
 from roofline.graph.layers.mlp import neurons_of, pool_of
 from roofline.graph.layers.unet import unet_blocks
 from roofline.graph.op import Op, shared
-from roofline.graph.parallel import SINGLE, Collective, Parallelism, check_stages, rank_model, with_copies
+from roofline.graph.parallel import SINGLE, Collective, Parallelism
+from roofline.graph.ranks import check_stages, rank_model, with_copies
 from roofline.graph.rewrite import Adapter, Rewrite
 from roofline.graph.size import ZERO, Size
 from roofline.graph.tensor import Tensor

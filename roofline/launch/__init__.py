@@ -15,6 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SERVERS", "Forecast", "Interval", "Launch", "Target", "launch", "launch_command"]
 
-__getattr__ = lazy(
-    __name__, {"bundle": "Launch Target launch launch_command", "forecast": "Forecast Interval", "table": "SERVERS"}
-)
+__getattr__ = lazy(__name__)

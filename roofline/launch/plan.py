@@ -24,7 +24,7 @@ from roofline.launch.command import (
     server_command,
 )
 from roofline.launch.memory import Room, room_of
-from roofline.launch.settings import Wanted, devices_of, has_projector, scheme_of, server_settings
+from roofline.launch.settings import Wanted, has_projector, scheme_of, server_settings
 from roofline.launch.table import Server, server_of
 from roofline.scenario.kv_capacity import startable_sequences
 from roofline.scenario.scenario import Scenario
@@ -87,7 +87,7 @@ class Plan(Struct, frozen=True, dict=True):
     @property
     def devices(self) -> int:
         """The devices of each node."""
-        return devices_of(self.scenario.settings.parallel.on(self.scenario.hardware))
+        return self.scenario.settings.parallel.on(self.scenario.hardware).devices_per_node
 
     def notes(self) -> Iterator[str]:
         """What the user has to replace, or to know."""

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from roofline.core.errors import RooflineError
-from roofline.graph.parallel import Parallelism
 from roofline.graph.rewrite import Adapter
 from roofline.launch.table import Server
 from roofline.scenario.memory import memory_reserve
@@ -278,8 +277,3 @@ def _switches(scenario: Scenario) -> Iterator[Wanted]:
         yield Wanted("two_batch_overlap", True)
     if settings.chunk is not None:
         yield Wanted("chunked_prefill", True, pinned=True)
-
-
-def devices_of(parallel: Parallelism) -> int:
-    """The devices of one node."""
-    return -(-parallel.devices // (parallel.nodes or 1))

@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Analysis", "Scenario", "Settings", "analyze"]
 
-__getattr__ = lazy(__name__, {"analysis": "Analysis analyze", "scenario": "Scenario", "settings": "Settings"})
+__getattr__ = lazy(__name__)

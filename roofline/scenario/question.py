@@ -16,7 +16,8 @@ from roofline.core.errors import RooflineError, quote
 from roofline.core.options import Kind, Option
 from roofline.graph.convention import Convention
 from roofline.graph.offload import Offload, parse_offload
-from roofline.graph.parallel import SINGLE, Parallelism, rank_model
+from roofline.graph.parallel import SINGLE, Parallelism
+from roofline.graph.ranks import rank_model
 from roofline.scenario.catalogue import catalogue
 from roofline.scenario.engine_options import attention_parallel, chosen_scheme, expert_parallel, limited_context
 from roofline.scenario.lengths import Lengths

@@ -10,34 +10,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec.structs import replace
 
-from roofline.core.errors import RooflineError, quote
-from roofline.core.limits import MAX_BATCH, MAX_PRICE
+from roofline.core.errors import RooflineError
+from roofline.core.limits import MAX_BATCH
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step
-from roofline.graph.fusion import check_fusions
 from roofline.scenario.catalogue import catalogue
+from roofline.scenario.fields import WORKLOAD, checked, comparable, comparable_settings, image_of, is_any, shown
 from roofline.scenario.lengths import Lengths, parse_lengths
 from roofline.scenario.options import OPTIONS, Options, by_name
 from roofline.scenario.question import OBJECTS, Question, resolve
 from roofline.scenario.settings import Settings
-from roofline.specs.checkpoint import precision_of
-from roofline.specs.engine import Engine, default_engine, resolve_engine
+from roofline.specs.engine import Engine, resolve_engine
 from roofline.specs.formats import find_format
-from roofline.specs.hardware import Hardware, hosted
-from roofline.specs.host import load_host
-from roofline.specs.images import EncodedImage, encoded_image, parse_image_size
+from roofline.specs.hardware import Hardware
+from roofline.specs.images import EncodedImage
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 from roofline.specs.states import check_linked
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-WORKLOAD = ("batch", "prompt", "generate", "prefix", "images")
-"""The counts of a scenario that may be arrays, besides the context."""
-
-DEFAULT_PROMPT = 512
-"""Prompt tokens by default, as in llama.cpp's llama-bench."""
 
 INTEGER = find_format("int8")
 """The format to which some engines quantize activations that meet integer weights."""
@@ -148,7 +140,7 @@ class Scenario:
 
     def changed(self, **fields: Any) -> Scenario:
         """The scenario with fields changed, as techniques and variations do: no option is read again."""
-        return _restored(_checked({**self._fields, **fields}), None)
+        return _restored(checked({**self._fields, **fields}), None)
 
     def at(self, **counts: Any) -> Scenario:
         """The scenario with other counts of its workload, before techniques; no limit of the engine checks them."""
@@ -238,7 +230,7 @@ class Scenario:
         """Take the fields that a question resolves to, with its techniques applied to the `plain` scenario."""
         techniques = question.values.get("with", ())
         if plain is None:
-            plain = _restored(_checked(resolve(question)), question.with_({"with": None}) if techniques else question)
+            plain = _restored(checked(resolve(question)), question.with_({"with": None}) if techniques else question)
             if plain.hardware is question.values["hw"]:
                 vars(plain)["profile"] = question.profile
             plain._check_limits()
@@ -263,9 +255,9 @@ class Scenario:
     @cached_property
     def _key(self) -> tuple[object, ...]:
         """All that a prediction depends on, in a form that compares."""
-        counts = (_comparable(getattr(self, name)) for name in (*WORKLOAD, "context"))
+        counts = (comparable(getattr(self, name)) for name in (*WORKLOAD, "context"))
         lengths = (None if drawn is None else drawn.written for drawn in self.drawn)
-        settings = _comparable_settings(self.settings)
+        settings = comparable_settings(self.settings)
         return (
             *(self.model, self.hardware, self.precision, self.fusions, self.convention, self.techniques, self.profile),
             *(self.price, self.carbon, self.image_size, self.host, *counts, *lengths, settings),
@@ -273,7 +265,7 @@ class Scenario:
 
     @cached_property
     def _hash(self) -> int:
-        counts = (_comparable(getattr(self, name)) for name in (*WORKLOAD, "context"))
+        counts = (comparable(getattr(self, name)) for name in (*WORKLOAD, "context"))
         degrees = self.settings.parallel
         return hash((self.model.name, self.hardware.name, self.techniques, self.price, degrees, *counts))
 
@@ -298,12 +290,14 @@ class Scenario:
     @property
     def described(self) -> str:
         """The scenario in a line: model, hardware, workload, formats, devices, techniques and engine."""
-        workload = [f"{name} {_shown(getattr(self, name))}" for name in ("batch", "prompt", "generate")]
-        formats = f"weights {self.precision.weights.name}, KV {self.precision.kv.name}"
         devices = self.settings.parallel.devices
-        spread = [f"{devices} devices"] if devices > 1 else []
-        changes = [f"with {name}" for name in self.techniques]
-        parts = [*workload, formats, *spread, *changes, f"engine {self.profile.name}"]
+        parts = [
+            *(f"{name} {shown(getattr(self, name))}" for name in ("batch", "prompt", "generate")),
+            *(f"weights {self.precision.weights.name}", f"KV {self.precision.kv.name}"),
+            *([f"{devices} devices"] if devices > 1 else []),
+            *(f"with {name}" for name in self.techniques),
+            f"engine {self.profile.name}",
+        ]
         return f"{self.model.name} on {self.hardware.name}, {', '.join(parts)}"
 
     @cached_property
@@ -321,13 +315,14 @@ class Scenario:
     @cached_property
     def run_precision(self) -> Precision:
         """The formats that the engine computes in: some quantize activations that meet integer weights to 8 bits."""
-        precision = self.precision
-        linear, hardware = precision.weights.linear, self.hardware
-        if linear is None or linear.arithmetic != INTEGER.arithmetic or self.convention is not Convention.PHYSICAL:
-            return precision
-        requested = precision.activations != precision.base or precision.compute is not None
+        precision, hardware = self.precision, self.hardware
+        linear = precision.weights.linear
         if (
-            requested
+            linear is None
+            or linear.arithmetic != INTEGER.arithmetic
+            or self.convention is not Convention.PHYSICAL
+            or precision.activations != precision.base  # as the user asks
+            or precision.compute is not None
             or not {hardware.vendor, hardware.kind} & set(self.profile.int8_activations)
             or not hardware.supports(INTEGER.arithmetic)
         ):
@@ -343,11 +338,11 @@ class Scenario:
         """Tokens of the decoder's prefill: prompt and image tokens, or the start token of an encoder-decoder."""
         if self._encoder:
             return 1
-        return self.prompt + self.images * self.image_tokens if _any(self.images) else self.prompt
+        return self.prompt + self.images * self.image_tokens if is_any(self.images) else self.prompt
 
     @cached_property
     def _image(self) -> EncodedImage:
-        return _encoded_image(self.model, self.image_size)
+        return image_of(self.model, self.image_size)
 
     @property
     def image_tokens(self) -> int:
@@ -365,7 +360,7 @@ class Scenario:
         """The pass of the model's encoder before prefill, if any."""
         if self._encoder:
             return Step(self.batch, self.prompt, 0)
-        if self.model.tower_tokens is None or not _any(self.images):
+        if self.model.tower_tokens is None or not is_any(self.images):
             return None
         tiles, positions = self._image
         return Step(self.batch * self.images * tiles, positions, 0)
@@ -429,42 +424,6 @@ def _restored(fields: Mapping[str, Any], question: Question | None, plain: Scena
     return scenario
 
 
-def _checked(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a scenario in their final types; raises RooflineError for what no scenario has."""
-    model, hardware = fields["model"], fields["hardware"]
-    try:
-        convention = Convention(fields["convention"])
-    except ValueError:
-        known = ", ".join(Convention)
-        raise RooflineError(f"unknown convention {quote(fields['convention'])}; known: {known}") from None
-    fusions = fields["fusions"]
-    default = () if convention is Convention.LLM_VIEWER else ("attention",)
-    price, host = fields["price"], fields["host"]
-    if price is not None and (
-        isinstance(price, bool) or not isinstance(price, (int, float)) or not 0 < price < MAX_PRICE
-    ):
-        raise RooflineError(f"the price must be USD per device hour, above 0, got {price}")
-    if host is not None and hardware.host != (found := load_host(host)):
-        hardware = hosted(hardware, found)
-    engine, precision = fields["engine"], fields["precision"]
-    prompt = _default_prompt(model) if fields["prompt"] is None else fields["prompt"]
-    counts = {name: _count(name, prompt if name == "prompt" else fields[name]) for name in WORKLOAD}
-    if fields["context"] is not None:
-        counts["context"] = _count("context", fields["context"], 1 if convention.context_includes_new_token else 0)
-    _check_model(model, counts, fields["image_size"])
-    _check_shapes(counts)
-    return {
-        **fields,
-        **counts,
-        "hardware": hardware,
-        "convention": convention,
-        "fusions": default if fusions is None else check_fusions(fusions),
-        "engine": default_engine(hardware, model) if engine is None else engine,
-        "precision": precision_of(model, hardware, engine) if precision is None else precision,
-        "techniques": tuple(fields["techniques"]),
-    }
-
-
 def _told(name: str, value: Any) -> bool:
     """Whether the value of an option is another one than its default."""
     return value is not None and (isinstance(value, np.ndarray) or value != OPTIONS[name].usual)
@@ -476,84 +435,3 @@ def _lengths(name: str, count: Any, drawn: Lengths | None) -> Lengths:
         return parse_lengths(count, name)
     mean = max(1, round(drawn.mean))
     return drawn if count == mean else drawn.times(count / mean)
-
-
-def _default_prompt(model: Model) -> int:
-    """512 tokens, the maximum context of a shorter encoder or a U-Net, or an encoder's fixed length (Whisper)."""
-    if model.tower_kind == "encoder" and model.tower_tokens:
-        return model.tower_tokens
-    longest = model.max_context if model.task == "encode" else None
-    return longest if longest and model.unet else min(DEFAULT_PROMPT, longest or DEFAULT_PROMPT)
-
-
-def _check_model(model: Model, counts: Mapping[str, Any], image_size: str | None) -> None:
-    """Raise RooflineError for images or a cached prefix that the model cannot have."""
-    _encoded_image(model, image_size)  # raises for a size that is none, or that the image processor rejects
-    if _any(counts["images"]) and model.tower_kind != "vision":
-        if model.title.endswith("(text decoder only)"):
-            raise RooflineError(f"the spec of {model.name} has no vision encoder: images are not simulated")
-        raise RooflineError(f"{model.name} has no vision encoder for images")
-    if _any(counts["prefix"]) and (model.tower_kind == "encoder" or model.task == "encode"):
-        raise RooflineError(f"{model.name} has an encoder, which cannot start from a cached prefix")
-
-
-def _encoded_image(model: Model, size: str | None) -> EncodedImage:
-    return encoded_image(model, None if size is None else parse_image_size(size))
-
-
-def _comparable(count: Any) -> object:
-    """A count, or the shape and values of an array of them."""
-    return (count.shape, tuple(count.reshape(-1).tolist())) if isinstance(count, np.ndarray) else count
-
-
-def _comparable_settings(settings: Settings) -> object:
-    """The settings, whose counts may be arrays."""
-    arrays = ("useful", "kv_reserved")
-    if not any(isinstance(getattr(settings, name), np.ndarray) for name in arrays):
-        return settings
-    return tuple(_comparable(getattr(settings, name)) for name in settings.__struct_fields__)
-
-
-def _any(value: Any) -> bool:
-    """Whether a count, or any of an array of them, is above zero."""
-    return bool(value) if type(value) is int else bool(np.any(value))
-
-
-def _shown(count: Any) -> str:
-    """A count, or the range of an array of them."""
-    if not isinstance(count, np.ndarray):
-        return str(count)
-    return f"{count.min():g} to {count.max():g}" if count.min() < count.max() else f"{count.min():g}"
-
-
-def _check_shapes(values: dict[str, Any]) -> None:
-    shapes = {name: np.shape(value) for name, value in values.items() if type(value) is not int}
-    try:
-        np.broadcast_shapes(*shapes.values())
-    except ValueError:
-        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items() if shape)
-        raise RooflineError(f"the arrays do not broadcast: {listed}") from None
-
-
-def _count(name: str, value: Any, least: int | None = None) -> Any:
-    """`value` checked to be an integer, or an array of integers, in the option's range, or from `least` on."""
-    low, high = int(OPTIONS[name].low) if least is None else least, int(OPTIONS[name].high)
-    if type(value) is int:
-        if low <= value <= high:
-            return value
-    elif isinstance(value, (list, tuple, np.ndarray)):
-        try:
-            array = np.asarray(value)
-        except ValueError:
-            raise RooflineError(f"{name} must be integers in a rectangular array") from None
-        whole = array.dtype.kind in "iuf" and (np.isfinite(array) & (np.floor(array) == array)).all()
-        if not whole or not array.size:
-            raise RooflineError(f"{name} must be integers, got an array of {array.size} values of type {array.dtype}")
-        if array.min() >= low and array.max() <= high:
-            return array.astype(np.float64)  # exact to 2^53, and products of lengths do not overflow
-        value = array.min() if array.min() < low else array.max()
-    elif isinstance(value, np.integer):
-        return _count(name, int(value), least)
-    else:
-        raise RooflineError(f"{name} must be an integer, got {quote(value)}")
-    raise RooflineError(f"{name} must be between {low} and {high}, got {quote(value)[1:-1]}")

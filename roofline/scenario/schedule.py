@@ -66,10 +66,7 @@ class Schedule:
     def __init__(
         self, model: Model, hardware: Hardware, precision: Precision, build: Build, settings: Settings
     ) -> None:
-        self.model = model
-        self.hardware = hardware
-        self.precision = precision
-        self.settings = settings
+        self.model, self.hardware, self.precision, self.settings = model, hardware, precision, settings
         self._build = build
         self._verifiers: dict[float, Placement] = {}
 
@@ -100,10 +97,8 @@ class Schedule:
         self, model: Model, hardware: Hardware, *, decode: bool, every_position: bool = False, head: bool = True
     ) -> Placement:
         """A draft or cascade model on the same devices; techniques and offloading do not apply to it."""
-        parallel, speculation = (
-            auxiliary_parallelism(self.settings.parallel.on(hardware), model),
-            self.settings.speculation,
-        )
+        parallel = auxiliary_parallelism(self.settings.parallel.on(hardware), model)
+        speculation = self.settings.speculation
         build = replace(self._build, parallel=parallel, decode=decode and model.uses_mla, every_position=every_position)
         beside = speculation is not None and model is speculation.draft and speculation.shared_ends
         graph = network(model, draft_precision(self.precision) if beside else self.precision, build)

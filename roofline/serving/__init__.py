@@ -32,15 +32,4 @@ __all__ = [
     "serve_sessions",
 ]
 
-__getattr__ = lazy(
-    __name__,
-    {
-        "curve": "Curve serve",
-        "fleet": "FleetRun Scaling run_fleet",
-        "load": "Load Trace",
-        "outcome": "Outcome",
-        "sessions.served": "SessionCurve serve_sessions",
-        "sessions.workload": "Workload",
-        "traces": "read_trace",
-    },
-)
+__getattr__ = lazy(__name__)

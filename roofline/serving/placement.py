@@ -68,7 +68,7 @@ def divisors(count: int) -> Iterator[int]:
     return (each for each in range(1, count + 1) if count % each == 0)
 
 
-def laid_out(scenario: Scenario, **degrees: int) -> Scenario:
+def laid_out(scenario: Scenario, /, **degrees: int) -> Scenario:
     """The scenario with these degrees of parallelism alone."""
     given: dict[str, Any] = dict.fromkeys((*DEGREES.values(), "dp_attention", "enable_expert_parallel"))
-    return scenario.with_(**given | {DEGREES[name]: value for name, value in degrees.items() if value > 1})
+    return scenario.with_(**given | {DEGREES[name]: value for name, value in degrees.items()})

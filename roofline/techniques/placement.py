@@ -12,7 +12,8 @@ from roofline.core.errors import RooflineError, UnsupportedError, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.network import network
 from roofline.graph.offload import RESIDENT, Offload
-from roofline.graph.parallel import NAMES, SINGLE, Parallelism, rank_model
+from roofline.graph.parallel import NAMES, SINGLE, Parallelism
+from roofline.graph.ranks import rank_model
 from roofline.graph.tensor import Role
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario

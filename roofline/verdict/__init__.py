@@ -14,4 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "Verdict", "answer"]
 
-__getattr__ = lazy(__name__, {"plan": "Plan", "verdict": "Verdict answer"})
+__getattr__ = lazy(__name__)

@@ -25,7 +25,8 @@ from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure_scalar
 from roofline.scenario.analysis import analyze, longest_context
 from roofline.scenario.memory import memory_reserve
-from roofline.scenario.options import FORMATS, of_group
+from roofline.scenario.options import of_group
+from roofline.scenario.options.groups import FORMATS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets

@@ -36,15 +36,4 @@ __all__ = [
     "waterfall",
 ]
 
-__getattr__ = lazy(
-    __name__,
-    {
-        "comparison": "Comparison Waterfall compare waterfall",
-        "explanation": "Explanation explain",
-        "frontiers": "Frontier frontier",
-        "sensitivities": "Sensitivities Sensitivity sensitivity",
-        "solve": "solve",
-        "study": "Study make_study",
-        "sweeps": "Sweep sweep",
-    },
-)
+__getattr__ = lazy(__name__)

@@ -51,7 +51,7 @@ def test_a_visit_is_published(tmp_path: Path) -> None:
         name = "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_splitK_TNT"
         file.append({"hardware": "h100-sxm", "dtype": "bf16", "m": 1, "n": 4096, "k": 4096, "kernel": name,
                      "kernels": 2, "grid": "2x64x1", "latency_us": 11.0})  # fmt: skip
-    publish.publish(folder, "made-up", "abc", "nothing ran: made up", root, page)
+    publish.publish(folder, "made-up", "abc", "nothing ran: made up", root, root / "visits", page)
     (published,) = load_row_files(root)
     assert published.hardware == H100
     assert list(published.rows) == [
@@ -64,7 +64,7 @@ def test_a_visit_is_published(tmp_path: Path) -> None:
     assert calibration.read_text() == (folder / CALIBRATION).read_text()
     parse_document(yaml.safe_load(calibration.read_text()), "calibration")
     text = page.read_text()
-    assert text == publish.pages(root)
+    assert text == publish.pages(root, root / "visits")
     assert "decode, batch 8, 64 tokens | 1 | 0.9 (0.8 to 1.2) | -10% | inside" in text
     assert "| 1 to 8 | 1 | 100% | 100% | 100% | 100% | 64 |" in text
     assert "gemm bf16" in text
@@ -72,9 +72,9 @@ def test_a_visit_is_published(tmp_path: Path) -> None:
 
 def test_no_folder_and_no_name_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(RooflineError, match="no folder of a visit"):
-        publish.publish(tmp_path, "name", "abc", "", tmp_path / "root", tmp_path / "page.md")
+        publish.publish(tmp_path, "name", "abc", "", tmp_path / "root", tmp_path / "visits", tmp_path / "page.md")
     made_up(tmp_path)
     for name in ("../up", "", "A b", "/etc"):
         with pytest.raises(RooflineError, match="a name has"):
-            publish.publish(tmp_path, name, "abc", "", tmp_path / "root", tmp_path / "page.md")
+            publish.publish(tmp_path, name, "abc", "", tmp_path / "root", tmp_path / "visits", tmp_path / "page.md")
     assert not (tmp_path / "root").exists()

@@ -20,10 +20,11 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.fields import DEFAULT_PROMPT
 from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS, read_options
-from roofline.scenario.scenario import DEFAULT_PROMPT, Scenario
+from roofline.scenario.scenario import Scenario
 from roofline.specs.library import unknown_key
 from roofline.specs.precision import Precision
 from roofline.specs.records import record

@@ -119,11 +119,6 @@ def sample(part: Measurements, count: int, seed: int, everything: bool = False) 
     return part.rows(np.sort(np.concatenate([main, others])))
 
 
-def drawn(part: Measurements, count: int, seed: int) -> Measurements:
-    """At most `count` rows, drawn uniformly."""
-    return part.rows(np.sort(np.random.default_rng(seed).permutation(len(part))[:count]))
-
-
 def _spread(
     part: Measurements, positions: NDArray[np.int64], count: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:

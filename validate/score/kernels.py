@@ -75,11 +75,6 @@ class Scored(Struct, frozen=True):
         """The measured times."""
         return self.part.seconds
 
-    @property
-    def headline(self) -> NDArray[np.bool_]:
-        """The rows of the headline MAPE: those without unusual shapes."""
-        return self.regimes < len(kernel(self.op).regimes.sizes)
-
 
 def predict(
     part: Measurements, hardware: Hardware, calibration: Calibration, origin: Origin = NONE, harness: Harness = MEASURED

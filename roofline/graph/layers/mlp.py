@@ -24,7 +24,8 @@ from roofline.graph.layers.basic import (
     vectors,
 )
 from roofline.graph.op import Kind, Op, Routed
-from roofline.graph.parallel import Collective, Parallelism, bus_factor, imbalance
+from roofline.graph.parallel import Collective, Parallelism, bus_factor
+from roofline.graph.ranks import imbalance
 from roofline.graph.size import ZERO, Dim, Size, as_size, product
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format

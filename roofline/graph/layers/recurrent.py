@@ -283,17 +283,13 @@ def _rwkv4(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list
     """RWKV-4 (Peng et al. 2023): an elementwise recurrence with numerator, denominator and maximum as state."""
     inner, base = spec.heads * spec.head_dim, formats.base
     mixed = activation("attn_mixed", formats.activations, *source.shape[2:])
-    key, value, receptance = (activation(name, base, inner) for name in ("key", "value", "receptance"))
+    inputs = [activation(name, base, inner) for name in ("key", "value", "receptance")]
     output = activation("wkv", formats.activations, inner)
     fixed = vectors("wkv", ["decay", "first"], inner, formats.weight("norm"))
     return [
         token_shift("attn_token_shift", source, mixed, 3, formats),
-        linear("k_proj", mixed, key, formats),
-        linear("v_proj", mixed, value, formats),
-        linear("r_proj", mixed, receptance, formats),
-        recurrence(
-            "wkv", (key, value, receptance, *fixed), (3, inner), output, vector_flops=TOKENS * inner * RWKV4_FLOPS
-        ),
+        *(linear(f"{each.name[0]}_proj", mixed, each, formats) for each in inputs),
+        recurrence("wkv", (*inputs, *fixed), (3, inner), output, vector_flops=TOKENS * inner * RWKV4_FLOPS),
         linear("o_proj", output, target, formats),
     ]
 
@@ -400,9 +396,7 @@ def _h3(spec: StateSpace, source: Tensor, target: Tensor, formats: Formats) -> l
     diagonal = _diagonal(spec, "diagonal", product, output, 3, formats)
     gated = replace(diagonal, reads=(query, *diagonal.reads), vector_flops=diagonal.vector_flops + TOKENS * width)
     return [
-        linear("q_proj", source, query, formats, bias=True),
-        linear("k_proj", source, key, formats, bias=True),
-        linear("v_proj", source, value, formats, bias=True),
+        *(linear(f"{each.name[0]}_proj", source, each, formats, bias=True) for each in (query, key, value)),
         recurrence("shift", (key, value, *shift), (width, spec.state), product, vector_flops=flops),
         gated,
         linear("o_proj", output, target, formats, bias=True),

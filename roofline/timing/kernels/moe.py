@@ -10,14 +10,16 @@ columns of its output, on S multiprocessors:
     one tile      T_g = depth_g max(2 b_m b_n S / (compute_efficiency peak), (b_m + b_n) bytes / tile_bandwidth)
                         + tile_prologue,                depth: hidden (up), I' (down)
     units         T_S = min over (b_m, b_n) of the sum over g of rounds(w_g) T_g
-    weights       W   = experts reached x 3 matrices x hidden I' bytes
+    weights       W   = experts reached x matrices x hidden I' bytes,    matrices: 2, or with gates 3
     memory        T_M = (cold W + inputs and outputs of both GEMMs) / (memory_efficiency bandwidth)
     permutation   T_P = P' (4 hidden + (4 or, with gates, 6) I') / (permute_efficiency bandwidth)
     sorting       T_E = expert x experts of the layer
     time          t   = launch (1 - 4 few_tokens / (tokens + 3)) + (T_S^p + T_M^p)^(1/p) + T_P + T_E
 
-rounds(w) = (1 - q) max(1, w) + q ceil(w) with q = `wave_quantization`: a kernel of less than one wave takes one.
-`bytes` are those of an element of the weights, and T_S is 1 + `unaligned` times as long where I' is no multiple of 16.
+rounds(w) = (1 - q) max(1, w) + q ceil(w) with q = `wave_quantization`: a kernel of less than one wave takes one. p is
+`sharpness`; efficiencies are fractions of the datasheet's peak and bandwidth, `tile_bandwidth` is of one
+multiprocessor. `bytes` are those of an element of the weights, and T_S is 1 + `unaligned` times as long where I' is no
+multiple of 16.
 
 Permutation gathers the rows of each expert, applies the activation (I', with gates 2 I', read and I' written, in 16
 bits) and adds the experts' results. Some kernels go through the pairs of all tokens, on whichever device their experts
@@ -61,8 +63,9 @@ TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
 """Tiles of grouped GEMMs: tokens of one expert, columns."""
 
 BEST, BEFORE_0_17, SINCE_0_17, VECTORS = 0.0, 1.0, 2.0, 3.0
-"""Where tiles are from: the best of TILES, vLLM's default tables before and since pull request 34846 (0.17), or the
-best of TILES and of single tokens (llama.cpp's mul_mat_id multiplies an expert's matrix by vectors of few tokens)."""
+"""Where tiles are from, as numbers of a column: the best of TILES, vLLM's default tables before and since pull request
+34846 (0.17), or the best of TILES and of single tokens (llama.cpp's mul_mat_id multiplies an expert's matrix by vectors
+of few tokens)."""
 
 VECTOR = (1, 128)
 """The tile of a single token."""
@@ -116,14 +119,16 @@ class Experts(Struct, frozen=True):
     """The routed experts of a layer on one device; arrays of one shape, a kernel a row.
 
     `tokens` are those of the batch; `experts` are those of the layer, of `intermediate` columns each, divided over `ep`
-    and `tp` devices (None: `experts` and `intermediate` are this device's already, as in the graph of a rank).
-    `arriving` tokens are handed to the kernel: all of the batch in a served model. `gated` is 1 for experts of three
-    matrices, 0 for two. `loads` that are `counted` are those of one batch, others expected ones, which bound nothing.
-    `elsewhere` are pairs whose expert is on another device and that the kernel multiplies all the same, with an expert
-    that it has read anyway. `among`: where `top_k` are a token's pairs on this device, as in the graph of a rank, the
-    devices whose pairs the kernel is handed, 1 if tokens are sent to those of their experts. `cold` is the fraction of
-    the weights' bytes that come from memory, not from a cache. `tiles` says where the tiles are from (`BEST`). `bare`
-    kernels neither sort nor permute.
+    and `tp` devices (None: `experts` and `intermediate` are this device's already, as in the graph of a rank). `gated`
+    is 1 for experts of three matrices, 0 for two. `among`: where `top_k` are a token's pairs on this device, as in the
+    graph of a rank, the devices whose pairs the kernel is handed, 1 if tokens are sent to those of their experts.
+    `tiles` says where the tiles are from (`BEST`).
+
+    The others are as below in a served model; benchmarks that deal tokens themselves, or time a part, differ.
+    `arriving` tokens are handed to the kernel: all of the batch. `loads` that are `counted` are those of one batch,
+    others expected ones, which bound nothing. `elsewhere` are pairs whose expert is on another device and that the
+    kernel multiplies all the same, with an expert that it has read anyway: none. `cold` is the fraction of the weights'
+    bytes that come from memory, not from a cache: all. `bare` kernels neither sort nor permute.
     """
 
     tokens: Array
@@ -233,7 +238,7 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
     bandwidth = hardware.memory_bandwidth
     few = 1.0 - parameters.get("few_tokens", 0.0) * FEW / (experts.arriving + FEW - 1.0)
     launch = Term("launch", "launch (1 - few_tokens 4 / (tokens + 3))", parameters["launch"] * few)
-    units = Term(
+    multiplied = Term(
         "units",
         "both GEMMs: min over tiles of rounds(waves) x tile, (1 + unaligned)",
         _on_units(experts, hardware, parameters),
@@ -245,7 +250,7 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
         parameters["memory_efficiency"] * bandwidth,
     )
     if one_flag(experts.bare, "bare"):
-        return Terms((launch,), units, memory, parameters["sharpness"])
+        return Terms((launch,), multiplied, memory, parameters["sharpness"])
     share = parameters["whole_batch"]
     moved = (1.0 - share) * experts.pairs + share * experts.arriving * experts.top_k * experts.among
     permutation = Term(
@@ -255,7 +260,7 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
         parameters["permute_efficiency"] * bandwidth,
     )
     sorting = Term("sorting", "expert x experts", parameters.get("expert", 0.0) * experts.experts)
-    return Terms((launch, permutation, sorting), units, memory, parameters["sharpness"])
+    return Terms((launch, permutation, sorting), multiplied, memory, parameters["sharpness"])
 
 
 def _on_cpu(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms:
@@ -270,17 +275,18 @@ def _on_cpu(experts: Experts, hardware: Hardware, parameters: Parameters) -> Ter
 
 
 def _on_units(experts: Experts, hardware: Hardware, parameters: Parameters) -> Array:
-    """Seconds on the multiprocessors for both GEMMs, with the best tile: tiles are along the first axis."""
-    count, whole = units(hardware), parameters["wave_quantization"]
-    rows, columns, read = _tiles(experts)
-    loads, reached = experts.loads
-    row_tiles = (reached * ceil_div(loads, rows[:, None])).mean(axis=1) * experts.local + experts.elsewhere / rows
-    rate = parameters["compute_efficiency"] * hardware.matrix_peak(experts.form.arithmetic) / count
-    one_step = np.maximum(2.0 * rows * columns / rate, (rows + columns) * read / parameters["tile_bandwidth"])
+    """T_S, seconds on the multiprocessors for both GEMMs, with the best tile: tiles are along the first axis."""
+    count, peak = units(hardware), hardware.matrix_peak(experts.form.arithmetic)
+    high, wide, read = _tiles(experts)  # b_m, b_n, and the bytes of an element
+    tokens, reached = experts.loads
+    row_tiles = (reached * ceil_div(tokens, high[:, None])).mean(axis=1) * experts.local + experts.elsewhere / high
+    compute = 2.0 * high * wide * count / (parameters["compute_efficiency"] * peak)
+    each = np.maximum(compute, (high + wide) * read / parameters["tile_bandwidth"])  # of T_g, for one of its depth
     total = np.zeros(row_tiles.shape)
-    for depth, extent in ((experts.hidden, (1.0 + experts.gated) * experts.width), (experts.width, experts.hidden)):
-        waves = row_tiles * ceil_div(extent, columns) / count
-        total = total + rounds(waves, whole) * (one_step * depth + parameters["tile_prologue"])
+    for depth, columns in ((experts.hidden, (1.0 + experts.gated) * experts.width), (experts.width, experts.hidden)):
+        waves = row_tiles * ceil_div(columns, wide) / count
+        tile = each * depth + parameters["tile_prologue"]
+        total = total + rounds(waves, parameters["wave_quantization"]) * tile
     unaligned = 1.0 + parameters["unaligned"] * (experts.width % 16 != 0)
     return np.asarray(np.min(total, axis=0) * unaligned)
 

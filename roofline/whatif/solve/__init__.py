@@ -49,17 +49,4 @@ __all__ = [
     "min_peak",
 ]
 
-__getattr__ = lazy(
-    __name__,
-    {
-        "breakeven": "break_even",
-        "counts": "max_batch max_context min_gpus",
-        "crossovers": "Change Crossover Crossovers crossover",
-        "device": "min_bandwidth min_memory min_peak",
-        "drafts": "max_draft",
-        "formats": "max_bits min_bits",
-        "load": "LoadAnswer max_concurrency max_rate",
-        "sessions": "SessionsAnswer max_sessions",
-        "targets": "Answer Check Figures TargetOptions Targets Verdict",
-    },
-)
+__getattr__ = lazy(__name__)

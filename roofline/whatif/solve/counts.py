@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from roofline.core.errors import RooflineError
 from roofline.core.limits import MAX_BATCH, MAX_LENGTH
 from roofline.core.search import largest_satisfying, last_before_failure
-from roofline.graph.parallel import Parallelism, rank_model
+from roofline.graph.parallel import Parallelism
+from roofline.graph.ranks import rank_model
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
 from roofline.specs.model import Model

@@ -26,15 +26,8 @@ from roofline import (
 from roofline.graph.layers.mlp import destinations
 from roofline.graph.network import Build, _stage
 from roofline.graph.offload import Offload, parse_offload
-from roofline.graph.parallel import (
-    Collective,
-    Nodes,
-    Parallelism,
-    bus_factor,
-    imbalance,
-    rank_model,
-    stages,
-)
+from roofline.graph.parallel import Collective, Nodes, Parallelism, bus_factor, stages
+from roofline.graph.ranks import imbalance, rank_model
 from roofline.scenario.settings import Host, Settings
 from roofline.specs.hardware import NETWORK, Span
 from roofline.specs.sublayers import Hyena, StateSpace, UNet

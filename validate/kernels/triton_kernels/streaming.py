@@ -8,6 +8,8 @@ L2, if it holds them) for the second pass.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -217,6 +219,22 @@ def _check(*tensors: torch.Tensor) -> None:
     assert all(tensor.is_contiguous() for tensor in tensors)
 
 
+def _over_rows(kernel: Any, tensors: tuple[torch.Tensor, ...], rows: int, columns: int, *more: float) -> None:
+    """Launch a kernel on rows of so many columns, several of them a program where they are short."""
+    _check(*tensors)
+    loop, together, block = _tile(rows, columns)
+    sizes = {"LOOP": loop, "ROWS": together, "BLOCK": block, "num_warps": _warps(together * block)}
+    launch(kernel, (triton.cdiv(rows, together),), *tensors, rows, columns, *more, **sizes)
+
+
+def _over_elements(kernel: Any, *tensors: torch.Tensor) -> None:
+    """Launch a kernel on tensors of one shape, element by element."""
+    _check(*tensors)
+    count = tensors[-1].numel()
+    sizes = {"BLOCK": FLAT_BLOCK, "num_warps": _warps(FLAT_BLOCK)}
+    launch(kernel, (triton.cdiv(count, FLAT_BLOCK),), *tensors, count, **sizes)
+
+
 def norm(
     source: torch.Tensor,
     residual: torch.Tensor,
@@ -226,50 +244,17 @@ def norm(
     epsilon: float,
 ) -> None:
     """RMSNorm of `source` + `residual`, a sum that is written to `summed`: all (rows, columns); `weight` (columns)."""
-    _check(source, residual, weight, summed, output)
-    rows, columns = source.shape
-    loop, together, block = _tile(rows, columns)
-    launch(
-        _norm,
-        (triton.cdiv(rows, together),),
-        *(source, residual, weight, summed, output, rows, columns, epsilon),
-        LOOP=loop,
-        ROWS=together,
-        BLOCK=block,
-        num_warps=_warps(together * block),
-    )
+    _over_rows(_norm, (source, residual, weight, summed, output), *source.shape, epsilon)
 
 
 def softmax(source: torch.Tensor, output: torch.Tensor) -> None:
     """Softmax over each row; both (rows, columns), contiguous."""
-    _check(source, output)
-    rows, columns = source.shape
-    loop, together, block = _tile(rows, columns)
-    launch(
-        _softmax,
-        (triton.cdiv(rows, together),),
-        *(source, output, rows, columns),
-        LOOP=loop,
-        ROWS=together,
-        BLOCK=block,
-        num_warps=_warps(together * block),
-    )
+    _over_rows(_softmax, (source, output), *source.shape)
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor, output: torch.Tensor) -> None:
     """silu(gate) * up, of one shape."""
-    _check(gate, up, output)
-    count = output.numel()
-    launch(
-        _swiglu,
-        (triton.cdiv(count, FLAT_BLOCK),),
-        gate,
-        up,
-        output,
-        count,
-        BLOCK=FLAT_BLOCK,
-        num_warps=_warps(FLAT_BLOCK),
-    )
+    _over_elements(_swiglu, gate, up, output)
 
 
 def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output: torch.Tensor) -> None:
@@ -296,11 +281,7 @@ def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output:
 
 def copy(source: torch.Tensor, output: torch.Tensor) -> None:
     """Copy the elements of `source` to `output`; both contiguous."""
-    _check(source, output)
-    count = source.numel()
-    launch(
-        _copy, (triton.cdiv(count, FLAT_BLOCK),), source, output, count, BLOCK=FLAT_BLOCK, num_warps=_warps(FLAT_BLOCK)
-    )
+    _over_elements(_copy, source, output)
 
 
 def append(

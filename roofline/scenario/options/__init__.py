@@ -1,0 +1,185 @@
+"""The table of options: everything that a person can vary of a scenario, one entry each.
+
+The entries are the keywords of `Scenario`. Commands, axes and keys of studies, the page's fields, the JSON schema and
+the reference pages are made from them, and the names that engines have for an option are spellings of its entry.
+"""
+
+# Annotations are evaluated here, at once: their metadata is the table.
+import os
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.lazy import later
+from roofline.core.limits import LEAST_PRICE, MAX_PRICE
+from roofline.core.options import Kind, Option, table
+from roofline.scenario.options.engine import Deployment
+from roofline.scenario.options.groups import COUNTING, ENGINE
+from roofline.scenario.options.workload import Workload
+
+if TYPE_CHECKING:
+    from roofline.graph.convention import Convention
+    from roofline.scenario.settings import Settings
+    from roofline.specs.engine import Engine
+    from roofline.specs.precision import Precision
+
+
+class Options(Workload, Deployment, total=False):
+    """The options of a scenario by keyword; None is an option that is not set."""
+
+    engine: Annotated[
+        "str | os.PathLike[str] | Engine | None",
+        Option(
+            "Engine of expected times: vllm, tensorrt-llm, sglang, lmdeploy, llama.cpp, gpt-fast, hf-eager, ideal"
+            " (kernels alone), or a file; a version as in vllm@0.11.",
+            Kind.TEXT,
+            ENGINE,
+            short="Engine",
+            metavar="NAME[@VERSION]",
+            otherwise="vllm; llama.cpp on CPUs, Apple silicon, AMD's APUs and of GGUF",
+            check=later("roofline.specs.engine", "load_engine"),
+            known=later("roofline.specs.engine", "list_engines"),
+            often=True,
+            example="sglang",
+        ),
+    ]
+    price: Annotated[
+        float | None,
+        Option(
+            "Price of a device in USD/h.",
+            Kind.NUMBER,
+            ENGINE,
+            short="Price (USD/h)",
+            unit="USD/h",
+            metavar="USD",
+            low=LEAST_PRICE,
+            high=MAX_PRICE,
+            otherwise="the dated price in its spec",
+            example="1.25",
+        ),
+    ]
+    carbon: Annotated[
+        float | str | None,
+        Option(
+            "Carbon intensity of the electricity in g CO2e/kWh, or a region: 400, france, world.",
+            Kind.NUMBER,
+            ENGINE,
+            short="Carbon (g/kWh)",
+            unit="g/kWh",
+            metavar="G",
+            low=0,
+            high=2000,
+            other=later("roofline.scenario.energy", "carbon_of"),
+            example="400",
+        ),
+    ]
+    convention: Annotated[
+        "str | Convention | None",
+        Option(
+            "How FLOPs and bytes are counted.",
+            Kind.TEXT,
+            COUNTING,
+            short="Convention",
+            metavar="physical|llm-viewer",
+            default="physical",
+            choices=("physical", "llm-viewer"),
+            static=True,
+            example="llm-viewer",
+        ),
+    ]
+    # Objects of the library in place of the options above; they have no text.
+    precision: "str | Precision | None"
+    settings: "Settings | None"
+    fusions: Iterable[str] | None
+
+
+OPTIONS: Mapping[str, Option] = table(Options)
+"""The options by name: the keywords of `Scenario`, and with dashes the command line's."""
+
+DEGREES: Mapping[str, str] = {
+    option.target[1]: option.name for option in OPTIONS.values() if option.target[0] == "degrees"
+}
+"""The options of the degrees of parallelism, by field of `Parallelism`."""
+
+STATIC = tuple(option.name for option in OPTIONS.values() if option.static)
+"""Options of a static batch, which a load has not."""
+
+
+def of_group(*groups: str) -> tuple[str, ...]:
+    """The options of some groups."""
+    return tuple(option.name for option in OPTIONS.values() if option.group in groups)
+
+
+NEEDED = tuple(option.name for option in OPTIONS.values() if option.needed)
+"""Options without which there is no scenario."""
+
+
+MEANT: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("gpu", "gpus", "num_gpus", "devices", "num_devices", "gpu_count", "n_gpus"),
+        "tp is the number of devices that share every layer, and 8xh200 names hardware with its count",
+    ),
+    **dict.fromkeys(
+        ("adapters", "ranks", "max_loras", "max_loras_per_batch", "max_lora_rank", "enable_lora"),
+        'adapters are a technique: techniques="lora:adapters=100,rank=16,slots=32"',
+    ),
+}
+"""What to write for names that are no option, in words."""
+
+OF_A_LOAD = frozenset(
+    {"concurrency", "max_concurrency", "rate", "request_rate", "offline", "trace", "burstiness", "prefix_hits"}
+    | {"users", "rounds", "policy", "tenants", "simulate", "num_prompts", "seed", "disaggregation", "ttft", "tpot"}
+    | {"loss", "startup", "rollouts", "models", "models_per_replica"}
+)
+"""Names of the options of a load and of targets, which are in a later room."""
+
+
+def option_key(text: object) -> str:
+    """A name with underscores, without leading dashes."""
+    return str(text).strip().lstrip("-").replace("-", "_").removesuffix("_")
+
+
+SPELLINGS: Mapping[str, str] = {option_key(flag): option.name for option in OPTIONS.values() for flag in option.flags}
+"""The options by the names that engines have for them, without dashes."""
+
+
+def missing(name: str) -> str:
+    """The sentence of an error about a missing option of NEEDED."""
+    return f"{'a model' if name == 'model' else 'hardware'} is missing: name {OPTIONS[name].needed}"
+
+
+def find_option(name: object) -> Option:
+    """The option called `name`; raises UnknownNameError with the nearest name.
+
+    Dashes and underscores are alike. Names that engines have for an option are known, too.
+    """
+    key = option_key(name)
+    key = key if key in OPTIONS else SPELLINGS.get(key, key)
+    if key in MEANT:
+        raise UnknownNameError("option of a scenario", name, (), hint=f"; {MEANT[key]}")
+    if key in OF_A_LOAD:
+        raise UnknownNameError("option of a scenario", name, (), hint="; a load or its targets have it, as of serve")
+    if key not in OPTIONS:
+        raise UnknownNameError("option of a scenario", name, [*OPTIONS, *SPELLINGS])
+    return OPTIONS[key]
+
+
+def read_options(values: Mapping[str, object]) -> dict[str, Any]:
+    """Option values from text or YAML values, by option name, without those that are not set. Raises RooflineError."""
+    found = {name: OPTIONS[name].read(value) for name, value in by_name(values).items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if value is not None and not (isinstance(value, list) and not value)
+    }
+
+
+def by_name(values: Mapping[str, Any], others: Collection[str] = ()) -> dict[str, Any]:
+    """Values by the names of their options, or of `others`; raises RooflineError where one is given by two names."""
+    found: dict[str, Any] = {}
+    for given, value in values.items():
+        name = given if given in others else find_option(given).name
+        if name in found:
+            raise RooflineError(f"{given} and another name of {name} are given: give one of them")
+        found[name] = value
+    return found
