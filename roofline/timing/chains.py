@@ -210,7 +210,7 @@ def _links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: She
             yield from _shared(name, _BASES[level[0]], level, shelf)
     near = {relative for relative, _ in kin}
     for name in dict.fromkeys((hardware.family, *(() if kind else (hardware.kind,)))):
-        if name not in near:
+        if name not in near and not shelf.members(name):
             yield from _of_engine(name, engine, version, ("family",), shelf)
     for name in dict.fromkeys((hardware.family, product_line(hardware), *([hardware.kind] if kind else []))):
         if name not in (hardware.name, *near) and not shelf.members(name):

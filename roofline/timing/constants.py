@@ -355,7 +355,7 @@ def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[
 
 
 def _measured_format(op: str, shape: KernelShape, choices: Choices) -> str:
-    """The format whose constants a kernel has; 16 bits for experts that convert weights, where none on such hardware is.
+    """The format whose constants a kernel has; 16 bits for experts that convert weights, unmeasured there.
 
     The kernels of NVIDIA's GPUs (Marlin) are slow in prefill by what limits them on their multiprocessors.
     """
