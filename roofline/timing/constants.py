@@ -365,7 +365,8 @@ def _measured_format(op: str, shape: KernelShape, choices: Choices) -> str:
     if op != "moe" or format not in WEIGHT_ONLY_DTYPES or choices.hardware.vendor in WEIGHT_ONLY_VENDORS:
         return format
     found = choices.calibration.find(op, format)
-    return format if found is not None and found.fit.format == format and "pooled" not in found.crossed else "bf16"
+    own = found is not None and found.engine and found.fit.format == format and "pooled" not in found.crossed
+    return format if own else "bf16"
 
 
 def _computes(shape: KernelShape, hardware: Hardware) -> bool:
