@@ -148,10 +148,10 @@ def _cpu_memory(scenario: Scenario, formats: Mapping[str, Any] = NOTHING) -> Fit
     With other `formats`, or for weights that are streamed in the narrowest format that is faster.
     """
     if GGUF_ENGINE in (scenario.profile.name, formats.get("engine")):
-        if scenario.hardware.kind != "gpu" or scenario.settings.parallel.devices > 1:
+        if scenario.hardware.kind != "gpu":
             return None
-        layers = scenario.model.layers
-        whole = _most(scenario, lambda kept: {**formats, "n_gpu_layers": kept}, layers - 1)
+        layers, several = scenario.model.layers, scenario.settings.parallel.devices > 1
+        whole = None if several else _most(scenario, lambda kept: {**formats, "n_gpu_layers": kept}, layers - 1)
         return _faster(whole, _most(scenario, lambda kept: {**formats, **_experts_beside(scenario, kept)}, layers - 1))
     offered = formats_for(scenario.model, scenario.hardware, scenario.profile, Quality.CALIBRATED)
     schemes = dict.fromkeys(["", *(scheme for scheme, _, _ in offered)])

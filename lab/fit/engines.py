@@ -93,7 +93,7 @@ RESIDUAL = 0.1
 MIN_IMPROVEMENT = 0.9
 """A fit is kept if its held-out error is below this fraction of the prior's error."""
 
-MIN_SPREAD = (0.85, 1.18)
+MIN_SPREAD = (0.88, 1.14)
 """The least spread of a profile: the difference between versions and benchmark harnesses of one engine."""
 
 KERNEL_ERRORS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

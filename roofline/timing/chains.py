@@ -208,11 +208,12 @@ def _links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: She
     for name, level in kin:
         if kind or name != hardware.kind:
             yield from _shared(name, _BASES[level[0]], level, shelf)
-    if not kind:
-        for name in dict.fromkeys((hardware.family, hardware.kind)):
+    near = {relative for relative, _ in kin}
+    for name in dict.fromkeys((hardware.family, *(() if kind else (hardware.kind,)))):
+        if name not in near and not shelf.members(name):
             yield from _of_engine(name, engine, version, ("family",), shelf)
     for name in dict.fromkeys((hardware.family, product_line(hardware), *([hardware.kind] if kind else []))):
-        if name not in (hardware.name, *(relative for relative, _ in kin)) and not shelf.members(name):
+        if name not in (hardware.name, *near) and not shelf.members(name):
             yield from _shared(name, "family", ("family",), shelf)
     for name, level in ((hardware.name, ()), *kin):
         for other in others:

@@ -321,7 +321,7 @@ def _matches(shape: KernelShape, choices: Choices) -> tuple[KernelShape, Mapping
         if encoder is not None and "pooled" not in encoder.crossed and _computes(shape, hardware):
             return shape, {ENCODER: encoder}
     for op in KERNELS_OF.get(shape.op, (shape.op,)):
-        format = _measured_format(op, shape, hardware)
+        format = _measured_format(op, shape, choices)
         variant = _of_variant(op, format, choices)
         match = variant[0] if variant else _found(op, format, choices)
         if match is None or (op == "moe" and shape.texts["dtype"] == "fp32" and match.basis == "pooled"):
@@ -354,16 +354,19 @@ def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[
     return None
 
 
-def _measured_format(op: str, shape: KernelShape, hardware: Hardware) -> str:
-    """The format whose constants a kernel has; on other vendors' hardware 16 bits for experts that convert weights.
+def _measured_format(op: str, shape: KernelShape, choices: Choices) -> str:
+    """The format whose constants a kernel has; 16 bits for experts that convert weights, unmeasured there.
 
-    The measured kernels of such experts (Marlin) are slow in prefill by what limits them on NVIDIA's multiprocessors.
+    The kernels of NVIDIA's GPUs (Marlin) are slow in prefill by what limits them on their multiprocessors.
     """
     if op == "state_update":
         return STATES[shape.op]
     format = kernel(op).format(shape.texts)
-    other = op == "moe" and hardware.vendor not in WEIGHT_ONLY_VENDORS
-    return "bf16" if other and format in WEIGHT_ONLY_DTYPES else format
+    if op != "moe" or format not in WEIGHT_ONLY_DTYPES or choices.hardware.vendor in WEIGHT_ONLY_VENDORS:
+        return format
+    found = choices.calibration.find(op, format)
+    own = found is not None and found.engine and found.fit.format == format and "pooled" not in found.crossed
+    return format if own else "bf16"
 
 
 def _computes(shape: KernelShape, hardware: Hardware) -> bool:

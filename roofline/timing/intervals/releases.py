@@ -2,14 +2,16 @@
 
 The first releases that run an architecture take up to several times as long as later ones: they lack its kernels, or
 CUDA graphs, or run it on other paths. How much longer is not known beforehand, so that the interval has it, not the
-expected time. With the months m from the architecture's release to that of the engine's version, the factor of p90 on
-that of the engine's own spread is, in logarithms,
+expected time. With the months m from the architecture's release to that of the engine's version, and the months d from
+the version to the oldest one that the engine's times were fitted to, the factor of p90 on that of the engine's own
+spread is, in logarithms,
 
-    young = log 3  exp(-m / 9)              p90' = exp(hypot(log p90, young))
+    young = log 3  exp(-m / 9) (1 + d / 18)              p90' = exp(hypot(log p90, young))
 
 from DeepSeek-V3 with SGLang 0.4.3 to 0.4.10, vLLM 0.11 and TensorRT-LLM 0.21, and gpt-oss with vLLM 0.10 and 0.11: 1
-to 4 times as long as expected. The first releases on a family of devices are as uncertain: with two B200, Llama 3.3
-70B in FP8 took 2.6 times as long on vLLM 0.9 (vllm-project/vllm, issue 20710). The younger of both counts.
+to 4.5 times as long as expected, with m = 2 and d = 9 the most. The first releases on a family of devices are as
+uncertain: with two B200, Llama 3.3 70B in FP8 took 2.6 times as long on vLLM 0.9 (vllm-project/vllm, issue 20710). The
+younger of both counts.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -33,9 +35,9 @@ from roofline.specs.version import Version
 
 FILE = Path(str(files("roofline.specs"))) / "releases.yaml"
 
-FIRST, MONTHS = 3.0, 9.0
-"""Factor of p90 on the expected time in the month of an architecture's release, and months until its logarithm has
-fallen by a factor of e."""
+FIRST, MONTHS, FAR = 3.0, 9.0, 18.0
+"""Factor of p90 on the expected time in the month of an architecture's release, months until its logarithm has fallen
+by a factor of e, and months before the oldest fitted version that double it."""
 
 Month = Annotated[str, Meta(pattern=r"^20\d\d-\d\d$")]
 
@@ -44,6 +46,7 @@ class _Releases(Struct, frozen=True):
     engines: dict[str, dict[str, Month]]
     models: dict[str, Month]
     families: dict[str, Month]
+    fitted: dict[str, Month]
 
 
 @lru_cache(maxsize=1)
@@ -51,8 +54,15 @@ def _releases() -> _Releases:
     return record(_Releases, read_mapping(FILE), str(FILE))
 
 
-def months_of_support(engine: Engine, model: Model, hardware: Hardware | None = None) -> float | None:
-    """Months from the release of an architecture, or of a device's family if later, to that of a version; or None."""
+class Support(NamedTuple):
+    """Months of a version's support of an architecture and a device, and before the oldest version that was fitted."""
+
+    months: float
+    before: float
+
+
+def support(engine: Engine, model: Model, hardware: Hardware | None = None) -> Support | None:
+    """The support of an architecture, or of a device's family if that is younger, by a version; None if not known."""
     known = _releases()
     names = [name for name in known.models if engine.version and model.name.startswith(name)]
     versions: Mapping[str, str] = known.engines.get(engine.name, {})
@@ -60,14 +70,21 @@ def months_of_support(engine: Engine, model: Model, hardware: Hardware | None = 
     if hardware is not None and hardware.family in known.families and engine.version:
         began.append(known.families[hardware.family])
     older = [Version(text) for text in versions if began and Version(text) <= Version(engine.version)]
-    months = [12.0 * int(day[:4]) + int(day[5:]) for day in ((versions[max(older).text], max(began)) if older else ())]
-    return max(months[0] - months[1], 0.0) if months else None
+    if not older:
+        return None
+    released = _month(versions[max(older).text])
+    fitted = _month(known.fitted[engine.name]) if engine.name in known.fitted else released
+    return Support(max(released - _month(max(began)), 0.0), max(fitted - released, 0.0))
+
+
+def _month(day: str) -> float:
+    return 12.0 * int(day[:4]) + int(day[5:])
 
 
 def young_error(engine: Engine, model: Model, hardware: Hardware | None = None) -> float:
     """The logarithm of the factor on p90 of a version whose support was young; 0 where none is known."""
-    months = months_of_support(engine, model, hardware)
-    return 0.0 if months is None else math.log(FIRST) * math.exp(-months / MONTHS)
+    found = support(engine, model, hardware)
+    return 0.0 if found is None else math.log(FIRST) * math.exp(-found.months / MONTHS) * (1.0 + found.before / FAR)
 
 
 def later(high: float, error: float) -> float:

@@ -76,3 +76,17 @@ def test_models_without_experts_are_refused() -> None:
     assert find_technique("KTransformers").name == "experts-on-cpu"
     with pytest.raises(UnsupportedError, match="has none"):
         run("llama-3.1-8b", ON_CPU)
+
+
+def test_several_gpus_divide_the_layers_beside_the_experts_on_a_cpu() -> None:
+    """llama.cpp with --n-cpu-moe over two GPUs, which take turns: the time of one, and half of the weights on each."""
+    plain = Scenario(
+        load_model("mixtral-8x7b"), RTX_4090, precision=parse_precision("bf16", scheme="q4_k_m"), engine="llama.cpp"
+    )
+    one, two = (analyze(apply_techniques(asked, [ON_CPU])) for asked in (plain, plain.with_(pp=2)))
+    assert two.memory.weights == pytest.approx(one.memory.weights / 2, rel=0.02)
+    assert one.expected.tpot is not None
+    assert two.expected.tpot is not None
+    assert two.expected.tpot.mid == pytest.approx(one.expected.tpot.mid, rel=0.02)
+    with pytest.raises(UnsupportedError, match="several that divide the layers"):
+        apply_techniques(plain.with_(tp=2), [ON_CPU])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.specs.engine import load_engine
-from roofline.timing.intervals.releases import months_of_support
+from roofline.timing.intervals.releases import support, young_error
 
 
 @pytest.mark.parametrize(
@@ -21,14 +23,26 @@ from roofline.timing.intervals.releases import months_of_support
     ],
 )
 def test_months_between_an_architecture_and_a_version(engine: str, model: str, months: float | None) -> None:
-    assert months_of_support(load_engine(engine), load_model(model)) == months
+    found = support(load_engine(engine), load_model(model))
+    assert (None if found is None else found.months) == months
+
+
+def test_versions_long_before_the_fitted_ones_are_less_sure() -> None:
+    """DeepSeek-V3, eight H200, SGLang 0.4.3: 4.4 times as long as expected (sgl-project/sglang, pull request 3602)."""
+    model = load_model("deepseek-v3")
+    assert support(load_engine("sglang@0.4.3"), model) == (2.0, 9.0)
+    old, fitted = (young_error(load_engine(engine), model) for engine in ("sglang@0.4.3", "sglang@0.5.6"))
+    assert math.log(3.5) < old < math.log(4.5)
+    assert fitted < math.log(1.5)
 
 
 def test_a_family_of_devices_is_young_too() -> None:
     """Llama 3.3 70B in FP8, two B200, vLLM 0.9: 35 tokens/s (vllm-project/vllm, issue 20710), 2.6 times as long."""
     model = load_model("llama-3.3-70b")
-    assert months_of_support(load_engine("vllm@0.9"), model, load_hardware("b200-sxm")) == 3.0
-    assert months_of_support(load_engine("vllm@0.9"), model, load_hardware("h100-sxm")) is None
+    young = support(load_engine("vllm@0.9"), model, load_hardware("b200-sxm"))
+    assert young is not None
+    assert young.months == 3.0
+    assert support(load_engine("vllm@0.9"), model, load_hardware("h100-sxm")) is None
 
 
 def test_a_first_release_may_take_several_times_as_long() -> None:
