@@ -328,7 +328,7 @@ DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.defa
 GGUF_ENGINE = "llama.cpp"
 """The engine of GGUF files."""
 
-COMPILED = frozenset({"cerebras", "fpga", "graphcore", "groq", "sambanova"})
+COMPILED = frozenset({"blackhole", "cerebras", "fpga", "graphcore", "groq", "sambanova", "wormhole"})
 """Families of hardware that run what their vendor's or a paper's compiler makes of a model, and no engine of others."""
 
 

@@ -3,7 +3,8 @@
     not measured                    t = launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)
     upcast weights                  t = (form^2 + (conversion / dequantization)^2)^(1/2)
     block-scaled integers           t = (form^2 + (multiplications x integer_blocks / (1024 units clock))^2)^(1/2)
-    concurrent link transfers       t = max(form, link / 0.75)
+    concurrent link transfers       t = max(form, bytes / (0.75 bandwidth) + latencies)
+    power limits                    t = memory + (form - memory) / clock (`roofline.specs.power`)
 
 Every correction changes rows of `expected` in place, p10, p50 and p90 of kernels (3, kernels, points); `times` are
 those of operators at their bounds (kinds of work, operators, points).
@@ -19,7 +20,9 @@ from numpy.typing import NDArray
 
 from roofline.bound.roof import Placement, Row
 from roofline.graph.op import Kind
+from roofline.graph.parallel import over_link
 from roofline.specs.engine import Engine
+from roofline.specs.power import stretched
 from roofline.timing.constants import ATTENTION, ENCODER, KERNELS_OF, LAUNCH
 from roofline.timing.intervals.kernels import UNMEASURED
 from roofline.timing.kernels import Array
@@ -39,10 +42,13 @@ COMPUTE_SHARE, MEMORY_SHARE, LINK_SHARE = 0.6, 0.8, 0.75
 class Corrections:
     """The corrections of a placed graph's kernels on an engine."""
 
-    def __init__(self, placement: Placement, engine: Engine, kernels: Sequence[Kernel]) -> None:
+    def __init__(
+        self, placement: Placement, engine: Engine, kernels: Sequence[Kernel], limit: float | None = None
+    ) -> None:
         self._placement = placement
         self._engine = engine
         self._kernels = kernels
+        self._limit = limit
 
     @cached_property
     def kernel_of(self) -> tuple[int, ...]:
@@ -126,12 +132,34 @@ class Corrections:
         fitted = [bool(entry.matches) and ops[entry.parts[0]][0].kind is Kind.COLLECTIVE for entry in self._kernels]
         return np.array([row for row in rows if not fitted[row]], dtype=np.intp)
 
+    @cached_property
+    def latencies(self) -> Array:
+        """Seconds of the latencies of each operator's link, (operators, 1)."""
+        hardware, nodes = self._placement.hardware, self._placement.nodes
+        links = [op.link for op, _, _ in self._placement.ops]
+        return np.array(
+            [
+                over_link(hardware, nodes, link.collective, link.reach, link.ranks, link.steps).latency if link else 0.0
+                for link in links
+            ]
+        )[:, np.newaxis]
+
     def apply_link(self, times: Array, expected: Array) -> None:
-        """Raise kernels with operands from a link to at least the link's time."""
+        """Raise kernels with operands from a link to at least the link's time: its latency is what it is."""
         rows = self.linked
         if rows.size:
-            transfer = self.parts[rows] @ times[Row.LINK_TIME] / LINK_SHARE
+            sent = np.maximum(times[Row.LINK_TIME] - self.latencies, 0.0)
+            transfer = self.parts[rows] @ (sent / LINK_SHARE + np.minimum(self.latencies, times[Row.LINK_TIME]))
             expected[:, rows] = np.maximum(expected[:, rows], transfer * _UNMEASURED)
+
+    def apply_power_limit(self, times: Array, expected: Array) -> None:
+        """Lengthen kernels by the clock that a power limit leaves them; unmeasured ones have the limited peaks."""
+        if self._limit is None:
+            return
+        rows = np.array([row for row, entry in enumerate(self._kernels) if entry.matches], dtype=np.intp)
+        compute, memory = times[: Row.MEMORY_TIME].max(axis=0), times[Row.MEMORY_TIME]
+        parts, hardware = self.parts[rows], self._placement.hardware
+        expected[:, rows] *= stretched(hardware, self._limit, expected[1, rows], parts @ compute, parts @ memory)
 
 
 CONVERTING = (*ATTENTION, *KERNELS_OF["sparse_attention"], ENCODER)

@@ -191,8 +191,9 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
         lines.append(_scaled(times, run, entry, lines[-1].value))
     if row in times.corrections.linked:
         sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
-        text = f"max({last(lines)}, {shown(sent)} / {LINK_SHARE})"
-        lines.append(line("kernel limited by the link", f"max(t, link / {LINK_SHARE})", text))
+        wait = min(sum(float(times.corrections.latencies[part, 0]) for part in entry.parts), sent)
+        text = f"max({last(lines)}, {shown(sent - wait)} / {LINK_SHARE} + {shown(wait)})"
+        lines.append(line("kernel limited by the link", f"max(t, bytes sent / {LINK_SHARE} + latencies)", text))
     share = f"{last(lines)} * {shown(float(detail.bounds[index, 0]))} / {shown(floor)}" if floor else "0"
     lines.append(line("expected", "kernel x bound of the operator / bound of the kernel", share))
     if phase.engine.kernel_slowdown(phase.name) != 1:
