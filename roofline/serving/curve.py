@@ -34,6 +34,7 @@ from roofline.serving.sessions.options import SESSION_OPTIONS, SessionShape
 from roofline.serving.sessions.workload import parse_gaps
 from roofline.serving.steady import steady
 from roofline.serving.traces import read_trace
+from roofline.serving.unequal import replicas_beside
 from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import Scheduler
 
@@ -164,6 +165,14 @@ def serve(
     if load.policy == PLACEMENT:
         scenario, load = best_placement(scenario, _at(load, points[-1]), requests or DEFAULT_REQUESTS, seed, targets)
     deployment = deployment_of(scenario, load, pools_of(asked["disaggregation"]), scheduler)
+    if (written := asked["beside"]) is not None:
+        if isinstance(deployment, Tandem) or quick:
+            raise RooflineError(
+                "unequal replicas are simulated with prefill and decode together: omit disaggregation, and say how many"
+                " requests to simulate, such as 500",
+                options=["beside", "simulate"],
+            )
+        deployment = replace(deployment, beside=replicas_beside(scenario, written, load, scheduler))
     if quick:
         found = outcomes_at(deployment, load, points, targets)
     else:
@@ -252,7 +261,7 @@ USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Requests in flight where no load is given."""
 
 ARRIVALS = frozenset(name for name, option in LOAD_OPTIONS.items() if option.group == LOAD) - {
-    *("simulate", "seed", "disaggregation")
+    *("simulate", "seed", "disaggregation", "beside")
 }
 """Options that make a load."""
 

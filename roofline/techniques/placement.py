@@ -228,9 +228,7 @@ def two_batch_overlap(scenario: Scenario, name: str, *, phases: str) -> Scenario
     return with_settings(scenario, two_batch_overlap=frozenset(chosen))
 
 
-def over_the_internet(
-    scenario: Scenario, name: str, *, stages: int, bandwidth: str, rtt: str, server: str
-) -> Scenario:
+def over_the_internet(scenario: Scenario, name: str, *, stages: int, bandwidth: str, rtt: str, server: str) -> Scenario:
     """Pipeline stages on machines of their own; raises RooflineError for a scenario with other parallelism.
 
     A token passes from the client through all stages and back: stages + 1 hops of half a round trip each, and the
