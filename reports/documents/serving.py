@@ -18,8 +18,8 @@ from roofline.scenario.memory import hardware_name
 from roofline.scenario.notes import notes
 from roofline.serving.curve import Curve
 from roofline.serving.load import Arrivals
+from roofline.serving.options import FCFS
 from roofline.serving.outcome import Latency, Outcome
-from roofline.serving.policies import FCFS
 from roofline.serving.replicas import AMONG_MODELS, models_of, placed
 
 SCHEMA, SWEEP_SCHEMA = "roofline.serve/1", "roofline.serve-sweep/1"

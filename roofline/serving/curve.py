@@ -22,13 +22,23 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
 from roofline.serving.encoders import behind_encoders, encoder_of
 from roofline.serving.load import Arrivals, Load, Rollouts, Trace, finite_number, served_scenario
-from roofline.serving.options import LOAD, LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of, spellings
+from roofline.serving.options import (
+    FCFS,
+    LOAD,
+    LOAD_OPTIONS,
+    PLACEMENT,
+    SPELLINGS,
+    LoadOptions,
+    load_values,
+    shares_of,
+    spellings,
+)
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.placement import best_placement
-from roofline.serving.policies import AMONG_TENANTS, FCFS, scheduled
+from roofline.serving.policies import AMONG_TENANTS, scheduled
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
-from roofline.serving.replicas import PLACEMENT, ROUTERS
+from roofline.serving.replicas import ROUTERS
 from roofline.serving.rollouts import parse_rollouts
 from roofline.serving.sessions.options import SESSION_OPTIONS, SessionShape
 from roofline.serving.sessions.workload import parse_gaps

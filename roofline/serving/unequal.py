@@ -1,4 +1,4 @@
-"""Unequal replicas of one model: a pool of devices of several kinds divided into replicas, each with a layout of its own.
+"""Unequal replicas of one model: a pool of devices of several kinds in replicas, each with a layout of its own.
 
 HexGen (Jiang et al. 2024) divides such a pool. The router of balanced sends a request to the replica with the shortest
 expected delay: requests there and this one, over the rate of the replica where it is full (`Replica.pace`).

@@ -1,11 +1,11 @@
 """The clock that a power limit leaves to a kernel, by what the kernel does.
 
-    P = static + memory r + a (TDP - static) c max(c, FLOOR)^2
+    P = static + memory r c + a (TDP - static) c max(c, FLOOR)^2
 
 at the fraction `c` of the clock: switching power is proportional to the clock and to the square of the voltage, which
 does not fall below a least one. `static` is the power at rest. The memory takes what a byte costs times its bandwidth,
-of which the kernel reaches the part `r` at the full clock and less below it. `a` is the activity of the units: 1 for
-matrix products, which reach the TDP at the full clock, and
+of which the kernel reaches the part `r` at the full clock, and less with the clock. `a` is the activity of the units:
+1 for matrix products, which reach the TDP at the full clock, and
 
     a = WAITING + BYTES r / (FLOP of the peak for each byte of the bandwidth)
 
@@ -14,8 +14,8 @@ that its time is t_memory + (t - t_memory) / c.
 
 Published of cards under limits: llama.cpp decodes Qwen3.6 27B in Q3_K_XL on an RTX 3090 at 1, 0.95 and 0.66 of the
 tokens/s of 388 W at 330 and 230 W, on another at 0.93 and 0.61 of 370 W at 290 and 230, and on a 4090 at 0.97, 0.95 and
-0.93 of 400 W at 300, 280 and 260 (noonghunna/club-3090, docs/HARDWARE.md; its prefill-heavy sweep is within 3% of
-the law). On an H200 no limit is reached in decoding: 137 to 300 W (arXiv 2605.11999).
+0.93 of 400 W at 300, 280 and 260 (noonghunna/club-3090, docs/HARDWARE.md); here 0.98 and 0.84, 0.95 and 0.84, and
+0.96, 0.95 and 0.93. On an H200 no limit is reached in decoding: 137 to 300 W (arXiv 2605.11999).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def test_a_pool_divided_by_kind_answers_sooner_than_stages_of_all_kinds() -> Non
 
 
 def test_a_router_gives_the_faster_replica_more() -> None:
-    """Beside a replica of half the speed the fleet serves more than twice the slow one, and less than twice the fast."""
+    """The rate of a slow and a fast replica together is served by both, and not by two slow ones."""
     slow, fast = (serve(Scenario("llama-2-70b", hw, **LENGTHS), rate=1.0).outcomes[0] for hw in ("4xa6000", "8xa6000"))
     assert slow.saturated_at is not None
     assert fast.saturated_at is not None

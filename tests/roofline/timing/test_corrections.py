@@ -102,3 +102,11 @@ def test_block_scaled_integers_take_cycles_of_the_units() -> None:
     unknown = replace(device, clock=None)
     quick = analyze(Scenario(LLAMA, unknown, precision=precision, prompt=4096, engine=slow)).prefill.expected.mid
     assert quick < scaling / 5, "a clock that nobody documents is no limit"
+
+
+@pytest.mark.parametrize(("hardware", "rate"), [("rtx-3090", 36.3), ("rtx-4090", 52.0)])
+def test_q3_k_decodes_as_fast_as_integer_lanes_unpack_it(hardware: str, rate: float) -> None:
+    """Qwen3.6 27B in UD-Q3_K_XL in llama.cpp (noonghunna/club-3090, docs/HARDWARE.md); the 4090 chose no constant."""
+    found = analyze(Scenario("qwen3.6-27b", hardware, engine="llama.cpp", quant="q3_k_m"))
+    assert found.decode is not None
+    assert 1 / found.decode.expected.mid == pytest.approx(rate, rel=0.08)
