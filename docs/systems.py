@@ -99,8 +99,10 @@ _FAIR = "serve llama-2-7b --hw a10g --prompt 256 --generate 256 --rate 6 --simul
 _MOVE = f"serve llama-7b --hw a10 --dp 4 --prompt {LLUMNIX} --generate {LLUMNIX} --rate 2.25 --simulate 5000"
 _MODELS = "--prompt 2047 --generate 1 --burstiness 0.0625 --simulate 2000 --ttft 780ms --tenants " + ",".join("1" * 16)
 _SPOT = "serve gpt-neox-20b --hw t4 --dp 2 --pp 3 --tp 4 --rate 0.5 --burstiness 0.028 --simulate 600 --loss 2"
-_PETALS = "llama-2-70b --hw t4 --quant nf4 --with petals"
+_PETALS = "llama-2-70b --hw t4 --quant nf4 --engine hf-eager --with petals"
+_BLOOM = "analyze bloom-176b --hw a100-sxm-80gb --engine hf-eager --with llm-int8 --with petals"
 _HEX = "--prompt 128 --generate 64 --rate 4 --simulate 1000 --policy balanced"
+_POOL = "--prompt 128 --generate 64 --rate 8 --simulate 1000 --policy balanced"
 _LORA = "serve llama-7b --hw a100-sxm-80gb --prompt uniform:8:512 --generate uniform:8:512 --rate 10 --simulate 1200"
 _ROLL = "serve qwen2.5-7b --hw h100-sxm --prompt 512 --generate lognormal:mean=2000,p95=3500 --offline 256"
 _MASK = "analyze llama-3.1-8b --hw h100-sxm --batch 32"
@@ -140,10 +142,19 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "Tenstorrent, 32 Wormhole",
             "72.5 of each of 32 users [17]",
             "Llama 3.3 70B",
-            "analyze llama-3.3-70b --hw 32xwormhole-n150 --network nvl32 --batch 32 --prompt 128 --quant fp8",
+            "analyze llama-3.3-70b --hw 32xwormhole-n150 --network nvl32 --tp 32 --batch 32 --prompt 128 --quant fp8",
             SPEED,
-            15,
-            90,
+            36,
+            145,
+        ),
+        Row(
+            "Tenstorrent, 8 Wormhole",
+            "15.4 of each of 32 users [17]",
+            "Qwen2.5 72B",
+            "analyze qwen2.5-72b --hw 8xwormhole-n150 --batch 32 --prompt 128 --quant fp8",
+            SPEED,
+            7.7,
+            31,
         ),
         Row(
             "DFX, 4 FPGAs",
@@ -162,10 +173,10 @@ TABLES: dict[str, tuple[Row, ...]] = {
             "Llama 2 7B, 4 bits",
             "analyze llama-2-7b --hw flightllm --quant w4a8",
             SPEED,
-            0.4,
-            2.5,
-            "analyze llama-2-7b --hw a100-sxm-80gb --quant int8",
-            "A100, INT8, vLLM",
+            0.8,
+            2.4,
+            "analyze llama-2-7b --hw a100-sxm-80gb --quant int8 --enforce-eager",
+            "A100, INT8, vLLM without graphs",
         ),
         Row(
             "Allo, U280",
@@ -258,6 +269,24 @@ TABLES: dict[str, tuple[Row, ...]] = {
             3.2,
         ),
         Row(
+            "Petals, LAN",
+            "2.29 steps/s at 5 ms [11]",
+            "the same",
+            f"analyze {_PETALS}:rtt=5ms",
+            SPEED,
+            1.15,
+            4.6,
+        ),
+        Row(
+            "Petals, 3 servers",
+            "1.71 steps/s at 5 ms [18]",
+            "BLOOM-176B in LLM.int8 on 3 A100",
+            f"{_BLOOM}:rtt=5ms",
+            SPEED,
+            0.85,
+            3.4,
+        ),
+        Row(
             "Petals, churn",
             "(a session goes on when a machine leaves [11])",
             "the same, each lost twice an hour",
@@ -280,6 +309,17 @@ TABLES: dict[str, tuple[Row, ...]] = {
             5,
             f"serve llama-2-70b --hw a100-sxm-40gb --tp 8 --dp 2 {_HEX} --max-num-seqs 1",
             "16 A100 40GB, one request each",
+        ),
+        Row(
+            "HexGen, unequal replicas",
+            "up to 1.8 times lower deadlines than symmetric on the same GPUs [19]",
+            "Llama 2 70B, 8 A6000, 8 A5000, 16 RTX 3090 Ti, 8 requests/s",
+            f"serve llama-2-70b --hw a6000 --tp 4 --dp 2 --beside 8xa5000,2*8xrtx-3090-ti {_POOL}",
+            LAST,
+            1.1,
+            1.9,
+            f"serve llama-2-70b --hw 2xa6000+2xa5000+4xrtx-3090-ti --with hexgen --dp 4 {_POOL}",
+            "four equal replicas of all kinds",
         ),
     ),
     "adapters": (

@@ -32,14 +32,13 @@ def hardware() -> list[dict[str, Any]]:
     return _summaries(keys, (hardware_document(load_hardware(name)) for name in list_hardware()))
 
 
-def family(name: str, candidates: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-    """The models and hardware among `candidates` that have the words of `name` in their name or title."""
-    known, found = frozenset(list_hardware()), dict[str, list[dict[str, Any]]]()
-    for candidate in candidates:
-        kind, load = ("hardware", load_hardware) if candidate in known else ("models", load_model)
-        title = str(load(candidate).title)
-        if _words(name) in _words(f"{candidate} {title}"):
-            found.setdefault(kind, []).append({"name": candidate, "title": title})
+def family(name: str) -> dict[str, list[dict[str, Any]]]:
+    """The models and hardware that have the words of `name` in their name or title."""
+    found = dict[str, list[dict[str, Any]]]()
+    for kind, names, load in (("models", list_models(), load_model), ("hardware", list_hardware(), load_hardware)):
+        titles = ((candidate, str(load(candidate).title)) for candidate in names)
+        if own := [{"name": one, "title": title} for one, title in titles if _words(name) in _words(f"{one} {title}")]:
+            found[kind] = own
     return found
 
 

@@ -18,8 +18,8 @@ from roofline.scenario.memory import hardware_name
 from roofline.scenario.notes import notes
 from roofline.serving.curve import Curve
 from roofline.serving.load import Arrivals
+from roofline.serving.options import FCFS
 from roofline.serving.outcome import Latency, Outcome
-from roofline.serving.policies import FCFS
 from roofline.serving.replicas import AMONG_MODELS, models_of, placed
 
 SCHEMA, SWEEP_SCHEMA = "roofline.serve/1", "roofline.serve-sweep/1"
@@ -41,7 +41,7 @@ def serving_document(curve: Curve) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "model": scenario.model.name,
-        "hardware": hardware_name(scenario),
+        "hardware": _hardware(curve),
         "devices": sum(devices for _, devices in curve.pools),
         "engine": scenario.profile.name,
         "task": scenario.model.task,
@@ -62,8 +62,8 @@ def serving_document(curve: Curve) -> dict[str, Any]:
         "scheduler": {
             **picked(policy, "order", "tokens"),
             "sequences": policy.sequences or None,
-            "kv_tokens": curve.replica.kv_tokens * curve.replica.copies,
-            "logged_kv_tokens": None if curve.replica.logged is None else curve.replica.logged * curve.replica.copies,
+            "kv_tokens": sum(each.kv_tokens for each in curve.replica.members),
+            "logged_kv_tokens": _logged(curve),
         },
         **_apart(curve),
         **_placement(curve),
@@ -71,6 +71,22 @@ def serving_document(curve: Curve) -> dict[str, Any]:
         "notes": list(_scenario_notes(curve)),
         "points": [_point(curve, value, found) for value, found in zip(curve.values, curve.outcomes, strict=True)],
     }
+
+
+def _hardware(curve: Curve) -> str:
+    """The devices by name, those of unequal replicas joined by a plus."""
+    if not curve.replica.beside:
+        return hardware_name(curve.scenario)
+    counts = Counter[str]()
+    for hardware, devices in curve.pools:
+        counts[hardware.name] += devices
+    return "+".join(f"{devices}x{name}" for name, devices in counts.items())
+
+
+def _logged(curve: Curve) -> int | None:
+    """The tokens of the KV cache as equal replicas print them."""
+    replica = curve.replica
+    return None if replica.logged is None or replica.beside else replica.logged * replica.copies
 
 
 def _apart(curve: Curve) -> dict[str, Any]:

@@ -46,8 +46,8 @@ def techniques(
     except UnknownNameError as error:
         try:
             specs_show(str(name), format)
-        except UnknownNameError as other:
-            if not (family := listing.family(str(name), other.candidates)):
+        except UnknownNameError:
+            if not (family := listing.family(str(name))):
                 raise error from None
             _show(family, lambda: listing.family_parts(str(name), family), format)
         return

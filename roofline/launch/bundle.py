@@ -156,6 +156,8 @@ def _bundle(plan: Plan, bench: Bench, curve: Curve, target: Target) -> Launch:
         if target in APART:
             raise RooflineError(f"{target} has prefill and decode apart", options=["disaggregation"])
         raise RooflineError("prefill and decode apart are launched as llm-d or dynamo", options=["as"])
+    if curve.replica.beside:
+        raise RooflineError("launch starts equal replicas: ask for each kind of devices alone", options=["beside"])
     if curve.replica.encoders or (curve.tandem is not None and (curve.tandem.encoders or curve.tandem.local)):
         raise RooflineError(
             "launch has no servers of encoders, and sends every prompt to those of prefill: omit encoders and local",

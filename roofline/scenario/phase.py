@@ -123,7 +123,8 @@ class Phase:
     def timed(self, run: Pass, engine: Engine | None = None) -> Timing:
         """The kernels of a pass, on this phase's engine by default."""
         engine = engine or self.engine
-        return timing(run.placement, engine, self._calibrate(run.placement.hardware, engine))
+        hardware = run.placement.hardware.unlimited or run.placement.hardware
+        return timing(run.placement, engine, self._calibrate(hardware, engine))
 
     @cached_property
     def _values(self) -> list[Any]:

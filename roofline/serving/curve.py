@@ -22,18 +22,29 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
 from roofline.serving.encoders import behind_encoders, encoder_of
 from roofline.serving.load import Arrivals, Load, Rollouts, Trace, finite_number, served_scenario
-from roofline.serving.options import LOAD, LOAD_OPTIONS, SPELLINGS, LoadOptions, load_values, shares_of, spellings
+from roofline.serving.options import (
+    FCFS,
+    LOAD,
+    LOAD_OPTIONS,
+    PLACEMENT,
+    SPELLINGS,
+    LoadOptions,
+    load_values,
+    shares_of,
+    spellings,
+)
 from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
 from roofline.serving.placement import best_placement
-from roofline.serving.policies import AMONG_TENANTS, FCFS, scheduled
+from roofline.serving.policies import AMONG_TENANTS, scheduled
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
-from roofline.serving.replicas import PLACEMENT, ROUTERS
+from roofline.serving.replicas import ROUTERS
 from roofline.serving.rollouts import parse_rollouts
 from roofline.serving.sessions.options import SESSION_OPTIONS, SessionShape
 from roofline.serving.sessions.workload import parse_gaps
 from roofline.serving.steady import steady
 from roofline.serving.traces import read_trace
+from roofline.serving.unequal import replicas_beside
 from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import Scheduler
 
@@ -164,6 +175,14 @@ def serve(
     if load.policy == PLACEMENT:
         scenario, load = best_placement(scenario, _at(load, points[-1]), requests or DEFAULT_REQUESTS, seed, targets)
     deployment = deployment_of(scenario, load, pools_of(asked["disaggregation"]), scheduler)
+    if (written := asked["beside"]) is not None:
+        if isinstance(deployment, Tandem) or quick:
+            raise RooflineError(
+                "unequal replicas are simulated with prefill and decode together: omit disaggregation, and say how many"
+                " requests to simulate, such as 500",
+                options=["beside", "simulate"],
+            )
+        deployment = replace(deployment, beside=replicas_beside(scenario, written, load, scheduler))
     if quick:
         found = outcomes_at(deployment, load, points, targets)
     else:
@@ -252,7 +271,7 @@ USERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Requests in flight where no load is given."""
 
 ARRIVALS = frozenset(name for name, option in LOAD_OPTIONS.items() if option.group == LOAD) - {
-    *("simulate", "seed", "disaggregation")
+    *("simulate", "seed", "disaggregation", "beside")
 }
 """Options that make a load."""
 

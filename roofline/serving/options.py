@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 LOAD, TARGETS = "Load", "Targets"
 """The groups of the options."""
 
+FCFS, DEDICATED, PLACEMENT = "fcfs", "dedicated", "placement"
+ORDERS = (FCFS, "priority", "shortest", "vtc", "fastserve")
+"""Policies of which request is next (`roofline.serving.policies`)."""
+
+ROUTES = ("balanced", "least-loaded", "round-robin", "random", "power-of-two")
+"""Policies of where a plain request goes among replicas (`roofline.serving.replicas`)."""
+
+OF_FLEETS = ("llumnix", DEDICATED, "alpaserve", "reroute", "spotserve", "petals")
+"""Policies of fleets that do more; PLACEMENT searches where models are (`roofline.serving.placement`)."""
+
 
 class LoadOptions(TypedDict, total=False):
     """The options of a load by keyword: one of `concurrency`, `rate`, `offline` and `trace`, and how."""
@@ -137,12 +147,19 @@ class LoadOptions(TypedDict, total=False):
             LOAD,
             metavar="NAME",
             default="fcfs",
-            choices=(
-                *("fcfs", "priority", "shortest", "vtc", "fastserve"),
-                *("balanced", "least-loaded", "round-robin", "random", "power-of-two"),
-                *("llumnix", "dedicated", "alpaserve", "placement", "reroute", "spotserve", "petals"),
-            ),
+            choices=(*ORDERS, *ROUTES, *OF_FLEETS, PLACEMENT),
             example="vtc",
+        ),
+    ]
+    beside: Annotated[
+        str | None,
+        Option(
+            "Replicas of the model on other devices, which share the load behind balanced or another router: so many of"
+            " each, with those joined by a plus as stages of one (HexGen's pools).",
+            Kind.TEXT,
+            LOAD,
+            metavar="N*HW,...",
+            example="2*8xa5000,4xa6000+4xrtx-3090-ti",
         ),
     ]
     models: Annotated[

@@ -117,7 +117,8 @@ def outcome_of(replica: Replica, load: Load, served: Served, targets: Targets = 
     tpot = np.where(served.output > 1, (served.last - served.first) / steps, math.nan)
     tokens = float(served.output.sum())
     (prompt, output), copies = load.means, 1 if served.whole else replica.copies
-    spread = spreads(replica, served.running * copies / replica.copies, prompt + output / 2, prompt)
+    members = replica.members
+    spread = spreads(replica, served.running * copies / len(members), prompt + output / 2, prompt)
     goodput = None
     if any(map(math.isfinite, targets)):
         met = (ttft <= targets[0]) & ~(tpot > targets[1])
@@ -133,7 +134,7 @@ def outcome_of(replica: Replica, load: Load, served: Served, targets: Targets = 
         total_tokens_per_second=copies * (tokens + served.prompt_tokens) / served.duration,
         running=copies * served.running,
         waiting=copies * served.waiting,
-        kv_use=min(served.cached / replica.kv_tokens, 1.0),
+        kv_use=min(served.cached * len(members) / sum(each.kv_tokens for each in members), 1.0),
         prefill_share=served.prefilling,
         preemptions=served.preemptions / max(served.first.size, 1),
         devices=replica.devices,

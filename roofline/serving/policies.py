@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.serving.load import Load, Requests, draw, share_of
+from roofline.serving.options import FCFS, ORDERS
 from roofline.serving.replica import Replica
 from roofline.serving.replicas import AMONG_MODELS, FLEETS, check_fleet
 from roofline.serving.rollouts import simulate_rollouts
@@ -32,8 +33,6 @@ from roofline.serving.simulation import Sequence, Simulation, count_of, simulate
 
 OUTPUT_WEIGHT = 2.0
 """Service of an output token over one of a prompt, as in the experiments of the paper."""
-
-FCFS = "fcfs"
 
 
 class Scheduled(Simulation):
@@ -181,7 +180,7 @@ class Feedback(Scheduled):
 
 
 POLICIES: Mapping[str, type[Scheduled]] = MappingProxyType(
-    {FCFS: Scheduled, "priority": Priority, "shortest": Shortest, "vtc": Fair, "fastserve": Feedback}
+    dict(zip(ORDERS, (Scheduled, Priority, Shortest, Fair, Feedback), strict=True))
 )
 """The policies by name."""
 
@@ -194,7 +193,7 @@ def scheduled(replica: Replica, load: Load, requests: int, seed: int) -> Served:
 
     Policies over replicas run all copies.
     """
-    check_fleet(load, replica.copies)
+    check_fleet(load, replica)
     if load.rollouts is not None and (load.policy != FCFS or load.tenants):
         raise RooflineError("rollouts are in order of arrival: omit policy and tenants", options=["rollouts"])
     if load.policy == FCFS and not load.tenants and load.rollouts is None:

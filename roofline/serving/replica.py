@@ -43,7 +43,8 @@ class Replica(Struct, frozen=True, dict=True):
     prints at its start. `copies` is the number of data-parallel ranks that share no experts, of
     which all else describes one: they do not wait for each other, and requests are divided among them. `received`: the
     KV cache of prompts comes from other devices, and requests begin to decode when they are admitted. `capacity` is the
-    memory of a rank. `encoders`: the hardware and the number of devices that encode images for it, if any.
+    memory of a rank. `encoders`: the hardware and the number of devices that encode images for it, if any. `beside`:
+    replicas on other devices that share its load (`roofline.serving.unequal`).
     """
 
     steps: StepTimes
@@ -54,6 +55,12 @@ class Replica(Struct, frozen=True, dict=True):
     received: bool = False
     capacity: Capacity | None = None
     encoders: tuple[tuple[Hardware, int], ...] = ()
+    beside: tuple[Replica, ...] = ()
+
+    @property
+    def members(self) -> tuple[Replica, ...]:
+        """All replicas that share its load, one for each copy."""
+        return (*(self,) * self.copies, *(member for other in self.beside for member in other.members))
 
     @property
     def scenario(self) -> Scenario:
@@ -76,7 +83,8 @@ class Replica(Struct, frozen=True, dict=True):
         settings = self.steps.scenario.settings
         each = settings.parallel.devices * self.copies
         mixed = tuple((stage.hardware, each * stage.devices) for stage in settings.mixed)
-        return (*(mixed or ((self.steps.scenario.hardware, each),)), *self.encoders)
+        others = (pool for other in self.beside for pool in other.pools)
+        return (*(mixed or ((self.steps.scenario.hardware, each),)), *self.encoders, *others)
 
     @property
     def devices(self) -> int:
@@ -97,6 +105,13 @@ class Replica(Struct, frozen=True, dict=True):
     def sequences(self) -> int:
         """The most running sequences of all ranks."""
         return self.scheduler.sequences * self.data or UNLIMITED
+
+    def pace(self, prompt: float, output: float) -> float:
+        """Seconds a request of such lengths, of a replica as full as its memory and its engine allow."""
+        single, context = self.steps.single, prompt + output / 2
+        batch = max(int(min(self.kv_tokens / (prompt + output), self.sequences) / self.data), 1)
+        prefill = float(single(0, 0.0, prompt, prompt / 2, 1, None))
+        return (prefill + output * float(single.decode_of(batch)(context)) / batch) / self.data
 
     def routed(self, sequences: Any) -> Any:
         """Tokens of a rank that experts see on average, of so many sequences of it; None: those of the fullest."""

@@ -1,6 +1,6 @@
 """Replicas of a deployment in one event simulation: where each request goes, and what moves between replicas.
 
-    balanced   to the replica with the fewest requests (least-loaded, of routers)
+    balanced   to the replica with the fewest requests (least-loaded, of routers), of unequal ones for their rates
     round-robin, random, power-of-two
                in turn, at random, or to that with fewer requests of two at random (Mitzenmacher 2001): routers of plain
                requests (Dynamo's --router-mode, SGLang's --policy)
@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from roofline.core.errors import RooflineError
 from roofline.scenario.cost import HOUR
 from roofline.serving.load import STARTUP, Load, Requests
+from roofline.serving.options import DEDICATED, OF_FLEETS, PLACEMENT, ROUTES
 from roofline.serving.replica import DoesNotFitError, Replica, replica_of
 from roofline.serving.served import Finished, Served
 from roofline.serving.simulation import Sequence, Simulation
@@ -47,6 +48,7 @@ class Member(Simulation):
         super().__init__(replica, requests, None)
         self.left: list[tuple[int, Finished]] = []
         self.free = 0.0  # when its link has sent what is due
+        self.pace = 1.0  # seconds a request where it is full, among unequal replicas
         self.own = set[int]()  # requests whose prompts it computes although it receives others
         self.beside: Ordered[Member] = (self,)
 
@@ -95,7 +97,7 @@ class Member(Simulation):
 
 
 def _fewest(members: Ordered[Member], index: int, random: np.random.Generator) -> Member:  # noqa: ARG001
-    return min(members, key=attrgetter("requests"))
+    return min(members, key=lambda each: (each.requests + 1) * each.pace)
 
 
 def _in_turn(members: Ordered[Member], index: int, random: np.random.Generator) -> Member:  # noqa: ARG001
@@ -115,13 +117,7 @@ Router = Callable[[Ordered[Member], int, np.random.Generator], Member]
 """The replica of a request: among replicas, by its number, and what is random."""
 
 ROUTERS: Mapping[str, Router] = MappingProxyType(
-    {
-        "balanced": _fewest,
-        "least-loaded": _fewest,
-        "round-robin": _in_turn,
-        "random": _at_random,
-        "power-of-two": _of_two,
-    }
+    dict(zip(ROUTES, (_fewest, _fewest, _in_turn, _at_random, _of_two), strict=True))
 )
 """Routers of plain requests by the name of their policy."""
 
@@ -133,7 +129,11 @@ class Replicas:
         self.replica, self.load, self.tenant = replica, load, tenant.tolist()
         self.drawn, self.retired = requests, list[Member]()
         self.next = math.inf
-        self.members = [Member(replica, requests) for _ in range(replica.copies)]
+        self.members = [Member(each, requests) for each in replica.members]
+        if replica.beside:
+            lengths = float(requests.prompt.mean()), float(requests.output.mean())
+            for member in self.members:
+                member.pace = member.replica.pace(*lengths)
         self.router, self.random = ROUTERS.get(load.policy, _fewest), np.random.default_rng(seed)
         self.begin()
 
@@ -184,7 +184,7 @@ class Replicas:
         found = Served(arrivals, first, last, self.drawn.output.astype(float), *(0,) * 8)
         everyone = [*self.members, *self.retired]
         tenant = np.array(self.tenant) if self.load.tenants else None
-        return together(everyone, everyone, found, self.replica.copies)._replace(tenant=tenant, whole=True)
+        return together(everyone, everyone, found, len(self.replica.members))._replace(tenant=tenant, whole=True)
 
 
 def together(prefills: Ordered[Member], decodes: Ordered[Member], found: Served, replicas: int = 0) -> Served:
@@ -206,9 +206,6 @@ def together(prefills: Ordered[Member], decodes: Ordered[Member], found: Served,
         prompt_tokens=sum(each.prompt_tokens for each in prefills),
     )
 
-
-DEDICATED, PLACEMENT = "dedicated", "placement"
-"""The policy of a model on each replica, and the one that searches the layout and the models of all replicas."""
 
 DOWNTIME = 0.03
 """Seconds in which a request does not decode while it moves: 20 to 30 ms, whatever its length (Llumnix, 6.2)."""
@@ -403,24 +400,20 @@ class SpotServe(Reroute):
 
 
 FLEETS: Mapping[str, type[Replicas]] = MappingProxyType(
-    {
-        **dict.fromkeys(ROUTERS, Replicas),
-        "llumnix": Llumnix,
-        DEDICATED: AlpaServe,
-        "alpaserve": AlpaServe,
-        "reroute": Reroute,
-        "spotserve": SpotServe,
-        "petals": Petals,
-    }
+    dict.fromkeys(ROUTES, Replicas)
+    | dict(zip(OF_FLEETS, (Llumnix, AlpaServe, AlpaServe, Reroute, SpotServe, Petals), strict=True))
 )
 """The policies over replicas by name."""
 
-AMONG_MODELS, OF_LOSSES = (DEDICATED, "alpaserve", PLACEMENT), ("reroute", "spotserve", "petals")
+AMONG_MODELS, OF_LOSSES = (DEDICATED, "alpaserve", PLACEMENT), OF_FLEETS[3:]
 """Those with a model for each tenant, and those of instances that are lost."""
 
 
-def check_fleet(load: Load, copies: int) -> None:
+def check_fleet(load: Load, replica: Replica) -> None:
     """Raise RooflineError for a fleet that its policy does not have."""
+    copies = len(replica.members)
+    if replica.beside and load.policy not in ROUTERS:
+        raise RooflineError(f"unequal replicas are behind one of {', '.join(ROUTERS)}", options=["policy", "beside"])
     if load.models is not None and load.policy != "alpaserve":
         raise RooflineError("models on each replica are told under alpaserve alone", options=["models", "policy"])
     if load.loss and load.policy not in OF_LOSSES:

@@ -129,9 +129,11 @@ class Engine(Checked, frozen=True, dict=True):
     word of a link's kind; the faster of it and NCCL is used, over PCIe the one that the engine takes
     (`roofline.timing.pcie_collectives`). `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
-    layers with integer weights quantize their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose
-    calibration does not apply, because it measured other kernels (PyTorch's on CPUs), `own_kernels_of`: the engine that
-    has them, where that is another one. `at_roofs`: nobody measured its kernels, and each is expected at its bound.
+    layers with integer weights quantize their inputs to INT8 and multiply integers. `unpacking`: integer instructions
+    for each weight of formats that kernels of few tokens unpack slower than NVIDIA's memory reads them. `own_kernels`:
+    hardware kinds whose calibration does not apply, because it measured other kernels (PyTorch's on CPUs),
+    `own_kernels_of`: the engine that has them, where that is another one. `at_roofs`: nobody measured its kernels, and
+    each is expected at its bound.
     `prompt_logits`: it computes the logits of all prompt tokens, not of the last alone. `split_layers`: several devices
     each hold some of the layers by default, not a part of every layer.
     `memory`: what it reserves of a device's memory (`roofline.specs.reserve`).
@@ -158,6 +160,7 @@ class Engine(Checked, frozen=True, dict=True):
     spread: tuple[Annotated[float, Meta(ge=1e-3, le=1)], Annotated[float, Meta(ge=1, le=1e3)]] = (1.0, 1.0)
     sources: tuple[str, ...] = ()
     int8_activations: tuple[str, ...] = ()
+    unpacking: Mapping[str, Annotated[float, Meta(gt=0, le=1000)]] = field(default_factory=lambda: MappingProxyType({}))
     checkpoints: Mapping[str, str] | None = None
     fp8_inputs: tuple[str, ...] = ()
     vector_experts: bool = False
@@ -328,7 +331,7 @@ DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.defa
 GGUF_ENGINE = "llama.cpp"
 """The engine of GGUF files."""
 
-COMPILED = frozenset({"cerebras", "fpga", "graphcore", "groq", "sambanova"})
+COMPILED = frozenset({"blackhole", "cerebras", "fpga", "graphcore", "groq", "sambanova", "wormhole"})
 """Families of hardware that run what their vendor's or a paper's compiler makes of a model, and no engine of others."""
 
 

@@ -107,6 +107,7 @@ _FLOWING = (
         "split_layers",
         "prompt_logits",
         "int8_activations",
+        "unpacking",
         "checkpoints",
         "fp8_inputs",
     ),

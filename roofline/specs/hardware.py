@@ -109,6 +109,7 @@ class Hardware(Checked, frozen=True):
     that is not the usual 16. `half_accumulation`: how many times as fast the matrix units multiply FP16 and FP8 with
     sums in 16 bits, which few kernels use. `sources` has the source of each number, by dotted key. `host` is the server
     that holds PCIe devices, None if unknown; `network` is the one that is named, None for that of the link's kind.
+    `static` is the power at rest; `unlimited` the device without the power limit of its name (`roofline.specs.power`).
     """
 
     name: str
@@ -129,12 +130,14 @@ class Hardware(Checked, frozen=True):
     l2: Positive | None = None
     interconnects: tuple[Interconnect, ...] = ()
     tdp: Positive | None = None
+    static: Positive | None = None
     energy: EnergyFigures | None = None
     price: Price | None = None
     released: Annotated[int, Meta(ge=1900, le=2100)] | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     host: Host | None = None
     network: Network | None = None
+    unlimited: Hardware | None = None
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)

@@ -25,7 +25,7 @@ SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
     "vector": dict.fromkeys(ARITHMETIC, Dimension.RATE),
     "cache": {"l2": Dimension.BYTES},
     "interconnects": {"bandwidth": Dimension.BANDWIDTH, "latency": Dimension.TIME, "devices": Dimension.COUNT},
-    "power": {"tdp": Dimension.POWER},
+    "power": {"tdp": Dimension.POWER, "static": Dimension.POWER},
     "energy": {"static": Dimension.POWER, "memory": Dimension.ENERGY_PER_BYTE, "link": Dimension.ENERGY_PER_BYTE},
     "energy.compute": dict.fromkeys(ARITHMETIC, Dimension.ENERGY_PER_FLOP),
     "price": {"rent": Dimension.MONEY_RATE, "buy": Dimension.MONEY},
@@ -80,7 +80,7 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
             reader.section({} if entry is None else entry, "interconnects", place=f"interconnects.{index}")
             for index, entry in enumerate(links)
         ],
-        "tdp": power.get("tdp"),
+        **{key: power.get(key) for key in ("tdp", "static")},
         "energy": energy or None,
         "price": price or None,
         "released": top.get("released"),

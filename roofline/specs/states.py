@@ -1,12 +1,7 @@
 """What the end of a hardware's name says of its state: a slice (h100-sxm-1g.10gb), or a power limit (rtx-3090-250w).
 
-A slice (NVIDIA's MIG) has multiprocessors, memory, bandwidth and L2 of its own, and no links to other devices. A power
-limit lowers the clock of the compute units; the clock of the memory stays. The power of a device is
-
-    P = base + (TDP - base) c max(c, FLOOR)^2,    base = BASE x TDP
-
-at the fraction `c` of its clock: switching power is proportional to the clock and to the square of the voltage, which
-does not fall below a least one. `base` has idle power and memory.
+A slice (NVIDIA's MIG) has multiprocessors, memory, bandwidth and L2 of its own, and no links to other devices. Under a
+power limit (`roofline.specs.power`) the peaks are those at the clock of matrix products; the memory's clock stays.
 """
 
 from __future__ import annotations
@@ -16,24 +11,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import UnsupportedError, quote
 from roofline.specs.hardware import Hardware
+from roofline.specs.power import clock_at, least_limit
 from roofline.specs.records import record
 
 SLICED = re.compile(r"(?P<hardware>.+?)[-\s]+(?:mig[-\s]*)?(?P<slices>\d)g\.(?P<memory>\d+)gb", re.IGNORECASE)
 LIMITED = re.compile(r"(?P<hardware>.+?)(?:[-\s]+|\s*@\s*)(?P<watts>\d{2,4})\s*w", re.IGNORECASE)
-
-BASE, FLOOR = 0.34, 0.75
-"""Of the TDP, and of the clock below which the voltage stays.
-
-They follow prefill on six RTX 3090 under limits of 350 to 100 W: 1, 0.94, 0.85, 0.60, 0.26 and 0.14 of the tokens/s
-(llmgarage.ai, power limit sweep, February 2026); the law has 1, 0.94, 0.87, 0.62, 0.24 and nothing.
-"""
 
 
 class _Profile(Struct, frozen=True):
@@ -116,23 +104,15 @@ def check_linked(hardware: Hardware, tensor: int, pipeline: int) -> None:
         )
 
 
-def clock_at(watts: float, tdp: float) -> float:
-    """The fraction of the clock at which a device of this TDP takes `watts`, at most 1; 0 below its base power."""
-    base = BASE * tdp
-    share = (watts - base) / (tdp - base)
-    return float(np.clip(np.cbrt(share) if share > FLOOR**3 else share / FLOOR**2, 0.0, 1.0))
-
-
 def limited(hardware: Hardware, watts: float) -> Hardware:
     """Hardware under a power limit; raises UnsupportedError without a TDP, and for a limit out of its range."""
     if hardware.tdp is None:
         raise UnsupportedError(f"{hardware.name} has no TDP in its spec, which a power limit needs")
-    clock = clock_at(watts, hardware.tdp)
-    if watts > hardware.tdp or clock < 0.1:
-        least = (BASE + 0.1 * FLOOR**2 * (1 - BASE)) * hardware.tdp
+    if not (least := least_limit(hardware)) <= watts <= hardware.tdp:
         raise UnsupportedError(
             f"a power limit of {hardware.name} must be {least:.0f} to {hardware.tdp:.0f} W, got {watts:g} W"
         )
+    clock = float(clock_at(hardware, watts, 1.0, 0.0))
     return replace(
         hardware,
         name=f"{hardware.name}-{watts:g}w",
@@ -141,4 +121,5 @@ def limited(hardware: Hardware, watts: float) -> Hardware:
         tensor={format: peak * clock for format, peak in hardware.tensor.items()},
         vector={format: peak * clock for format, peak in hardware.vector.items()},
         tdp=watts,
+        unlimited=hardware,
     )

@@ -97,15 +97,21 @@ def register(technique: Technique, function: Function, *, replace: bool = False)
 
 
 def find_technique(name: str) -> Technique:
-    """The technique called `name`, or the one that covers the system of that name."""
+    """The technique called `name`, or the one that covers the system of that name; a dash and a space are the same."""
     return _find(name, _catalogue())
 
 
 def _find(name: str, catalogue: _Catalogue) -> Technique:
-    key = catalogue.names.get(name.strip().lower())
+    key = catalogue.names.get(name.strip().lower()) or next(
+        (own for known, own in catalogue.names.items() if _words(known) == _words(name)), None
+    )
     if key is None:
         raise UnknownNameError("technique", name, catalogue.names)
     return catalogue.entries[key]
+
+
+def _words(name: str) -> list[str]:
+    return name.lower().replace("-", " ").split()
 
 
 def apply_techniques(scenario: Scenario, requests: str | Iterable[str]) -> Scenario:

@@ -3,7 +3,9 @@
     not measured                    t = launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)
     upcast weights                  t = (form^2 + (conversion / dequantization)^2)^(1/2)
     block-scaled integers           t = (form^2 + (multiplications x integer_blocks / (1024 units clock))^2)^(1/2)
-    concurrent link transfers       t = max(form, link / 0.75)
+    unpacked weights                t = (form^2 + (weights x instructions / (units lanes clock))^2)^(1/2)
+    concurrent link transfers       t = max(form, bytes / (0.75 bandwidth) + latencies)
+    power limits                    t = memory + (form - memory) / clock (`roofline.specs.power`)
 
 Every correction changes rows of `expected` in place, p10, p50 and p90 of kernels (3, kernels, points); `times` are
 those of operators at their bounds (kinds of work, operators, points).
@@ -19,7 +21,10 @@ from numpy.typing import NDArray
 
 from roofline.bound.roof import Placement, Row
 from roofline.graph.op import Kind
+from roofline.graph.parallel import over_link
+from roofline.graph.tensor import Role
 from roofline.specs.engine import Engine
+from roofline.specs.power import stretched
 from roofline.timing.constants import ATTENTION, ENCODER, KERNELS_OF, LAUNCH
 from roofline.timing.intervals.kernels import UNMEASURED
 from roofline.timing.kernels import Array
@@ -39,6 +44,9 @@ Llama 3 8B in Q3_K_S, 2,048 tokens, RTX 3090: 3,699 tokens/s (ggml-org/llama.cpp
 time of Q4_0. Held out, Q2_K on an RTX 4090: 7,639 (7921), 10% too fast, and 48% with that of Q4_0.
 """
 
+INTEGER_LANES = {"volta": 64, "turing": 64, "ampere": 64, "ada": 64, "hopper": 64}
+"""INT32 lanes of a multiprocessor (NVIDIA's whitepapers); Blackwell's are not told apart by card here."""
+
 COMPUTE_SHARE, MEMORY_SHARE, LINK_SHARE = 0.6, 0.8, 0.75
 """Achievable fractions of the peaks, of memory bandwidth and of links, for unmeasured kernels."""
 
@@ -46,10 +54,13 @@ COMPUTE_SHARE, MEMORY_SHARE, LINK_SHARE = 0.6, 0.8, 0.75
 class Corrections:
     """The corrections of a placed graph's kernels on an engine."""
 
-    def __init__(self, placement: Placement, engine: Engine, kernels: Sequence[Kernel]) -> None:
+    def __init__(
+        self, placement: Placement, engine: Engine, kernels: Sequence[Kernel], limit: float | None = None
+    ) -> None:
         self._placement = placement
         self._engine = engine
         self._kernels = kernels
+        self.limit = limit
 
     @cached_property
     def kernel_of(self) -> tuple[int, ...]:
@@ -129,18 +140,69 @@ class Corrections:
             _overlap(rows, (self.parts[rows] * self.scaling_factors) @ times[Row.MATRIX_TIME], expected)
 
     @cached_property
+    def unpacked(self) -> Array:
+        """Seconds of integer instructions for each byte of an operator's weights (kernels of few tokens)."""
+        seconds, hardware = np.zeros(len(self._placement.ops)), self._placement.hardware
+        if (lanes := INTEGER_LANES.get(hardware.family)) and hardware.clock and self._engine.unpacking:
+            rate = units(hardware) * lanes * hardware.clock
+            for index, (op, _, _) in enumerate(self._placement.ops):
+                for tensor in (read for read in op.reads if read.role is Role.WEIGHT):
+                    work = self._engine.unpacking.get(tensor.format.name, 0.0)
+                    seconds[index] = work / tensor.format.bytes / rate
+        return seconds
+
+    @cached_property
+    def unpacking(self) -> Rows:
+        """Kernels that unpack weights by integer instructions."""
+        return np.array(sorted({self.kernel_of[i] for i in self.unpacked.nonzero()[0].tolist()}), dtype=np.intp)
+
+    def unpacking_time(self, values: Array) -> Array | float:
+        """Seconds of integer instructions in each operator, for the values of the monomials."""
+        if not self.unpacking.size:
+            return 0.0
+        weights: Array = self._placement.coefficients[Row.WEIGHT_BYTES] @ values
+        return weights * self.unpacked[:, np.newaxis]
+
+    def apply_unpacking(self, unpacked: Array | float, expected: Array) -> None:
+        """Add the unpacking of weights, which overlaps with reading them."""
+        if self.unpacking.size:
+            _overlap(self.unpacking, self.parts[self.unpacking] @ unpacked, expected)
+
+    @cached_property
     def linked(self) -> Rows:
         """Kernels with operands that arrive over a link while they compute; fits of collectives include the link."""
         rows, ops = self._kernels_with(Row.LINK_TIME), self._placement.ops
         fitted = [bool(entry.matches) and ops[entry.parts[0]][0].kind is Kind.COLLECTIVE for entry in self._kernels]
         return np.array([row for row in rows if not fitted[row]], dtype=np.intp)
 
+    @cached_property
+    def latencies(self) -> Array:
+        """Seconds of the latencies of each operator's link, (operators, 1)."""
+        hardware, nodes = self._placement.hardware, self._placement.nodes
+        links = [op.link for op, _, _ in self._placement.ops]
+        return np.array(
+            [
+                over_link(hardware, nodes, link.collective, link.reach, link.ranks, link.steps).latency if link else 0.0
+                for link in links
+            ]
+        )[:, np.newaxis]
+
     def apply_link(self, times: Array, expected: Array) -> None:
-        """Raise kernels with operands from a link to at least the link's time."""
+        """Raise kernels with operands from a link to at least the link's time: its latency is what it is."""
         rows = self.linked
         if rows.size:
-            transfer = self.parts[rows] @ times[Row.LINK_TIME] / LINK_SHARE
+            sent = np.maximum(times[Row.LINK_TIME] - self.latencies, 0.0)
+            transfer = self.parts[rows] @ (sent / LINK_SHARE + np.minimum(self.latencies, times[Row.LINK_TIME]))
             expected[:, rows] = np.maximum(expected[:, rows], transfer * _UNMEASURED)
+
+    def apply_power_limit(self, times: Array, unpacked: Array | float, expected: Array) -> None:
+        """Lengthen kernels by the clock that a power limit leaves them; unmeasured ones have the limited peaks."""
+        if self.limit is None:
+            return
+        rows = np.array([row for row, entry in enumerate(self._kernels) if entry.matches], dtype=np.intp)
+        compute, memory = times[: Row.MEMORY_TIME].max(axis=0) + unpacked, times[Row.MEMORY_TIME]
+        parts, hardware = self.parts[rows], self._placement.hardware
+        expected[:, rows] *= stretched(hardware, self.limit, expected[1, rows], parts @ compute, parts @ memory)
 
 
 CONVERTING = (*ATTENTION, *KERNELS_OF["sparse_attention"], ENCODER)

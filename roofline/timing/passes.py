@@ -27,6 +27,7 @@ from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.bound.roof import TIMES, Placement, blocks, hidden, monomial_values, monomials_of, values_at
@@ -106,6 +107,9 @@ class Timing:
 
     def __init__(self, placement: Placement, engine: Engine, calibration: Calibration) -> None:
         engine = engine.on(placement.hardware)  # experts in CPU memory run on the CPU
+        limit = None
+        if placement.hardware.unlimited is not None:  # kernels at the full clock, bounds at the limited one
+            limit, placement = placement.hardware.tdp, replace(placement, hardware=placement.hardware.unlimited)
         self.placement = placement
         self.engine = engine
         self.kernels = tuple(launches(placement, engine, calibration))
@@ -114,7 +118,7 @@ class Timing:
         self._counts = np.array([entry.count for entry in self.kernels])
         self.number = float(self._counts.sum())
         self._groups = kernel_groups(self.kernels, self.monomials, placement, engine)
-        self.corrections = Corrections(placement, engine, self.kernels)
+        self.corrections = Corrections(placement, engine, self.kernels, limit)
 
     @cached_property
     def _intervals(self) -> Intervals:
@@ -223,6 +227,9 @@ class Timing:
             target.write(expected, inside)
         corrections.apply_upcast(times, expected)
         corrections.apply_block_scales(times, expected)
+        unpacked = corrections.unpacking_time(values)
+        corrections.apply_unpacking(unpacked, expected)
+        corrections.apply_power_limit(times, unpacked, expected)
         np.maximum(expected[:2], floor, out=expected[:2])
         corrections.apply_link(times, expected)
         np.maximum(expected[2], expected[1], out=expected[2])

@@ -17,6 +17,7 @@ from roofline.scenario.analysis import Analysis
 from roofline.scenario.phase import OpFigures, Phase
 from roofline.scenario.schedule import Pass
 from roofline.specs.hardware import Interconnect
+from roofline.specs.power import stretched
 from roofline.timing.constants import LAUNCH
 from roofline.timing.corrections import COMPUTE_SHARE, LINK_SHARE, MEMORY_SHARE
 from roofline.timing.kernels import at_clock, kernel, shape_of
@@ -189,10 +190,22 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
         lines.append(line("kernel with upcast operands", "(t^2 + (conversion / dequantization)^2)^(1/2)", text))
     if row in times.corrections.scaling:
         lines.append(_scaled(times, run, entry, lines[-1].value))
+    if row in times.corrections.unpacking:
+        lines.append(_unpacked(times, run, entry, lines[-1].value))
+    if (limit := times.corrections.limit) is not None and entry.matches:
+        work, read = (
+            sum(_row(run, part, which) for part in entry.parts) for which in (Row.MATRIX_TIME, Row.MEMORY_TIME)
+        )
+        work = max(work, sum(_row(run, part, Row.VECTOR_TIME) for part in entry.parts))
+        work += _unpacking(times, run, entry)
+        longer = float(stretched(times.placement.hardware, limit, lines[-1].value, work, read))
+        law = "t_memory + (t - t_memory) / clock, the clock at which the kernel takes the limit"
+        lines.append(line(f"kernel at {limit:g} W", law, f"{last(lines)} * {shown(longer)}"))
     if row in times.corrections.linked:
         sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
-        text = f"max({last(lines)}, {shown(sent)} / {LINK_SHARE})"
-        lines.append(line("kernel limited by the link", f"max(t, link / {LINK_SHARE})", text))
+        wait = min(sum(float(times.corrections.latencies[part, 0]) for part in entry.parts), sent)
+        text = f"max({last(lines)}, {shown(sent - wait)} / {LINK_SHARE} + {shown(wait)})"
+        lines.append(line("kernel limited by the link", f"max(t, bytes sent / {LINK_SHARE} + latencies)", text))
     share = f"{last(lines)} * {shown(float(detail.bounds[index, 0]))} / {shown(floor)}" if floor else "0"
     lines.append(line("expected", "kernel x bound of the operator / bound of the kernel", share))
     if phase.engine.kernel_slowdown(phase.name) != 1:
@@ -245,6 +258,21 @@ def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
     formula = "(t^2 + (multiply-adds x integer_blocks / (1024 units clock))^2)^(1/2)"
     text = f"({shown(kernel)}**2 + ({shown(multiplies)} * {cycles} / (1024 * {rate}))**2)**0.5"
     return line("kernel with block scales", formula, text)
+
+
+def _unpacked(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
+    """The line of a kernel that unpacks weights by integer instructions."""
+    formula = "(t^2 + (weights x instructions / (units lanes clock))^2)^(1/2)"
+    return line(
+        "kernel with unpacked weights",
+        formula,
+        f"({shown(kernel)}**2 + {shown(_unpacking(times, run, entry))}**2)**0.5",
+    )
+
+
+def _unpacking(times: Timing, run: Pass, entry: Kernel) -> float:
+    """Seconds of the integer instructions that unpack a kernel's weights."""
+    return sum(_row(run, part, Row.WEIGHT_BYTES) * float(times.corrections.unpacked[part]) for part in entry.parts)
 
 
 def _row(run: Pass, index: int, row: Row) -> float:

@@ -1,11 +1,13 @@
 """Slices and power limits of hardware."""
 
+import numpy as np
 import pytest
 
 from roofline import Scenario, analyze, load_hardware
 from roofline.core.errors import RooflineError
 from roofline.specs.hardware import load_devices
-from roofline.specs.states import clock_at, profiles
+from roofline.specs.power import FLOOR, JOULES_PER_BYTE, clock_at, static_power
+from roofline.specs.states import profiles
 
 H100, H200, A100 = map(load_hardware, ("h100-sxm", "h200-sxm", "a100-sxm-40gb"))
 
@@ -36,7 +38,39 @@ def test_slices_are_counted_like_devices() -> None:
 )
 def test_a_power_limit_costs_prefill_what_it_cost_on_an_rtx_3090(watts: float, measured: float) -> None:
     """Tokens/s of prefill on six RTX 3090 over those at 350 W (llmgarage.ai, February 2026)."""
-    assert clock_at(watts, 350) == pytest.approx(measured, abs=0.03)
+    assert clock_at(load_hardware("rtx-3090"), watts, 1.0, 0.0) == pytest.approx(measured, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "watts", "model", "quant", "phase", "measured"),
+    [
+        ("rtx-4090", 300, "qwen3.6-27b", "q3_k_m", "decode", 0.965),
+        ("rtx-4090", 260, "qwen3.6-27b", "q3_k_m", "decode", 0.929),
+        ("rtx-3090", 210, "qwen3.6-35b-a3b", "q4_k_m", "decode", 0.837),
+        ("rtx-3090", 250, "qwen3.6-27b", "q3_k_m", "prefill", 0.863),
+    ],
+)
+def test_a_power_limit_costs_what_owners_of_cards_published(
+    hardware: str, watts: int, model: str, quant: str, phase: str, measured: float
+) -> None:
+    """Rates in llama.cpp over those of cards without a limit (noonghunna/club-3090, docs/HARDWARE.md)."""
+    free, limited = (
+        analyze(Scenario(model, hw, engine="llama.cpp", quant=quant, prompt=2048))
+        for hw in (hardware, f"{hardware}-{watts}w")
+    )
+    assert getattr(free, phase).expected.mid / getattr(limited, phase).expected.mid == pytest.approx(measured, abs=0.05)
+
+
+def test_the_power_at_the_clock_of_a_limit_is_the_limit() -> None:
+    activity, reached = np.array([0.5, 0.8, 1.0]), np.array([0.9, 0.5, 0.1])
+    rest, tdp = static_power(H100), H100.tdp or 0.0
+    for watts in (300.0, 450.0, 650.0):
+        clock = clock_at(H100, watts, activity, reached)
+        memory = JOULES_PER_BYTE["hbm"] * H100.memory_bandwidth * reached
+        power = rest + clock * (memory + activity * (tdp - rest) * np.maximum(clock, FLOOR) ** 2)
+        between = (clock < 1) & (clock != FLOOR)
+        assert power[between] == pytest.approx(watts, rel=1e-6)
+        assert np.all(power <= watts * (1 + 1e-6))
 
 
 def test_a_power_limit_slows_compute_and_not_the_memory() -> None:

@@ -110,3 +110,11 @@ def test_formats_with_smaller_blocks_scale_more_often() -> None:
     fine, coarse = (analyze(scenario.with_(quant=scheme)).expected.ttft for scheme in ("q2_k", "q4_0"))
     assert fine.low < 2048 / 7639 < fine.high
     assert fine.mid > 1.2 * coarse.mid
+
+
+@pytest.mark.parametrize(("hardware", "rate"), [("rtx-3090", 36.3), ("rtx-4090", 52.0)])
+def test_q3_k_decodes_as_fast_as_integer_lanes_unpack_it(hardware: str, rate: float) -> None:
+    """Qwen3.6 27B in UD-Q3_K_XL in llama.cpp (noonghunna/club-3090, docs/HARDWARE.md); the 4090 chose no constant."""
+    found = analyze(Scenario("qwen3.6-27b", hardware, engine="llama.cpp", quant="q3_k_m"))
+    assert found.decode is not None
+    assert 1 / found.decode.expected.mid == pytest.approx(rate, rel=0.08)
