@@ -104,15 +104,15 @@ def precision_of(
 
 
 def _experts_kept(model: Model, precision: Precision) -> Precision:
-    """The formats of llama.cpp's files, with the experts of a checkpoint that was released with them in MXFP4 as they are.
+    """The formats of llama.cpp's files with experts in MXFP4 where a checkpoint was released with them.
 
-    Files of four bits and more keep them (Unsloth's guide to DeepSeek-V4-Flash: 162 GB in 8 bits, 155 in 4, 103 in 3), and
-    all where 256 does not divide a row, as k-quants need (gpt-oss-20b: model card of bartowski/openai_gpt-oss-20b-GGUF).
+    Files of four bits and more keep them (Unsloth's guide to DeepSeek-V4-Flash: 162 GB in 8 bits, 155 in 4), and all
+    where 256 does not divide a row, as k-quants need (model card of bartowski/openai_gpt-oss-20b-GGUF).
     """
-    linear = precision.weights.linear
+    scheme = precision.weights
     released = model.quantization == "mxfp4" or (model.formats or {}).get("expert_up_proj") == "mxfp4"
-    narrower = linear is not None and linear.bits < MXFP4_BLOCKS.bits and model.hidden % BLOCK == 0
-    return replace(precision, weights=precision.weights.with_parts(MXFP4_EXPERTS)) if released and not narrower else precision
+    fewer = scheme.linear is not None and scheme.linear.bits < MXFP4_BLOCKS.bits and model.hidden % BLOCK == 0
+    return replace(precision, weights=scheme.with_parts(MXFP4_EXPERTS)) if released and not fewer else precision
 
 
 def tower_precision(tower: Model, precision: Precision) -> Precision:
