@@ -97,6 +97,8 @@ def precision_of(
     if model.stored is not None and runs_as_stored(model, profile):
         return replace(found, weights=model.stored.scheme)
     if model.quantization is not None and released_scheme(model, profile) == model.quantization:
+        if model.quantization in GGUF_SCHEMES:
+            return _experts_kept(model, replace(found, weights=found.weights.without(model.unquantized)))
         own = found.weights.without(model.unquantized) if model.formats is None else found.weights.mixed(model.formats)
         return replace(found, weights=own)
     keeps = profile.checkpoints is not None and profile.checkpoints.get("mxfp4") in GGUF_SCHEMES

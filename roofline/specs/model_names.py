@@ -9,7 +9,7 @@ is one. `TUNED` words do not count: Llama-3.1-8B-Instruct has the architecture o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
@@ -25,7 +25,7 @@ from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
 from roofline.specs.precision import scheme_formats
-from roofline.specs.schemes import GGUF_SCHEMES
+from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS
 
 TUNED = frozenset({"base", "chat", "hf", "instruct", "it", "pt", "reasoning"})
 """What a checkpoint was trained for, or how it is stored; the architecture is the same."""
@@ -70,6 +70,9 @@ OLLAMA = "q4_k_m"
 _NO_TAG = re.compile(r"^(quantization: mxfp4|task: encode)\b", re.MULTILINE)
 """In models whose tags are stored as they were released: gpt-oss and encoders."""
 
+_MIXED = re.compile(r"^(formats|unquantized):", re.MULTILINE)
+"""In models whose released files have formats by component."""
+
 Words = tuple[str, ...]
 
 _SOURCE = re.compile(r"^source: https://huggingface\.co/[^/\s]+/([^/\s]+)", re.MULTILINE)
@@ -92,6 +95,7 @@ class _Entry(Struct, frozen=True, dict=True):
     quantization: str
     repositories: str
     tag: str | None
+    mixed: bool
 
     def stripped(self, spelled: Words) -> Words:
         """The words without those that do not tell architectures apart."""
@@ -118,6 +122,7 @@ def _entry(name: str, path: Path) -> _Entry:
         quantization[1] if quantization else "",
         more[1].lower() if more else "",
         None if _NO_TAG.search(text) else OLLAMA,
+        _MIXED.search(text) is not None,
     )
 
 
@@ -328,12 +333,25 @@ def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
     gguf = GGUF in re.split(r"[^a-z0-9]+", text.lower())
     if gguf and scheme in PLAIN_FORMATS and entry.tag is None and entry.quantization:
         return Named(entry.name, entry.path, {"dtype": scheme, "gguf": True})  # files in 16 bits keep its experts
-    changes: dict[str, Any] = {"quantization": scheme}
+    changes: dict[str, Any] = {"quantization": scheme, **_parts(scheme, entry)}
     if scheme in PLAIN_FORMATS:
         changes = {"dtype": scheme, **({"quantization": None} if entry.quantization else {})}
     if gguf:
         changes["gguf"] = True
     return Named(entry.name, entry.path, changes)
+
+
+def _parts(scheme: str, entry: _Entry) -> dict[str, Any]:
+    """What a checkpoint in a scheme has in place of the formats that its spec gives to single components."""
+    own = read_mapping(entry.path) if entry.mixed else {}
+    formats: Mapping[str, Any] = own.get("formats") or {}
+    if scheme in GGUF_SCHEMES:  # of single formats only those of experts in FP4 may stay (`roofline.specs.checkpoint`)
+        fp4 = entry.quantization == "mxfp4" or formats.get("expert_up_proj") == "mxfp4"
+        return {"formats": dict.fromkeys(MXFP4_EXPERTS, "mxfp4") if fp4 else None, "unquantized": ()} if own else {}
+    if scheme.startswith("affine"):
+        return {"formats": None, "unquantized": ()} if own else {}
+    experts = {part: scheme if part.startswith("expert_") else kept for part, kept in formats.items()}
+    return {"formats": experts} if formats else {}
 
 
 def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...]) -> UnknownNameError:
