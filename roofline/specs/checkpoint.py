@@ -32,7 +32,7 @@ from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import PLAIN, Precision, parse_precision, scheme_formats
-from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS, find_weight_scheme
+from roofline.specs.schemes import BLOCK, GGUF_SCHEMES, MXFP4_BLOCKS, MXFP4_EXPERTS, find_weight_scheme
 
 RELEASED_OVERRIDES = ("scheme", "weights")
 """Requested formats that replace those of the checkpoint."""
@@ -91,16 +91,30 @@ def precision_of(
     profile = resolve_engine(hardware, engine, model)
     if any(requested.get(part) for part in RELEASED_OVERRIDES):
         asked = parse_precision(base, **requested)
-        keeps = model.quantization == "mxfp4" and asked.weights.name in GGUF_SCHEMES
-        return replace(asked, weights=asked.weights.with_parts(MXFP4_EXPERTS)) if keeps else asked
+        return _experts_kept(model, asked) if asked.weights.name in GGUF_SCHEMES else asked
     chosen = {part: name for part, name in requested.items() if name is not None}
     found = parse_precision(base, **{**released(model, hardware, profile), **chosen})
     if model.stored is not None and runs_as_stored(model, profile):
         return replace(found, weights=model.stored.scheme)
     if model.quantization is not None and released_scheme(model, profile) == model.quantization:
+        if model.quantization in GGUF_SCHEMES:
+            return _experts_kept(model, replace(found, weights=found.weights.without(model.unquantized)))
         own = found.weights.without(model.unquantized) if model.formats is None else found.weights.mixed(model.formats)
         return replace(found, weights=own)
-    return found
+    keeps = profile.checkpoints is not None and profile.checkpoints.get("mxfp4") in GGUF_SCHEMES
+    return _experts_kept(model, found) if keeps and model.formats is not None and model.stored is None else found
+
+
+def _experts_kept(model: Model, precision: Precision) -> Precision:
+    """The formats of llama.cpp's files with experts in MXFP4 where a checkpoint was released with them.
+
+    Files of four bits and more keep them (Unsloth's guide to DeepSeek-V4-Flash: 162 GB in 8 bits, 155 in 4), and all
+    where 256 does not divide a row, as k-quants need (model card of bartowski/openai_gpt-oss-20b-GGUF).
+    """
+    scheme = precision.weights
+    released = model.quantization == "mxfp4" or (model.formats or {}).get("expert_up_proj") == "mxfp4"
+    fewer = scheme.linear is not None and scheme.linear.bits < MXFP4_BLOCKS.bits and model.hidden % BLOCK == 0
+    return replace(precision, weights=scheme.with_parts(MXFP4_EXPERTS)) if released and not fewer else precision
 
 
 def tower_precision(tower: Model, precision: Precision) -> Precision:

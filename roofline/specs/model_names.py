@@ -9,7 +9,8 @@ is one. `TUNED` words do not count: Llama-3.1-8B-Instruct has the architecture o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
@@ -24,6 +25,7 @@ from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
 from roofline.specs.precision import scheme_formats
+from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS
 
 TUNED = frozenset({"base", "chat", "hf", "instruct", "it", "pt", "reasoning"})
 """What a checkpoint was trained for, or how it is stored; the architecture is the same."""
@@ -68,6 +70,9 @@ OLLAMA = "q4_k_m"
 _NO_TAG = re.compile(r"^(quantization: mxfp4|task: encode)\b", re.MULTILINE)
 """In models whose tags are stored as they were released: gpt-oss and encoders."""
 
+_MIXED = re.compile(r"^(formats|unquantized):", re.MULTILINE)
+"""In models whose released files have formats by component."""
+
 Words = tuple[str, ...]
 
 _SOURCE = re.compile(r"^source: https://huggingface\.co/[^/\s]+/([^/\s]+)", re.MULTILINE)
@@ -90,6 +95,7 @@ class _Entry(Struct, frozen=True, dict=True):
     quantization: str
     repositories: str
     tag: str | None
+    mixed: bool
 
     def stripped(self, spelled: Words) -> Words:
         """The words without those that do not tell architectures apart."""
@@ -116,6 +122,7 @@ def _entry(name: str, path: Path) -> _Entry:
         quantization[1] if quantization else "",
         more[1].lower() if more else "",
         None if _NO_TAG.search(text) else OLLAMA,
+        _MIXED.search(text) is not None,
     )
 
 
@@ -178,6 +185,9 @@ def _read(text: str, files: Files) -> Named:
             return _named(text, fitting[0], tail)
     if may_name and (listed := _listed(plain.lower(), entries, _ENDING)) is not None:
         return listed
+    if (revision := _REVISION.search(text)) is not None:
+        with suppress(UnknownNameError):
+            return _read(text[: revision.start()] + text[revision.end() :], files)
     raise _unknown(text, _without_maker(tuple(match[0] for match in found), makers), entries)
 
 
@@ -207,6 +217,13 @@ _ENDING = rf"(?:-(?:{'|'.join(sorted(TUNED))}|\d{{4}}|a\d+b))+"
 """What people leave out at the end of a repository's name: -Instruct, its month and the active parameters."""
 
 
+_REVISION = re.compile(r"-(?:think(?:ing)?|preview|exp)(?![\w.])|(?<=b)(?:-[a-z]+)*-\d{4}(?![\w.])", re.IGNORECASE)
+"""What tells a revision of a checkpoint from another: what it was trained for, or a date behind a size.
+
+Mistral-Small-Instruct-2409, without a size, is another model than that of 2501.
+"""
+
+
 def listed_repository(name: str) -> str:
     """The repository that a spec lists and `name` is without its owner, -Instruct or a month; "" for none."""
     plain = name.strip().lower()
@@ -233,8 +250,11 @@ SIZE_TOLERANCE = 0.03
 """Of a size in a tag, which is rounded and may count what inference does not touch: deepseek-r1:671b."""
 
 GGUF = "gguf"
-FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat", "kv", "preview", "v2"})
-"""Words around a scheme that do not change what is stored; FP8-KV also has scales for a cache in FP8."""
+FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat", "kv", "preview", "v2", "ud", "unsloth"})
+"""Words around a scheme that do not change what is stored, or little; FP8-KV also has scales for a cache in FP8."""
+
+_LARGER = re.compile(r"(q\d)_k_x?l")
+"""File types with more bits in some tensors than llama.cpp's, which stand for them: Unsloth's (UD-Q4_K_XL: Q4_K_M)."""
 
 SPELLINGS = {"fp4": "nvfp4", "f16": "fp16", "bnb": "nf4", "bitsandbytes": "nf4"}
 """Schemes under another name: NVIDIA's FP4 repositories are NVFP4; bitsandbytes quantizes to NF4 with double scales."""
@@ -245,7 +265,7 @@ OWNERS = {"qwen": {"fp8": "fp8_block"}}
 PLAIN_FORMATS = ("fp32", "bf16", "fp16")
 """The formats of checkpoints that are not quantized."""
 
-_MLX_BITS = re.compile(r"(?:mlx[-_])?([2-8])bit$", re.IGNORECASE)
+_MLX_BITS = re.compile(r"(?:mlx[-_])?([2-8])bit(?:-dwq(?:-\w+)?)?$", re.IGNORECASE)
 """The end of a repository for MLX: weights in groups of 64, with which mlx_lm.convert quantizes."""
 
 _BITS = re.compile(r"(?:int|w)?([48])(?:bit)?")
@@ -274,6 +294,8 @@ def _scheme(text: str) -> str | None:
             return "int8_g128"
         return parts[0] if own == int(bits[1]) else None
     scheme = "_".join(parts)
+    if scheme not in GGUF_SCHEMES and (larger := _LARGER.fullmatch(scheme)):
+        scheme = next(name for end in ("k_m", "k", "0") if (name := f"{larger[1]}_{end}") in GGUF_SCHEMES)
     if scheme in PLAIN_FORMATS:
         return scheme
     try:
@@ -302,21 +324,40 @@ def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
     scheme = OWNERS.get(owner, {}).get(tail.scheme or "", tail.scheme)
     if scheme is None and ":" in _HUB.sub("", text):
         scheme = entry.tag
+    if scheme == GGUF and entry.tag is None and entry.quantization:  # converted as it was released
+        return Named(entry.name, entry.path, {"gguf": True})
     if scheme == GGUF:
         raise RooflineError(f"{quote(text)} names no file type of GGUF: append one, like {quote(f'{text}:Q4_K_M')}")
     if scheme is None or (entry.quantization and entry.quantization.startswith(scheme)):
         return Named(entry.name, entry.path)
-    changes: dict[str, Any] = {"quantization": scheme}
+    gguf = GGUF in re.split(r"[^a-z0-9]+", text.lower())
+    if gguf and scheme in PLAIN_FORMATS and entry.tag is None and entry.quantization:
+        return Named(entry.name, entry.path, {"dtype": scheme, "gguf": True})  # files in 16 bits keep its experts
+    changes: dict[str, Any] = {"quantization": scheme, **_parts(scheme, entry)}
     if scheme in PLAIN_FORMATS:
         changes = {"dtype": scheme, **({"quantization": None} if entry.quantization else {})}
-    if GGUF in re.split(r"[^a-z0-9]+", text.lower()):
+    if gguf:
         changes["gguf"] = True
     return Named(entry.name, entry.path, changes)
 
 
+def _parts(scheme: str, entry: _Entry) -> dict[str, Any]:
+    """What a checkpoint in a scheme has in place of the formats that its spec gives to single components."""
+    own = read_mapping(entry.path) if entry.mixed else {}
+    formats: Mapping[str, Any] = own.get("formats") or {}
+    if scheme in GGUF_SCHEMES:  # of single formats only those of experts in FP4 may stay (`roofline.specs.checkpoint`)
+        fp4 = entry.quantization == "mxfp4" or formats.get("expert_up_proj") == "mxfp4"
+        return {"formats": dict.fromkeys(MXFP4_EXPERTS, "mxfp4") if fp4 else None, "unquantized": ()} if own else {}
+    if scheme.startswith("affine"):
+        return {"formats": None, "unquantized": ()} if own else {}
+    experts = {part: scheme if part.startswith("expert_") else kept for part, kept in formats.items()}
+    return {"formats": experts} if formats else {}
+
+
 def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...]) -> UnknownNameError:
     """The error for a name that no model has: those it begins, else the one in it, else the nearest of its family."""
-    started = re.compile(rf"^ +[^/\s]+/({re.escape(text.strip().lower())}\b[^:\s]*):", re.M)
+    plain = re.escape(text.strip().lower().rpartition("/")[2])
+    started = re.compile(rf"^ +[^/\s]+/({plain}\b[^:\s]*):", re.M)
     named = [entry for entry in entries if any(own and entry.spelled[0][: len(own)] == own for own in spellings)]
     begun = [entry.name for entry in sorted(named, key=lambda entry: -_version(entry.spelled[0]))]
     begun += [found for entry in entries for found in started.findall(entry.repositories) if entry.name not in begun]

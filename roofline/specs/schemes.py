@@ -234,7 +234,7 @@ MXFP4_BLOCKS = Format("mxfp4", 17 * 8 / 32, "int8")
 MXFP4_EXPERTS: Mapping[str, Choice] = dict.fromkeys(
     ("expert_gate_proj", "expert_up_proj", "expert_down_proj"), MXFP4_BLOCKS
 )
-"""The experts of a checkpoint that was released with them in MXFP4, which every file type of llama.cpp keeps.
+"""The experts of a checkpoint that was released with them in MXFP4, in files that keep them.
 
 gpt-oss-20b is 12.1 GB in MXFP4, and 12.04 GB in Q6_K (model card of bartowski/openai_gpt-oss-20b-GGUF).
 """

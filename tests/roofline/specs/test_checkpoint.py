@@ -45,6 +45,14 @@ def test_released_size(model: str, size: int) -> None:
     assert analyze(Scenario(load_model(model), H100, engine="ideal")).memory.weights == size
 
 
+@pytest.mark.parametrize(("quant", "published"), [(None, 162e9), ("q4_k_m", 155e9)])
+def test_files_of_four_bits_and_more_keep_experts_in_fp4(quant: str | None, published: float) -> None:
+    """Unsloth's guide to DeepSeek-V4-Flash: the lossless file, and the one in four bits."""
+    model = load_model("deepseek-v4-flash")
+    weights = analyze(Scenario(model, load_hardware("m4-max"), engine="llama.cpp", quant=quant)).memory.weights
+    assert weights == pytest.approx(published, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("model", "hardware", "engine", "expected"),
     [

@@ -117,6 +117,14 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
         ("RedHatAI/Qwen3-32B-quantized.w8a8", "qwen3-32b", "w8a8"),
         ("RedHatAI/Qwen3-30B-A3B-Instruct-2507-FP8-dynamic", "qwen3-30b-a3b", "fp8"),
         ("lmsys/gpt-oss-120b-bf16", "gpt-oss-120b", None),
+        ("unsloth/Qwen3.5-35B-A3B-GGUF:UD-Q4_K_XL", "qwen3.5-35b-a3b", "q4_k_m"),  # nearest of llama.cpp's own
+        ("unsloth/GLM-4.7-GGUF:UD-Q2_K_XL", "glm-4.6", "q2_k"),
+        ("unsloth/DeepSeek-R1-GGUF:UD-IQ1_S", "deepseek-r1", "iq1_s"),
+        ("unsloth/Qwen3-14B-unsloth-bnb-4bit", "qwen3-14b", "nf4"),
+        ("mlx-community/Qwen3-30B-A3B-4bit-DWQ", "qwen3-30b-a3b", "affine4_g64"),
+        ("ggml-org/gpt-oss-120b-GGUF", "gpt-oss-120b", "mxfp4"),
+        ("unsloth/gpt-oss-20b-GGUF:F16", "gpt-oss-20b", "mxfp4"),
+        ("someone/Qwen3-32B-Thinking-2601", "qwen3-32b", None),  # a revision of the weights
     ],
 )
 def test_a_quantization_in_a_models_name(text: str, name: str, scheme: str | None) -> None:
@@ -140,7 +148,7 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
         ("NousResearch/Hermes-9-Llama-3.1-8B", ["llama-3.1-8b"]),
         ("Qwen/Qwen2.5-Poet-7B-Instruct", ["qwen2.5-7b"]),
         ("qwen3-coder", ["qwen3-coder-480b-a35b"]),  # there is a smaller one, which a spec lists
-        ("meta-llama/Llama-3.2-11B-Vision-Instruct", ["llama-3.2-3b"]),
+        ("meta-llama/Llama-3.2-90B-Vision-Instruct", ["llama-3.2-3b"]),
         ("deepseek-r1:newest", ["deepseek-r1"]),
         ("Llama-3.1-8B-Instruct-4bit", ["llama-3.1-8b"]),  # four bits in an unnamed scheme
         ("TheBloke/Llama-2-7B-Chat-GGUF", [":Q4_K_M"]),
