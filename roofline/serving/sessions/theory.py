@@ -86,25 +86,34 @@ class Turns(NamedTuple):
     main: Array
 
 
-def turns_of(work: Workload, seed: int = 0, count: int = TURNS) -> Turns:
-    """So many turns of sessions of a workload, at random."""
-    draw, rows = Draw(work, seed, TURNS // 4), list[tuple[float, ...]]()
+def turns_of(work: Workload, seed: int = 0, count: int = TURNS, length: float = math.inf) -> Turns:
+    """So many turns of sessions of a workload, at random; of a benchmark those that follow its warm-up.
+
+    There each session has a place that others take over, of a `length` of turns in all.
+    """
+    draw, rows, place = Draw(work, seed, TURNS // 4), list[tuple[float, ...]](), 0
+    part = None if work.duration is None else work.begun
     # Turns and first prompts of sessions fill their distributions evenly.
-    for place in itertools.count(1):
-        if len(rows) >= TURNS and place > SESSIONS:
-            break
-        waiting = [draw.session(quantiles=(place * EVEN[0] % 1.0, place * EVEN[1] % 1.0))]
+    while len(rows) < TURNS or place < SESSIONS:
+        waiting, own, begun = list[Session](), list[tuple[float, ...]](), part
+        while not own or len(own) < work.warmup + length < math.inf:
+            place += 1
+            session = draw.session(begun, quantiles=(place * EVEN[0] % 1.0, place * EVEN[1] % 1.0))
+            own += _rows(session, work, draw, waiting, work.warmup + length - len(own))
+            begun = None
+        rows += own[work.warmup if part else 0 :]
         while waiting:
-            session = waiting.pop()
-            rows += _rows(session, work, draw, waiting)
+            rows += _rows(waiting.pop(), work, draw, waiting)
     # Of sessions with many turns there are more rows than are needed: some of them, evenly.
     return Turns(*np.array(rows, float)[np.linspace(0, len(rows) - 1, min(len(rows), count)).astype(int)].T)
 
 
-def _rows(session: Session, work: Workload, draw: Draw, waiting: list[Session]) -> list[tuple[float, ...]]:
-    """The turns of a session; its sub-agents are left to others."""
+def _rows(
+    session: Session, work: Workload, draw: Draw, waiting: list[Session], most: float = math.inf
+) -> list[tuple[float, ...]]:
+    """The turns of a session, so many at most; its sub-agents are left to others."""
     found, idle = list[tuple[float, ...]](), 0.0
-    while session.place < len(session.new):
+    while session.place < len(session.new) and len(found) < most:
         turn, context = turn_of(session, work), session.context
         if turn.branch:
             waiting.append(draw.branch(session, max(int(work.branch_context * context), work.shared)))
@@ -177,7 +186,10 @@ class Theory:
     ) -> None:
         self.replica, self.store, self.work, self.tandem = replica, store, work, tandem
         self.decode = replica if tandem is None else tandem.decode
-        self.turns = turns_of(work, seed, count)
+        # As many turns of a session fit in a benchmark's run as if it were alone.
+        step = float(self.decode.steps.seconds(1.0, work.new.mean)) / self.decode.steps.accepted
+        alone = work.gap.mean + work.output.mean * step
+        self.turns = turns_of(work, seed, count, (work.duration or math.inf) / alone)
         apart = store.states is not None
         self.weights = [0.0 if apart else store.snapshot, *[store.snapshot] * len(store.tiers)]
         self.most = min(replica.sequences, store.states / PER_REQUEST if store.states is not None else math.inf)
