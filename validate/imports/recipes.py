@@ -188,7 +188,7 @@ def _degrees(space: Mapping[str, Any], prefix: str) -> Cells:
 
 
 def _load(part: Mapping[str, Any], space: Mapping[str, Any], cells: Cells, where: str) -> Cells:
-    """Lengths of requests, or of sessions the seconds of a run and the hosts' memory, a device, that holds the cache."""
+    """Lengths of requests, or of sessions the seconds of a run and the hosts' memory a device for their cache."""
     if cells["scenario"] != AGENTIC:
         return {"isl": _text(part, "isl"), "osl": _text(part, "osl")}
     found = {"duration": _text(part, "duration")}

@@ -13,8 +13,9 @@ computed (write through: it also holds what the tiers above hold, and its order 
 
 Layers with a recurrent state or a window go on after a prefix only from a snapshot of them at its end. A request leaves
 one at the end of its path, and of each run that it passes, as vLLM does at the ends of prompts and where prefixes part
-(`mamba_cache_mode` align) and SGLang at those of its nodes (mamba_radix_cache.py). A hit ends at a snapshot: the last one, or where the prompt parts before it an earlier one. An
-earlier one stays until its time to be evicted has come, and the last of a run goes after the blocks of the run.
+(`mamba_cache_mode` align) and SGLang at those of its nodes (mamba_radix_cache.py). A hit ends at the last snapshot
+before the place where the prompt parts from what is cached. An earlier snapshot stays until its time to be evicted has
+come, and the last one of a run goes after the blocks of the run.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from roofline.core.errors import RooflineError
+from roofline.serving.outcome import NO_TARGETS, Targets
 from roofline.serving.pools import Tandem
 from roofline.serving.replica import Replica
 from roofline.serving.sessions.drawn import Draw, Turn
@@ -55,13 +56,15 @@ def simulate_sessions(
     tandem: Tandem | None = None,
     copies: int = 1,
     drawn: bool = True,
+    limits: Targets = NO_TARGETS,
 ) -> Ran:
     """A run of so many turns, of a number of `sessions`, each followed by another one, or of a `rate` of new ones.
 
     Without `turns`, runs of a benchmark, each as long as the workload's `duration`, of other sessions. With a rate,
     `sessions` are those at the start, at a random part of their turns, or as `drawn` at their first. With a `tandem`
-    the replica is a worker of its prefill. Turns go to several `copies` by the routing, other than by session. Raises
-    RooflineError without any.
+    the replica is a worker of its prefill. Turns go to several `copies` by the routing, other than by session. A run of
+    turns ends where a twentieth of them has missed one of the `limits` of TTFT and TPOT. Raises RooflineError without
+    sessions.
     """
     if not sessions and rate is None:
         raise RooflineError("sessions are a number of them, or a rate of new ones: give one of both")
@@ -77,7 +80,7 @@ def simulate_sessions(
 
     if turns is not None:
         warm = round(turns * WARM)
-        return observed([watched(start(draw), warm, turns - warm)])
+        return observed([watched(start(draw), warm, turns - warm, limits=limits)])
     assert sessions
     assert work.duration is not None
     number = min(max(math.ceil(FEWEST / (LANE * sessions)), 1), MOST_RUNS)

@@ -247,8 +247,12 @@ def outcome_at(
     targets: Targets = NO_TARGETS,
     simulate: int | None = None,
     seed: int = 0,
+    shortened: bool = False,
 ) -> SessionOutcome:
-    """The outcome of a number of sessions or a rate of new ones, of which each copy has its share, or by a router."""
+    """The outcome of a number of sessions or a rate of new ones, of which each copy has its share, or by a router.
+
+    A `shortened` run ends where it is sure that the targets are missed at p95.
+    """
     copies = deployed.replica.copies
     each = value / copies
     sessions = max(round(each), 1)
@@ -270,6 +274,7 @@ def outcome_at(
         deployed.routing,
         deployed.tandem,
         shares,
+        limits=targets if shortened else NO_TARGETS,
     )
     if theory is None:
         return _outcome(deployed, value, ran, (), targets)

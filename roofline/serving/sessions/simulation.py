@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.serving.load import Requests
+from roofline.serving.outcome import NO_TARGETS, Targets
 from roofline.serving.pools import Tandem
 from roofline.serving.replica import Replica
 from roofline.serving.served import Finished
@@ -428,8 +429,10 @@ class Watched(NamedTuple):
     counts: tuple[Any, ...]
 
 
-def watched(runs: Rows[SessionRun], warm: int, turns: int | None, seconds: float = 0.0) -> Watched:
-    """Follow replicas over so many turns of warm-up, then over more turns, or over seconds."""
+def watched(
+    runs: Rows[SessionRun], warm: int, turns: int | None, seconds: float = 0.0, limits: Targets = NO_TARGETS
+) -> Watched:
+    """Follow replicas over turns of warm-up, then over more turns, unless too many miss limits, or over seconds."""
     _until(runs, warm)
     start, earlier = max(run.now for run in runs), _counts(runs)
     for run in runs:
@@ -438,7 +441,7 @@ def watched(runs: Rows[SessionRun], warm: int, turns: int | None, seconds: float
         while (run := min(runs, key=attrgetter("ready"))).ready < start + seconds or not any(run.rows for run in runs):
             run.event()
     else:
-        _until(runs, turns)
+        _until(runs, turns, limits)
     counts = tuple(now - then for now, then in zip(_counts(runs), earlier, strict=True))
     return Watched(runs, max(max(run.now for run in runs) - start, 1e-12) * len(runs), counts)
 
@@ -452,7 +455,9 @@ def observed(parts: Rows[Watched]) -> Ran:
     running, waiting, cached = (sum(run.area[part] for run in runs) / duration for part in range(3))
     used = sum(np.array([blocks * run.block for blocks in cache.used]) for run in runs for cache in run.caches)
     preempted, read, written = (sum(part.counts[place] for part in parts) for place in range(3))
-    owner += np.repeat([1e9 * place for place, part in enumerate(parts) for _ in part.runs], [len(run.rows) for run in runs])
+    owner += np.repeat(
+        [1e9 * place for place, part in enumerate(parts) for _ in part.runs], [len(run.rows) for run in runs]
+    )
     return Ran(
         arrival,
         first,
@@ -472,7 +477,10 @@ def observed(parts: Rows[Watched]) -> Ran:
         tuple((np.asarray(used) / len(runs)).tolist()),
         tuple((read / duration).tolist()),
         tuple((written / duration).tolist()),
-        tuple(_hit([row for run in part.runs for row in run.found], [row for run in part.runs for row in run.rows]) for part in parts),
+        tuple(
+            _hit([row for run in part.runs for row in run.found], [row for run in part.runs for row in run.rows])
+            for part in parts
+        ),
     )
 
 
@@ -481,10 +489,22 @@ def _hit(found: Rows[tuple[int, ...]], rows: Rows[tuple[float, ...]]) -> float:
     return sum(map(sum, found)) / sum(row[PROMPT] for row in rows)
 
 
-def _until(runs: Rows[SessionRun], number: int) -> None:
-    """Follow replicas, the earliest first, until so many turns are done."""
-    while sum(len(run.rows) for run in runs) < number:
+def _until(runs: Rows[SessionRun], number: int, limits: Targets = NO_TARGETS) -> None:
+    """Follow replicas, the earliest first, until so many turns are done, or p95 of one is sure to be over a limit."""
+    done = 0
+    while (sum_ := sum(len(run.rows) for run in runs)) < number:
         min(runs, key=attrgetter("ready")).event()
+        if limits != NO_TARGETS and sum_ >= done + CHECKED:
+            done = sum_
+            rows = np.array([row[:PROMPT] for run in runs for row in run.rows])
+            times = rows[:, 1] - rows[:, 0], (rows[:, 2] - rows[:, 1]) / np.maximum(rows[:, 3] - 1, 1)
+            over = np.array([(time > limit).sum() for time, limit in zip(times, limits, strict=True)])
+            if over.max() > 0.05 * number + 1:
+                return
+
+
+CHECKED = 50
+"""Turns from one look at a run's times to the next."""
 
 
 def _counts(runs: Rows[SessionRun]) -> tuple[Any, ...]:

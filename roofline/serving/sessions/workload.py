@@ -84,7 +84,8 @@ class Workload(Checked, frozen=True):
     tokens. Of a number of sessions, where no turn runs, the next one comes after `idle` seconds at most, and all others
     by as much sooner (a benchmark that replays them).
     Of a benchmark that lasts a `duration` of seconds each session begins at a part of its turns within `begun`, and has
-    `warmup` turns before that time; None: sessions of a random moment, without end. `source` says where the numbers are from.
+    `warmup` turns before that time; None: sessions of a random moment, without end. `source` says where the
+    numbers are from.
     """
 
     turns: Lengths
