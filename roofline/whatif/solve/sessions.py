@@ -95,11 +95,11 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
         if high is not None and high <= max(low + copies, math.ceil(low * close)):
             break
         if high is None or not low:
-            value = low * ratio if high is None else high / ratio
+            near = low * ratio if high is None else high / ratio
             ratio = min(ratio * ratio, 2.0)
         else:
-            value = math.sqrt(low * high)
-        value = round(value / copies) * copies
+            near = math.sqrt(low * high)
+        value = round(near / copies) * copies
         value = max(value, low + copies) if high is None else min(max(value, low + copies), high - copies)
     return Held(low, best, high, missed)
 
