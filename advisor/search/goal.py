@@ -173,7 +173,7 @@ class Goal(Struct, frozen=True):
         check_reading(self.at)
         force_setattr(self, "vary_batch", read_value("vary_batch", Kind.SWITCH, self.vary_batch))
         if self.demand is not None and not self.loaded:
-            raise RooflineError("a load is for the objective goodput", options=["concurrency", "rate", "objective"])
+            raise RooflineError("a load, or sessions, is for the objective goodput", options=["objective"])
         if self.loaded and (self.at == "bound" or self.limits.total is not None or self.vary_batch):
             raise RooflineError("goodput is of expected times, with limits of TTFT and TPOT, and of no static batch")
 

@@ -62,7 +62,8 @@ def _deployment(deployed: Deployed) -> dict[str, Any]:
                 "output": work.output.mean,
             },
             "gap": work.gap.written,
-            **picked(work, "shared", "groups", "kept", "asides", "limit", "branches", "source"),
+            **picked(work, "shared", "groups", "kept", "replaced", "asides", "limit", "branches", "duration", "source"),
+            "begun": list(work.begun),
         },
         "cache": {
             "pool_tokens": finite(store.tokens * deployed.replica.copies),
@@ -143,9 +144,17 @@ def _about(document: Mapping[str, Any]) -> list[str]:
         pool += f" in blocks of {cache['block_tokens']}, with snapshots of states or windows ({size})"
     return [
         f"Sessions ({work['name']}), on average: {means['turns']:.3g} turns, {means['first']:,.0f} tokens at first,"
-        f" {means['new']:,.0f} new and {means['output']:,.0f} output tokens a turn{shared}",
+        f" {means['new']:,.0f} new and {means['output']:,.0f} output tokens a turn{shared}{_replayed(work)}",
         f"Cache: {pool}{below}; weights {document['weights']}, KV cache {document['kv']}",
     ]
+
+
+def _replayed(work: Mapping[str, Any]) -> str:
+    """How a benchmark replays the sessions."""
+    if not work["duration"]:
+        return ""
+    low, high = work["begun"]
+    return f"; runs of {work['duration']:,.0f} s of sessions begun at {low:.0%} to {high:.0%} of their turns"
 
 
 def _row(point: Mapping[str, Any], name: str, devices: int, aimed: bool, priced: bool) -> list[str]:
@@ -246,7 +255,9 @@ def _added(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> st
     rent = f"; a session costs {usd[1] / usd[0] - 1:+.0%}" if usd[0] and usd[1] else ""
     if more <= 0:
         return f"{name} adds no sessions within the targets{rent}"
-    return f"{name} adds {more} sessions: it pays from {before['sessions'] + 1} to {after['sessions']}{rent}"
+    first, last = before["sessions"] + 1, after["sessions"]
+    pays = f"from {first} to {last}" if more > 1 else f"at {last}"
+    return f"{name} adds {more} session{'s' * (more > 1)}: it pays {pays}{rent}"
 
 
 def _held_line(title: str, found: Mapping[str, Any]) -> str:

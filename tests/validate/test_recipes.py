@@ -43,6 +43,25 @@ agents:
       - { tp: 8, kv-offloading: none, conc-list: [1] }
       - { tp: 8, ep: 8, dp-attn: true, kv-offloading: dram, conc-list: [2, 3] }
       - { tp: 4, dcp-size: 4, spec-decoding: mtp, conc-list: [4] }
+earlier:
+  image: vllm/vllm-openai:v0.22.0
+  model: moonshotai/Kimi-K2.5
+  model-prefix: kimik2.5
+  runner: b200-dgxc
+  precision: int4
+  framework: vllm
+  multinode: false
+  scenarios:
+    agentic-coding:
+    - duration: 1800
+      available-cpu-dram-mib: 3_774_874
+      cpu-offload-utilization: 0.80
+      gpus-per-node: 8
+      search-space:
+      # comments between entries
+      - { tp: 8, offloading: none,  conc-list: [1] }
+      - { tp: 8, offloading: cpu, conc-list: [2] }
+      - { tp: 4, offloading: hicache, total-cpu-dram-gb: 1474, conc-list: [3] }
 apart:
   image: nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1
   model: deepseek-ai/DeepSeek-R1-0528
@@ -115,6 +134,15 @@ def test_agents_have_a_tier_of_the_hosts_memory(file: Path) -> None:
     assert others[0].agents.tiers == "dram=1623.2GB"  # half of 3,095,781 MiB
 
 
+def test_entries_of_june_name_the_memory_and_the_time_of_a_run(file: Path) -> None:
+    found = [case.agents for case in cases(file, "earlier")]
+    assert [(each.tiers, each.duration) for each in found if each] == [
+        ("", 1800),
+        ("dram=3166.4GB", 1800),  # 0.8 of 3,774,874 MiB
+        ("dram=1474GB", 1800),
+    ]
+
+
 def test_pools_count_the_devices_of_wide_workers(file: Path) -> None:
     (found,) = cases(file, "apart")
     assert found.pools is not None
@@ -137,7 +165,7 @@ def test_what_cannot_be_asked_is_named(file: Path) -> None:
     assert "SGLang" in row["reason"]
     assert 0 < float(row["predicted_tpot"]) < 0.1
     imported = import_recipes([file])
-    assert "12 rows; 5 of 5 configurations can be asked" in imported.notes[0]
+    assert "15 rows; 6 of 6 configurations can be asked" in imported.notes[0]
     odd = file.with_name("odd.yaml")
     odd.write_text(CONFIGURATIONS.replace("framework: atom", "framework: tilert"))
     assert import_recipes([odd]).notes[1] == "other: no engine profile is for 'tilert'"

@@ -155,7 +155,7 @@ def _rows(entry: Mapping[str, Any], where: str) -> Iterator[Cells]:
                 for concurrency in _concurrencies(_mapping(space, where), where):
                     own = max(concurrency // _each(space, where), 1)
                     cells = shared | {"concurrency": str(own), "scenario": str(kind)}
-                    yield cells | _layout(space, bool(entry.get("disagg")), where) | _load(part, space, cells)
+                    yield cells | _layout(space, bool(entry.get("disagg")), where) | _load(part, space, cells, where)
 
 
 def _each(space: Mapping[str, Any], where: str) -> int:
@@ -187,14 +187,28 @@ def _degrees(space: Mapping[str, Any], prefix: str) -> Cells:
     return {f"{prefix}{cell}": _text(space, key) for key, cell in names.items()}
 
 
-def _load(part: Mapping[str, Any], space: Mapping[str, Any], cells: Cells) -> Cells:
-    """Lengths of requests, or of sessions the hosts' memory, of all devices, that holds their cache."""
+def _load(part: Mapping[str, Any], space: Mapping[str, Any], cells: Cells, where: str) -> Cells:
+    """Lengths of requests, or of sessions the seconds of a run and the hosts' memory a device for their cache."""
     if cells["scenario"] != AGENTIC:
         return {"isl": _text(part, "isl"), "osl": _text(part, "osl")}
-    if _text(space, "kv-offloading") in ("", "none"):
-        return {}
-    share = finite_number(part.get("dram-utilization")) or UTILIZATION
-    return {"host_gb_per_gpu": f"{share * HOSTS.get(cells['hardware'], 0.0) * MIB / GB:.4g}"}
+    found = {"duration": _text(part, "duration")}
+    if _text(space, "kv-offloading" if "kv-offloading" in space else "offloading") in ("", "none"):
+        return found
+    # Its entries of June 2026 name the memory themselves: of the layout's devices, or of a node of so many.
+    stated, node = (finite_number(each.get(name)) for each, name in ((space, "total-cpu-dram-gb"), (part, NODE)))
+    devices = max(_number(space, "tp", where), _number(space, "ep", where), 1) * max(_number(space, "pp", where), 1)
+    memory = stated / devices if stated else _share(part) * HOSTS.get(cells["hardware"], 0.0) * MIB / GB
+    if node and not stated:
+        memory = _share(part) * node / (finite_number(part.get("gpus-per-node")) or 8) * MIB / GB
+    return found | {"host_gb_per_gpu": f"{memory:.4g}"}
+
+
+NODE = "available-cpu-dram-mib"
+
+
+def _share(part: Mapping[str, Any]) -> float:
+    names = ("dram-utilization", "cpu-offload-utilization")
+    return next(filter(None, (finite_number(part.get(name)) for name in names)), UTILIZATION)
 
 
 def _concurrencies(space: Mapping[str, Any], where: str) -> list[int]:

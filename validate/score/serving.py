@@ -124,6 +124,7 @@ class Predictor:
     def _sessions(self, case: ServingCase, agents: Agents) -> SessionOutcome:
         """The outcome of sessions of a profile, with the longest context that fits: it has run."""
         asked, work = {"tiers": agents.tiers, "pool": agents.pool}, profile(agents.profile)
+        work = replace(work, duration=agents.duration or work.duration)
         for changed, longest in product((case.scenario, _all_memory(case.scenario)), CONTEXTS):
             settings = replace(changed.settings, longest=longest)
             with suppress(DoesNotFitError):
@@ -131,7 +132,7 @@ class Predictor:
                 break
         else:
             raise DoesNotFitError(f"{case.scenario.model.name} does not fit with contexts of {CONTEXTS[-1]} tokens")
-        return outcome_at(deployed, None, float(case.load.concurrency or 1), is_open=False, part=agents.part)
+        return outcome_at(deployed, None, float(case.load.concurrency or 1), is_open=False)
 
     def _apart(self, case: ServingCase, pools: Pools) -> Outcome:
         """The outcome of prefill and decode on pools of their own."""

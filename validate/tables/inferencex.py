@@ -64,15 +64,12 @@ COLUMNS = (
 AGENTIC = "agentic-coding"
 """The scenario of sessions, of the profile `coding-agent`."""
 
-STARTS = (0.25, 0.75)
-"""The part of their turns at which the sessions of a run begin (its agentic protocol)."""
-
 AGENTIC_COLUMNS = (
-    *("scenario", "host_gb_per_gpu", "pool_tokens", "hit_rate", "pp", "dcp_size"),
+    *("scenario", "host_gb_per_gpu", "pool_tokens", "hit_rate", "duration", "pp", "dcp_size"),
     *(f"{pool}_{name}" for pool in ("prefill", "decode") for name in ("pp", "dcp_size", "hardware")),
 )
 """Further columns, of which a table may lack each: memory of the hosts and pool of the devices that hold the KV cache,
-what was found there, and layouts beyond those of `COLUMNS`."""
+what was found there, seconds of the run, and layouts beyond those of `COLUMNS`."""
 
 MODELS: Mapping[str, str] = MappingProxyType(
     {
@@ -243,11 +240,12 @@ class Deployment(Struct, frozen=True):
 
     def agents(self, line: Line, sessions: int) -> ServingCase:
         """The deployment under sessions of coding agents, with the tiers and the pool that the row states."""
-        host, pool = (positive(line.cells.get(name, "")) for name in ("host_gb_per_gpu", "pool_tokens"))
+        names = ("host_gb_per_gpu", "pool_tokens", "duration")
+        host, pool, duration = (positive(line.cells.get(name, "")) for name in names)
         devices = self.layout.devices * (1 if self.pools is None else self.pools.prefills)
         tiers = f"dram={host * devices:.6g}GB" if host else ""
         load = Load(prompt=1, generate=1, concurrency=sessions)
-        agents = Agents("coding-agent", tiers, pool, STARTS)
+        agents = Agents("coding-agent", tiers, pool, duration)
         scenario = self.scenario(AGENTS_OUTPUT, sessions)
         policy = scenario.profile.scheduler
         return ServingCase(line, scenario, load, policy, None, None, pools=self.pools, agents=agents)

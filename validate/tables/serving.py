@@ -93,13 +93,13 @@ NAMED_BY = (("backend", "backend_version"), ("framework", "image"), ("engine",))
 class Agents(Struct, frozen=True):
     """Sessions of a profile, as many as a load's requests in flight, with tiers of the cache and the devices' pool.
 
-    They begin at a `part` of their turns.
+    A run lasts a `duration` of seconds, or as the profile says.
     """
 
     profile: str
     tiers: str = ""
     pool: float | None = None
-    part: tuple[float, float] | None = None
+    duration: float | None = None
 
 
 class ServingCase(Struct, frozen=True):

@@ -13,8 +13,9 @@ computed (write through: it also holds what the tiers above hold, and its order 
 
 Layers with a recurrent state or a window go on after a prefix only from a snapshot of them at its end. A request leaves
 one at the end of its path, and of each run that it passes, as vLLM does at the ends of prompts and where prefixes part
-(`mamba_cache_mode` align) and SGLang at those of its nodes (mamba_radix_cache.py). A hit ends at a snapshot. The one
-before it stays until its time to be evicted has come, and that of a run goes after the blocks of the run.
+(`mamba_cache_mode` align) and SGLang at those of its nodes (mamba_radix_cache.py). A hit ends at the last snapshot
+before the place where the prompt parts from what is cached. An earlier snapshot stays until its time to be evicted has
+come, and the last one of a run goes after the blocks of the run.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Run:
 
     A tier that writes back has of these only those that no tier above holds. `start` are the blocks before the run,
     `marks` the lengths that it had after each request that made it longer; `pins` counts the running requests that use
-    it, and `ends` are the blocks after which each tier has a snapshot, 0 without one.
+    it, and `ends` are the blocks after which each tier has snapshots, in order.
     """
 
     __slots__ = ("ends", "held", "length", "marks", "parent", "pins", "priority", "serial", "start", "time")
@@ -50,7 +51,8 @@ class Run:
         self.start: int = 0 if parent is None else parent.start + parent.length
         self.length: int = 0
         self.pins, self.time = 0, -math.inf
-        self.held, self.ends = [0] * tiers, [0] * tiers
+        self.held = [0] * tiers
+        self.ends: list[list[int]] = [[] for _ in range(tiers)]
         self.marks: list[int] = []
 
     def path(self) -> list[Run]:
@@ -80,7 +82,7 @@ class PrefixCache:
         self.snapshot, self.now = snapshot, -math.inf
         self.weights = [0.0 if apart else snapshot, *[snapshot] * (tiers - 1)]
         self.states = [0] * tiers
-        self._older: list[deque[float]] = [deque() for _ in range(tiers)]
+        self._older: list[deque[tuple[float, Run, int]]] = [deque() for _ in range(tiers)]
         self.used, self.written = [0] * tiers, [0.0] * tiers
         self.pinned = self.shared = self.stored = self.dropped = 0
         self._orders: list[list[tuple[int, float, int, int, Run]]] = [[] for _ in range(tiers)]
@@ -96,9 +98,9 @@ class PrefixCache:
         first.length, first.time, first.pins = length, run.time, run.pins
         first.marks = [mark for mark in run.marks if mark < length] + [length]
         first.held = [min(held, length) for held in run.held]
-        first.ends = [place if place <= length else 0 for place in run.ends]
+        first.ends = [[place for place in places if place <= length] for places in run.ends]
         run.held = [max(held - length, 0) for held in run.held]
-        run.ends = [max(place - length, 0) for place in run.ends]
+        run.ends = [[place - length for place in places if place > length] for places in run.ends]
         run.marks = [mark - length for mark in run.marks if mark > length]
         run.parent, run.start, run.length = first, run.start + length, run.length - length
         self._order(first)
@@ -111,12 +113,21 @@ class PrefixCache:
         for run in tail.path():
             most = min(run.length, end - run.start)
             covered = min(max(run.held), most)
-            if self.snapshot and (place := max((each for each in run.ends if each <= covered), default=0)):
+            if self.snapshot and (place := self._last(run, covered)):
                 usable = self._within(run, hits, place)
             hits = self._within(run, hits, covered)
             if covered < most:
                 break
         return usable if self.snapshot else hits
+
+    @staticmethod
+    def _last(run: Run, covered: int) -> int:
+        """The blocks of a run before the last snapshot that some tier has within those `covered`, 0 without one."""
+        found = 0
+        for places in run.ends:
+            place = bisect_right(places, covered)
+            found = max(found, places[place - 1] if place else 0)
+        return found
 
     @staticmethod
     def _within(run: Run, hits: list[int], most: int) -> list[int]:
@@ -159,17 +170,18 @@ class PrefixCache:
                     self._unmark(run, tier)  # the first tier has it now
 
     def _mark(self, run: Run, tier: int, place: int) -> None:
-        """A tier has a snapshot of a run after so many blocks, and an older one until that is evicted."""
-        if place > run.ends[tier]:
-            if run.ends[tier]:
-                self._older[tier].append(self.now)
-            run.ends[tier] = place
+        """A tier has a snapshot of a run after so many blocks, and earlier ones until they are evicted."""
+        places = run.ends[tier]
+        if place > (places[-1] if places else 0):
+            if places:
+                self._older[tier].append((self.now, run, places[-1]))
+            places.append(place)
             self.states[tier] += 1
             self.written[tier] += self.weights[tier]
 
     def _unmark(self, run: Run, tier: int) -> None:
-        self.states[tier] -= run.ends[tier] > 0
-        run.ends[tier] = 0
+        self.states[tier] -= len(run.ends[tier])
+        run.ends[tier].clear()
 
     def unpin(self, tail: Run, now: float) -> None:
         """A request has used its path, which may be evicted."""
@@ -196,9 +208,11 @@ class PrefixCache:
                 if not own or time != run.time or above != -run.start or (run.pins and not tier):
                     heappop(order)
                     continue
-            if older and older[0] <= time and (weight or over <= 0):
-                older.popleft()
-                self.states[tier] -= 1
+            if older and older[0][0] <= time and (weight or over <= 0):
+                _, earlier, place = older.popleft()
+                if place in earlier.ends[tier]:
+                    earlier.ends[tier].remove(place)
+                    self.states[tier] -= 1
                 continue
             if run is None:
                 return
@@ -210,7 +224,7 @@ class PrefixCache:
 
     def _evict(self, run: Run, tier: int, kept: int) -> None:
         """A tier keeps the first `kept` blocks of a run; the next one takes the others if it writes back."""
-        held, below, place = run.held[tier], tier + 1, run.ends[tier]
+        held, below, place = run.held[tier], tier + 1, max(run.ends[tier], default=0)
         self._hold(run, tier, kept)
         if not self._own(run, tier):
             self._unmark(run, tier)

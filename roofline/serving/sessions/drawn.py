@@ -135,6 +135,8 @@ def grown(session: Session, work: Workload) -> bool:
     if over:
         session.context = min(work.shared + work.compacted + session.new[session.place], work.limit)
         session.reusable = work.shared
+    else:
+        session.reusable = max(session.reusable - work.replaced, work.shared)
     return not over
 
 

@@ -247,11 +247,11 @@ def outcome_at(
     targets: Targets = NO_TARGETS,
     simulate: int | None = None,
     seed: int = 0,
-    part: tuple[float, float] | None = None,
+    shortened: bool = False,
 ) -> SessionOutcome:
     """The outcome of a number of sessions or a rate of new ones, of which each copy has its share, or by a router.
 
-    Sessions are those of a random moment, or as drawn, and begin at a `part` of their turns (a short benchmark).
+    A `shortened` run ends where it is sure that the targets are missed at p95.
     """
     copies = deployed.replica.copies
     each = value / copies
@@ -261,7 +261,9 @@ def outcome_at(
         sessions = _at_a_time(theory, each, value)
     together = copies > 1 and deployed.routing != SESSION  # a router looks at all copies; else each is as another
     shares = copies if together else 1
-    count = simulate or int(min(max(LEAST_TURNS, OF_EACH * sessions * shares), MOST_TURNS))
+    count = simulate
+    if simulate is None and (deployed.workload.duration is None or is_open):
+        count = int(min(max(LEAST_TURNS, OF_EACH * sessions * shares), MOST_TURNS))
     ran = simulate_sessions(
         deployed.replica,
         deployed.store,
@@ -270,10 +272,9 @@ def outcome_at(
         sessions * shares,
         each * shares if is_open else None,
         deployed.routing,
-        part or (0.0, 1.0),
-        part is None,
         deployed.tandem,
         shares,
+        limits=targets if shortened else NO_TARGETS,
     )
     if theory is None:
         return _outcome(deployed, value, ran, (), targets)
@@ -322,7 +323,7 @@ def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ..
     found, block = ran.hits.sum(axis=1), deployed.store.block
     lost, evicted = (float((each - found).clip(0).mean()) for each in (known, known // block * block))
     endless = float(known.sum()) / total
-    near = [sum(hits), *(sum(state.hits) for state in states)]
+    near = [sum(hits), *ran.each, *(sum(state.hits) for state in states)]
     parted = len(states) > 1 and states[0].turns_per_second > PARTED * states[1].turns_per_second
     return SessionOutcome(
         value,

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.serving.load import Requests
+from roofline.serving.outcome import NO_TARGETS, Targets
 from roofline.serving.pools import Tandem
 from roofline.serving.replica import Replica
 from roofline.serving.served import Finished
@@ -56,7 +57,7 @@ class Ran(NamedTuple):
     shared prefix in it (`reusable`), those found in each tier (turns, tiers), the gap after it, and the number of its
     session (`owner`). Over the `duration`: mean running and
     waiting requests, tokens of running ones, the share of time in steps with prompts, blocks in each tier, and bytes
-    read from and written to each.
+    read from and written to each; `each` has the hit rates of the runs by themselves.
     """
 
     arrival: Array
@@ -77,6 +78,11 @@ class Ran(NamedTuple):
     used: tuple[float, ...]
     read: tuple[float, ...]
     written: tuple[float, ...]
+    each: tuple[float, ...]
+
+
+PROMPT = 4
+"""The column of prompts in the rows of turns."""
 
 
 class SessionRun(Simulation):
@@ -95,9 +101,8 @@ class SessionRun(Simulation):
         sessions: int | None,
         rate: float | None,
         routing: str,
-        part: tuple[float, float] | None,
-        biased: bool,
         tandem: Tandem | None,
+        drawn: bool = True,
     ) -> None:
         nothing = np.zeros(0, np.int64)
         super().__init__(replica, Requests(np.zeros(0), nothing, nothing, nothing), None)
@@ -125,7 +130,7 @@ class SessionRun(Simulation):
         self.found: list[tuple[int, ...]] = []
         self.random = np.random.default_rng([draw.seed, 2**31])
         for _ in range(sessions or 0):
-            session = draw.session(part, biased)
+            session = draw.session(self.work.begun if drawn else None, self.work.duration is None)
             place = min(max(session.place - 1, 0), len(session.gap) - 1)
             self._later(self.random.random() * session.gap[place], turn_of(session, self.work))
         if rate is not None:
@@ -416,19 +421,43 @@ class SessionRun(Simulation):
             self.tails.pop((session.number, rank), None)
 
 
-def observed(runs: Rows[SessionRun], number: int) -> Ran:
-    """The run of so many turns on replicas, of which the first part warms the caches: all turns, of a mean replica."""
-    _until(runs, round(number * WARM))
+class Watched(NamedTuple):
+    """Replicas of a run behind one router, seconds of them together after the warm-up, and their counts in it."""
+
+    runs: Rows[SessionRun]
+    duration: float
+    counts: tuple[Any, ...]
+
+
+def watched(
+    runs: Rows[SessionRun], warm: int, turns: int | None, seconds: float = 0.0, limits: Targets = NO_TARGETS
+) -> Watched:
+    """Follow replicas over turns of warm-up, then over more turns, unless too many miss limits, or over seconds."""
+    _until(runs, warm)
     start, earlier = max(run.now for run in runs), _counts(runs)
     for run in runs:
         run.area, run.prefill_time, run.rows, run.found = [0.0, 0.0, 0.0], 0.0, [], []
-    _until(runs, number - round(number * WARM))
-    duration = max(max(run.now for run in runs) - start, 1e-12) * len(runs)
+    if turns is None:
+        while (run := min(runs, key=attrgetter("ready"))).ready < start + seconds or not any(run.rows for run in runs):
+            run.event()
+    else:
+        _until(runs, turns, limits)
+    counts = tuple(now - then for now, then in zip(_counts(runs), earlier, strict=True))
+    return Watched(runs, max(max(run.now for run in runs) - start, 1e-12) * len(runs), counts)
+
+
+def observed(parts: Rows[Watched]) -> Ran:
+    """All turns of runs, of a mean replica."""
+    runs = [run for part in parts for run in part.runs]
+    duration = sum(part.duration for part in parts)
     rows = np.array([row for run in runs for row in run.rows], float).T
     arrival, first, last, output, prompt, reusable, gaps, owner = rows
     running, waiting, cached = (sum(run.area[part] for run in runs) / duration for part in range(3))
     used = sum(np.array([blocks * run.block for blocks in cache.used]) for run in runs for cache in run.caches)
-    preempted, read, written = (now - then for now, then in zip(_counts(runs), earlier, strict=True))
+    preempted, read, written = (sum(part.counts[place] for part in parts) for place in range(3))
+    owner += np.repeat(
+        [1e9 * place for place, part in enumerate(parts) for _ in part.runs], [len(run.rows) for run in runs]
+    )
     return Ran(
         arrival,
         first,
@@ -448,13 +477,34 @@ def observed(runs: Rows[SessionRun], number: int) -> Ran:
         tuple((np.asarray(used) / len(runs)).tolist()),
         tuple((read / duration).tolist()),
         tuple((written / duration).tolist()),
+        tuple(
+            _hit([row for run in part.runs for row in run.found], [row for run in part.runs for row in run.rows])
+            for part in parts
+        ),
     )
 
 
-def _until(runs: Rows[SessionRun], number: int) -> None:
-    """Follow replicas, the earliest first, until so many turns are done."""
-    while sum(len(run.rows) for run in runs) < number:
+def _hit(found: Rows[tuple[int, ...]], rows: Rows[tuple[float, ...]]) -> float:
+    """The fraction of prompt tokens of turns that some tier had."""
+    return sum(map(sum, found)) / sum(row[PROMPT] for row in rows)
+
+
+def _until(runs: Rows[SessionRun], number: int, limits: Targets = NO_TARGETS) -> None:
+    """Follow replicas, the earliest first, until so many turns are done, or p95 of one is sure to be over a limit."""
+    done = 0
+    while (sum_ := sum(len(run.rows) for run in runs)) < number:
         min(runs, key=attrgetter("ready")).event()
+        if limits != NO_TARGETS and sum_ >= done + CHECKED:
+            done = sum_
+            rows = np.array([row[:PROMPT] for run in runs for row in run.rows])
+            times = rows[:, 1] - rows[:, 0], (rows[:, 2] - rows[:, 1]) / np.maximum(rows[:, 3] - 1, 1)
+            over = np.array([(time > limit).sum() for time, limit in zip(times, limits, strict=True)])
+            if over.max() > 0.05 * number + 1:
+                return
+
+
+CHECKED = 50
+"""Turns from one look at a run's times to the next."""
 
 
 def _counts(runs: Rows[SessionRun]) -> tuple[Any, ...]:

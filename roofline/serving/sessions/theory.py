@@ -27,8 +27,8 @@ sessions at which they part and meet again a deployment thrashes or not by chanc
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -59,6 +59,9 @@ GROWTH = (0.25, 0.5, 0.7, 0.85)
 GRID, GAPS = 32, 8
 """Times at which X is computed, and quantiles of the time from one use of a shared prefix to the next."""
 
+MARKS = 8
+"""Ends of earlier turns of which one is before the tokens that a prompt replaced."""
+
 FULL = 0.97
 """The part of the pool that contexts in use fill before others wait."""
 
@@ -72,7 +75,7 @@ class Turns(NamedTuple):
     They could reuse those of earlier turns, and those `shared`. Those left behind are its own, after the shared prefix.
     `idle` is the gap before it; that after it is `pause` for the client (none after the last of a sub-agent) and `gap`
     for the cache: infinite where it does not know the next turn. `main` is 1 for a session's own turns, 0 for those of
-    its sub-agents.
+    its sub-agents. `marked`: those of `reusable` up to the end of an earlier turn, where a snapshot is.
     """
 
     prompt: Array
@@ -84,27 +87,37 @@ class Turns(NamedTuple):
     gap: Array
     pause: Array
     main: Array
+    marked: Array
 
 
-def turns_of(work: Workload, seed: int = 0, count: int = TURNS) -> Turns:
-    """So many turns of sessions of a workload, at random."""
-    draw, rows = Draw(work, seed, TURNS // 4), list[tuple[float, ...]]()
+def turns_of(work: Workload, seed: int = 0, count: int = TURNS, length: float = math.inf) -> Turns:
+    """So many turns of sessions of a workload, at random; of a benchmark those that follow its warm-up.
+
+    There each session has a place that others take over, of a `length` of turns in all.
+    """
+    draw, rows, place = Draw(work, seed, TURNS // 4), list[tuple[float, ...]](), 0
+    part = None if work.duration is None else work.begun
     # Turns and first prompts of sessions fill their distributions evenly.
-    for place in itertools.count(1):
-        if len(rows) >= TURNS and place > SESSIONS:
-            break
-        waiting = [draw.session(quantiles=(place * EVEN[0] % 1.0, place * EVEN[1] % 1.0))]
+    while len(rows) < TURNS or place < SESSIONS:
+        waiting, own, begun = list[Session](), list[tuple[float, ...]](), part
+        while not own or len(own) < work.warmup + length < math.inf:
+            place += 1
+            session = draw.session(begun, quantiles=(place * EVEN[0] % 1.0, place * EVEN[1] % 1.0))
+            own += _rows(session, work, draw, waiting, work.warmup + length - len(own))
+            begun = None
+        rows += own[work.warmup if part else 0 :]
         while waiting:
-            session = waiting.pop()
-            rows += _rows(session, work, draw, waiting)
+            rows += _rows(waiting.pop(), work, draw, waiting)
     # Of sessions with many turns there are more rows than are needed: some of them, evenly.
     return Turns(*np.array(rows, float)[np.linspace(0, len(rows) - 1, min(len(rows), count)).astype(int)].T)
 
 
-def _rows(session: Session, work: Workload, draw: Draw, waiting: list[Session]) -> list[tuple[float, ...]]:
-    """The turns of a session; its sub-agents are left to others."""
-    found, idle = list[tuple[float, ...]](), 0.0
-    while session.place < len(session.new):
+def _rows(
+    session: Session, work: Workload, draw: Draw, waiting: list[Session], most: float = math.inf
+) -> list[tuple[float, ...]]:
+    """The turns of a session, so many at most; its sub-agents are left to others."""
+    found, idle, marks = list[tuple[float, ...]](), 0.0, list[int]()
+    while session.place < len(session.new) and len(found) < most:
         turn, context = turn_of(session, work), session.context
         if turn.branch:
             waiting.append(draw.branch(session, max(int(work.branch_context * context), work.shared)))
@@ -117,7 +130,14 @@ def _rows(session: Session, work: Workload, draw: Draw, waiting: list[Session]) 
         gap = turn.gap + beside if known and not ends and not turn.aside else math.inf
         shared = 0 if turn.aside else work.shared
         tokens = turn.prompt, turn.reusable - shared, shared, turn.output, left
-        found.append((*tokens, idle, gap, pause, not session.child))
+        marked = (
+            turn.reusable
+            if turn.aside
+            else max((each for each in marks if each <= turn.reusable), default=turn.reusable)
+        )
+        found.append((*tokens, idle, gap, pause, not session.child, max(marked - shared, 0)))
+        if not turn.aside:
+            marks = [*marks[-MARKS:], turn.prompt + (turn.output if work.kept else 0)] if known else []
         idle = turn.gap + (idle if turn.aside else 0.0)
     return found
 
@@ -177,7 +197,10 @@ class Theory:
     ) -> None:
         self.replica, self.store, self.work, self.tandem = replica, store, work, tandem
         self.decode = replica if tandem is None else tandem.decode
-        self.turns = turns_of(work, seed, count)
+        # As many turns of a session fit in a benchmark's run as if it were alone.
+        step = float(self.decode.steps.seconds(1.0, work.new.mean)) / self.decode.steps.accepted
+        alone = work.gap.mean + work.output.mean * step
+        self.turns = turns_of(work, seed, count, (work.duration or math.inf) / alone)
         apart = store.states is not None
         self.weights = [0.0 if apart else store.snapshot, *[store.snapshot] * len(store.tiers)]
         self.most = min(replica.sequences, store.states / PER_REQUEST if store.states is not None else math.inf)
@@ -209,6 +232,11 @@ class Theory:
         for part in GROWTH:
             self._solve(sessions * part, load, ROUNDS // 6)
         return self._solve(sessions, load, ROUNDS)
+
+    def growing(self) -> Callable[[float], State]:
+        """The steady states of numbers of sessions that grow, each from the one before."""
+        load = _Load(1.0, len(self.sizes), self.turns.prompt.size)
+        return lambda sessions: self._solve(sessions, load, ROUNDS)
 
     def _solve(self, sessions: float, load: _Load, rounds: int) -> State:
         turns = self.turns
@@ -270,7 +298,8 @@ class Theory:
     @cached_property
     def known(self) -> Array:
         """Tokens of each turn that an endless cache has: its own, with the shared prefix."""
-        own = np.minimum(self.turns.reusable + self.turns.shared, self.turns.prompt - 1)
+        reusable = self.turns.marked if self.store.snapshot else self.turns.reusable
+        own = np.minimum(reusable + self.turns.shared, self.turns.prompt - 1)
         return np.maximum(own, 0.0)[np.newaxis] // self.store.block * self.store.block
 
     def _hits(self, rate: float, use: Array, outside: Array) -> Array:

@@ -41,6 +41,11 @@ class Gaps(Struct, frozen=True):
     written: str
     lengths: Lengths | None
 
+    @property
+    def mean(self) -> float:
+        """Seconds on average."""
+        return self.lengths.mean / 1e3 if self.lengths else 0.0
+
     def quantiles(self, shares: Any) -> Array:
         """Seconds at some quantiles."""
         if self.lengths is None:
@@ -71,13 +76,16 @@ class Workload(Checked, frozen=True):
     The first prompt of a session has the `shared` prefix, one of `groups` different ones, and `first` tokens of its own
     (None: those of `new`); each turn adds `new` tokens and has an `output`. The next turn comes a `gap` after the end
     of one: the time of a tool or a person. `kept`: the output is in the next prompt as it was generated, so that it is
-    found in the cache; else the next prompt has other tokens there, which `new` counts. The share `asides` of turns are
-    calls beside the session: of `aside` tokens, which no cache has, and the session goes on without them. A context of
-    more than `limit` tokens is compacted to `compacted`. Each turn starts `branches` sub-agents on average, each a
+    found in the cache; else the next prompt has other tokens there, which `new` counts. The last `replaced` tokens of a
+    prompt are others in the next one (reminders, a clock, the list of files). The share `asides` of turns are calls
+    beside the session: of `aside` tokens, which no cache has, and the session goes on without them. A context of more
+    than `limit` tokens is compacted to `compacted`. Each turn starts `branches` sub-agents on average, each a
     session of `branch_turns` with the share `branch_context` of the context (0: the shared prefix) and `branch_first`
     tokens. Of a number of sessions, where no turn runs, the next one comes after `idle` seconds at most, and all others
     by as much sooner (a benchmark that replays them).
-    `source` says where the numbers are from.
+    Of a benchmark that lasts a `duration` of seconds each session begins at a part of its turns within `begun`, and has
+    `warmup` turns before that time; None: sessions of a random moment, without end. `source` says where the
+    numbers are from.
     """
 
     turns: Lengths
@@ -88,6 +96,7 @@ class Workload(Checked, frozen=True):
     shared: Tokens = 0
     groups: Annotated[int, Meta(ge=1, le=10**6)] = 1
     kept: bool = True
+    replaced: Tokens = 0
     asides: Fraction = 0.0
     aside: Tokens = 0
     limit: Tokens = 0
@@ -97,6 +106,9 @@ class Workload(Checked, frozen=True):
     branch_first: Lengths | None = None
     branch_context: Fraction = 0.0
     idle: Positive | None = None
+    duration: Positive | None = None
+    begun: tuple[Fraction, Fraction] = (0.0, 1.0)
+    warmup: Annotated[int, Meta(ge=0, le=1000)] = 0
     name: str = ""
     source: str = ""
 
@@ -109,6 +121,8 @@ class Workload(Checked, frozen=True):
             raise RooflineError(
                 f"a context limit of {self.limit} tokens has no room for the shared prefix of {self.shared} and a turn"
             )
+        if self.begun[0] > self.begun[1]:
+            raise RooflineError("the parts of their turns at which sessions begin are two, the lower one first: begun")
         if self.asides and not self.aside:
             raise RooflineError("calls beside a session need the tokens of their prompt: aside")
         if self.branches and (self.branch_turns is None or self.branch_first is None):

@@ -19,13 +19,14 @@ from roofline.serving.curve import targets_of
 from roofline.serving.outcome import Targets
 from roofline.serving.sessions.options import SessionOptions
 from roofline.serving.sessions.served import Deployed, SessionOutcome, deployed_of, outcome_at, read_sessions
-from roofline.serving.sessions.theory import Theory
+from roofline.serving.sessions.theory import State, Theory
 
 if TYPE_CHECKING:
     from typing import Unpack
 
-MAX_SESSIONS, CLOSE = 4096, 1.05
-"""The most sessions that are tried, and the ratio of two numbers between which none is."""
+MAX_SESSIONS, CLOSE, FLAT = 4096, 1.05, 1.1
+"""The most sessions that are tried, and the ratio of two numbers between which none is: where throughput no longer
+grows it is flat."""
 
 
 class Held(Struct, frozen=True):
@@ -77,47 +78,73 @@ def max_sessions(
 
 
 def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
-    """A growing series of numbers until one misses, from where theory puts it, and bisection."""
+    """The largest number that holds: away from where theory puts it until one holds and one misses, and bisection."""
     copies = deployed.replica.copies
     low, best, high, missed = 0, None, None, tuple[str, ...]()
-    value, most = _guess(deployed, targets) * copies, 0.0
+    value, most, ratio = _guess(deployed, targets) * copies, 0.0, STEP
     while 1 <= value <= MAX_SESSIONS:
         turns = int(min(max(LEAST_TURNS, OF_EACH * value), MOST_TURNS))
-        found = outcome_at(deployed, None, value, False, targets, turns, seed)
+        found = outcome_at(deployed, None, value, False, targets, turns, seed, shortened=True)
         over = _missed(found, targets, most)
         most = max(most, found.turns_per_second) if low <= value else most
         if over:
             high, missed = value, over
         else:
             low, best = value, found
-        if high is None:
-            value *= 2
-            continue
-        if high <= max(low + copies, math.ceil(low * CLOSE)):
+        close = CLOSE if _limited(targets) else FLAT
+        if high is not None and high <= max(low + copies, math.ceil(low * close)):
             break
-        middle = round(math.sqrt(low * high)) if low else high // 2
-        value = max(middle // copies, 1) * copies
-        if value in (low, high):
-            break
+        if high is None or not low:
+            near = low * ratio if high is None else high / ratio
+            ratio = min(ratio * ratio, 2.0)
+        else:
+            near = math.sqrt(low * high)
+        value = round(near / copies) * copies
+        value = max(value, low + copies) if high is None else min(max(value, low + copies), high - copies)
     return Held(low, best, high, missed)
 
 
 def _guess(deployed: Deployed, targets: Targets) -> int:
     """The sessions from which on the theory misses a target, or gains nothing."""
     theory = Theory(deployed.replica, deployed.store, deployed.workload, tandem=deployed.tandem, count=SAMPLE)
-    number, most = 1, 0.0
-    while number < MAX_SESSIONS:
-        state = theory.warm(number)
-        if state.ttft > targets[0] or state.tpot > targets[1] or state.turns_per_second < GAIN * most:
+    known, most = dict[int, bool](), 0.0
+
+    def holds(number: int, state: State) -> bool:
+        nonlocal most
+        grows = state.turns_per_second >= GAIN * most
+        most = max(most, state.turns_per_second)
+        known[number] = TAIL * state.ttft <= targets[0] and state.tpot <= targets[1] and (grows or _limited(targets))
+        return known[number]
+
+    # From a quarter of the contexts that the tiers hold.
+    number = max(int(min(theory.sizes[-1] / 4 / theory.turns.left.mean(), MAX_SESSIONS / 4)), 1)
+    at = theory.growing()
+    if holds(number, at(number)):
+        while number < MAX_SESSIONS and holds(2 * number, at(2 * number)):
+            number *= 2
+    else:
+        while number > 1 and not holds(number // 2, theory.warm(number // 2)):
+            number //= 2
+        number //= 2
+    while _limited(targets) and number * STEP < (high := min(each for each in (*known, MAX_SESSIONS) if each > number)):
+        middle = round(math.sqrt(number * high))
+        if not number < middle < high:
             break
-        most, number = state.turns_per_second, 2 * number
-    return max(number // 2, 1)
+        if holds(middle, theory.warm(middle)):
+            number = middle
+    return max(number, 1)
 
 
-SAMPLE = 200
+STEP = 1.2
+"""The ratio of the first two numbers that are simulated."""
+
+TAIL = 2.5
+"""TTFT at p95 over its mean: it only says where simulations begin."""
+
+SAMPLE = 100
 """Turns of the theory's sample: it brackets alone."""
 
-LEAST_TURNS, OF_EACH, MOST_TURNS = 1500, 12, 12_000
+LEAST_TURNS, OF_EACH, MOST_TURNS = 1000, 10, 12_000
 """Turns of a run: so many of each session, between limits."""
 
 GAIN = 1.1
@@ -128,6 +155,10 @@ def _missed(outcome: SessionOutcome, targets: Targets, most: float) -> tuple[str
     """The targets that an outcome misses at p95; without any, throughput that does not grow."""
     times = (("ttft", outcome.ttft), ("tpot", outcome.tpot))
     over = [name for (name, time), limit in zip(times, targets, strict=True) if time.p95.mid > limit]
-    if not any(map(math.isfinite, targets)) and outcome.turns_per_second < most * 1.02:
+    if not _limited(targets) and outcome.turns_per_second < most * 1.02:
         over.append("throughput")
     return tuple(over)
+
+
+def _limited(targets: Targets) -> bool:
+    return any(map(math.isfinite, targets))

@@ -128,6 +128,16 @@ def test_a_hit_ends_at_a_snapshot_and_needs_all_blocks_before() -> None:
     assert turn(cache, one, 13, 4.0) == 0  # its last blocks are gone, so the others are of no use
 
 
+def test_an_earlier_snapshot_is_a_fallback_until_it_is_evicted() -> None:
+    cache = PrefixCache([Level(40)], snapshot=4)
+    one, other = cache.run(), cache.run()
+    for now, end in enumerate((10, 12, 14)):
+        turn(cache, one, end, float(now))
+    assert [sum(cache.found(one, end)) for end in (9, 11, 13, 14)] == [0, 10, 12, 14]
+    turn(cache, other, 12, 3.0)  # 26 blocks and two snapshots leave room for one more: the oldest goes
+    assert [sum(cache.found(one, end)) for end in (11, 13, 14)] == [0, 12, 14]
+
+
 def test_a_pool_of_snapshots_alone_limits_their_number() -> None:
     cache = PrefixCache([Level(1000)], snapshot=4, apart=True)
     runs = [cache.run() for _ in range(5)]

@@ -26,6 +26,7 @@ from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
 from roofline.serving.sessions.workload import Workload, parse_gaps, plain
 from roofline.serving.simulation import simulate
+from roofline.whatif.solve.sessions import max_sessions
 
 SCENARIO = Scenario("llama-3.1-8b", "h100-sxm")
 
@@ -187,6 +188,54 @@ def test_calls_beside_a_session_are_new_and_leave_it_cached() -> None:
     assert not ran.hits[beside].any()
     after = ~beside & (ran.reusable > 0)
     assert (ran.hits[after, 0] >= np.minimum(ran.reusable, ran.prompt - 1)[after] - store_of(replica()).block).all()
+
+
+def test_the_last_tokens_of_a_prompt_are_replaced() -> None:
+    """A turn finds all of its context but those, in whole blocks; of snapshots those at the ends of earlier prompts."""
+    store = store_of(replica(), (), 10**9)
+    ran = run(store, workload(replaced=150, kept=False))
+    later = ran.reusable > 0
+    known = np.minimum(ran.reusable, ran.prompt - 1)[later] // store.block * store.block
+    assert ran.hits[later, 0] == pytest.approx(known, abs=store.block)
+    whole = run(store, workload(kept=False))
+    lost = (whole.reusable[whole.reusable > 0].mean() - ran.reusable[later].mean()) / 150
+    assert lost == pytest.approx(1, abs=0.5)
+
+
+def benchmark(**changes: object) -> Workload:
+    return workload(duration=600.0, begun=(0.25, 0.75), warmup=2, turns=parse_lengths(60), **changes)
+
+
+def test_a_benchmark_is_runs_of_its_duration() -> None:
+    work = benchmark()
+    ran = simulate_sessions(replica(), store_of(replica()), Draw(work, 1), None, 8)
+    runs = len(ran.each)
+    assert runs == math.ceil(2000 / (60 * 8))
+    assert ran.duration / runs == pytest.approx(600, rel=0.05)
+    assert float((ran.last - ran.arrival + ran.gaps).sum()) / ran.duration == pytest.approx(8, rel=0.1)
+    assert min(ran.each) <= sum(hit_rates(ran)) <= max(ran.each)
+    long = simulate_sessions(replica(), store_of(replica()), Draw(work, 1), 3000, 8)
+    assert len(np.unique(ran.owner // 1e9)) == runs
+    assert ran.prompt.mean() < long.prompt.mean() * 1.2
+
+
+@pytest.mark.parametrize("sessions", [10, 40])
+def test_theory_agrees_with_a_benchmark(sessions: int) -> None:
+    work, store = benchmark(), store_of(replica())
+    ran = simulate_sessions(replica(), store, Draw(work, 1), None, sessions)
+    state = Theory(replica(), store, work).warm(sessions)
+    assert state.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.1)
+    assert sum(state.hits) == pytest.approx(sum(hit_rates(ran)), abs=0.03)
+
+
+def test_the_most_sessions_meet_the_targets_and_a_few_more_miss_them() -> None:
+    found = max_sessions(SCENARIO, ttft=0.5, tpot=0.05, profile="swe-agent", pool=200_000)
+    held = found.held
+    assert held.outcome is not None
+    assert held.next is not None
+    assert held.outcome.ttft.p95.mid <= 0.5
+    assert held.outcome.tpot.p95.mid <= 0.05
+    assert held.sessions < held.next <= max(held.sessions + 1, math.ceil(1.05 * held.sessions))
 
 
 def settings(seed: int) -> tuple[Workload, int, Store]:
