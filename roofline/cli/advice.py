@@ -18,6 +18,7 @@ from roofline.cli.options import (
     TotalOption,
     print_answer,
     rendered,
+    say,
 )
 from roofline.cli.scenario_options import (
     GenerateOption,
@@ -28,6 +29,7 @@ from roofline.cli.scenario_options import (
     scenario_command,
     with_scenario_options,
 )
+from roofline.core.options import names_in
 from roofline.scenario.options import OPTIONS
 from roofline.serving.options import LOAD_OPTIONS
 
@@ -179,6 +181,12 @@ def size(
     search: dict[str, Any] = {"hw": hw, "quality": str(quality), "at": at.value, **options}
     search["disaggregation"] = disaggregation
     usd = prices(price or [], rate is None and concurrency is None)
+    from roofline.specs.hardware import load_devices
+
+    for name in names_in(hw):
+        device, count = load_devices(name)
+        if count > 1:
+            say(f"roofline: {name} has {count} x {device.name}; size finds how many of them serve the load", err=True)
     with progress_line() as progress:
         report = lambda done, every: progress(f"{done} of {every} configurations simulated; bounds rule out others")  # noqa: E731
         found = search_deployments(model, price=usd, progress=report, **lengths, **load, **search)

@@ -61,12 +61,19 @@ class Plan(Struct, frozen=True, dict=True):
         """The settings of the server; raises RooflineError for what it has no option for."""
         room = self.room
         found = server_settings(self.scenario, self.server, self.version, self.slots, room.context, room.limited)
-        return [*found, *([Wanted("prefix_cache", True, pinned=True)] if self.hits else [])]
+        if self.hits:
+            found.append(Wanted("prefix_cache", True, pinned=True))
+        repository = repository_of(self.scenario)
+        if repository and self.server.reads_file(self.scheme) and "tokenizer" in self.server.rows:
+            found.append(Wanted("tokenizer", repository))  # a file's own is converted slowly, and not always right
+        return found
 
     @property
     def scheme(self) -> str | None:
-        """The scheme of weights that are not as released."""
-        return scheme_of(self.scenario)
+        """The scheme of weights that are not as released, or those of a GGUF file."""
+        return scheme_of(self.scenario) or (
+            self.scenario.precision.weights.name if self.scenario.model.in_gguf else None
+        )
 
     @cached_property
     def checkpoint(self) -> tuple[str, str]:

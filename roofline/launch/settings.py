@@ -144,8 +144,8 @@ def _formats(scenario: Scenario, server: Server) -> Iterator[Wanted]:
     scheme, precision = scheme_of(scenario), scenario.precision
     if scheme is not None:
         online = any(scheme in (row.values or ()) for row in server.rows.get("quant", ()))
-        gguf, loads = "gguf" in server.loads, {name.upper() for name in server.loads}
-        reads = scheme in GGUF_SCHEMES if gguf else scheme.upper().split("KV")[0] in loads
+        loads, file = {name.upper() for name in server.loads}, server.reads_file(scheme)
+        reads = scheme in GGUF_SCHEMES if file else scheme.upper().split("KV")[0] in loads
         if online and scenario.model.quantization is None:
             yield Wanted("quant", scheme)
         elif not reads:

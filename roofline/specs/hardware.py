@@ -367,9 +367,14 @@ def unified_share(capacity: float, macos: int = 26) -> float:
     return next(share for least, share in shares if capacity >= least)
 
 
-def hardware_name(name: str) -> str:
-    """The name of the spec that `name` stands for; a path stays. Raises like `load_hardware`."""
-    return name if spec_path(name, "hwspecs") is not None else load_hardware(name).name
+def hardware_name(name: str, counted: bool = False) -> str:
+    """The name of the spec that `name` stands for, also of several devices if `counted`; a path stays.
+
+    Raises like `load_hardware`.
+    """
+    if spec_path(name, "hwspecs") is not None:
+        return name
+    return load_devices(name)[0].name if counted else load_hardware(name).name
 
 
 @lru_cache(maxsize=256)
