@@ -13,6 +13,9 @@ from roofline.serving.sessions.options import SESSION_OPTIONS
 from roofline.timing.intervals import Reading
 from roofline.whatif.solve.targets import check_keywords
 
+TTFT_LIMIT, TPOT_LIMIT = 10.0, 0.1
+"""Seconds at p95 that a service may take by default where throughput or cost rank it: 10 tokens/s read with ease."""
+
 
 class GoalOptions(TypedDict, total=False):
     """An objective under limits: times in seconds or texts such as 30ms, memory per device in bytes or 80GB.

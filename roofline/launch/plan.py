@@ -24,7 +24,7 @@ from roofline.launch.command import (
     server_command,
 )
 from roofline.launch.memory import Room, room_of
-from roofline.launch.settings import Wanted, devices_of, has_projector, scheme_of, server_settings
+from roofline.launch.settings import Wanted, has_projector, machines_of, scheme_of, server_settings
 from roofline.launch.table import Server, server_of
 from roofline.scenario.kv_capacity import startable_sequences
 from roofline.scenario.scenario import Scenario
@@ -88,13 +88,13 @@ class Plan(Struct, frozen=True, dict=True):
 
     @property
     def nodes(self) -> int:
-        """The nodes of the server."""
-        return self.scenario.settings.parallel.on(self.scenario.hardware).nodes or 1
+        """The machines of the server."""
+        return machines_of(self.scenario)
 
     @property
     def devices(self) -> int:
         """The devices of each node."""
-        return devices_of(self.scenario.settings.parallel.on(self.scenario.hardware))
+        return -(-self.scenario.settings.parallel.devices // self.nodes)
 
     def notes(self) -> Iterator[str]:
         """What the user has to replace, or to know."""
