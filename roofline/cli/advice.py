@@ -76,6 +76,9 @@ def advise(
     ] = None,
     profile: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="What the sessions are like.")] = None,
     tiers: Annotated[str | None, typer.Option(metavar="NAME=SIZE,...", help="Tiers of their cache: dram=1TB.")] = None,
+    routing: Annotated[
+        str | None, typer.Option(metavar="NAME", help="To data-parallel ranks: session, prefix or requests.")
+    ] = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     total: TotalOption = None,
@@ -111,7 +114,7 @@ def advise(
     from roofline.reports.output.terminal import progress_line
 
     load: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "sessions": sessions}
-    load |= {"profile": profile, "tiers": tiers}
+    load |= {"profile": profile, "tiers": tiers, "routing": routing}
     limits: dict[str, Any] = {"ttft": ttft, "tpot": tpot, "total": total, "memory": memory, "gpus": gpus}
     goal: dict[str, Any] = {**load, **limits, "budget": budget, "at": at.value, "vary_batch": vary_batch}
     goal |= {"objective": str(objective), "quality": str(quality)}
