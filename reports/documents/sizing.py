@@ -121,7 +121,7 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     output = "" if service["encodes"] else f" + {service['generate']}"
     title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens"
     if targets := _targets(service):
-        title += f", within {' and '.join(targets)} at {service['quantile']} (--ttft, --tpot)"
+        title += f", within {' and '.join(targets)} at {service['quantile']}"
     if not document["feasible"]:
         return [Block(title, [*_infeasible(document), *_beyond(document)], width=WIDTH)]
     lines = [_answer(entry, alone, service["encodes"]) for entry in document["choices"]]

@@ -45,5 +45,7 @@ def _widths(part: FeedForward | None) -> Iterator[tuple[str, int]]:
 
 
 def _heads(mixer: Mixer | None) -> Iterator[tuple[str, int]]:
-    if isinstance(mixer, (Attention, LatentAttention)):
-        yield "the heads' outputs", mixer.heads * (getattr(mixer, "value_dim", None) or mixer.head_dim)
+    if isinstance(mixer, Attention):
+        yield "the heads' outputs", mixer.heads * (mixer.value_dim or mixer.head_dim)
+    elif isinstance(mixer, LatentAttention):
+        yield "the heads' outputs", mixer.heads * mixer.value_dim

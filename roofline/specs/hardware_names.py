@@ -171,9 +171,9 @@ def _read(text: str, files: Files) -> Named:
         among = [entry for entry in among if ALWAYS_SAID & set(entry.own) <= set(given)] or among
         named = [entry for entry in among if _is_named(entry, given)]
         if not among and (lettered := [entry for entry in entries if _without_letter(entry) == given]):
-            usual = max(lettered, key=_offers)
-            others = tuple(entry.name for entry in lettered if entry is not usual)
-            return Named(usual.name, usual.path, devices=count, others=others)
+            first = max(lettered, key=_offers)
+            others = tuple(entry.name for entry in lettered if entry is not first)
+            return Named(first.name, first.path, devices=count, others=others)
         chosen = [entry for entry in named if all(each.words >= set(entry.own) for each in among)]
         if len(named) == len(among) == 1 or len(chosen) == 1:
             entry = (chosen or named)[0]
