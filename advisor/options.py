@@ -13,12 +13,15 @@ from roofline.serving.sessions.options import SESSION_OPTIONS
 from roofline.timing.intervals import Reading
 from roofline.whatif.solve.targets import check_keywords
 
+TTFT_LIMIT, TPOT_LIMIT = 10.0, 0.1
+"""Seconds at p95 that a service may take by default where throughput or cost rank it: 10 tokens/s read with ease."""
+
 
 class GoalOptions(TypedDict, total=False):
     """An objective under limits: times in seconds or texts such as 30ms, memory per device in bytes or 80GB.
 
-    `concurrency`, `rate` (requests/s) or `sessions` (of a `profile`, with `tiers`) are the load of goodput, `gpus`
-    devices, `budget` USD per hour of all of them.
+    `concurrency`, `rate` (requests/s) or `sessions` (of a `profile`, with `tiers` and `routing`) are the load of
+    goodput, `gpus` devices, `budget` USD per hour of all of them.
     """
 
     objective: str
@@ -27,6 +30,7 @@ class GoalOptions(TypedDict, total=False):
     sessions: int | None
     profile: str | None
     tiers: str | None
+    routing: str | None
     ttft: float | str | None
     tpot: float | str | None
     total: float | str | None
@@ -47,7 +51,8 @@ def read_goal(goal: Goal | None, given: GoalOptions) -> Goal:
     asked: dict[str, Any] = {**given}
     limits = Limits(**{name: asked.pop(name, None) for name in Limits.__struct_fields__})
     users, rate = LOAD_OPTIONS["concurrency"].read(asked.pop("concurrency", None)), requests(asked.pop("rate", None))
-    of_sessions = {name: SESSION_OPTIONS[name].read(asked.pop(name, None)) for name in ("sessions", "profile", "tiers")}
+    names = ("sessions", "profile", "tiers", "routing")
+    of_sessions = {name: SESSION_OPTIONS[name].read(asked.pop(name, None)) for name in names}
     if isinstance(of_sessions["sessions"], list):
         raise RooflineError("advice is of one number of sessions", options=["sessions"])
     load: dict[str, Any] = {"concurrency": users, "rate": rate} | of_sessions

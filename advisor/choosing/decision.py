@@ -15,7 +15,7 @@ from msgspec import Struct
 from roofline.advisor.choosing.alternatives import ALTERNATIVES, Alternative, Decided, disaggregations
 from roofline.advisor.choosing.ranking import Search, amount_of
 from roofline.advisor.choosing.rows import ApiPrice, Flip, Objective, Row, parse_api_price
-from roofline.advisor.options import requests
+from roofline.advisor.options import TPOT_LIMIT, TTFT_LIMIT, requests
 from roofline.advisor.search.goal import named
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
@@ -32,9 +32,6 @@ from roofline.whatif.odds import Odds
 
 if TYPE_CHECKING:
     from typing import Unpack
-
-TTFT_LIMIT, TPOT_LIMIT = 10.0, 0.1
-"""Seconds at p95 that a service may take by default where throughput or cost rank it: 10 tokens/s read with ease."""
 
 
 class Deployed(DeploymentOptions, total=False):

@@ -31,7 +31,7 @@ FEWEST, TURNS = 600, 20
 class Demand(Struct, frozen=True):
     """The load of a goal: requests in flight, a rate that must be reached, in requests/s, or sessions; else any load.
 
-    Sessions are of a `profile`, with `tiers` below the pool of the devices.
+    Sessions are of a `profile`, with `tiers` below the pool of the devices and `routing` to data-parallel ranks.
     """
 
     concurrency: int | None = None
@@ -39,6 +39,7 @@ class Demand(Struct, frozen=True):
     sessions: int | None = None
     profile: str | None = None
     tiers: str | None = None
+    routing: str | None = None
 
     def __post_init__(self) -> None:
         given = [name for name in ("concurrency", "rate", "sessions") if getattr(self, name) is not None]
@@ -46,8 +47,8 @@ class Demand(Struct, frozen=True):
             raise RooflineError(
                 "goodput is of requests in flight, of a rate or of sessions: give one of them", options=given
             )
-        if self.sessions is None and (self.profile or self.tiers):
-            raise RooflineError("a profile and tiers are of sessions: say how many", options=["sessions"])
+        if self.sessions is None and (self.profile or self.tiers or self.routing):
+            raise RooflineError("a profile, tiers and routing are of sessions: say how many", options=["sessions"])
 
 
 class Served(Struct, frozen=True):

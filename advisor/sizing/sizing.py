@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.advisor.options import TPOT_LIMIT, TTFT_LIMIT
 from roofline.advisor.search.goal import Quality, named
 from roofline.advisor.sizing.apart import Apart, apart_for
 from roofline.advisor.sizing.bounds import REFERENCE
@@ -107,8 +108,10 @@ def size(
     >>> found.choice("cheapest").best.hardware.name
     'h100-sxm'
 
-    The service is given by `options`: rate= or concurrency=, lengths and targets; or as a `Service`. `hw` are names;
-    None is all hardware, for a single user all consumer hardware. `price` is USD per hour and device (to buy, for a
+    The service is given by `options`: rate= or concurrency=, lengths and targets, without which the p95 of TTFT is at
+    most 10 s and that of TPOT 100 ms; or as a `Service`, which has its own alone. `hw` are names,
+    whose counts, as in 8xh100-sxm, are left out: the sizing finds how many; None is all hardware, for a single user all
+    consumer hardware. `price` is USD per hour and device (to buy, for a
     single user) by name and overrides those of the specs. Targets must hold `at` expected mid or high. Further options
     of a scenario, such as tp=, quant= and techniques=, are fixed, or as a `Given`. With `most` it stops after so many
     choices, of which the cheapest is the first. `disaggregation` also finds the ratio of prefill and decode apart on
@@ -116,12 +119,17 @@ def size(
     """
     object_of(model, (str, os.PathLike, Model), "a model is needed, such as 'llama-3.1-8b'")
     check_reading(at, get_args(At))
+    asked_for = service is None
     service, given, model = *read_service(service, given, options, model), load_model(model)
-    hardware = None if hw is None else list(map(hardware_name, listed_names("hw", hw)))
+    given_names = () if hw is None else listed_names("hw", hw)
+    hardware = None if hw is None else list(dict.fromkeys(hardware_name(name, counted=True) for name in given_names))
     usd = object_of(price or {}, Mapping, "price maps names of hardware to USD, like {'h100-sxm': 3}")
     prices = {hardware_name(name): read_value(f"the price of {name}", Kind.NUMBER, cost) for name, cost in usd.items()}
     quality = named(Quality, quality)
     _check(model, service, hardware, prices)
+    if asked_for and not service.alone:
+        tpot = None if model.task == "encode" else service.tpot or TPOT_LIMIT
+        service = replace(service, ttft=service.ttft or TTFT_LIMIT, tpot=tpot)
     if model.task == "encode":
         service = replace(service, generate=ONE)
     elif model.tower_kind == "encoder" and model.audio_seconds is not None:  # which pads its input

@@ -250,7 +250,8 @@ def _unit_shown(document: Mapping[str, Any]) -> Callable[[float], str]:
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    return f"{entry['model']} on {entry['hardware']}"
+    count = f"{entry['devices']} x " if entry["devices"] > 1 and "+" not in entry["hardware"] else ""
+    return f"{entry['model']} on {count}{entry['hardware']}"
 
 
 def _expected(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]) -> list[str]:

@@ -119,8 +119,9 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     alone = rate is None and users is None
     load = "one user" if alone else f"{users} requests in flight" if rate is None else f"{rate:g} requests/s"
     output = "" if service["encodes"] else f" + {service['generate']}"
-    free = "" if alone or service["ttft_s"] or service["tpot_s"] else "; no limit on latency (--ttft, --tpot)"
-    title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens{free}"
+    title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens"
+    if targets := _targets(service):
+        title += f", within {' and '.join(targets)} at {service['quantile']}"
     if not document["feasible"]:
         return [Block(title, [*_infeasible(document), *_beyond(document)], width=WIDTH)]
     lines = [_answer(entry, alone, service["encodes"]) for entry in document["choices"]]
@@ -318,9 +319,13 @@ def _changes(choice: Mapping[str, Any], document: Mapping[str, Any], alone: bool
 _AT = {"mid": "middle", "high": "pessimistic end"}
 
 
+def _targets(service: Mapping[str, Any]) -> list[str]:
+    return [f"{name.upper()} {seconds(service[f'{name}_s'])}" for name in ("ttft", "tpot") if service[f"{name}_s"]]
+
+
 def _legend(document: Mapping[str, Any], alone: bool) -> list[str]:
     service = document["service"]
-    targets = [f"{name.upper()} {seconds(service[f'{name}_s'])}" for name in ("ttft", "tpot") if service[f"{name}_s"]]
+    targets = _targets(service)
     count = "" if alone else "3 x: 3 replicas; "
     notes = [
         f"targets: {', '.join(targets) or 'none'} ({service['quantile']}), at the {_AT[document['at']]} of expected"

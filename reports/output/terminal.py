@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shlex
 import sys
 import textwrap
@@ -83,14 +84,15 @@ class WrappedLine:
 class CommandLine:
     """A shell command after `lead`, on lines that end in a backslash where it is too long for the terminal.
 
-    It has `width` columns at most, 0 for any number in a file or a pipe.
+    It has `width` columns at most, 0 for any number in a file or in a pipe whose width is not told.
     """
 
     def __init__(self, command: str, lead: str = "  ", width: int = 0) -> None:
         self.command, self.lead, self.width = command, lead, width
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = [*([self.width] if self.width else []), *([options.max_width] if console.is_terminal else [])]
+        limited = console.is_terminal or told_width()
+        widths = [*([self.width] if self.width else []), *([options.max_width] if limited else [])]
         lines = [self.command]
         if widths:
             indent = " " * (len(self.lead) - len(self.lead.lstrip()))
@@ -119,7 +121,12 @@ def continued(command: str, width: int) -> Iterator[str]:
     yield line
 
 
+def told_width() -> bool:
+    """Whether the environment says how wide lines are (COLUMNS), also of a pipe."""
+    return os.environ.get("COLUMNS", "").isdigit()
+
+
 def terminal() -> Console | None:
-    """The terminal; None for a file or a pipe."""
+    """The terminal, or a pipe whose width is told; None for a file or any other pipe."""
     console = Console()
-    return console if console.is_terminal else None
+    return console if console.is_terminal or told_width() else None

@@ -18,6 +18,7 @@ from roofline.cli.options import (
     TotalOption,
     print_answer,
     rendered,
+    say,
 )
 from roofline.cli.scenario_options import (
     GenerateOption,
@@ -28,6 +29,7 @@ from roofline.cli.scenario_options import (
     scenario_command,
     with_scenario_options,
 )
+from roofline.core.options import names_in
 from roofline.scenario.options import OPTIONS
 from roofline.serving.options import LOAD_OPTIONS
 
@@ -74,6 +76,9 @@ def advise(
     ] = None,
     profile: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="What the sessions are like.")] = None,
     tiers: Annotated[str | None, typer.Option(metavar="NAME=SIZE,...", help="Tiers of their cache: dram=1TB.")] = None,
+    routing: Annotated[
+        str | None, typer.Option(metavar="NAME", help="To data-parallel ranks: session, prefix or requests.")
+    ] = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     total: TotalOption = None,
@@ -109,7 +114,7 @@ def advise(
     from roofline.reports.output.terminal import progress_line
 
     load: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "sessions": sessions}
-    load |= {"profile": profile, "tiers": tiers}
+    load |= {"profile": profile, "tiers": tiers, "routing": routing}
     limits: dict[str, Any] = {"ttft": ttft, "tpot": tpot, "total": total, "memory": memory, "gpus": gpus}
     goal: dict[str, Any] = {**load, **limits, "budget": budget, "at": at.value, "vary_batch": vary_batch}
     goal |= {"objective": str(objective), "quality": str(quality)}
@@ -179,6 +184,12 @@ def size(
     search: dict[str, Any] = {"hw": hw, "quality": str(quality), "at": at.value, **options}
     search["disaggregation"] = disaggregation
     usd = prices(price or [], rate is None and concurrency is None)
+    from roofline.specs.hardware import load_devices
+
+    for name in names_in(hw):
+        device, count = load_devices(name)
+        if count > 1:
+            say(f"roofline: {name} has {count} x {device.name}; size finds how many of them serve the load", err=True)
     with progress_line() as progress:
         report = lambda done, every: progress(f"{done} of {every} configurations simulated; bounds rule out others")  # noqa: E731
         found = search_deployments(model, price=usd, progress=report, **lengths, **load, **search)

@@ -31,6 +31,7 @@ from roofline.cli.scenario_options import (
     TpotOption,
     TtftOption,
     is_plain,
+    names_hardware,
     parse_scenarios,
     scenario_command,
 )
@@ -236,9 +237,10 @@ def compare(
         list[str],
         typer.Argument(
             metavar="SCENARIO...",
-            help="Two or more, each quoted: MODEL --hw HW [OPTIONS], as for `roofline analyze`. Options missing in a"
-            " later one are those of the first, so '--hw h200-sxm' suffices; '' is the first one without --with,"
-            " formats, fusions and --offload.",
+            help="Two or more, each quoted: MODEL HW [OPTIONS], as for `roofline analyze`. Options missing in a later"
+            " one are those of the first, so h200-sxm or '--quant fp8' suffices; '' is the first one without --with,"
+            " formats, fusions and --offload. MODEL HW HW compares hardware,"
+            " MODEL MODEL HW models.",
         ),
     ],
     metric: Annotated[MetricChoice, typer.Option(help="Metric whose difference is explained.")] = MetricChoice.TOTAL,
@@ -253,8 +255,12 @@ def compare(
     from roofline import analyze as analyze_scenario
     from roofline.reports.documents import compare as page
 
+    devices = [] if " " in scenarios[0].strip() else [text for text in scenarios[1:] if names_hardware(text)]
+    if devices:
+        scenarios.remove(devices[0])
+        scenarios[0] = f"{scenarios[0]} {devices[0]}"
     if len(scenarios) < 2:
-        raise typer.BadParameter("a comparison needs two or more scenarios, each in quotation marks")
+        raise typer.BadParameter("a comparison needs two or more scenarios, each in quotation marks, or MODEL HW HW")
     analyses = [analyze_scenario(scenario) for scenario in parse_scenarios(scenarios)]
     labels = ["plain" if is_plain(text.split()) else text for text in scenarios]
     document = page.compare_document(analyses, labels, None if format is AnswerFormat.JSON else top)

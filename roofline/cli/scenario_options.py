@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,11 +148,20 @@ def is_plain(words: list[str]) -> bool:
     return [word.lower() for word in words] in ([], ["none"])
 
 
+def names_hardware(word: str) -> bool:
+    """Whether a word names hardware, and is no option."""
+    from roofline.specs.hardware import load_mixed
+
+    with suppress(RooflineError):
+        return not word.startswith("-") and bool(load_mixed(word))
+    return False
+
+
 def parse_scenarios(texts: list[str], first: Scenario | None = None) -> list[Scenario]:
     """The scenarios of texts `MODEL --hw HW [OPTIONS]`; later ones change the `first`, by default that of texts[0].
 
-    They change it as `Scenario.with_` does. An empty text or `none` is the plain scenario: the same model, hardware,
-    workload, parallelism and engine without `CHANGES`.
+    They change it as `Scenario.with_` does, and may begin with hardware: "h200-sxm --quant fp8". An empty text or
+    `none` is the plain scenario: the same model, hardware, workload, parallelism and engine without `CHANGES`.
     """
     import shlex
 
@@ -166,6 +176,8 @@ def parse_scenarios(texts: list[str], first: Scenario | None = None) -> list[Sce
         if first is not None and is_plain(words):
             found.append(first.without(*CHANGES))
             continue
+        if first is not None and words and names_hardware(words[0]):
+            words.insert(0, "--hw")
         given = _parser().main(words, prog_name="roofline analyze", standalone_mode=False)
         found.append(Scenario(**given) if first is None else first.with_(**given))
         first = first or found[0]

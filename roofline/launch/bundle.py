@@ -14,6 +14,7 @@ import yaml
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, UnknownNameError, visible
+from roofline.graph.blocks import EXPERTS
 from roofline.launch import manifests
 from roofline.launch.benchmark import RESULT, benchmark_command
 from roofline.launch.command import CONFIG_FILE
@@ -27,7 +28,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve
 from roofline.serving.options import LoadOptions
 from roofline.specs.states import limit_of
-from roofline.techniques.unsupported import cut_blocks
+from roofline.techniques.unsupported import not_whole
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -139,9 +140,9 @@ def launch(
     plan = plan_of(found, server, bench.concurrency or 1, _longest(found), bool(bench.hits), trust_remote_code)
     if plan.server.allots and bench.concurrency is None and found.plain.settings.sequences is None:
         raise RooflineError(f"{plan.server.title} has slots: say how many", options=["max_num_seqs", "concurrency"])
-    for part in cut_blocks(found):
-        told = f"{plan.server.title} does not start with {part}: --enable-expert-parallel keeps them whole"
-        raise RooflineError(told, options=["tp"])
+    for part in not_whole(found):
+        instead = "--enable-expert-parallel keeps them whole" if part.startswith(EXPERTS) else "fewer ranks do"
+        raise RooflineError(f"{plan.server.title} does not start with {part}: {instead}", options=["tp"])
     return _bundle(plan, bench, curve, Target(target))
 
 

@@ -154,7 +154,7 @@ def drafted_of(scenario: Scenario, server: Server) -> Drafted:
                 raise RooflineError(
                     f"{server.title} is launched with chains of draft tokens, not with trees", options=["with"]
                 )
-            path = UNNAMED_DRAFT if "gguf" in server.loads else _draft_of(written)
+            path = UNNAMED_DRAFT if server.reads_file(None) else _draft_of(written)
             return Drafted(name, speculation.length, speculation.draft_width, speculation.verified, path)
     raise RooflineError(f"{server.title} has no option for this speculation: omit it", options=["with"])
 
@@ -183,11 +183,12 @@ def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: b
     given, repository = Path(scenario.model_name), repository_of(scenario)
     if given.suffix == ".gguf" and given.exists():
         return str(given), ""
-    if "gguf" in server.loads:
+    if server.reads_file(scheme):
         tensors = scenario.precision.weights.name
         if server.name == "ollama":
             return "", f"the model: 'ollama pull' a tag of {scenario.model.name} in {tensors}, or 'ollama create' it"
-        return f"{scenario.model.name}-{tensors}.gguf", f"{scenario.model.name}-{tensors}.gguf: the path of your file"
+        file, form = f"{scenario.model.name}-{tensors}.gguf", f", {server.file}" if server.file else ""
+        return file, f"{file}: the path of your file{form}"
     if given.exists():
         return str(given.parent if given.name == "config.json" else given), ""
     needs = needs_of(repository)

@@ -24,7 +24,7 @@ from roofline.launch.command import (
     server_command,
 )
 from roofline.launch.memory import Room, room_of
-from roofline.launch.settings import Wanted, has_projector, scheme_of, server_settings
+from roofline.launch.settings import Wanted, has_projector, machines_of, scheme_of, server_settings
 from roofline.launch.table import Server, server_of
 from roofline.scenario.kv_capacity import startable_sequences
 from roofline.scenario.scenario import Scenario
@@ -61,12 +61,19 @@ class Plan(Struct, frozen=True, dict=True):
         """The settings of the server; raises RooflineError for what it has no option for."""
         room = self.room
         found = server_settings(self.scenario, self.server, self.version, self.slots, room.context, room.limited)
-        return [*found, *([Wanted("prefix_cache", True, pinned=True)] if self.hits else [])]
+        if self.hits:
+            found.append(Wanted("prefix_cache", True, pinned=True))
+        repository = repository_of(self.scenario)
+        if repository and self.server.reads_file(self.scheme) and "tokenizer" in self.server.rows:
+            found.append(Wanted("tokenizer", repository))  # a file's own is converted slowly, and not always right
+        return found
 
     @property
     def scheme(self) -> str | None:
-        """The scheme of weights that are not as released."""
-        return scheme_of(self.scenario)
+        """The scheme of weights that are not as released, or those of a GGUF file."""
+        return scheme_of(self.scenario) or (
+            self.scenario.precision.weights.name if self.scenario.model.in_gguf else None
+        )
 
     @cached_property
     def checkpoint(self) -> tuple[str, str]:
@@ -81,13 +88,13 @@ class Plan(Struct, frozen=True, dict=True):
 
     @property
     def nodes(self) -> int:
-        """The nodes of the server."""
-        return self.scenario.settings.parallel.on(self.scenario.hardware).nodes or 1
+        """The machines of the server."""
+        return machines_of(self.scenario)
 
     @property
     def devices(self) -> int:
         """The devices of each node."""
-        return self.scenario.settings.parallel.on(self.scenario.hardware).devices_per_node
+        return -(-self.scenario.settings.parallel.devices // self.nodes)
 
     def notes(self) -> Iterator[str]:
         """What the user has to replace, or to know."""

@@ -143,8 +143,8 @@ def _formats(scenario: Scenario, server: Server) -> Iterator[Wanted]:
     scheme, precision = scheme_of(scenario), scenario.precision
     if scheme is not None:
         online = any(scheme in (row.values or ()) for row in server.rows.get("quant", ()))
-        gguf, loads = "gguf" in server.loads, {name.upper() for name in server.loads}
-        reads = scheme in GGUF_SCHEMES if gguf else scheme.upper().split("KV")[0] in loads
+        loads, file = {name.upper() for name in server.loads}, server.reads_file(scheme)
+        reads = scheme in GGUF_SCHEMES if file else scheme.upper().split("KV")[0] in loads
         if online and scenario.model.quantization is None:
             yield Wanted("quant", scheme)
         elif not reads:
@@ -199,7 +199,7 @@ def _parallel(scenario: Scenario, server: Server, version: str) -> Iterator[Want
     for setting, degree in (("tp", tensor), ("pp", spread.pipeline), ("dp", data), ("dcp", spread.context)):
         if degree > 1:
             yield Wanted(setting, degree)
-    if (nodes := spread.nodes or 1) > 1:
+    if (nodes := machines_of(scenario)) > 1:
         if spread.data > 1 and server.name == "vllm" and (spread.data % nodes or not server.has("nodes", version)):
             raise RooflineError("vLLM places whole data-parallel ranks on each node", options=["dp", "nodes"])
         yield Wanted("nodes", nodes)
@@ -277,3 +277,16 @@ def _switches(scenario: Scenario) -> Iterator[Wanted]:
         yield Wanted("two_batch_overlap", True)
     if settings.chunk is not None:
         yield Wanted("chunked_prefill", True, pinned=True)
+
+
+def machines_of(scenario: Scenario) -> int:
+    """The machines of a server, each of which is told its rank: nodes, and the trays of a rack that is one node.
+
+    Engines place equally many ranks on each, so that of 12 devices in nodes of 8 three machines have 4: on two, a group
+    of 4 tensor-parallel ranks would be cut.
+    """
+    spread = scenario.settings.parallel.on(scenario.hardware)
+    fewest, devices = max(spread.nodes or 1, scenario.hardware.machines(spread.devices)), spread.devices
+    shares = ((count, devices // count) for count in range(fewest, devices + 1) if devices % count == 0)
+    whole = (count for count, each in shares if each % spread.tensor == 0 or spread.tensor % each == 0)
+    return next(whole, fewest)

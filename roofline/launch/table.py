@@ -13,6 +13,7 @@ from msgspec import Struct
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.specs.records import record
+from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.specs.version import Version, between
 
 SERVERS = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "mlx", "ollama")
@@ -46,7 +47,7 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     were read, oldest first; `images` the containers by vendor or kind of hardware, with the version as {}. `loads` are
     the schemes of checkpoints that it reads, and `drafts` the settings of each technique that drafts. `vendors` are
     those of its devices, () for any; `program` is the command's path in a container where that does not search for it.
-    An engine that `allots` has the KV cache of all slots from its start.
+    An engine that `allots` has the KV cache of all slots from its start. `file` is what a GGUF file has to be.
     """
 
     title: str
@@ -64,6 +65,7 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     vendors: tuple[str, ...] = ()
     program: str = ""
     allots: bool = False
+    file: str = ""
 
     @cached_property
     def rows(self) -> Mapping[str, tuple[Row, ...]]:
@@ -92,6 +94,10 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     def has(self, setting: str, version: str) -> bool:
         """Whether a version has an option for a setting."""
         return any(row.holds(version) for row in self.rows.get(setting, ()))
+
+    def reads_file(self, scheme: str | None) -> bool:
+        """Whether it loads weights of a scheme from a GGUF file."""
+        return "gguf" in self.loads and (len(self.loads) == 1 or scheme in GGUF_SCHEMES)
 
     def check_vendor(self, vendor: str | None) -> None:
         """Raise RooflineError where it does not run on a vendor's devices."""

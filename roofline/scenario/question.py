@@ -14,6 +14,7 @@ from msgspec.structs import asdict, replace
 
 from roofline.core.errors import RooflineError, quote
 from roofline.core.options import Kind, Option
+from roofline.graph.blocks import EXPERTS, cut_blocks
 from roofline.graph.convention import Convention
 from roofline.graph.offload import Offload, parse_offload
 from roofline.graph.parallel import SINGLE, Parallelism
@@ -110,7 +111,7 @@ class Question(Struct, frozen=True, dict=True):
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
             if needed > 1:  # degrees of their own, which were given since
                 return Question(values, names)
-            values.update(found._layout(counted))
+            return Question({**values, **found._layout(counted)}, names, counted)
         return found
 
     def _layout(self, devices: int) -> dict[str, int]:
@@ -125,12 +126,16 @@ class Question(Struct, frozen=True, dict=True):
         return {"tp": tensor, **({"pp": devices // tensor} if tensor < devices else {})}
 
     def _divides(self, tensor: int) -> bool:
-        """Whether so many devices can share every layer of the model."""
+        """Whether so many devices can share every layer, and the engine starts so; experts it may keep whole."""
         try:
             rank_model(self.values["model"], Parallelism(tensor=tensor))
         except RooflineError:
             return False
-        return True
+        return all(what == EXPERTS for what, _ in self._cut(tensor))
+
+    def _cut(self, tensor: int) -> list[tuple[str, int]]:
+        model = self.values["model"]
+        return list(cut_blocks(model, _precision(self), self.profile.name, Parallelism(tensor=tensor)))
 
     @cached_property
     def formats(self) -> dict[str, str | None]:
@@ -188,6 +193,8 @@ class Question(Struct, frozen=True, dict=True):
         ranks = {**parallel, **self.groups["degrees"]}
         if self.values.get("enable_expert_parallel"):
             ranks = expert_parallel(ranks, self.values["model"])
+        elif self.counted > 1 and OVER_NODES.isdisjoint(self.values) and self._cut(ranks.get("tensor", 1)):
+            ranks = expert_parallel(ranks, self.values["model"])  # as engines start with such experts
         if self.values.get("dp_attention"):
             ranks = attention_parallel(ranks, self.values["model"])
         return ranks

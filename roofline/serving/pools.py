@@ -7,6 +7,7 @@ pool in turn.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,11 @@ OTHER_NAMES = {
 }
 """Keys of pools of InferenceX's tables, and of decode with its name."""
 
+RATIO = re.compile(r"^(\d+)\s*(?::|p\s*:?)\s*(\d+)d?(?=,|$)", re.IGNORECASE)
+"""Replicas of prefill and of decode: 2:1, 2P1D, which keys may follow."""
+
+EXAMPLE = "prefills=2,decodes=1,tp=8"
+
 
 class Pools(Struct, frozen=True):
     """The replicas (workers) of prefill and of decode: a replica has as many devices as its layout has ranks.
@@ -85,9 +91,10 @@ def parse_pools(text: str) -> Pools:
     """The pools of `prefills=2,decodes=1,decode=h200-sxm,tp=8,sequences=64,link=node`; raises RooflineError.
 
     `decodes=7,dp=8,ep=8` are 7 replicas of 8 devices each, as is `decodes=7,tp=8,ep=8,dp-attention`; degrees are those
-    of decode, those of prefill begin with `prefill-`.
+    of decode, those of prefill begin with `prefill-`. `2:1` and `2P1D` are 2 replicas of prefill and 1 of decode.
     """
     given: dict[str, str] = {}
+    text = RATIO.sub(r"prefills=\1,decodes=\2", text.strip(), count=1)
     for part in filter(None, (part.strip() for part in text.split(","))):
         key, separator, value = (piece.strip() for piece in part.partition("="))
         key = key.lower().replace("_", "-")
@@ -96,7 +103,8 @@ def parse_pools(text: str) -> Pools:
             separator, value = "=", "true"
         if not separator or not value:
             raise RooflineError(
-                f"disaggregation takes {', '.join(f'{name}=' for name in KEYS)}, got {quote(part)}",
+                f"disaggregation takes a ratio, such as 1:1, or keys, such as {EXAMPLE}, got {quote(part)}: keys are"
+                f" {', '.join(KEYS)}",
                 options=["disaggregation"],
             )
         if key not in KEYS:

@@ -36,6 +36,7 @@ class Interconnect(Checked, frozen=True):
 
     In a `mesh` the bandwidth is split evenly over the links to all other devices; a `switch` gives all of it to any one
     of them. `reduction` names the unit of the switch that adds what devices send and multicasts the sum (NVLink SHARP).
+    `tray`: the devices of one operating system, where the link joins those of several (GB200 NVL72).
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Interconnect(Checked, frozen=True):
     latency: NotNegative | None = None
     topology: Literal["switch", "mesh"] = "switch"
     reduction: str | None = None
+    tray: Count | None = None
 
     def __post_init__(self) -> None:
         """Reject a mesh without a device count or with a switch's reduction."""
@@ -205,6 +207,11 @@ class Hardware(Checked, frozen=True):
         scopes = {link.scope: link for link in self.interconnects}
         joined = scopes["node"].devices if "node" in scopes else None
         return SERVER_DEVICES if joined is None or (joined < SERVER_DEVICES and "host" in scopes) else joined
+
+    def machines(self, devices: int) -> int:
+        """The operating systems of `devices` devices: a node's trays have one each."""
+        tray = next((link.tray for link in self.interconnects if link.scope == "node" and link.tray), self.node_devices)
+        return -(-devices // tray)
 
     def nodes(self, devices: int) -> int:
         """The number of nodes for `devices` devices."""
@@ -370,9 +377,14 @@ def unified_share(capacity: float, macos: int = 26) -> float:
     return next(share for least, share in shares if capacity >= least)
 
 
-def hardware_name(name: str) -> str:
-    """The name of the spec that `name` stands for; a path stays. Raises like `load_hardware`."""
-    return name if spec_path(name, "hwspecs") is not None else load_hardware(name).name
+def hardware_name(name: str, counted: bool = False) -> str:
+    """The name of the spec that `name` stands for, also of several devices if `counted`; a path stays.
+
+    Raises like `load_hardware`.
+    """
+    if spec_path(name, "hwspecs") is not None:
+        return name
+    return load_devices(name)[0].name if counted else load_hardware(name).name
 
 
 @lru_cache(maxsize=256)

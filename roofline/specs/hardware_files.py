@@ -24,7 +24,11 @@ SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
     "tensor": dict.fromkeys(ARITHMETIC, Dimension.RATE),
     "vector": dict.fromkeys(ARITHMETIC, Dimension.RATE),
     "cache": {"l2": Dimension.BYTES},
-    "interconnects": {"bandwidth": Dimension.BANDWIDTH, "latency": Dimension.TIME, "devices": Dimension.COUNT},
+    "interconnects": {
+        "bandwidth": Dimension.BANDWIDTH,
+        "latency": Dimension.TIME,
+        **dict.fromkeys(("devices", "tray"), Dimension.COUNT),
+    },
     "power": {"tdp": Dimension.POWER, "static": Dimension.POWER},
     "energy": {"static": Dimension.POWER, "memory": Dimension.ENERGY_PER_BYTE, "link": Dimension.ENERGY_PER_BYTE},
     "energy.compute": dict.fromkeys(ARITHMETIC, Dimension.ENERGY_PER_FLOP),

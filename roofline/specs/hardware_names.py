@@ -3,8 +3,9 @@
 Every word must be in the spec's name or title, or be its memory (80GB, HBM3) or a line of its vendor (GeForce). Words
 of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4070 is no rtx-4070-ti. The
 size of a memory that Apple sells with a chip may follow its name: m4-max-64gb. An H100 is the SXM module, an A100 that
-of 80 GB: what most clouds rent. A DGX H100 has eight of them; a GB200 NVL72 is read as one GPU of its rack, which is
-said. What is announced without the figures of a spec is refused with what is known (`announced.yaml`).
+of 80 GB, an MI300 an MI300X: what most clouds rent. A DGX H100 has eight of them; a GB200 NVL72 is read as one GPU of
+its rack, which is said. What is announced without the figures of a spec is refused with what is known
+(`announced.yaml`).
 """
 
 from __future__ import annotations
@@ -169,6 +170,10 @@ def _read(text: str, files: Files) -> Named:
         among = [entry for entry in entries if given and entry.words | lines[entry.vendor] >= set(given)]
         among = [entry for entry in among if ALWAYS_SAID & set(entry.own) <= set(given)] or among
         named = [entry for entry in among if _is_named(entry, given)]
+        if not among and (lettered := [entry for entry in entries if _without_letter(entry) == given]):
+            first = max(lettered, key=_offers)
+            others = tuple(entry.name for entry in lettered if entry is not first)
+            return Named(first.name, first.path, devices=count, others=others)
         chosen = [entry for entry in named if all(each.words >= set(entry.own) for each in among)]
         if len(named) == len(among) == 1 or len(chosen) == 1:
             entry = (chosen or named)[0]
@@ -195,6 +200,11 @@ def _read(text: str, files: Files) -> Named:
     if hint and not get_close_matches(text.lower(), names, n=1, cutoff=0.5):
         names = []  # far from the text: a list in the order of the alphabet helps nobody
     raise UnknownNameError("hardware", text, names, near, hint)
+
+
+def _without_letter(entry: _Entry) -> tuple[str, ...]:
+    """The name of a spec of one word without the letter after its number: MI300 of MI300X and MI300A; () of others."""
+    return (entry.own[0][:-1],) if len(entry.own) == 1 and re.fullmatch(r"[a-z]+\d{3,}[a-z]", entry.own[0]) else ()
 
 
 def _sold_in(given: tuple[str, ...], entries: tuple[_Entry, ...]) -> list[_Entry]:

@@ -75,7 +75,7 @@ _MIXED = re.compile(r"^(formats|unquantized):", re.MULTILINE)
 
 Words = tuple[str, ...]
 
-_SOURCE = re.compile(r"^source: https://huggingface\.co/[^/\s]+/([^/\s]+)", re.MULTILINE)
+_SOURCE = re.compile(r"^source: https://huggingface\.co/([^/\s]+)/([^/\s]+)", re.MULTILINE)
 _PARAMETERS = re.compile(r"^parameters: (\d+)", re.MULTILINE)
 _QUANTIZATION = re.compile(r"^quantization: (\S+)", re.MULTILINE)
 _REPOSITORIES = re.compile(r"^repositories:.*\n((?: +.*\n)+)", re.MULTILINE)
@@ -96,6 +96,7 @@ class _Entry(Struct, frozen=True, dict=True):
     repositories: str
     tag: str | None
     mixed: bool
+    owner: str
 
     def stripped(self, spelled: Words) -> Words:
         """The words without those that do not tell architectures apart."""
@@ -112,7 +113,7 @@ def _entry(name: str, path: Path) -> _Entry:
     text = read_text(path, MAX_BYTES)
     own, source = _spell(name), _SOURCE.search(text)
     size, quantization, more = (pattern.search(text) for pattern in (_PARAMETERS, _QUANTIZATION, _REPOSITORIES))
-    others = [source[1]] if source else []
+    others = [source[2]] if source else []
     return _Entry(
         name,
         path,
@@ -123,6 +124,7 @@ def _entry(name: str, path: Path) -> _Entry:
         more[1].lower() if more else "",
         None if _NO_TAG.search(text) else OLLAMA,
         _MIXED.search(text) is not None,
+        source[1].lower() if source else "",
     )
 
 
@@ -320,7 +322,8 @@ def _fits(own: Words, entry: _Entry, tail: _Tail, missing: re.Pattern[str]) -> b
 
 def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
     """The model of an entry in the scheme that its name ends in, or that Ollama stores a tag without one in."""
-    owner = _HUB.sub("", text.strip()).lower().partition("/")[0]
+    owner, told, _ = _HUB.sub("", text.strip()).lower().partition("/")
+    owner = owner if told else entry.owner
     scheme = OWNERS.get(owner, {}).get(tail.scheme or "", tail.scheme)
     if scheme is None and ":" in _HUB.sub("", text):
         scheme = entry.tag

@@ -16,7 +16,7 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.core.registry import cached
 from roofline.specs.formats import find_format
-from roofline.specs.hardware import Hardware, list_hardware, load_hardware
+from roofline.specs.hardware import Hardware, list_hardware, load_devices, load_hardware
 from roofline.specs.layer_checks import check_layer
 from roofline.specs.library import (
     CONFIG,
@@ -110,7 +110,7 @@ def load_any(name: str) -> Model | Hardware:
         model = path.suffix.lower() == ".json" or is_checkpoint(path)
         return load_hardware(name) if not model and is_hardware(path) else load_model(name)
     candidates: list[str] = []
-    for load in (load_model, load_hardware):
+    for load in (load_model, lambda text: load_devices(text)[0]):
         try:
             return load(name)
         except UnknownNameError as error:

@@ -135,6 +135,8 @@ class Reserve(Checked, frozen=True):
         An engine without a limit of tokens, or of sequences, reserves nothing by one. CUDA graphs take memory by their
         number.
         """
+        if utilization is None and not tokens and not sequences:
+            return self
         fewer = 1 - captured(sequences) / captured(self.sequences) if sequences and self.sequences else 0.0
         return replace(
             self._with_graphs(1 - max(fewer, 0.0)),
@@ -150,6 +152,8 @@ class Reserve(Checked, frozen=True):
 
     def _with_graphs(self, share: float) -> Reserve:
         """The settings with a fraction of the CUDA graphs."""
+        if not self.graphs or share == 1.0:
+            return self
         sizes, left = (self.context, self.group_context, self.pcie_context), self.graphs * (1 - share)
         context, group, pcie = (max(size - left, 0.0) for size in sizes)
         return replace(self, context=context, group_context=group, pcie_context=pcie, graphs=self.graphs * share)

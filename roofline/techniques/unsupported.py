@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from roofline.graph.blocks import BLOCK, cut_blocks
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import UNQUANTIZED_FORMATS, Format
 from roofline.specs.model import Model
@@ -51,11 +52,6 @@ DEGREES: Mapping[str, str] = MappingProxyType(
 PLACEMENTS = ("flexgen", "zero-inference", "llama-cpp-split")
 """The techniques that keep weights on the host and stream or compute them there."""
 
-WHOLE_BLOCKS, BLOCK = ("vllm", "sglang"), 128
-"""Engines that load weights with a scale for each block of so many rows and columns only where every device has whole
-blocks: vLLM's validate_fp8_block_shape and Fp8MoEMethod (issues 25292 and 54178, pull request 39046; its recipes of
-MiniMax-M2 and Qwen3-235B-A22B have four devices for it), SGLang's copies of them (issue 26107)."""
-
 WITHOUT_CACHE = "kv=0"
 """The parameters of an engine that offloads weights and no KV cache."""
 
@@ -75,7 +71,7 @@ def unsupported(scenario: Scenario) -> tuple[str, ...]:
         return ()
     if not runs_on(scenario.profile.name, scenario.hardware):
         return not_started(scenario)
-    told = (*not_started(scenario), *_formats(scenario), *cut_blocks(scenario), *_methods(scenario))
+    told = (*not_started(scenario), *_formats(scenario), *not_whole(scenario), *_methods(scenario))
     return tuple(dict.fromkeys(told))
 
 
@@ -131,14 +127,11 @@ def _formats(scenario: Scenario) -> Iterator[str]:
             yield f"a KV cache in {cache.name}"
 
 
-def cut_blocks(scenario: Scenario) -> Iterator[str]:
-    """Experts that tensor parallelism cuts inside blocks of their weights."""
-    linear, parallel = scenario.run_precision.weights.linear, scenario.settings.parallel
-    if linear is None or linear.name != "fp8_block" or scenario.profile.name not in WHOLE_BLOCKS or parallel.expert > 1:
-        return
-    for experts in scenario.model.experts:
-        if experts.width % (BLOCK * parallel.tensor):
-            yield f"experts of {experts.width} in FP8 blocks of {BLOCK} with TP {parallel.tensor}"
+def not_whole(scenario: Scenario) -> Iterator[str]:
+    """What tensor parallelism cuts inside blocks of its weights."""
+    parallel = scenario.settings.parallel
+    for what, width in cut_blocks(scenario.model, scenario.run_precision, scenario.profile.name, parallel):
+        yield f"{what} of {width} in FP8 blocks of {BLOCK} with TP {parallel.tensor}"
 
 
 def _runs_weights(scenario: Scenario, name: str, activations: Format) -> bool:

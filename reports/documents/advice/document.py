@@ -70,7 +70,7 @@ def advice_document(advice: Advice) -> dict[str, Any]:
 def _load(base: Trial) -> dict[str, Any]:
     load = base.goal.served(base.analysis).load
     if load is None:
-        return {name: getattr(base.goal.demand, name) for name in ("sessions", "profile", "tiers")}
+        return {name: getattr(base.goal.demand, name) for name in ("sessions", "profile", "tiers", "routing")}
     return {"concurrency": load.concurrency, "requests_per_s": load.rate, "prefix_hits": load.hits}
 
 

@@ -101,6 +101,28 @@ def test_the_repository_of_a_name(name: str, repository: str) -> None:
     assert words(Scenario(name, "8xh200-sxm"))[2] == repository
 
 
+@pytest.mark.parametrize(
+    ("model", "hardware", "degrees", "nodes"),
+    [
+        ("deepseek-v3", "gb200", {"tp": 8}, 2),  # two trays of four GPUs
+        ("llama-3.1-8b", "gb200", {"tp": 4}, 1),
+        ("llama-3.1-405b", "h100-sxm", {"tp": 4, "pp": 3}, 3),  # four ranks of a stage on each: 6 + 6 would cut one
+        ("llama-3.1-405b", "h100-sxm", {"tp": 8, "pp": 2}, 2),
+    ],
+)
+def test_ranks_of_a_layer_share_a_machine(model: str, hardware: str, degrees: dict[str, int], nodes: int) -> None:
+    found = words(Scenario(model, hardware, **degrees))
+    assert (int(found[found.index("--nnodes") + 1]) if "--nnodes" in found else 1) == nodes
+
+
+@pytest.mark.parametrize("asked", [("llama3.1:8b", {}), ("llama-3.1-8b", {"quant": "q4_k_m"})])
+def test_vllm_reads_a_gguf_file_with_the_tokenizer_of_the_repository(asked: tuple[str, dict[str, str]]) -> None:
+    """Its docs/features/quantization/gguf.md."""
+    found = words(Scenario(asked[0], "h100-sxm", engine="vllm", **asked[1]))
+    assert found[2].endswith("q4_k_m.gguf")
+    assert found[found.index("--tokenizer") + 1] == "meta-llama/Llama-3.1-8B"
+
+
 RECIPES = (
     ("qwen3-32b", {"hw": "2xh100-sxm"}, "vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2"),
     (

@@ -322,3 +322,9 @@ def test_no_rank_starves_where_requests_wait_for_slots() -> None:
     ttft = (run.first - run.arrival)[200:-48]
     assert ttft.max() < 4 * ttft.mean()
     assert ttft.mean() == pytest.approx(16 / 48 * (run.last - run.arrival)[200:-48].mean(), rel=0.3)
+
+
+@pytest.mark.parametrize("text", ["2:1", "2P1D", "2p:1d"])
+def test_a_ratio_is_replicas_of_prefill_and_decode(text: str) -> None:
+    assert parse_pools(text) == parse_pools("prefills=2,decodes=1")
+    assert parse_pools(f"{text},tp=8") == parse_pools("prefills=2,decodes=1,tp=8")

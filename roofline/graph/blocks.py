@@ -1,0 +1,51 @@
+"""Blocks of FP8 weights that tensor parallelism would cut, with which engines do not start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roofline.graph.parallel import Parallelism
+from roofline.specs.model import Model
+from roofline.specs.precision import Precision
+from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, Mixer, Mlp
+
+WHOLE_BLOCKS, BLOCK = ("vllm", "sglang"), 128
+"""Engines that load weights with a scale for each block of so many rows and columns only where every device has whole
+blocks: of experts, of the columns and rows of an MLP, and of the heads' outputs (vLLM's validate_fp8_block_shape and
+Fp8MoEMethod: issues 25292 and 54178, pull request 39046; its recipes of MiniMax-M2 and Qwen3-235B-A22B have four
+devices for it), SGLang's copies of them (issue 26107)."""
+
+
+def cut_blocks(model: Model, precision: Precision, engine: str, parallel: Parallelism) -> Iterator[tuple[str, int]]:
+    """What tensor ranks cut inside blocks of its weights, and its width: experts, MLP, shared experts, attention.
+
+    Expert parallelism keeps experts whole; shared ones are divided like an MLP.
+    """
+    linear, ranks = precision.weights.linear, parallel.tensor
+    if linear is None or linear.name != "fp8_block" or engine not in WHOLE_BLOCKS or ranks == 1:
+        return
+    widths = (
+        part for group in model.groups for part in (*_heads(group.layer.mixer), *_widths(group.layer.feed_forward))
+    )
+    for what, width in dict.fromkeys(widths):
+        whole = what == EXPERTS and parallel.expert > 1
+        if width and width % (BLOCK * ranks) and not whole:
+            yield what, width
+
+
+EXPERTS = "experts"
+
+
+def _widths(part: FeedForward | None) -> Iterator[tuple[str, int]]:
+    if isinstance(part, Mlp):
+        yield "an MLP", part.width
+    elif part is not None:
+        yield EXPERTS, part.width
+        yield "shared experts", part.shared_width
+
+
+def _heads(mixer: Mixer | None) -> Iterator[tuple[str, int]]:
+    if isinstance(mixer, Attention):
+        yield "the heads' outputs", mixer.heads * (mixer.value_dim or mixer.head_dim)
+    elif isinstance(mixer, LatentAttention):
+        yield "the heads' outputs", mixer.heads * mixer.value_dim
