@@ -31,6 +31,7 @@ from roofline.specs.modelspec import load_model
 from roofline.specs.network import load_fabric
 from roofline.specs.precision import PLAIN, Precision
 from roofline.specs.schemes import GGUF_SCHEMES
+from roofline.timing.exchanges import other_exchanges
 
 OBJECTS: Mapping[str, type] = {"precision": Precision, "settings": Settings, "fusions": object, "drawn": object}
 """Keywords without text: objects of the library that stand for several options."""
@@ -58,6 +59,9 @@ INSTEAD: Mapping[str, str] = {
 OVER_NODES = frozenset({"ep", "enable_expert_parallel", "redundant_experts", "all_to_all", "dp_attention", "dcp"})
 """Options of a group of all devices, over nodes too: with one of them all devices share every layer."""
 
+EIGHT = 8
+"""Devices of an NVLink domain within a server."""
+
 _FUSIONS = replace(OPTIONS["fuse"], keyword="fusions")
 
 
@@ -66,12 +70,15 @@ class Question(Struct, frozen=True, dict=True):
 
     `counted` are the devices of hardware named with its count, as in 8xH200. Those of a node share every layer (`tp`),
     as many as divide the model, and the layers are split over the rest (`pp`), as vLLM's guide to parallelism has it;
-    where the engine splits layers it does so over all devices. Other hardware and another such degree replace it.
+    where the engine splits layers it does so over all devices. Of a mixture in a domain of more devices than share a
+    layer, each attends to sequences of its own, and the experts are over all. Other hardware and another such degree
+    replace it; `laid` are the options that it sets.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
     counted: int = 1
+    laid: frozenset[str] = frozenset()
 
     def with_(self, changes: Mapping[str, Any]) -> Question:
         """The question with other values; None takes a value back. Raises RooflineError."""
@@ -82,8 +89,9 @@ class Question(Struct, frozen=True, dict=True):
                 raise RooflineError("precision and quant name the same: give one of them")
             new["quant"] = new.pop("precision")
         if counted > 1:
-            shared = [name for name in ("tp", "pp") if values.pop(name, None) is not None]
-            counted = 1 if not new.keys().isdisjoint(("hw", *shared)) else counted
+            for name in self.laid:
+                values.pop(name, None)
+            counted = 1 if not new.keys().isdisjoint(("hw", *self.laid & {"tp", "pp"})) else counted
         if "hw" in new and "with" not in new and "with" in values:  # without the second device of other hardware
             values["with"] = tuple(name for name in values["with"] if name.partition(":")[0] not in (MIXED, UNEQUAL))
             if not values["with"]:
@@ -109,10 +117,11 @@ class Question(Struct, frozen=True, dict=True):
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
             if needed > 1:  # degrees of their own, which were given since
                 return Question(values, names)
-            values.update(found._layout(counted))
+            layout = found._layout(counted)
+            return Question({**values, **layout}, names, counted, frozenset(layout))
         return found
 
-    def _layout(self, devices: int) -> dict[str, int]:
+    def _layout(self, devices: int) -> dict[str, Any]:
         """The degrees of devices that no option lays out."""
         if "model" in self.values and self.profile.split_layers:
             return {"pp": devices}
@@ -120,13 +129,19 @@ class Question(Struct, frozen=True, dict=True):
             return {"tp": devices}
         widest = self.values["hw"].node_devices
         inside = math.gcd(devices, widest) if devices > widest else devices
-        tensor = next(rank for rank in range(inside, 0, -1) if inside % rank == 0 and self._divides(rank))
+        tensor = next(rank for rank in range(inside, 0, -1) if inside % rank == 0 and self._divides(tensor=rank))
+        if tensor < devices == inside > EIGHT and self._divides(data=devices, expert=devices):
+            wide = Parallelism(data=devices, expert=devices)
+            others = other_exchanges(self.profile, self.values["hw"], wide)
+            return {"tp": devices, "dp_attention": True, **({"all_to_all": others[0]} if others else {})}
         return {"tp": tensor, **({"pp": devices // tensor} if tensor < devices else {})}
 
-    def _divides(self, tensor: int) -> bool:
-        """Whether so many devices can share every layer of the model."""
+    def _divides(self, **degrees: int) -> bool:
+        """Whether the model can be divided so; only a mixture has experts to divide."""
+        if "expert" in degrees and not self.values["model"].experts:
+            return False
         try:
-            rank_model(self.values["model"], Parallelism(tensor=tensor))
+            rank_model(self.values["model"], Parallelism(**degrees))
         except RooflineError:
             return False
         return True
@@ -202,7 +217,7 @@ class Question(Struct, frozen=True, dict=True):
         """The values as they were given: names and paths, and hardware with its count."""
         if self.counted == 1:
             return {**self.values, **self.written}
-        values = {name: value for name, value in self.values.items() if name not in ("tp", "pp")}
+        values = {name: value for name, value in self.values.items() if name not in self.laid}
         return {**values, **self.written, "hw": f"{self.counted}x{self.values['hw'].name}"}
 
     @property

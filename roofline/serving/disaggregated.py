@@ -53,7 +53,7 @@ KNOTS = 20
 BELOW = 0.999
 """The rate of a saturated closed loop over the largest stable one."""
 
-HANDED_OVER = 2.5
+HANDED_OVER = 1.6
 """p90 of measured TTFT over the far end of prefill's interval: routers, handshakes and slots that nobody states.
 
 Chosen on InferenceX's pools of GB200, of which 79% are inside then; of those of other devices 79%.
@@ -63,8 +63,9 @@ Chosen on InferenceX's pools of GB200, of which 79% are inside then; of those of
 SLOWER = 2.0
 """p90 of predicted over measured prompts/s of pools of prefill that limit a deployment.
 
-InferenceX's have 0.9 to 1.2 (FP4 on B200 and GB200, SGLang with TP8 on H200), 1.1 to 1.4 (SGLang over 8 ranks of GB200), 1.5
-to 2.2 (FP8 with TensorRT-LLM on H200, B200 and GB200; MI355X) and, once, 2.7 (SGLang with EP8 and FP8 on B200).
+InferenceX's have 0.9 to 1.2 (FP4 on B200 and GB200, SGLang with TP8 on H200), 1.1 to 1.4 (SGLang over 8 ranks of
+GB200), 1.5 to 2.2 (FP8 with TensorRT-LLM on H200, B200 and GB200; MI355X) and, once, 2.7 (SGLang with EP8 and FP8 on
+B200).
 """
 
 
@@ -310,7 +311,7 @@ def _of_both(tandem: Tandem, load: Load, found: Outcome) -> Outcome:
 
 
 def _waits(tandem: Tandem, load: Load, found: Outcome) -> tuple[float, float]:
-    """The TTFT of a closed loop whose decode is as slow as p90, and one whose prefill is (SLOWER), over the expected one.
+    """TTFT over the expected one in a closed loop whose decode is as slow as p90, and whose prefill is (SLOWER).
 
     With C requests in flight and the most S that prefill yields in a second, TTFT and decode take C / S or more: what
     decode does not take, requests wait for prefill, and a small error of either changes which of the two limits.

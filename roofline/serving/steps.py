@@ -71,10 +71,10 @@ PROBES = Step(np.array([64.0, 1.0, 64.0]), np.array([1.0, 64.0, 1.0]), np.array(
 UNEVEN_EXPERTS = 1.0
 """Standard deviation of the load of experts over its mean, without copies of those with the most.
 
-Copies of the busiest experts (EPLB) raised prefill's throughput 1.49 times among 32 ranks and decode's 2.54 times among 72
-(lmsys.org/blog/2025-05-05-large-scale-ep): the busiest rank has 1.7 and 2.3 times the mean with 1. Within a node the loads of
-many experts even out (1.24 times among 8): DeepSeek-R1 on 8 H200 with 32 requests takes 1.2 times as long to the first token with
-EP8 as with TP8 (vllm-project/vllm, issue 28887).
+Copies of the busiest experts (EPLB) raised prefill's throughput 1.49 times among 32 ranks and decode's 2.54 times among
+72 (lmsys.org/blog/2025-05-05-large-scale-ep): the busiest rank has 1.7 and 2.3 times the mean with 1. Among 8 ranks the
+loads of many experts even out, to 1.24 times: DeepSeek-R1 on 8 H200 with 16 requests in flight takes 1.2 times as long
+to the first token with EP8 as with TP8 (vllm-project/vllm, issue 28887).
 """
 
 
