@@ -56,7 +56,7 @@ BELOW = 0.999
 HANDED_OVER = 1.6
 """p90 of measured TTFT over the far end of prefill's interval: routers, handshakes and slots that nobody states.
 
-Chosen on InferenceX's pools of GB200, of which 79% are inside then; of those of other devices 79%.
+Chosen on half of InferenceX's deployments; of 42 rows of the others 86% are inside, TPOT 86%, too.
 """
 
 
