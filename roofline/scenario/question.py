@@ -129,19 +129,19 @@ class Question(Struct, frozen=True, dict=True):
             return {"tp": devices}
         widest = self.values["hw"].node_devices
         inside = math.gcd(devices, widest) if devices > widest else devices
-        tensor = next(rank for rank in range(inside, 0, -1) if inside % rank == 0 and self._divides(tensor=rank))
-        if tensor < devices == inside > EIGHT and self._divides(data=devices, expert=devices):
-            wide = Parallelism(data=devices, expert=devices)
+        tensor = next(
+            rank for rank in range(inside, 0, -1) if inside % rank == 0 and self._divides(Parallelism(tensor=rank))
+        )
+        wide = Parallelism(data=devices, expert=devices)
+        if tensor < devices == inside > EIGHT and self.values["model"].experts and self._divides(wide):
             others = other_exchanges(self.profile, self.values["hw"], wide)
             return {"tp": devices, "dp_attention": True, **({"all_to_all": others[0]} if others else {})}
         return {"tp": tensor, **({"pp": devices // tensor} if tensor < devices else {})}
 
-    def _divides(self, **degrees: int) -> bool:
-        """Whether the model can be divided so; only a mixture has experts to divide."""
-        if "expert" in degrees and not self.values["model"].experts:
-            return False
+    def _divides(self, parallelism: Parallelism) -> bool:
+        """Whether the model can be divided so."""
         try:
-            rank_model(self.values["model"], Parallelism(**degrees))
+            rank_model(self.values["model"], parallelism)
         except RooflineError:
             return False
         return True
