@@ -28,7 +28,7 @@ from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, prefetch, resolve
 from roofline.timing.intervals import Estimate
 from roofline.timing.intervals.passes import with_spread
-from roofline.timing.intervals.releases import with_young_support
+from roofline.timing.intervals.releases import with_errors
 
 
 class Generation(Struct, frozen=True):
@@ -75,7 +75,7 @@ class Analysis(Result):
         passes = self.schedule.prefill(scenario.prefill_step, scenario.tower_step)
         self._calibrate, self._engine = (
             calibrate,
-            with_young_support(scenario.profile, scenario.model, scenario.hardware),
+            with_errors(scenario.profile, scenario.model, scenario.hardware, scenario.settings.parallel),
         )
         self.prefill = Phase("prefill", passes, scenario.shape, self._engine, calibrate)
         self.decode: Phase | None = None

@@ -33,6 +33,7 @@ from roofline.specs.modelspec import load_model
 from roofline.specs.network import load_fabric
 from roofline.specs.precision import PLAIN, Precision
 from roofline.specs.schemes import GGUF_SCHEMES
+from roofline.timing.exchanges import other_exchanges
 
 OBJECTS: Mapping[str, type] = {"precision": Precision, "settings": Settings, "fusions": object, "drawn": object}
 """Keywords without text: objects of the library that stand for several options."""
@@ -60,6 +61,9 @@ INSTEAD: Mapping[str, str] = {
 OVER_NODES = frozenset({"ep", "enable_expert_parallel", "redundant_experts", "all_to_all", "dp_attention", "dcp"})
 """Options of a group of all devices, over nodes too: with one of them all devices share every layer."""
 
+EIGHT = 8
+"""Devices of an NVLink domain within a server."""
+
 _FUSIONS = replace(OPTIONS["fuse"], keyword="fusions")
 
 
@@ -68,12 +72,15 @@ class Question(Struct, frozen=True, dict=True):
 
     `counted` are the devices of hardware named with its count, as in 8xH200. Those of a node share every layer (`tp`),
     as many as divide the model, and the layers are split over the rest (`pp`), as vLLM's guide to parallelism has it;
-    where the engine splits layers it does so over all devices. Other hardware and another such degree replace it.
+    where the engine splits layers it does so over all devices. Of a mixture in a domain of more devices than share a
+    layer, each attends to sequences of its own, and the experts are over all. Other hardware and another such degree
+    replace it; `laid` are the options that it sets.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
     counted: int = 1
+    laid: frozenset[str] = frozenset()
 
     def with_(self, changes: Mapping[str, Any]) -> Question:
         """The question with other values; None takes a value back. Raises RooflineError."""
@@ -84,8 +91,9 @@ class Question(Struct, frozen=True, dict=True):
                 raise RooflineError("precision and quant name the same: give one of them")
             new["quant"] = new.pop("precision")
         if counted > 1:
-            shared = [name for name in ("tp", "pp") if values.pop(name, None) is not None]
-            counted = 1 if not new.keys().isdisjoint(("hw", *shared)) else counted
+            for name in self.laid:
+                values.pop(name, None)
+            counted = 1 if not new.keys().isdisjoint(("hw", *self.laid & {"tp", "pp"})) else counted
         if "hw" in new and "with" not in new and "with" in values:  # without the second device of other hardware
             values["with"] = tuple(name for name in values["with"] if name.partition(":")[0] not in (MIXED, UNEQUAL))
             if not values["with"]:
@@ -111,10 +119,11 @@ class Question(Struct, frozen=True, dict=True):
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
             if needed > 1:  # degrees of their own, which were given since
                 return Question(values, names)
-            return Question({**values, **found._layout(counted)}, names, counted)
+            layout = found._layout(counted)
+            return Question({**values, **layout}, names, counted, frozenset(layout))
         return found
 
-    def _layout(self, devices: int) -> dict[str, int]:
+    def _layout(self, devices: int) -> dict[str, Any]:
         """The degrees of devices that no option lays out."""
         if "model" in self.values and self.profile.split_layers:
             return {"pp": devices}
@@ -122,20 +131,25 @@ class Question(Struct, frozen=True, dict=True):
             return {"tp": devices}
         widest = self.values["hw"].node_devices
         inside = math.gcd(devices, widest) if devices > widest else devices
-        tensor = next(rank for rank in range(inside, 0, -1) if inside % rank == 0 and self._divides(rank))
+        tensor = next(
+            rank for rank in range(inside, 0, -1) if inside % rank == 0 and self._divides(Parallelism(tensor=rank))
+        )
+        wide = Parallelism(data=devices, expert=devices)
+        if tensor < devices == inside > EIGHT and self.values["model"].experts and self._divides(wide):
+            others = other_exchanges(self.profile, self.values["hw"], wide)
+            return {"tp": devices, "dp_attention": True, **({"all_to_all": others[0]} if others else {})}
         return {"tp": tensor, **({"pp": devices // tensor} if tensor < devices else {})}
 
-    def _divides(self, tensor: int) -> bool:
-        """Whether so many devices can share every layer, and the engine starts so; experts it may keep whole."""
+    def _divides(self, parallelism: Parallelism) -> bool:
+        """Whether the model can be divided so, and the engine starts so; experts it may keep whole."""
         try:
-            rank_model(self.values["model"], Parallelism(tensor=tensor))
+            rank_model(self.values["model"], parallelism)
         except RooflineError:
             return False
-        return all(what == EXPERTS for what, _ in self._cut(tensor))
+        return all(what == EXPERTS for what, _ in self._cut(parallelism))
 
-    def _cut(self, tensor: int) -> list[tuple[str, int]]:
-        model = self.values["model"]
-        return list(cut_blocks(model, _precision(self), self.profile.name, Parallelism(tensor=tensor)))
+    def _cut(self, parallelism: Parallelism) -> list[tuple[str, int]]:
+        return list(cut_blocks(self.values["model"], _precision(self), self.profile.name, parallelism))
 
     @cached_property
     def formats(self) -> dict[str, str | None]:
@@ -193,7 +207,7 @@ class Question(Struct, frozen=True, dict=True):
         ranks = {**parallel, **self.groups["degrees"]}
         if self.values.get("enable_expert_parallel"):
             ranks = expert_parallel(ranks, self.values["model"])
-        elif self.counted > 1 and OVER_NODES.isdisjoint(self.values) and self._cut(ranks.get("tensor", 1)):
+        elif self.counted > 1 and OVER_NODES.isdisjoint(self.values) and self._cut(Parallelism(tensor=ranks.get("tensor", 1))):
             ranks = expert_parallel(ranks, self.values["model"])  # as engines start with such experts
         if self.values.get("dp_attention"):
             ranks = attention_parallel(ranks, self.values["model"])
@@ -210,7 +224,7 @@ class Question(Struct, frozen=True, dict=True):
         """The values as they were given: names and paths, and hardware with its count."""
         if self.counted == 1:
             return {**self.values, **self.written}
-        values = {name: value for name, value in self.values.items() if name not in ("tp", "pp")}
+        values = {name: value for name, value in self.values.items() if name not in self.laid}
         return {**values, **self.written, "hw": f"{self.counted}x{self.values['hw'].name}"}
 
     @property

@@ -29,7 +29,7 @@ from roofline.core.errors import RooflineError
 from roofline.core.search import bracket_roots
 from roofline.serving.load import Arrivals, Load, draw
 from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spreads, steady_outcomes
-from roofline.serving.pools import Tandem
+from roofline.serving.pools import Tandem, only_prompts
 from roofline.serving.replica import Replica
 from roofline.serving.replicas import ROUTERS, Member, together
 from roofline.serving.served import Served
@@ -53,10 +53,19 @@ KNOTS = 20
 BELOW = 0.999
 """The rate of a saturated closed loop over the largest stable one."""
 
-HANDED_OVER = 2.5
+HANDED_OVER = 1.6
 """p90 of measured TTFT over the far end of prefill's interval: routers, handshakes and slots that nobody states.
 
-Chosen on InferenceX's pools of GB200, of which 79% are inside then; of those of other devices 79%.
+Chosen on half of InferenceX's deployments; of 42 rows of the others 86% are inside, TPOT 86%, too.
+"""
+
+
+SLOWER = 2.0
+"""p90 of predicted over measured prompts/s of pools of prefill that limit a deployment.
+
+InferenceX's have 0.9 to 1.2 (FP4 on B200 and GB200, SGLang with TP8 on H200), 1.1 to 1.4 (SGLang over 8 ranks of
+GB200), 1.5 to 2.2 (FP8 with TensorRT-LLM on H200, B200 and GB200; MI355X) and, once, 2.7 (SGLang with EP8 and FP8 on
+B200).
 """
 
 
@@ -290,9 +299,29 @@ def simulated_outcome(tandem: Tandem, load: Load, requests: int, seed: int, targ
 def _of_both(tandem: Tandem, load: Load, found: Outcome) -> Outcome:
     """The outcome with the devices of both pools; TTFT, and E2E latency with it, may be later by the handover."""
     prompt = load.means[0]
-    low, high = spreads(tandem.prefill, 1.0, prompt, prompt)[0]
+    low, high = spreads(tandem.prefill, 1.0, prompt, prompt, apart=True)[0]
+    sooner, later = _waits(tandem, load, found)
     ttft, e2e = [], []
     for first, last in zip(astuple(found.ttft), astuple(found.e2e), strict=True):
-        ttft.append(Estimate(first.mid * low, first.mid, first.mid * high * HANDED_OVER))
-        e2e.append(last._replace(high=last.mid + math.hypot(last.high - last.mid, ttft[-1].high - first.mid)))
+        after = first.mid * (high * HANDED_OVER - 1)
+        ends = first.mid * min(low, sooner), first.mid + math.hypot(after, first.mid * max(later - 1, 0.0))
+        ttft.append(Estimate(ends[0], first.mid, ends[1]))
+        e2e.append(last._replace(high=last.mid + math.hypot(last.high - last.mid, after)))
     return replace(found, ttft=Latency(*ttft), e2e=Latency(*e2e), devices=tandem.devices)
+
+
+def _waits(tandem: Tandem, load: Load, found: Outcome) -> tuple[float, float]:
+    """TTFT over the expected one in a closed loop whose decode is as slow as p90, and whose prefill is (SLOWER).
+
+    With C requests in flight and the most S that prefill yields in a second, TTFT and decode take C / S or more: what
+    decode does not take, requests wait for prefill, and a small error of either changes which of the two limits.
+    """
+    mean, prompt = found.ttft.mean.mid, load.means[0]
+    if load.concurrency is None or not mean > 0:
+        return 1.0, 1.0
+    replica, prompts = tandem.prefill, replace(only_prompts(load), rounds=None, ramp=0.0)
+    most = load.concurrency / stage_of(replica, prompts, tandem.prefills).saturation
+    decode = found.e2e.mean.mid - mean
+    late = found.tpot.mean.high / found.tpot.mean.mid if load.means[1] > 1 else 1.0
+    alone = float(replica.steps.seconds(0, 0, min(prompt * (1 - load.hits), replica.budget)))
+    return max(alone, most - decode * late) / mean, (most * SLOWER - decode) / mean

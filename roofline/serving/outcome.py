@@ -16,7 +16,7 @@ from roofline.serving.served import Served
 from roofline.serving.steady import Steady
 from roofline.serving.waits import P95
 from roofline.timing.intervals import Estimate
-from roofline.timing.intervals.releases import later
+from roofline.timing.intervals.deployments import farther, scheduled
 
 Array = NDArray[np.float64]
 
@@ -80,25 +80,29 @@ class Outcome(Struct, frozen=True):
         return 1.0 / float(self.tpot.p50.mid)
 
 
-def spreads(replica: Replica, batch: float, context: float, chunk: float) -> tuple[tuple[float, float], ...]:
+def spreads(
+    replica: Replica, batch: float, context: float, chunk: float, apart: bool = False
+) -> tuple[tuple[float, float], ...]:
     """p10 and p90 over the expected TTFT, and over the expected TPOT.
 
     The distances of both from p50 are those of a prefill and of a decode step, times the scheduler's `spread`, with the
-    error of a version whose support of the model was young; that of TPOT has the error of accepted drafts.
+    errors of a young support and of several nodes; that of TPOT has the error of accepted drafts.
     """
     low_decode, high_decode, low_prefill, high_prefill = replica.steps.spread
     drafts = replica.steps.scenario.settings.speculation
     accepted = 0.0 if drafts is None else drafts.error
     each = max(batch / replica.data, 1.0)
-    scheduler = replica.scheduler
+    scheduler, steps = replica.scheduler, replica.steps
+    parallel, hardware = steps.scenario.settings.parallel, steps.scenario.hardware
+    scale = scheduled(parallel, hardware, drafts=drafts is not None, apart=apart or replica.received)
     found = []
     for low, high, at, own, error in (
         (low_prefill, high_prefill, (chunk, context), scheduler.spread_ttft, 0.0),
         (low_decode, high_decode, (each, context), scheduler.spread_tpot, accepted),
     ):
-        below, above = 1 - float(low.nearest(*at)), float(high.nearest(*at)) - 1
+        below, above = scale * (1 - float(low.nearest(*at))), scale * (float(high.nearest(*at)) - 1)
         early = max(1 - math.hypot(own[0] * below, error), LEAST)
-        found.append((early, later(1 + math.hypot(own[1] * above, error), replica.steps.young)))
+        found.append(farther((early, 1 + math.hypot(own[1] * above, error)), steps.errors))
     return tuple(found)
 
 

@@ -21,7 +21,7 @@ PREFILL_FIRST: Final = "prefill first"
 
 ORDERS = (MIXED, PREFILL_FIRST)
 
-Time = Annotated[float, Meta(ge=0, le=10)]
+Time = Annotated[float, Meta(ge=0, le=600)]
 Distance = Annotated[float, Meta(ge=0, le=100)]
 
 

@@ -27,11 +27,13 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from roofline.core.documents import read_mapping
+from roofline.graph.parallel import Parallelism
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.records import record
 from roofline.specs.version import Version
+from roofline.timing.intervals.deployments import Errors, farther, network_errors
 
 FILE = Path(str(files("roofline.specs"))) / "releases.yaml"
 
@@ -87,12 +89,13 @@ def young_error(engine: Engine, model: Model, hardware: Hardware | None = None) 
     return 0.0 if found is None else math.log(FIRST) * math.exp(-found.months / MONTHS) * (1.0 + found.before / FAR)
 
 
-def later(high: float, error: float) -> float:
-    """A factor of p90 over the expected time with the error of a young support."""
-    return math.exp(math.hypot(math.log(high), error)) if error else high
+def unsure(engine: Engine, model: Model, hardware: Hardware, parallel: Parallelism) -> Errors:
+    """The errors of an engine's passes that no kernel has: of a young support, and of layers over several nodes."""
+    below, above = network_errors(parallel, hardware)
+    return below, math.hypot(above, young_error(engine, model, hardware))
 
 
-def with_young_support(engine: Engine, model: Model, hardware: Hardware) -> Engine:
-    """The engine with the spread of a version whose support of the model or the device was young."""
-    error, (low, high) = young_error(engine, model, hardware), engine.spread
-    return replace(engine, spread=(low, later(high, error))) if error else engine
+def with_errors(engine: Engine, model: Model, hardware: Hardware, parallel: Parallelism) -> Engine:
+    """The engine whose spread has those errors."""
+    errors = unsure(engine, model, hardware, parallel)
+    return replace(engine, spread=farther(engine.spread, errors)) if any(errors) else engine

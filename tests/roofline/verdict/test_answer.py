@@ -184,7 +184,7 @@ def test_experts_are_not_cut_inside_blocks_of_their_weights() -> None:
     ("model", "hardware", "layout"),
     [
         ("llama-3.3-70b", "6xh100", (2, 3)),
-        ("kimi-k2", "72xgb200", (8, 9)),
+        ("llama-3.3-70b", "72xgb200", (8, 9)),
         ("phi-4", "8xh100", (2, 4)),
         ("smollm2-135m", "2x4090", (1, 2)),
     ],
@@ -194,6 +194,19 @@ def test_a_number_of_devices_that_does_not_divide_heads(model: str, hardware: st
     for scenario in (answer(model, hardware).scenario, Scenario(model, hardware)):
         parallel = scenario.settings.parallel
         assert (parallel.tensor, parallel.pipeline) == layout
+
+
+@pytest.mark.parametrize("model", ["kimi-k2", "deepseek-v3"])
+def test_a_mixture_on_a_rack_has_its_experts_on_all_devices(model: str) -> None:
+    """As NVL72 is used: data-parallel attention and experts over all (NVIDIA/TensorRT-LLM, tech_blog 4)."""
+    alone = Scenario(model, "72xgb200")
+    for scenario in (answer(model, "72xgb200").scenario, alone, alone.with_(batch=8)):
+        parallel = scenario.settings.parallel
+        assert (parallel.tensor, parallel.data, parallel.expert, parallel.pipeline) == (1, 72, 72, 1)
+        assert parallel.exchange == "nvlink_one_sided"
+    asked = alone.with_(tp=8, pp=9).settings.parallel
+    assert (asked.tensor, asked.data, asked.pipeline, asked.exchange) == (8, 1, 9, "")
+    assert alone.with_(hw="8xh200").settings.parallel.data == 1
 
 
 def test_a_rate_has_the_layout_that_serves_it() -> None:
