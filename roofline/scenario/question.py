@@ -207,7 +207,11 @@ class Question(Struct, frozen=True, dict=True):
         ranks = {**parallel, **self.groups["degrees"]}
         if self.values.get("enable_expert_parallel"):
             ranks = expert_parallel(ranks, self.values["model"])
-        elif self.counted > 1 and OVER_NODES.isdisjoint(self.values) and self._cut(Parallelism(tensor=ranks.get("tensor", 1))):
+        elif (
+            self.counted > 1
+            and OVER_NODES.isdisjoint(self.values)
+            and self._cut(Parallelism(tensor=ranks.get("tensor", 1)))
+        ):
             ranks = expert_parallel(ranks, self.values["model"])  # as engines start with such experts
         if self.values.get("dp_attention"):
             ranks = attention_parallel(ranks, self.values["model"])
