@@ -11,6 +11,9 @@ os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM
 os.environ["ROOFLINE_TRANSFORMERS"] = "0"
 # Each process that a test starts would compile all modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Readline, which pytest imports, sets the width of 80 for the processes that workers are; commands would obey it.
+os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 
 import gc
 import sys

@@ -146,6 +146,7 @@ def _headline(verdict: Verdict) -> str:
     how = f"{verdict.plan.candidate.formats} on {verdict.scenario.profile.name}"
     queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
     kept = verdict.scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
+    queue = queue or (" each" if verdict.at_once > 1 else "")
     context = f"{length(verdict.context)} context{queue}" if kept else "a state for any context"
     outcome = verdict.outcome
     if missing := not_started(verdict.scenario):

@@ -19,7 +19,7 @@ from roofline.core.errors import RooflineError
 from roofline.launch.settings import Wanted
 from roofline.launch.table import Server
 from roofline.scenario.scenario import Scenario
-from roofline.specs.model_names import listed_repository
+from roofline.specs.model_names import listed_repository, repository_in
 from roofline.specs.modelspec import load_model
 from roofline.specs.records import record
 from roofline.techniques import check_request
@@ -196,6 +196,9 @@ def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: b
         return "MODEL", f"MODEL: {scenario.model.name} converted for Transformers, which {repository} is not"
     if repository and (scheme is None or online) and server.name != "mlx":
         return repository, ""
+    listed = repository_in(scenario.model.name, scheme or scenario.precision.weights.name)
+    if listed and server.name != "mlx":
+        return listed, ""
     form = f"in {scheme}" if scheme else "converted to MLX" if server.name == "mlx" else "of it"
     return "MODEL", f"MODEL: a checkpoint of {scenario.model.name} {form}; its spec names none"
 

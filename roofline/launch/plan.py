@@ -26,7 +26,7 @@ from roofline.launch.command import (
 from roofline.launch.memory import Room, room_of
 from roofline.launch.settings import Wanted, has_projector, machines_of, scheme_of, server_settings
 from roofline.launch.table import Server, server_of
-from roofline.scenario.kv_capacity import startable_sequences
+from roofline.scenario.kv_capacity import startable
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.unsupported import not_started
 
@@ -179,8 +179,5 @@ def plan_of(
     slots = given or slots
     if server.allots and total is not None and needed * slots > total:
         raise RooflineError(f"{total} tokens have no room for {slots} requests of {needed}", options=["ctx_size"])
-    if total is not None:
-        scenario = scenario.with_(max_num_seqs=slots)  # which share the tokens
-    elif given is None and (most := startable_sequences(scenario)) is not None:
-        scenario = scenario.with_(max_num_seqs=most)
+    scenario = startable(scenario) if total is None else scenario.with_(max_num_seqs=slots)  # which share the tokens
     return Plan(scenario, server, version, slots, room_of(scenario, slots, needed, server.allots), hits, trusted)

@@ -164,6 +164,12 @@ def startable_sequences(scenario: Scenario) -> int | None:
     return None if found.states is None or found.states >= reserve.sequences else max(found.states, 1)
 
 
+def startable(scenario: Scenario) -> Scenario:
+    """The scenario with as many sequences as the engine starts with, where the user says no number."""
+    most = None if scenario.plain.settings.sequences else startable_sequences(scenario)
+    return scenario if most is None else scenario.with_(max_num_seqs=most)
+
+
 def waves(batch: int, length: int, capacity: Capacity) -> tuple[int, ...]:
     """The consecutive batch sizes of `batch` sequences of `length` tokens, limited by the KV cache capacity.
 

@@ -236,6 +236,13 @@ def listed_repository(name: str) -> str:
     return ""
 
 
+def repository_in(model: str, scheme: str) -> str:
+    """The repository that a model's bundled spec lists for a quantization scheme and nothing else; "" for none."""
+    path = spec_files("modelspecs").get(model)
+    listed = {} if path is None else read_mapping(path).get("repositories") or {}
+    return next((str(name) for name, other in listed.items() if other == {"quantization": scheme}), "")
+
+
 def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 

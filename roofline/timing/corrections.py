@@ -124,9 +124,14 @@ class Corrections:
             seconds = self._engine["integer_blocks"] / (units(hardware) * hardware.clock) / 2048
             peaks = zip(self._placement.arithmetic, self._placement.roofs, strict=True)
             factors[:] = [seconds * (peak or 0.0) if arithmetic == "int8" else 0.0 for arithmetic, peak in peaks]
-            names = (op[0].operands[-1].format.name if op[0].operands else "" for op in self._placement.ops)
-            factors *= [_scales(name) for name in names]
+            factors *= self.scales
         return factors
+
+    @cached_property
+    def scales(self) -> Array:
+        """The time of scaling an operator's blocks relative to Q4_0's."""
+        ops = (op for op, _, _ in self._placement.ops)
+        return np.array([_scales(op.operands[-1].format.name if op.operands else "") for op in ops])
 
     @cached_property
     def scaling(self) -> Rows:

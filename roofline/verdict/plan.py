@@ -24,6 +24,7 @@ from roofline.bound.memory import Memory
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure_scalar
 from roofline.scenario.analysis import analyze, longest_context
+from roofline.scenario.kv_capacity import startable
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import of_group
 from roofline.scenario.options.groups import FORMATS
@@ -126,7 +127,7 @@ class Plan(Struct, frozen=True, dict=True):
 
     def longest(self, users: int) -> int:
         """The most tokens of a sequence while so many are in memory at once, up to the model's maximum context."""
-        return longest_context(self.scenario, min(users, self.scenario.max_batch))
+        return longest_context(startable(self.scenario), min(users, self.scenario.max_batch))
 
     @cached_property
     def fits_with(self) -> tuple[Fit, ...]:

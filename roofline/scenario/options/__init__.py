@@ -129,7 +129,7 @@ MEANT: Mapping[str, str] = {
 OF_A_LOAD = frozenset(
     {"concurrency", "max_concurrency", "rate", "request_rate", "offline", "trace", "burstiness", "prefix_hits"}
     | {"users", "rounds", "policy", "tenants", "simulate", "num_prompts", "seed", "disaggregation", "ttft", "tpot"}
-    | {"loss", "startup", "rollouts", "models", "models_per_replica"}
+    | {"loss", "startup", "rollouts", "models", "models_per_replica", "beside"}
 )
 """Names of the options of a load and of targets, which are in a later room."""
 

@@ -250,12 +250,12 @@ def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
     """The line of an integer GEMM with block scales."""
     placement, hardware = run.placement, run.placement.hardware
     multiplies = sum(
-        _row(run, part, Row.MATRIX_TIME) * (placement.roofs[part] or 0.0) / 2
+        _row(run, part, Row.MATRIX_TIME) * (placement.roofs[part] or 0.0) / 2 * float(times.corrections.scales[part])
         for part in entry.parts
         if times.corrections.scaling_factors[part]
     )
     cycles, rate = shown(times.engine["integer_blocks"]), f"{shown(units(hardware))} * {shown(hardware.clock or 0.0)}"
-    formula = "(t^2 + (multiply-adds x integer_blocks / (1024 units clock))^2)^(1/2)"
+    formula = "(t^2 + (multiply-adds x scales x integer_blocks / (1024 units clock))^2)^(1/2)"
     text = f"({shown(kernel)}**2 + ({shown(multiplies)} * {cycles} / (1024 * {rate}))**2)**0.5"
     return line("kernel with block scales", formula, text)
 

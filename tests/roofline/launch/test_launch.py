@@ -185,11 +185,13 @@ def test_remote_code_is_trusted_only_where_the_user_says_so() -> None:
 
 
 def test_a_scheme_without_a_repository_is_a_placeholder_that_says_so() -> None:
-    bundle = launch(Scenario("llama-3.3-70b", "h100-sxm", quant="awq", tp=2))
+    bundle = launch(Scenario("gemma-2-27b", "h100-sxm", quant="awq", tp=2))
     assert shlex.split(bundle.command)[2] == "MODEL"
-    assert "MODEL: a checkpoint of llama-3.3-70b in awq" in bundle.notes[0]
+    assert "MODEL: a checkpoint of gemma-2-27b in awq" in bundle.notes[0]
     named = launch(Scenario("Qwen/Qwen3-32B-AWQ", "h100-sxm"))
     assert shlex.split(named.command)[2] == "Qwen/Qwen3-32B-AWQ"
+    listed = launch(Scenario("qwen3-coder-480b-a35b-fp8", "h200-sxm", tp=8, ep=8))
+    assert shlex.split(listed.command)[2] == "Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8"
 
 
 EXAMPLES = [

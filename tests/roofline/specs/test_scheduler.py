@@ -43,7 +43,7 @@ def test_all_fields_are_read() -> None:
         ({"order": "fair"}, "'scheduler.order': must be 'mixed' or 'prefill first', got 'fair'"),
         ({"tokens": True}, "'scheduler.tokens': expected a whole number"),
         ({"reserved": 2}, "'scheduler.reserved': expected a number <= 1"),
-        ({"latency": "11 s"}, "'scheduler.latency': expected a number <= 10"),
+        ({"latency": "601 s"}, "'scheduler.latency': expected a number <= 600"),
         ({"poll": 10**400}, "'scheduler.poll': expected a whole number <= 1000000000"),
     ],
 )

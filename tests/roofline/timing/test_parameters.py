@@ -51,6 +51,8 @@ UNPUBLISHED = """
     nemotron-3-nano-30b-a3b nemotron-h-56b nemotron-h-8b opt-13b opt-30b opt-66b
     minicpm4-8b pixtral-12b qwen3-vl-embedding-2b qwen3-vl-embedding-8b
     palm-540b phi-3.5-moe qwen3-vl-235b-a22b qwen3-vl-32b qwen3.5-4b retnet-1.3b retnet-1.3b-100b
+    apriel-1.5-15b granite-4.0-1b granite-4.0-350m granite-4.0-h-1b granite-4.0-h-350m granite-4.1-8b
+    internvl3.5-241b-a28b internvl3.5-30b-a3b internvl3.5-38b k2-horizon-0.9b lfm2-24b-a2b
     retnet-2.7b retnet-6.7b rwkv-6-7b step-3.5-flash voxtral-small-24b
 """
 
