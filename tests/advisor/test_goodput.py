@@ -62,7 +62,7 @@ def test_sessions_find_the_cache_that_a_change_leaves_them() -> None:
 
 
 def test_a_profile_is_of_sessions() -> None:
-    with pytest.raises(RooflineError, match="a profile and tiers are of sessions"):
+    with pytest.raises(RooflineError, match="a profile, tiers and routing are of sessions"):
         Demand(concurrency=4, profile="chat")
 
 
