@@ -219,8 +219,9 @@ def test_a_benchmark_is_runs_of_its_duration() -> None:
     assert ran.prompt.mean() < long.prompt.mean() * 1.2
 
 
-@pytest.mark.parametrize("sessions", [10, 40])
+@pytest.mark.parametrize("sessions", [10, 20])
 def test_theory_agrees_with_a_benchmark(sessions: int) -> None:
+    """Below the sessions with which the pool overflows; beyond, theory is no guide (lab/notes/sessions.md)."""
     work, store = benchmark(), store_of(replica())
     ran = simulate_sessions(replica(), store, Draw(work, 1), None, sessions)
     state = Theory(replica(), store, work).warm(sessions)
