@@ -242,7 +242,7 @@ def test_a_trace_keeps_its_times() -> None:
     ("text", "message"),
     [
         ("x=1", "unknown key of disaggregation 'x'"),
-        ("prefills", "takes prefills="),
+        ("prefills", "takes a ratio"),
         ("prefills=0", "whole number from 1 to"),
         ("decodes=1,decodes=2", "given twice"),
         ("decode=nothing", "unknown hardware"),
