@@ -15,6 +15,8 @@ blocks: of experts, of the columns and rows of an MLP, and of the heads' outputs
 Fp8MoEMethod: issues 25292 and 54178, pull request 39046; its recipes of MiniMax-M2 and Qwen3-235B-A22B have four
 devices for it), SGLang's copies of them (issue 26107)."""
 
+EXPERTS = "experts"
+
 
 def cut_blocks(model: Model, precision: Precision, engine: str, parallel: Parallelism) -> Iterator[tuple[str, int]]:
     """What tensor ranks cut inside blocks of its weights, and its width: experts, MLP, shared experts, attention.
@@ -31,9 +33,6 @@ def cut_blocks(model: Model, precision: Precision, engine: str, parallel: Parall
         whole = what == EXPERTS and parallel.expert > 1
         if width and width % (BLOCK * ranks) and not whole:
             yield what, width
-
-
-EXPERTS = "experts"
 
 
 def _widths(part: FeedForward | None) -> Iterator[tuple[str, int]]:
