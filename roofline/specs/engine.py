@@ -5,15 +5,16 @@ A forward pass takes
     t = max(kernels + gap N, [no CUDA graph] issue N) + step + sequence batch
     t = max(kernels + gap N, [no CUDA graph] issue N, sequence batch) + step        with overlap scheduling
 
-for N kernels. `kernels` is the sum of their times, which include the engine's `launch`, `memory`, `kv_reread`,
-`collective`, `attention`, `half_sums`, `dequantization`, `integer_blocks` and `kv_conversion`, multiplied by `prefill`
-or `decode`. The host launches kernels ahead of the device: the slower of the two counts; a CUDA graph removes `issue`.
-`step` and `sequence` are scheduling, sampling and detokenisation between two passes; drafts of speculative decoding
-follow each other within one step, each after `draft_step`, and `sequence` counts for each accepted token. With overlap
-scheduling (vLLM's asynchronous scheduling) the host prepares the sequences of the next pass while the device computes
-this one, and only `step` stays between two passes. When shared experts run concurrently with routed experts
-(`shared_stream`), `kernels` has the longer branch, and at least the bound of both together. A profile holds for a range
-of versions (`roofline.specs.engine_versions`) and one benchmark harness, which its file states.
+for N kernels, of which operators that the engine leaves `unfused` are several. `kernels` is the sum of their times,
+which include the engine's `launch`, `memory`, `kv_reread`, `collective`, `attention`, `half_sums`, `dequantization`,
+`integer_blocks` and `kv_conversion`, multiplied by `prefill` or `decode`. The host launches kernels ahead of the
+device: the slower of the two counts; a CUDA graph removes `issue`. `step` and `sequence` are scheduling, sampling and
+detokenisation between two passes; drafts of speculative decoding follow each other within one step, each after
+`draft_step`, and `sequence` counts for each accepted token. With overlap scheduling (vLLM's asynchronous scheduling)
+the host prepares the sequences of the next pass while the device computes this one, and only `step` stays between two
+passes. When shared experts run concurrently with routed experts (`shared_stream`), `kernels` has the longer branch, and
+at least the bound of both together. A profile holds for a range of versions (`roofline.specs.engine_versions`) and one
+benchmark harness, which its file states.
 """
 
 from __future__ import annotations
@@ -134,6 +135,8 @@ class Engine(Checked, frozen=True, dict=True):
     hardware kinds whose calibration does not apply, because it measured other kernels (PyTorch's on CPUs),
     `own_kernels_of`: the engine that has them, where that is another one. `at_roofs`: nobody measured its kernels, and
     each is expected at its bound.
+    `unfused`: kinds of operators that it runs as several kernels on accelerators, with their number, and their time on
+    the device relative to one kernel's.
     `prompt_logits`: it computes the logits of all prompt tokens, not of the last alone. `split_layers`: several devices
     each hold some of the layers by default, not a part of every layer.
     `memory`: what it reserves of a device's memory (`roofline.specs.reserve`).
@@ -174,6 +177,9 @@ class Engine(Checked, frozen=True, dict=True):
     own_kernels: tuple[str, ...] = ()
     own_kernels_of: str = ""
     at_roofs: bool = False
+    unfused: Mapping[str, tuple[Annotated[float, Meta(ge=1, le=1e3)], Annotated[float, Meta(ge=1, le=1e3)]]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
     prompt_logits: bool = False
     split_layers: bool = False
     weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -108,6 +108,7 @@ _FLOWING = (
         "prompt_logits",
         "int8_activations",
         "unpacking",
+        "unfused",
         "checkpoints",
         "fp8_inputs",
     ),

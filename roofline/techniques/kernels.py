@@ -41,7 +41,7 @@ def split_kv(scenario: Scenario, _: str, *, split: bool) -> Scenario:
 def flash_decoding_plus_plus(scenario: Scenario, name: str) -> Scenario:
     """Split keys, fused kernels and a CUDA graph of the decode step."""
     split = decode_graphs(split_kv(scenario, name, split=True), name)
-    return split.changed(engine=replace(split.profile, fusions=tuple(FUSIONS)))
+    return split.changed(engine=replace(split.profile, fusions=tuple(FUSIONS), unfused={}))
 
 
 def decode_graphs(scenario: Scenario, _: str) -> Scenario:

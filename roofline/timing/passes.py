@@ -116,7 +116,10 @@ class Timing:
         shapes = [entry.shape for entry in self.kernels if entry.shape]
         self.monomials = monomials_of([size for shape in shapes for size in shape.sizes.values()])
         self._counts = np.array([entry.count for entry in self.kernels])
-        self.number = float(self._counts.sum())
+        several = {} if placement.hardware.kind == "cpu" else dict(engine.unfused)
+        apart = [several.get(placement.ops[entry.parts[0]][0].kind, (1.0, 1.0)) for entry in self.kernels]
+        self.number = float(self._counts @ [number for number, _ in apart])
+        self._traffic = np.array([[traffic] for _, traffic in apart])
         self._groups = kernel_groups(self.kernels, self.monomials, placement, engine)
         self.corrections = Corrections(placement, engine, self.kernels, limit)
 
@@ -225,6 +228,7 @@ class Timing:
         corrections.apply_unmeasured(times, expected)
         for target in targets:
             target.write(expected, inside)
+        expected *= self._traffic
         corrections.apply_upcast(times, expected)
         corrections.apply_block_scales(times, expected)
         unpacked = corrections.unpacking_time(values)
