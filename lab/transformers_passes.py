@@ -1,8 +1,8 @@
 """`python -m lab.transformers_passes FILE`: passes of Hugging Face Transformers with random weights, on this machine.
 
-Each model is built on the device from the shapes below, and a prefill and decode steps after prompts are timed with the
-host's clock; a trace of one pass counts its kernels and adds up their device time. `--score HARDWARE` compares a file
-of such rows with the engine profile `hf-eager` instead.
+Each model is built on the device from the shapes below, and prefills and decode steps are timed with the host's clock.
+With `--trace` the kernels of each pass are counted, and their device time added up. `--score HARDWARE` compares a file
+of times with the engine profile `hf-eager`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ COLUMNS = ("model", "phase", "batch", "context", "latency_us", "low_us", "high_u
 """Median, least and largest time of a pass; time of its kernels on the device, and their number."""
 
 
-def timed(torch: Any, device: str, run: Callable[[], Any], repeats: int) -> Iterator[str]:
-    """The values of `COLUMNS` from the latency on, of a pass that has run before."""
+def timed(torch: Any, device: str, run: Callable[[], Any], repeats: int) -> list[str]:
+    """Median, least and largest microseconds of a pass that has run before."""
     synchronize = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     seconds = []
     for _ in range(repeats):
@@ -57,18 +57,22 @@ def timed(torch: Any, device: str, run: Callable[[], Any], repeats: int) -> Iter
         run()
         synchronize()
         seconds.append(time.perf_counter() - begun)
-    yield from (f"{1e6 * value:.6g}" for value in (statistics.median(seconds), min(seconds), max(seconds)))
-    if device == "cuda":  # after the timings: tracing slows launches
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
-            run()
-            synchronize()
-        kernels = [each for each in trace.events() if each.device_type == torch.autograd.DeviceType.CUDA]
-        yield f"{sum(each.device_time for each in kernels):.6g}"
-        yield str(len(kernels))
+    return [f"{1e6 * value:.6g}" for value in (statistics.median(seconds), min(seconds), max(seconds))]
 
 
-def passes(name: str, device: str, given: Mapping[str, Any] | None = None) -> Iterator[dict[str, object]]:
-    """The rows of a model in bf16; `given` replaces shapes."""
+def traced(torch: Any, run: Callable[[], Any]) -> list[str]:
+    """Device microseconds of a pass's kernels on a GPU, and their number."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
+        run()
+        torch.cuda.synchronize()
+    kernels = [each for each in trace.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+    return [f"{sum(each.device_time for each in kernels):.6g}", str(len(kernels))]
+
+
+def passes(
+    name: str, device: str, trace: bool = False, given: Mapping[str, Any] | None = None
+) -> Iterator[dict[str, object]]:
+    """The rows of a model in bf16: their times, or what a `trace` says; `given` replaces shapes."""
     import torch
     import transformers
 
@@ -82,8 +86,8 @@ def passes(name: str, device: str, given: Mapping[str, Any] | None = None) -> It
 
         def row(phase: str, batch: int, context: int, run: Callable[[], Any], repeats: int) -> dict[str, object]:
             run()
-            values = timed(torch, device, run, repeats)
-            return dict(zip(COLUMNS, (name, phase, batch, context, *values), strict=False))
+            found = ["", "", "", *traced(torch, run)] if trace else timed(torch, device, run, repeats)
+            return dict(zip(COLUMNS, (name, phase, batch, context, *found), strict=False))
 
         for batch, tokens in PREFILLS:
             prompt = ids(batch, tokens)
@@ -119,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = ArgumentParser(prog="python -m lab.transformers_passes", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("file", type=Path, help="CSV file of rows, which are added as they come")
+    parser.add_argument("--trace", action="store_true", help="count kernels instead: launches stay slower afterwards")
     parser.add_argument("--score", metavar="HARDWARE", help="compare the rows with predictions on such hardware")
 
     def work(options: Namespace) -> str:
@@ -132,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             for name in MODELS:
-                for row in passes(name, "cuda"):
+                for row in passes(name, "cuda", options.trace):
                     writer.writerow(row)
                     file.flush()
         return f"rows are in {options.file}\n"

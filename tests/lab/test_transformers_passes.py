@@ -31,7 +31,7 @@ def test_kernels_of_a_pass_are_those_that_a_trace_counted(model: str) -> None:
 
 def test_a_small_model_is_timed_and_scored(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    rows = list(passes("llama-3.2-1b", "cpu", SMALL))
+    rows = list(passes("llama-3.2-1b", "cpu", given=SMALL))
     assert [row["phase"] for row in rows] == ["prefill"] * 4 + ["decode"] * 4
     assert all(float(str(row["low_us"])) <= float(str(row["latency_us"])) <= float(str(row["high_us"])) for row in rows)
     path = tmp_path / "rows.csv"
