@@ -8,6 +8,7 @@ of times with the engine profile `hf-eager`.
 from __future__ import annotations
 
 import csv
+import inspect
 import statistics
 import time
 from argparse import ArgumentParser, Namespace
@@ -89,13 +90,16 @@ def passes(
             found = ["", "", "", *traced(torch, run)] if trace else timed(torch, device, run, repeats)
             return dict(zip(COLUMNS, (name, phase, batch, context, *found), strict=False))
 
+        forward = inspect.signature(model.forward).parameters
+        keyword = "cache" if "cache" in forward else "past_key_values"  # the older name
         for batch, tokens in PREFILLS:
             prompt = ids(batch, tokens)
             yield row("prefill", batch, tokens, lambda prompt=prompt: model(prompt, logits_to_keep=1), 4)  # type: ignore[misc]
         for batch, tokens in DECODES:
-            cache = model(ids(batch, tokens), use_cache=True, logits_to_keep=1).past_key_values
+            cache = transformers.DynamicCache(config=config)
+            model(ids(batch, tokens), **{keyword: cache}, logits_to_keep=1)
             token = ids(batch, 1)
-            yield row("decode", batch, tokens, lambda t=token, c=cache: model(t, past_key_values=c), 8)  # type: ignore[misc]
+            yield row("decode", batch, tokens, lambda t=token, c=cache: model(t, **{keyword: c}), 8)  # type: ignore[misc]
 
 
 def score(path: Path, hardware: str) -> str:
