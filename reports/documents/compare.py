@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -227,7 +227,7 @@ def waterfall_document(found: Waterfall) -> dict[str, Any]:
 
 def waterfall_blocks(document: Mapping[str, Any]) -> list[Block]:
     """A table of the operators that change."""
-    shown = _unit_shown(document)
+    shown = partial(si, unit="B") if document["reading"] == "bytes" else seconds
     rows = [
         [part["name"], shown(part["before"]), shown(part["after"]), f"{part['change'] / (document['change'] or 1):.1%}"]
         for part in document["parts"]
@@ -235,10 +235,6 @@ def waterfall_blocks(document: Mapping[str, Any]) -> list[Block]:
     ]
     title = f"{document['metric']}: {shown(document['before'])} to {shown(document['after'])} ({document['reading']})"
     return [Block(title, header=("operator", "before", "after", "share of the change"), rows=rows)]
-
-
-def _unit_shown(document: Mapping[str, Any]) -> Callable[[float], str]:
-    return seconds if document["reading"] != "bytes" else lambda value: si(value, "B")
 
 
 def _name(entry: Mapping[str, Any]) -> str:

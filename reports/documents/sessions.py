@@ -260,12 +260,8 @@ def _held_line(title: str, found: Mapping[str, Any]) -> str:
 
 
 def _hits(point: Mapping[str, Any]) -> str:
-    parts = point["hits"]
-    return f"{point['hit']:.0%}" + (f", in {_share(parts)}" if len(parts) > 1 else "")
-
-
-def _share(parts: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {part:.0%}" for name, part in parts.items())
+    parts = [f"{name} {part:.0%}" for name, part in point["hits"].items()]
+    return f"{point['hit']:.0%}" + (f", in {', '.join(parts)}" if len(parts) > 1 else "")
 
 
 MOST = Face(most_document, most_blocks, lambda document: [document.get("answer") or document["with_tiers"]])
