@@ -36,7 +36,32 @@ MISSPELT = 0.9
 NEAREST = 4
 """The most models of a family that an error names."""
 
-OLLAMA_TAGS = read_mapping(Path(__file__).with_name("ollama_tags.yaml"))
+OLLAMA_TAGS = {
+    "codestral:latest": "codestral-22b",
+    "deepseek-r1:latest": "deepseek-r1-0528-qwen3-8b",
+    "deepseek-r1:1.5b": "deepseek-r1-distill-qwen-1.5b",
+    "deepseek-r1:7b": "deepseek-r1-distill-qwen-7b",
+    "deepseek-r1:8b": "deepseek-r1-0528-qwen3-8b",
+    "deepseek-r1:14b": "deepseek-r1-distill-qwen-14b",
+    "deepseek-r1:32b": "deepseek-r1-distill-qwen-32b",
+    "deepseek-r1:70b": "deepseek-r1-distill-llama-70b",
+    "devstral:latest": "devstral-small-2507",
+    "gemma2:latest": "gemma-2-9b",
+    "gemma3:latest": "gemma-3-4b",
+    "gpt-oss:latest": "gpt-oss-20b",
+    "llama3:latest": "llama-3-8b",
+    "llama3.1:latest": "llama-3.1-8b",
+    "llama3.2:latest": "llama-3.2-3b",
+    "llama3.3:latest": "llama-3.3-70b",
+    "mistral:latest": "mistral-7b-v0.3",
+    "mixtral:latest": "mixtral-8x7b",
+    "phi3.5:latest": "phi-3.5-mini",
+    "phi4:latest": "phi-4",
+    "qwen2.5:latest": "qwen2.5-7b",
+    **{f"qwen2.5-coder:{size}": f"qwen2.5-coder-{size}-instruct" for size in ("1.5b", "7b", "14b", "32b")},
+    "qwen2.5-coder:latest": "qwen2.5-coder-7b-instruct",
+    "qwen3:latest": "qwen3-8b",
+}
 """What tags of Ollama's library stand for that do not say it (https://ollama.com/library, each model's tags)."""
 
 OLLAMA = "q4_k_m"
