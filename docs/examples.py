@@ -122,27 +122,6 @@ def blocks(path: Path) -> Iterator[Block]:
         index += 1
 
 
-BENCHMARK = {
-    **dict.fromkeys(("precision", "gemm_quant_mode", "moe_quant_mode"), ""),
-    "backend": "vllm",
-    "backend_version": "0.19.0",
-    "model_path": "meta-llama/Llama-3.1-8B-Instruct",
-    "system": "h100_sxm",
-    "isl": "1024",
-    "osl": "1024",
-    "concurrency": "16",
-    "batch_size": "16",
-    "tp_size": "1",
-    "pp_size": "1",
-    "attention_dp_size": "1",
-    "moe_tp_size": "1",
-    "moe_ep_size": "1",
-    "silicon_ttft_ms": "100",
-    "silicon_tpot_ms": "9",
-}
-"""A row of a serving benchmark, made up."""
-
-
 def furnish(folder: Path) -> None:
     """Put the files into a folder that examples expect: measurements, figures, a model's configuration."""
     config = folder / "path" / "to"
@@ -158,8 +137,9 @@ def furnish(folder: Path) -> None:
     (folder / "figures.csv").write_text(f"{header}\n{row}\n")
     requests = [{"timestamp": 200 * at, "input_length": 900 + at, "output_length": 50} for at in range(20)]
     (folder / "trace.jsonl").write_text("".join(f"{json.dumps(request)}\n" for request in requests))
-    shutil.copy(ROOT / "tests" / "data" / "benchmarks" / "vllm-serve.json", folder / "result.json")
-    (folder / "benchmarks.csv").write_text(f"{','.join(BENCHMARK)}\n{','.join(BENCHMARK.values())}\n")
+    benchmarks = ROOT / "tests" / "data" / "benchmarks"
+    shutil.copy(benchmarks / "vllm-serve.json", folder / "result.json")
+    shutil.copy(benchmarks / "serving.csv", folder / "benchmarks.csv")  # made up
 
 
 def write_measured(path: Path) -> None:

@@ -5,12 +5,12 @@ The document is the JSON that the command prints, and all else is made from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from roofline.core.errors import needs_extra
-from roofline.reports.output.blocks import Block, Face, as_html
+from roofline.reports.output.blocks import Block, Face, as_html, summary
 from roofline.reports.output.export import printable
 from roofline.scenario.analysis import Analysis
 from roofline.whatif.comparison import Comparison
@@ -74,11 +74,7 @@ def document(answer: object) -> dict[str, Any]:
 def text(answer: object) -> str:
     """A result in at most MOST_LINES lines."""
     shown, found = face(answer), document(answer)
-    if shown.lines is not None:
-        lines: Iterable[str] = shown.lines(found)
-    else:
-        first = next(iter(shown.blocks(found)))
-        lines = [first.title, *first.lines]
+    lines = summary(shown.blocks(found)) if shown.lines is None else shown.lines(found)
     return "\n".join(printable(line.strip()) for line in list(lines)[: shown.most])
 
 

@@ -23,8 +23,8 @@ def test_a_system_shows_its_effect(row: Row, run: Run) -> None:
         found: dict[str, Any] = json.loads(out)
         return found
 
-    found, other = row.measured(document)
-    assert row.low <= row.effect(found, other) <= row.high
+    low, high = row.effect
+    assert low <= row.ratio(*row.measured(document)) <= high
 
 
 def test_the_page_has_every_row() -> None:

@@ -78,7 +78,7 @@ def files(found: Mapping[Key, Sequence[Node]], output: Path, source: Source) -> 
         }
         for version, fits in versions.items():
             merged.setdefault(version, {}).update(
-                {key: replace(fit, source=_origin(source)) for key, fit in fits.items()}
+                {key: replace(fit, source=f"{source.repository}, commit {source.commit}") for key, fit in fits.items()}
             )
         own = merged.pop("", {})
         calibration: Calibration = replace(known.calibration, fits={**known.calibration.fits, **own})
@@ -100,10 +100,6 @@ def levels(data: Data, found: Mapping[Key, Sequence[Node]], path: Path) -> str:
     """The text of the file of components with those of these kernels in place of earlier ones."""
     own = components(list(crossings(data, found)), parse_levels(path)["other"])
     return render_levels(own, "python -m lab.fit.ship, then python -m lab.fit.attention_layers", path)
-
-
-def _origin(source: Source) -> str:
-    return f"{source.repository}, commit {source.commit}"
 
 
 def report(data: Data, found: Mapping[Key, Sequence[Node]]) -> str:

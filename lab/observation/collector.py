@@ -180,7 +180,7 @@ class Collector(Harness):
         op, row, alone = rows.op, rows.row, rows.alone
         if op == "gemm" and np.any(rows.column("eager") > 0):
             terms = _eager(terms, rows, hardware)
-        time, bare = terms.seconds, _is_bare(rows)
+        time, bare = terms.seconds, bool(np.any(np.asarray(rows.row.get("bare", 0.0))))
         if op == "mla_decode" and np.any(rows.column("less_kv") > 0):
             time = self._difference(time, rows, hardware, constants)
         time = time + rows.column("rest") + constants.get("small", 0.0)
@@ -216,10 +216,6 @@ def host_of(op: str, format: str) -> tuple[Parameter, ...]:
     if op == "gemm" and (format.startswith(PREFIX) or not numbers(format).quantizes):
         return ()
     return HOST.get(op, ())
-
-
-def _is_bare(rows: Collected) -> bool:
-    return bool(np.any(np.asarray(rows.row.get("bare", 0.0))))
 
 
 def _host_growth(m: Array, constants: Parameters) -> Array:

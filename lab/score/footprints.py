@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -203,61 +202,22 @@ def _check_share(found: Capacity, cache: float, stated: bool) -> None:
         raise Unmapped(f"weights and KV cache take {share:.0%} of the memory: more than the default utilization")
 
 
-def as_document(found: Footprints) -> dict[str, Any]:
-    """The JSON document: errors by quantity, scored rows, and the other rows with the reason."""
-    return {
-        "groups": [_group(quantity, errors) for quantity in Quantity if (errors := _errors(found, quantity)).size],
-        "rows": [
-            {
-                "row": one.line.number,
-                "quantity": str(one.quantity),
-                "model": one.line.cells["model"],
-                "formats": one.line.cells["precision_weights"],
-                "engine": one.line.cells["engine"],
-                "measured": one.measured,
-                "simulated": one.simulated,
-                "error": one.error,
-            }
-            for one in found.scored
-        ],
-        "unmapped": [
-            {"row": line.number, "metric": line.cells["metric"], "model": line.cells["model"], "reason": reason}
-            for line, reason in found.unmapped
-        ],
-    }
-
-
-def _errors(found: Footprints, quantity: Quantity) -> Any:
-    return np.array([one.error for one in found.scored if one.quantity is quantity])
-
-
-def _group(quantity: Quantity, errors: Any) -> dict[str, Any]:
-    return {
-        "quantity": str(quantity),
-        "rows": int(errors.size),
-        "mape": float(np.mean(np.abs(errors))),
-        "median_ape": float(np.median(np.abs(errors))),
-        "worst": float(np.max(np.abs(errors))),
-        "bias": float(np.mean(errors)),
-    }
-
-
-def report(document: Mapping[str, Any]) -> str:
-    """The document as text."""
+def report(found: Footprints) -> str:
+    """Errors by quantity, the scored rows, and the reasons of the others."""
     lines = [f"{'':16} {'rows':>5} {'MAPE':>7} {'median':>7} {'worst':>7} {'bias':>7}"]
-    lines += [
-        f"{group['quantity']:16} {group['rows']:5d} {group['mape']:7.2%} {group['median_ape']:7.2%}"
-        f" {group['worst']:7.2%} {group['bias']:+7.2%}"
-        for group in document["groups"]
-    ]
+    for quantity in Quantity:
+        errors = np.array([one.error for one in found.scored if one.quantity is quantity])
+        if errors.size:
+            sizes = np.abs(errors)
+            figures = f"{np.mean(sizes):7.2%} {np.median(sizes):7.2%} {np.max(sizes):7.2%} {np.mean(errors):+7.2%}"
+            lines.append(f"{quantity:16} {errors.size:5d} {figures}")
     lines += ["", f"{'row':>4}  {'quantity':16} {'model and formats':40} {'measured':>12} {'simulated':>12}   error"]
-    lines += [
-        f"{row['row']:4d}  {row['quantity']:16} {row['model'] + ' ' + row['formats']:40.40} {row['measured']:12.5g}"
-        f" {row['simulated']:12.5g} {row['error']:+7.1%}"
-        for row in document["rows"]
-    ]
-    reasons = Counter(row["reason"] for row in document["unmapped"])
-    lines += ["", f"Not scored: {len(document['unmapped'])} rows"]
+    for one in found.scored:
+        name = f"{one.line.cells['model']} {one.line.cells['precision_weights']}"
+        figures = f"{one.measured:12.5g} {one.simulated:12.5g} {one.error:+7.1%}"
+        lines.append(f"{one.line.number:4d}  {one.quantity:16} {name:40.40} {figures}")
+    lines += ["", f"Not scored: {len(found.unmapped)} rows"]
+    reasons = Counter(reason for _, reason in found.unmapped)
     lines += [f"  {times:3d}  {reason}" for reason, times in reasons.most_common()]
     return "\n".join(lines)
 
@@ -266,9 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report of a file; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m lab.score.footprints", description="Memory footprints, simulated.")
     parser.add_argument("footprints", type=Path, help="CSV file of memory footprints")
-    return run_command(
-        parser, lambda options: report(as_document(score_footprints(options.footprints))) + "\n", arguments
-    )
+    return run_command(parser, lambda options: report(score_footprints(options.footprints)) + "\n", arguments)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -227,26 +227,14 @@ def waterfall_document(found: Waterfall) -> dict[str, Any]:
 
 def waterfall_blocks(document: Mapping[str, Any]) -> list[Block]:
     """A table of the operators that change."""
-    shown = _unit_shown(document)
+    shown = partial(si, unit="B") if document["reading"] == "bytes" else seconds
     rows = [
         [part["name"], shown(part["before"]), shown(part["after"]), f"{part['change'] / (document['change'] or 1):.1%}"]
         for part in document["parts"]
         if part["change"]
     ]
-    header = ("operator", "before", "after", "share of the change")
-    return [Block(waterfall_lines(document)[0], header=header, rows=rows)]
-
-
-def waterfall_lines(document: Mapping[str, Any]) -> list[str]:
-    """The metric before and after, and the operators that change most."""
-    shown = _unit_shown(document)
-    before, after = (shown(document[name]) for name in ("before", "after"))
-    parts = [f"{part['name']}: {_signed(part['change'], shown)}" for part in document["parts"][:4] if part["change"]]
-    return [f"{document['metric']}: {before} to {after} ({document['reading']})", *parts]
-
-
-def _unit_shown(document: Mapping[str, Any]) -> Callable[[float], str]:
-    return seconds if document["reading"] != "bytes" else lambda value: si(value, "B")
+    title = f"{document['metric']}: {shown(document['before'])} to {shown(document['after'])} ({document['reading']})"
+    return [Block(title, header=("operator", "before", "after", "share of the change"), rows=rows)]
 
 
 def _name(entry: Mapping[str, Any]) -> str:
@@ -319,4 +307,4 @@ def _signed(value: float, shown: Any) -> str:
     return "0" if value == 0 else f"{'+' if value > 0 else '−'}{shown(abs(value))}"
 
 
-WATERFALL = Face(waterfall_document, waterfall_blocks, lambda document: document["parts"], waterfall_lines)
+WATERFALL = Face(waterfall_document, waterfall_blocks, lambda document: document["parts"])

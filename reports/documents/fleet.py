@@ -81,7 +81,7 @@ def fleet_blocks(document: Mapping[str, Any]) -> list[Block]:
         f" {seconds(scaling['startup'])}, kept for {seconds(scaling['hold'])}"
     ]
     title = f"A day of {document['model']} on {document['hardware']}, {document['engine']}"
-    return [Block(title, lines, header, rows), Block(lines=list(_sums(document)))]
+    return [Block(title, lines, header, rows), Block(lines=_sums(document))]
 
 
 def _sums(document: Mapping[str, Any]) -> list[str]:
@@ -102,4 +102,4 @@ def _sums(document: Mapping[str, Any]) -> list[str]:
     return found
 
 
-FLEET = Face(fleet_document, fleet_blocks, lambda document: document["points"], _sums)
+FLEET = Face(fleet_document, fleet_blocks, lambda document: document["points"])

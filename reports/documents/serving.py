@@ -297,37 +297,6 @@ def _lengths(document: Mapping[str, Any]) -> str:
     return f"Prompt {document['prompt']}{images}, output {document['generate']} tokens; {formats}"
 
 
-def serving_lines(document: Mapping[str, Any]) -> list[str]:
-    """The deployment, its lightest and its heaviest load that it sustains, and what limits it."""
-    block, *_ = serving_blocks(document)
-    points = [point for point in document["points"] if point["stable"]] or document["points"]
-    chosen = points[:1] if len(points) == 1 else [points[0], points[-1]]
-    return [
-        block.title,
-        *block.lines[:2],
-        *(_point_line(point, document["task"] == "encode") for point in chosen),
-        *_limits(document),
-        *(f"note: {note}" for note in document["notes"]),
-    ]
-
-
-def _point_line(point: Mapping[str, Any], encodes: bool) -> str:
-    """The figures of a point."""
-    name = next(iter(point))
-    times = [
-        f"{title} {_seconds(point, found['mean'])} (p95 {_seconds(point, found['p95'])})"
-        for title, found in (("TTFT", point["ttft_s"]), ("TPOT", point["tpot_s"]))
-    ]
-    if encodes:
-        return (
-            f"{name} {point[name]:g}: {times[0].replace('TTFT', 'latency')}, {point['requests_per_s']:,.4g} sequences/s"
-        )
-    cost = point["usd_per_million_tokens"]
-    price = "" if cost is None else f", {cost:.3f} USD per million tokens"
-    rate = si(point["output_tokens_per_s"], "")
-    return f"{name} {point[name]:g}: {', '.join(times)}, {rate} tokens/s{price}"
-
-
 def deployed_on(document: Mapping[str, Any]) -> str:
     """The devices, which names of two kinds have counted, and the engine."""
     encoders = document.get("encoders", {"devices": 0})["devices"]
@@ -456,4 +425,4 @@ def _limits(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"80% interval of the mean TPOT at {name} {first[name]:g}: {seconds(low)} to {seconds(high)}."
 
 
-CURVE = Face(serving_document, serving_blocks, lambda document: document["points"], serving_lines)
+CURVE = Face(serving_document, serving_blocks, lambda document: document["points"])

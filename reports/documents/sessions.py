@@ -198,21 +198,7 @@ def _limits(points: list[Mapping[str, Any]], name: str) -> Iterator[str]:
         )
 
 
-def sessions_lines(document: Mapping[str, Any]) -> list[str]:
-    """The deployment, and its first and last number of sessions."""
-    block, *others = sessions_blocks(document)
-    points = document["points"]
-    name = next(iter(points[0]))
-    chosen = points[:1] if len(points) == 1 else [points[0], points[-1]]
-    shown = [
-        f"{name} {point[name]:g}: hit rate {point['hit']:.0%}, TTFT {seconds(point['ttft_s']['mean']['mid'])},"
-        f" {point['turns_per_second']:.3g} turns/s"
-        for point in chosen
-    ]
-    return [block.title, block.lines[1], *shown, *(line for other in others for line in other.lines)]
-
-
-SESSIONS = Face(sessions_document, sessions_blocks, lambda document: document["points"], sessions_lines)
+SESSIONS = Face(sessions_document, sessions_blocks, lambda document: document["points"])
 
 
 def most_document(answer: SessionsAnswer) -> dict[str, Any]:
@@ -274,12 +260,8 @@ def _held_line(title: str, found: Mapping[str, Any]) -> str:
 
 
 def _hits(point: Mapping[str, Any]) -> str:
-    parts = point["hits"]
-    return f"{point['hit']:.0%}" + (f", in {_share(parts)}" if len(parts) > 1 else "")
-
-
-def _share(parts: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {part:.0%}" for name, part in parts.items())
+    parts = [f"{name} {part:.0%}" for name, part in point["hits"].items()]
+    return f"{point['hit']:.0%}" + (f", in {', '.join(parts)}" if len(parts) > 1 else "")
 
 
 MOST = Face(most_document, most_blocks, lambda document: [document.get("answer") or document["with_tiers"]])

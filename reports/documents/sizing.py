@@ -255,22 +255,20 @@ def _details(document: Mapping[str, Any]) -> Block:
     """Intervals of latencies, and energy per token, modelled and at TDP, each deployment once."""
     deployments = (choice[name] for choice in document["choices"] for name in ("best", "runner_up") if choice[name])
     rows = {(_devices(deployment), deployment["formats"]): deployment for deployment in deployments}
-    quantile = document["service"]["quantile"]
-    cells = []
+    service, cells = document["service"], []
+    quantile = service["quantile"]
     for names, found in rows.items():
         times = [
             _together(found[f"{name}_s"][quantile]["low"], found[f"{name}_s"][quantile]["high"], " to ")
             for name in ("ttft", "tpot")[: len(_times(document))]
         ]
         cells.append([*names, *times, *(_joules(found, reading) for reading in ("modelled", "tdp"))])
-    titles, unit = (f"{name} {quantile}" for name in _times(document)), _unit(document)
+    titles, unit = (
+        (f"{name} {quantile}" for name in _times(document)),
+        "sequence" if document["service"]["encodes"] else "token",
+    )
     header = ("devices", "formats", *titles, f"J/{unit}", "at TDP")
     return Block(f"80% intervals, and joules per {unit}", header=header, rows=cells, left=2)
-
-
-def _unit(document: Mapping[str, Any]) -> str:
-    """What a request has: tokens, or a sequence that is encoded."""
-    return "sequence" if document["service"]["encodes"] else "token"
 
 
 def _joules(deployment: Mapping[str, Any], reading: str) -> str:

@@ -119,20 +119,6 @@ def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
     return blocks
 
 
-def answer_lines(document: Mapping[str, Any]) -> list[str]:
-    """The answer in a sentence, and the figures of the answer and of the next value."""
-    lines = [f"{document['question']}: {document['model']} on {document['hardware']}, {document['engine']}"]
-    lines.append(_sentence(document))
-    for label, key in zip(_labels(document), ("answer", "neighbour"), strict=True):
-        if (entry := document[key]) is not None:
-            times, rates = time_columns([entry]), rate_columns([entry])
-            _, value, *cells, memory, missed = _row(document, label, entry, times, rates)
-            titles = (*times.values(), *rates.values())
-            told = ", ".join(f"{title} {cell}" for title, cell in zip(titles, cells, strict=True))
-            lines.append(f"{label} {value}: {told}, memory {memory}" + ("" if missed == "-" else f"; misses {missed}"))
-    return lines + ([f"under load: {document['under_load']}"] if document["under_load"] else [])
-
-
 def _labels(document: Mapping[str, Any]) -> tuple[str, str]:
     """Row labels of the answer and its neighbour."""
     question, never = document["question"], document["verdict"] == "never"
@@ -236,21 +222,6 @@ def crossover_blocks(document: Mapping[str, Any]) -> list[Block]:
     return blocks
 
 
-def crossover_lines(document: Mapping[str, Any]) -> list[str]:
-    """The changes of each phase along each axis."""
-    title, *_ = crossover_blocks(document)
-    lines = [f"{title.title}, {document['engine']}; {title.lines[0]}"]
-    for entry in document["crossovers"]:
-        if entry["name"] == entry["phase"]:
-            first, *others = entry["changes"]
-            then = ", ".join(f"{change['bound']} from {change['at']:,}" for change in others)
-            lines.append(
-                f"{entry['phase']} over {entry['axis']} 1 to {entry['to']:,}: {first['bound']}-bound"
-                + (f", {then}" if then else " throughout")
-            )
-    return lines
-
-
 def load_document(answer: LoadAnswer) -> dict[str, Any]:
     """The JSON document of the largest load within targets."""
     targets = answer.targets
@@ -292,16 +263,6 @@ def load_blocks(document: Mapping[str, Any]) -> list[Block]:
     return [Block(title, lines, ("", "TTFT p95", "TPOT p95", "requests/s", "tokens/s", "running", "KV"), rows)]
 
 
-def load_lines(document: Mapping[str, Any]) -> list[str]:
-    """The answer, what limits it, and the figures of the answer and of the next value."""
-    (block,) = load_blocks(document)
-    told = []
-    for label, *cells in block.rows:
-        named = (f"{name} {cell}" for name, cell in zip(block.header[1:], cells, strict=True))
-        told.append(f"{label}: {', '.join(named)}")
-    return [block.title, *block.lines, *told]
-
-
 def _outcome_row(found: Mapping[str, Any]) -> list[str]:
     # Without a bound there is no TTFT either; a TPOT alone is missing where requests have one token.
     none = "unbounded" if found["ttft_p95_s"] is None else "-"
@@ -324,6 +285,6 @@ def _answer_rows(document: Document) -> list[Document]:
     return [row for row in found if row is not None]
 
 
-ANSWER = Face(answer_document, answer_blocks, _answer_rows, answer_lines)
-LOAD_ANSWER = Face(load_document, load_blocks, _answer_rows, load_lines)
-CROSSOVERS = Face(crossover_document, crossover_blocks, _crossover_rows, crossover_lines)
+ANSWER = Face(answer_document, answer_blocks, _answer_rows)
+LOAD_ANSWER = Face(load_document, load_blocks, _answer_rows)
+CROSSOVERS = Face(crossover_document, crossover_blocks, _crossover_rows)

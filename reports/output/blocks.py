@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape as escape_html
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
@@ -44,7 +45,7 @@ class Block(Struct, frozen=True):
 
 
 class Face(Struct, frozen=True):
-    """How a result becomes a document, and the document blocks, rows and a summary (by default the first block)."""
+    """How a result becomes a document, and the document blocks, rows and a summary (by default that of the blocks)."""
 
     document: Callable[[Any], dict[str, Any]]
     blocks: Callable[[Document], Iterable[Block]]
@@ -88,6 +89,20 @@ def block_markdown(block: Block, heading: str) -> list[str]:
     lines += [block.lead, ""] if block.lead else []
     lines += ["```sh", *map(printable, block.commands), "```", ""] if block.commands else []
     return lines
+
+
+def summary(blocks: Iterable[Block]) -> list[str]:
+    """The first block's title and lines, the first two rows of the first table in words, and other blocks' lines."""
+    first, *others = blocks
+    rows: Iterator[str] = (
+        f"{' '.join(filter(None, (block.header[0], cells[0])))}: "
+        + ", ".join(f"{name} {cell}" for name, cell in zip(block.header[1:], cells[1:], strict=True))
+        for block in (first, *others)
+        for cells in block.rows
+    )
+    told = list(islice(rows, 2))
+    lines = list(first.lines)[: MOST_LINES - 1 - len(told)]
+    return [first.title, *lines, *told, *(line for block in others for line in block.lines)]
 
 
 def as_html(blocks: Iterable[Block]) -> str:

@@ -51,7 +51,8 @@ class Kind(Enum):
 class Option(Struct, frozen=True):
     """An option: its help, the kind, range and check of its values, its default, and what it sets.
 
-    `keyword` is its name in Python, which is another one where Python reserves `name`.
+    `keyword` is its name in Python, which is another one where Python reserves `name`. `table` completes names, and the
+    `group` and the `metavar` (what the value is called) where an option has none.
     `target` is the part of a scenario that the value sets: a field, or a group of fields and one of it. `default` is a
     text, "" where nothing is set by default; `otherwise` says what then holds, in words. `check` raises RooflineError
     for text that is invalid in every scenario. `readings` are further texts for values, None for a value that is not
@@ -64,8 +65,8 @@ class Option(Struct, frozen=True):
     """
 
     help: str
-    kind: Kind
-    group: str
+    kind: Kind = Kind.TEXT
+    group: str = ""
     target: tuple[str, ...] = ()
     name: str = ""
     short: str = ""
@@ -225,15 +226,22 @@ def untimed(name: str, value: str) -> str:
     return f"{name} takes a time with its unit, got {quote(value)}: write {value}ms or {value}s"
 
 
-def table(options: Any) -> Mapping[str, Option]:
-    """The options in the annotations of a TypedDict, by name, in order."""
+def table(options: Any, group: str = "") -> Mapping[str, Option]:
+    """The options in the annotations of a TypedDict, by name, in order; `group` is theirs unless they have another."""
     found: dict[str, Option] = {}
-    for name, hint in options.__annotations__.items():
+    for keyword, hint in options.__annotations__.items():
         option = next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Option)), None)
         if option is not None:
-            option = replace(option, name=option.name or name, keyword=name, target=option.target or (name,))
-            found[option.name] = option
+            name, target = option.name or keyword, option.target or (keyword,)
+            metavar, group_of = option.metavar or _metavar(option), option.group or group
+            found[name] = replace(option, name=name, keyword=keyword, target=target, metavar=metavar, group=group_of)
     return found
+
+
+def _metavar(option: Option) -> str:
+    if option.kind.counts:
+        return "TOKENS" if option.unit == "tokens" else "N"
+    return "TIME" if option.kind is Kind.TIME else ""
 
 
 def _bound(bound: float) -> str:

@@ -27,23 +27,8 @@ from roofline.timing.exchanges import exchange_choice
 GIB = 2.0**30
 
 BESIDE = frozenset(
-    {
-        "model",
-        "hw",
-        "batch",
-        "prompt",
-        "generate",
-        "context",
-        "prefix",
-        "images",
-        "image_size",
-        "audio",
-        "price",
-        "engine",
-        "host",
-        "network",
-    }
-    | {"memory_reading", "convention", "expert_skew", "with"}
+    {"model", "hw", "batch", "prompt", "generate", "context", "prefix", "images", "image_size", "audio", "price"}
+    | {"engine", "host", "network", "memory_reading", "convention", "expert_skew", "with"}
 )
 """Options that no server is told: the workload, the machine, and how the prediction counts."""
 

@@ -40,7 +40,6 @@ class LoadOptions(TypedDict, total=False):
         Option(
             "Requests in flight: 64, 1,8,64 or 1:256:log9.",
             Kind.INTEGER,
-            LOAD,
             metavar="VALUES",
             short="requests in flight",
             unit="requests",
@@ -55,7 +54,6 @@ class LoadOptions(TypedDict, total=False):
         Option(
             "Requests/s that arrive: 4/s, 1,2,4 or 0.5:8:log9.",
             Kind.NUMBER,
-            LOAD,
             metavar="VALUES",
             short="requests/s that arrive",
             unit="requests/s",
@@ -66,36 +64,26 @@ class LoadOptions(TypedDict, total=False):
         ),
     ]
     offline: Annotated[
-        int | None,
-        Option("All N requests at once.", Kind.INTEGER, LOAD, metavar="N", low=1, high=MAX_CONCURRENCY, example="512"),
+        int | None, Option("All N requests at once.", Kind.INTEGER, low=1, high=MAX_CONCURRENCY, example="512")
     ]
     rollouts: Annotated[
         "str | Rollouts | None",
         Option(
             "Repeat an offline load in STEPS of reinforcement learning (8), or steps=8,over=1.5,sync=3s: requests begun"
             " over those that a step waits for, and the time in which new weights come.",
-            Kind.TEXT,
-            LOAD,
             metavar="STEPS",
             example="steps=4,over=1.5",
         ),
     ]
     trace: Annotated[
         "str | os.PathLike[str] | Trace | None",
-        Option(
-            "A trace (CSV or JSONL: Azure, Mooncake, ShareGPT lengths).",
-            Kind.TEXT,
-            LOAD,
-            metavar="FILE",
-            example="trace.csv",
-        ),
+        Option("A trace (CSV or JSONL: Azure, Mooncake, ShareGPT lengths).", metavar="FILE", example="trace.csv"),
     ]
     burstiness: Annotated[
         float | None,
         Option(
             "Of the rate: 1 is Poisson, less is burstier.",
             Kind.NUMBER,
-            LOAD,
             low=1e-6,
             high=1e6,
             default="1.0",
@@ -107,7 +95,6 @@ class LoadOptions(TypedDict, total=False):
         Option(
             "Fraction of each prompt in the prefix cache.",
             Kind.NUMBER,
-            LOAD,
             short="Prefix hits",
             low=0,
             high=1,
@@ -120,7 +107,6 @@ class LoadOptions(TypedDict, total=False):
         Option(
             "Simulate a benchmark of ROUNDS x concurrency requests, all sent at the start.",
             Kind.NUMBER,
-            LOAD,
             low=1e-6,
             high=1e6,
             example="10",
@@ -128,13 +114,7 @@ class LoadOptions(TypedDict, total=False):
     ]
     tenants: Annotated[
         "str | Sequence[float] | None",
-        Option(
-            "Shares of requests by tenant, the first the most urgent: 1,3.",
-            Kind.TEXT,
-            LOAD,
-            metavar="SHARES",
-            example="1,3",
-        ),
+        Option("Shares of requests by tenant, the first the most urgent: 1,3.", metavar="SHARES", example="1,3"),
     ]
     policy: Annotated[
         str | None,
@@ -143,8 +123,6 @@ class LoadOptions(TypedDict, total=False):
             " it goes among replicas (--dp): balanced (least-loaded), round-robin, random, power-of-two, also of pools;"
             " llumnix; dedicated or alpaserve with a model for each tenant (placement: with the layout of the devices"
             " and the models of each group searched); reroute, spotserve or petals with instances that are lost.",
-            Kind.TEXT,
-            LOAD,
             metavar="NAME",
             default="fcfs",
             choices=(*ORDERS, *ROUTES, *OF_FLEETS, PLACEMENT),
@@ -156,8 +134,6 @@ class LoadOptions(TypedDict, total=False):
         Option(
             "Replicas of the model on other devices, which share the load behind balanced or another router: so many of"
             " each, with those joined by a plus as stages of one (HexGen's pools).",
-            Kind.TEXT,
-            LOAD,
             metavar="N*HW,...",
             example="2*8xa5000,4xa6000+4xrtx-3090-ti",
         ),
@@ -167,8 +143,6 @@ class LoadOptions(TypedDict, total=False):
         Option(
             "Models on each replica under alpaserve, of those of the tenants.",
             Kind.INTEGER,
-            LOAD,
-            metavar="N",
             low=1,
             high=1000,
             otherwise="all",
@@ -181,7 +155,6 @@ class LoadOptions(TypedDict, total=False):
         Option(
             "Instances lost an hour, of each, under reroute, spotserve and petals.",
             Kind.NUMBER,
-            LOAD,
             metavar="PER_HOUR",
             low=0,
             high=1e4,
@@ -191,22 +164,13 @@ class LoadOptions(TypedDict, total=False):
     ]
     startup: Annotated[
         float | str | None,
-        Option(
-            "From the loss of an instance until another one serves.",
-            Kind.TEXT,
-            LOAD,
-            metavar="TIME",
-            default="2min",
-            example="90s",
-        ),
+        Option("From the loss of an instance until another one serves.", metavar="TIME", default="2min", example="90s"),
     ]
     simulate: Annotated[
         int | None,
         Option(
             "Simulate N requests one by one, at each value.",
             Kind.INTEGER,
-            LOAD,
-            metavar="N",
             low=1,
             high=10**6,
             flags=("--num-prompts",),
@@ -214,7 +178,7 @@ class LoadOptions(TypedDict, total=False):
         ),
     ]
     seed: Annotated[
-        int | None, Option("Seed of the simulation.", Kind.INTEGER, LOAD, low=0, high=2**63, default="0", example="7")
+        int | None, Option("Seed of the simulation.", Kind.INTEGER, low=0, high=2**63, default="0", example="7")
     ]
     disaggregation: Annotated[
         "str | Pools | None",
@@ -224,23 +188,19 @@ class LoadOptions(TypedDict, total=False):
             " rank (sequences=64), layout of one of prefill (prefill-tp=4), the link of the KV cache (link=network or"
             " node), prompts that are computed where they decode (local=1000 tokens at most, not in the prefix cache),"
             " devices that encode images (encoders=2,encoder=l40s; alone: before prefill and decode together).",
-            Kind.TEXT,
-            LOAD,
             metavar="KEY=VALUE,...",
             example="prefills=2,decodes=1",
         ),
     ]
     ttft: Annotated[
-        float | str | None,
-        Option("Maximum TTFT, such as 500ms.", Kind.TIME, TARGETS, short="TTFT", metavar="TIME", example="2s"),
+        float | str | None, Option("Maximum TTFT, such as 500ms.", Kind.TIME, TARGETS, short="TTFT", example="2s")
     ]
     tpot: Annotated[
-        float | str | None,
-        Option("Maximum TPOT, such as 30ms.", Kind.TIME, TARGETS, short="TPOT", metavar="TIME", example="50ms"),
+        float | str | None, Option("Maximum TPOT, such as 30ms.", Kind.TIME, TARGETS, short="TPOT", example="50ms")
     ]
 
 
-LOAD_OPTIONS: Mapping[str, Option] = table(LoadOptions)
+LOAD_OPTIONS: Mapping[str, Option] = table(LoadOptions, LOAD)
 """The options by name: the keywords of `serve`, and with dashes the command line's."""
 
 

@@ -34,17 +34,7 @@ class Sequence:
     """A request inside the engine: `left` tokens of its prompt are not computed, and it `ends` at an iteration."""
 
     __slots__ = (
-        "arrival",
-        "base",
-        "ends",
-        "first",
-        "generated",
-        "index",
-        "left",
-        "output",
-        "prompt",
-        "rank",
-        "started",
+        *("arrival", "base", "ends", "first", "generated", "index", "left", "output", "prompt", "rank", "started"),
     )
 
     def __init__(self, index: int, arrival: float, prompt: int, output: int, base: int) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -216,15 +217,8 @@ SECTIONS: Mapping[str, type[Any]] = {**MIXERS, **FEED_FORWARDS, "cross": Attenti
 _SWITCHES = ("residual", "shared_norm", "one_all_reduce", "streams", "residual_blocks")
 LAYER_KEYS = (*SECTIONS, *_SWITCHES)
 _CONVERTED = {
-    "convolutions",
-    "merger",
-    "name",
-    "rests_on",
-    "norm",
-    "projector",
-    "projector_bias",
-    "tower",
-    "unquantized",
+    *("name", "rests_on", "unquantized", "norm"),
+    *("tower", "projector", "projector_bias", "merger", "convolutions"),
 }
 _SHARED = tuple(key for key in ModelSpec.__struct_fields__ if key in Model.__struct_fields__ and key not in _CONVERTED)
 """Keys that are the same in the file and in `Model`."""
@@ -482,10 +476,5 @@ def _runs(pattern: tuple[str, ...]) -> list[str]:
             length = borders[length - 1]
         borders.append(length + (name == pattern[length]))
     period = len(pattern) - borders[-1]
-    runs: list[tuple[str, int]] = []
-    for name in pattern[:period]:
-        if runs and runs[-1][0] == name:
-            runs[-1] = (name, runs[-1][1] + 1)
-        else:
-            runs.append((name, 1))
+    runs = ((name, len(list(run))) for name, run in groupby(pattern[:period]))
     return [name if times == 1 else f"{times} x {name}" for name, times in runs]

@@ -9,9 +9,16 @@ share a conversion), in that part, in the bandwidth that they reach, and in what
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 
 from msgspec import Struct
+
+from roofline.core.documents import read_mapping
+from roofline.specs.records import record
+
+FILE = Path(str(files("roofline.specs"))) / "weight_only.yaml"
 
 
 class WeightOnlyKernel(Struct, frozen=True):
@@ -51,103 +58,12 @@ class WeightOnlyKernel(Struct, frozen=True):
     widening: float = 1.5
 
 
-_KERNELS = (
-    WeightOnlyKernel(
-        "fpa-intb",
-        "TensorRT-LLM's CUTLASS kernel for FP16 activations and integer weights; below 5 rows (SMALL_M_FAST_PATH of its"
-        " weight-only plugins) the vector units multiply; fitted to LLaMA-2-7B on A100 (Zhou et al. 2024, Table 4)",
-        conversion=1.75,
-        memory=0.9,
-        few_rows=64,
-        vector_rows=4,
-        fitted=("ampere",),
-    ),
-    WeightOnlyKernel(
-        "unmeasured",
-        "no kernel of this weight format was measured: constants typical of others, and a wide interval",
-        conversion=2.75,
-        memory=0.9,
-        widening=2.0,
-    ),
-    WeightOnlyKernel(
-        "llm-int8",
-        "bitsandbytes' LLM.int8(): inputs are quantized by row and their outlier columns split off, sums of 32 bits are"
-        " scaled and added; launches and traffic fitted to its layers of 768 to 12288 on A100, memory to BLOOM-176B, a"
-        " token of which takes 1.15 to 1.23 times as long as in BF16 (Dettmers et al. 2022, Tables 5 and 4)",
-        conversion=0.0,
-        memory=0.56,
-        tile_rows=256,
-        few_rows=64,
-        launch=230e-6,
-        input_traffic=7.0,
-        output_traffic=14.0,
-        fitted=("ampere",),
-        widening=2.0,
-    ),
-    WeightOnlyKernel(
-        "turbomind",
-        "LMDeploy's TurboMind; fitted to LLaMA-2-7B on A100 (Zhou et al. 2024, Table 4)",
-        conversion=1.25,
-        memory=0.9,
-        fitted=("ampere",),
-    ),
-    WeightOnlyKernel(
-        "marlin",
-        "Marlin (Frantar et al. 2024), tiles of up to 64 rows; fitted to its benchmark on LLaMA-13B's layers on A100"
-        " (vllm-project/vllm, pull request 2497), the launch to LLaMA-3.1-8B on H100 (pull requests 23197 and 26051);"
-        " mma.sync reaches 63% of H100's peak (Luo et al. 2024), and within 12% B200's times follow (flashinfer-ai/"
-        "flashinfer, pull request 4466)",
-        conversion=2.75,
-        multiply_adds=1280.0,
-        memory=0.9,
-        tile_rows=64,
-        launch=3e-6,
-        sharpness=4.0,
-        fitted=("ampere", "hopper"),
-    ),
-    WeightOnlyKernel(
-        "machete",
-        "Machete, vLLM's kernel for Hopper (vllm-project/vllm, pull request 7701); Marlin's launch and bandwidth, and a"
-        " conversion with which it decodes 64 sequences of Llama 3.1 70B on an H100 1.29 times as fast as Marlin (1.29"
-        " and 1.32 times its throughput of inputs and outputs by its authors, Neural Magic, 2024-10)",
-        conversion=1.75,
-        memory=0.9,
-        launch=3e-6,
-        sharpness=4.0,
-        family="hopper",
-        otherwise="marlin",
-        widening=2.5,
-    ),
-    WeightOnlyKernel(
-        "awq",
-        "the kernel of the AWQ authors, tiles of 16 rows (m16n128k32), and from 256 rows on FP16 weights in memory"
-        " (vllm-project/vllm, pull request 2566); the conversion from 3,900 prompt tokens/s of LLaMA-2-7B on A100"
-        " (casper-hansen/AutoAWQ, issue 276); Marlin's bandwidth",
-        conversion=5.0,
-        memory=0.9,
-        tile_rows=16,
-        library_rows=256,
-    ),
-    WeightOnlyKernel(
-        "bitsandbytes",
-        "bitsandbytes: a kernel of its own for one row, else 16-bit weights in memory and the library's GEMM (its"
-        " matmul_4bit); not fitted: the conversion of AWQ's kernel",
-        conversion=5.0,
-        memory=0.9,
-        library_rows=2,
-        widening=2.0,
-    ),
-    WeightOnlyKernel(
-        "aqlm",
-        "AQLM's kernels for one codebook of 16 bits, which is looked up in the L2 cache; fitted to LLaMA-2-7B on"
-        " RTX 3090 Ti, 75 tokens/s (Vahe1994/AQLM, issue 133)",
-        conversion=0.5,
-        library_rows=7,  # vLLM's threshold between its kernel and a converting one
-        lookup=0.264,
-    ),
-)
+def _kernels() -> Mapping[str, WeightOnlyKernel]:
+    rows = (record(WeightOnlyKernel, row, str(FILE)) for row in read_mapping(FILE)["kernels"])
+    return MappingProxyType({kernel.name: kernel for kernel in rows})
 
-WEIGHT_ONLY_KERNELS: Mapping[str, WeightOnlyKernel] = MappingProxyType({kernel.name: kernel for kernel in _KERNELS})
+
+WEIGHT_ONLY_KERNELS = _kernels()
 """The kernels by name."""
 
 UNMEASURED = "unmeasured"

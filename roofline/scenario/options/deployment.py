@@ -37,21 +37,8 @@ def _format(help: str, part: str, short: str, metavar: str = "FORMAT", **more: A
 
 def _degree(help: str, degree: str, short: str, *flags: str, default: str = "1", **more: Any) -> Option:
     """A degree of parallelism, likewise."""
-    more = {"often": True, **more}
-    return Option(
-        help,
-        Kind.INTEGER,
-        PARALLELISM,
-        ("degrees", degree),
-        short=short,
-        metavar="N",
-        low=1,
-        high=MAX_DEVICES,
-        default=default,
-        flags=flags,
-        example="2",
-        **more,
-    )
+    more = {"often": True, "default": default, "flags": flags, "example": "2", **more}
+    return Option(help, Kind.INTEGER, PARALLELISM, ("degrees", degree), short=short, low=1, high=MAX_DEVICES, **more)
 
 
 class Formats(TypedDict, total=False):
@@ -218,7 +205,6 @@ class Layout(Formats, total=False):
             PARALLELISM,
             ("degrees", "redundant"),
             short="Redundant experts",
-            metavar="N",
             low=0,
             high=MAX_DEVICES,
             default="0",

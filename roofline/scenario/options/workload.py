@@ -33,10 +33,8 @@ def _grid(
     **more: Any,
 ) -> Option:
     """A count of the workload, of a static batch unless it says otherwise."""
-    metavar, more = "TOKENS" if unit == "tokens" else "N", {"static": True, **more}
-    return Option(
-        help, Kind.GRID, WORKLOAD, (), "", short, unit, metavar, low, high, default=default, otherwise=otherwise, **more
-    )
+    more = {"static": True, "default": default, "otherwise": otherwise, **more}
+    return Option(help, Kind.GRID, WORKLOAD, short=short, unit=unit, low=low, high=high, **more)
 
 
 Count = int | list[int]
@@ -172,7 +170,6 @@ class Workload(TypedDict, total=False):
             Kind.TIME,
             WORKLOAD,
             short="Audio",
-            metavar="TIME",
             example="45s",
             beside={"model": "voxtral-mini-3b"},
         ),

@@ -29,30 +29,24 @@ class SessionShape(TypedDict, total=False):
         Option(
             f"What sessions are like, which further options change: {', '.join(PROFILES)}, or a file of `roofline"
             " workload`. [default: requests of --prompt and --generate]",
-            Kind.TEXT,
-            SESSIONS,
             metavar="NAME|FILE",
             example="coding-agent",
         ),
     ]
     turns: Annotated[
-        "float | str | Lengths | None",
-        Option("Turns of a session, or their distribution.", Kind.TEXT, SESSIONS, example="uniform:12:18"),
+        "float | str | Lengths | None", Option("Turns of a session, or their distribution.", example="uniform:12:18")
     ]
     first: Annotated[
         "float | str | Lengths | None",
-        Option("Tokens of its own in a session's first prompt.", Kind.TEXT, SESSIONS, metavar="TOKENS", example="20k"),
+        Option("Tokens of its own in a session's first prompt.", metavar="TOKENS", example="20k"),
     ]
     new: Annotated[
-        "float | str | Lengths | None",
-        Option("Tokens that a turn adds to the prompt.", Kind.TEXT, SESSIONS, metavar="TOKENS", example="2k"),
+        "float | str | Lengths | None", Option("Tokens that a turn adds to the prompt.", metavar="TOKENS", example="2k")
     ]
     gap: Annotated[
         "float | str | Gaps | None",
         Option(
             "From the end of a turn to the next one: 5s or exponential:mean=5s.",
-            Kind.TEXT,
-            SESSIONS,
             metavar="TIME",
             flags=("--think-time", "--think"),
             example="exponential:mean=5s",
@@ -61,22 +55,13 @@ class SessionShape(TypedDict, total=False):
     shared: Annotated[
         int | None,
         Option(
-            "Tokens that all first prompts begin with.",
-            Kind.GRID,
-            SESSIONS,
-            unit="tokens",
-            metavar="TOKENS",
-            low=0,
-            high=MAX_LENGTH,
-            example="10k",
+            "Tokens that all first prompts begin with.", Kind.GRID, unit="tokens", low=0, high=MAX_LENGTH, example="10k"
         ),
     ]
     tiers: Annotated[
         "str | Sequence[Tier] | None",
         Option(
             "Further tiers of the KV cache, nearest first: dram=1TB,ssd=8TB:bandwidth=50GB/s.",
-            Kind.TEXT,
-            SESSIONS,
             metavar="NAME=SIZE,...",
             example="dram=1TB",
         ),
@@ -86,9 +71,7 @@ class SessionShape(TypedDict, total=False):
         Option(
             "Tokens of the KV cache on the devices. [default: those that fit]",
             Kind.GRID,
-            SESSIONS,
             unit="tokens",
-            metavar="TOKENS",
             low=1,
             high=10**12,
             example="1m",
@@ -98,8 +81,6 @@ class SessionShape(TypedDict, total=False):
         str | None,
         Option(
             "To data-parallel ranks: sessions stay where they began, or turns go by prefix or by the fewest requests.",
-            Kind.TEXT,
-            SESSIONS,
             choices=ROUTINGS,
             metavar="NAME",
             default=SESSION,
@@ -116,7 +97,6 @@ class SessionOptions(SessionShape, total=False):
         Option(
             "Sessions at a time, each followed by another one: 64 or 8,16,32.",
             Kind.INTEGER,
-            SESSIONS,
             metavar="VALUES",
             short="sessions",
             unit="sessions",
@@ -130,7 +110,6 @@ class SessionOptions(SessionShape, total=False):
         Option(
             "New sessions a second.",
             Kind.NUMBER,
-            SESSIONS,
             metavar="VALUES",
             short="new sessions/s",
             unit="sessions/s",
@@ -141,5 +120,5 @@ class SessionOptions(SessionShape, total=False):
     ]
 
 
-SESSION_OPTIONS: Mapping[str, Option] = table(SessionOptions)
+SESSION_OPTIONS: Mapping[str, Option] = table(SessionOptions, SESSIONS)
 """The options by name: keywords of `serve`, and with dashes the command line's."""

@@ -75,12 +75,8 @@ def quantization(config: Config, modelopt: Config | None, spec: Spec) -> Spec:
     found = _spec(rules, model, config.where)
     if not found:
         algorithm = (section.text("quant_algo", "") or "").upper()
-        what = (
-            f"the algorithm {quote(MIXED)} without 'quantized_layers'"
-            if algorithm == MIXED
-            else "a section without modules"
-        )
-        raise _unknown(section, f"{what} of the model")
+        mixed = f"the algorithm {quote(MIXED)} without 'quantized_layers'"
+        raise _unknown(section, f"{mixed if algorithm == MIXED else 'a section without modules'} of the model")
     patterns = Patterns(rules.named, config.where)
     of_towers = (patterns.find((name,)) for name in TOWERS)
     tower = next((each for each in of_towers if each is not None), None) if model.tower_kind == "vision" else PLAIN
@@ -98,12 +94,8 @@ def _has_weights(section: Config) -> bool:
 
 
 EXCLUSION_KEYS = (
-    "modules_to_not_convert",
-    "ignore",
-    "ignored_layers",
-    "exclude_modules",
-    "exclude",
-    "llm_int8_skip_modules",
+    *("modules_to_not_convert", "llm_int8_skip_modules"),
+    *("ignore", "ignored_layers", "exclude_modules", "exclude"),
 )
 """The keys under which files list modules that are not quantized."""
 
@@ -245,15 +237,12 @@ def _bitsandbytes(section: Config) -> Rules:
 
 
 MODELOPT_ALGORITHMS: Mapping[str, str] = {
-    "FP8": "fp8",
-    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    **dict.fromkeys(("FP8", "FP8_PER_CHANNEL_PER_TOKEN"), "fp8"),
     "FP8_PB_WO": "fp8_block",
-    "NVFP4": "nvfp4",
-    "NVFP4_AWQ": "nvfp4",
+    **dict.fromkeys(("NVFP4", "NVFP4_AWQ"), "nvfp4"),
     "W4A16_NVFP4": "w4a16_nvfp4",
-    "W4A16_AWQ": "awq",
+    **dict.fromkeys(("W4A16_AWQ", "INT4_AWQ"), "awq"),
     "W8A8_SQ_PER_CHANNEL": "int8",
-    "INT4_AWQ": "awq",
     "MXFP4": "mxfp4",
 }
 """The schemes of `quant_algo`; vLLM runs FP8_PB_WO, blocks of 128 x 128, as it runs DeepSeek's."""

@@ -1,74 +1,19 @@
-"""The types of ggml: of tensors, and of files (llama.cpp's block formats, `ggml-common.h`)."""
+"""The types of ggml: of tensors, and of files; `ggml.yaml` lists them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+
+from roofline.core.documents import read_mapping
+
+_CONTENT = read_mapping(Path(str(files("roofline.specs.weight_files"))) / "ggml.yaml")
 
 TYPES: Mapping[int, tuple[str, int, int]] = {
-    0: ("fp32", 1, 4),
-    1: ("fp16", 1, 2),
-    24: ("int8", 1, 1),
-    25: ("int16", 1, 2),
-    26: ("int32", 1, 4),
-    27: ("int64", 1, 8),
-    28: ("fp64", 1, 8),
-    30: ("bf16", 1, 2),
-    34: ("tq1_0", 256, 54),
-    35: ("tq2_0", 256, 66),
-    39: ("mxfp4", 32, 17),
-    8: ("q8_0", 32, 34),
-    14: ("q6_k", 256, 210),
-    13: ("q5_k", 256, 176),
-    12: ("q4_k", 256, 144),
-    2: ("q4_0", 32, 18),
-    11: ("q3_k", 256, 110),
-    10: ("q2_k", 256, 84),
-    7: ("q5_1", 32, 24),
-    6: ("q5_0", 32, 22),
-    3: ("q4_1", 32, 20),
-    20: ("iq4_nl", 32, 18),
-    23: ("iq4_xs", 256, 136),
-    21: ("iq3_s", 256, 110),
-    18: ("iq3_xxs", 256, 98),
-    22: ("iq2_s", 256, 82),
-    17: ("iq2_xs", 256, 74),
-    16: ("iq2_xxs", 256, 66),
-    29: ("iq1_m", 256, 56),
-    19: ("iq1_s", 256, 50),
+    number: (name, elements, size) for name, (number, elements, size) in _CONTENT["types"].items()
 }
 """The types of tensors (`ggml_type`): name, elements of a block, bytes of a block."""
 
-FILE_TYPES: Mapping[int, str] = {
-    0: "fp32",
-    1: "fp16",
-    2: "q4_0",
-    3: "q4_1",
-    7: "q8_0",
-    8: "q5_0",
-    9: "q5_1",
-    10: "q2_k",
-    11: "q3_k_s",
-    12: "q3_k_m",
-    13: "q3_k_l",
-    14: "q4_k_s",
-    15: "q4_k_m",
-    16: "q5_k_s",
-    17: "q5_k_m",
-    18: "q6_k",
-    19: "iq2_xxs",
-    20: "iq2_xs",
-    21: "q2_k_s",
-    22: "iq3_xs",
-    23: "iq3_xxs",
-    24: "iq1_s",
-    25: "iq4_nl",
-    26: "iq3_s",
-    27: "iq3_m",
-    28: "iq2_s",
-    29: "iq2_m",
-    30: "iq4_xs",
-    31: "iq1_m",
-    32: "bf16",
-    38: "mxfp4_moe",
-}
+FILE_TYPES: Mapping[int, str] = {number: name for name, number in _CONTENT["files"].items()}
 """The file types (`llama_ftype`, the key `general.file_type`)."""

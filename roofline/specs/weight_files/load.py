@@ -56,7 +56,8 @@ def _gguf(path: Path) -> tuple[dict[str, Any], Stored]:
         content = translate({**read_mapping(config), "quantization_config": None}, str(config), name)
     else:
         content = translate(config_of(whole, str(path)), str(path), name)
-    dominant = max(_matrices(whole), key=lambda entry: entry[1].bytes, default=("fp16", Share()))[0]
+    matrices = shares(tensor for tensor in whole.tensors if len(tensor.shape) > 1).items()
+    dominant = max(matrices, key=lambda entry: entry[1].bytes, default=("fp16", Share()))[0]
     content["dtype"] = "bf16" if dominant == "bf16" else "fp16"
     content["quantization"] = _file_type(whole, dominant, str(path))
     gated = any(".ffn_gate.weight" in tensor.name for tensor in whole.tensors)
@@ -79,10 +80,6 @@ def _parts(path: Path) -> list[Path]:
         if not parts[-1].is_file():
             raise SpecError(str(parts[-1]), "is missing: a part of a split checkpoint")
     return parts
-
-
-def _matrices(file: Gguf) -> Iterable[tuple[str, Share]]:
-    return shares(tensor for tensor in file.tensors if len(tensor.shape) > 1).items()
 
 
 def _file_type(file: Gguf, dominant: str, where: str) -> str | None:

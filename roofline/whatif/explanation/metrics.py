@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from roofline.bound.memory import stored_tensors
+from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError
 from roofline.graph.extents import extents
 from roofline.graph.tensor import Role, Tensor
@@ -361,30 +363,5 @@ METRIC_LINES: Mapping[str, Callable[[Analysis], Found]] = {
 METRICS = tuple(METRIC_LINES)
 """Metrics with an explanation."""
 
-DEFINITIONS: Mapping[str, str] = {
-    "ttft": "Time to first token, from arrival: the prefill of all prompts of the batch.",
-    "tpot": "Time per output token after the first: (total - TTFT) / (generated - 1), the mean decode step.",
-    "total": "E2E latency of the static batch: TTFT and generated - 1 decode steps with growing context.",
-    "tokens_per_s": "Generated tokens of all sequences over the total.",
-    "sequences_per_s": "Sequences of the batch over the total: the throughput of an encoder model.",
-    "memory": "Bytes on the fullest device at the last step: weights, KV cache, states, peak activations, runtime.",
-    "energy": "Joules of all devices per generated token: static power x time, plus energy per FLOP, per byte of memory"
-    " traffic and per byte sent, limited by the TDP. `energy.prefill` is that of prefill per prompt token,"
-    " `energy.decode` that of decode per token after the first, `energy.tdp` that of all devices at TDP.",
-    "power": "Mean power of a device over prefill and decode, in watts.",
-    "cost": "USD per million generated tokens: all devices at their hourly price. `cost.processed` is per million"
-    " prompt and generated tokens.",
-    "carbon": "Grams of CO2 equivalents per million generated tokens: joules of all devices at a carbon intensity.",
-    "bound": "The roofline: for each operator max(matrix FLOPs / matrix peak, vector FLOPs / vector peak, bytes /"
-    " bandwidth, link bytes / link bandwidth); a pass is the sum over its operators.",
-    "expected": "The time of calibrated kernels on an engine, with host time; low, mid and high are p10, p50 and p90 of"
-    " measured over predicted times.",
-    "flops": "FLOPs of an operator: a multiply-add is 2; attention counts the pairs under the causal mask.",
-    "bytes": "Memory traffic: every tensor that an operator reads or writes, moved once, with scales.",
-    "intensity": "FLOPs over bytes. Above the ridge point (peak over bandwidth), an operator is compute-bound.",
-    "ridge": "The intensity at which compute and memory take equally long: peak over bandwidth.",
-    "mfu": "Model FLOPs utilization: model FLOPs over time and peak.",
-    "mbu": "Model bandwidth utilization: bytes of weights and KV cache over time and bandwidth.",
-    "itl": "Inter-token latency: the time between two tokens of a sequence; its mean is the TPOT.",
-}
+DEFINITIONS: Mapping[str, str] = read_mapping(Path(__file__).with_name("definitions.yaml"))
 """Definitions of metrics and terms."""

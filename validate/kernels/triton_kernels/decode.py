@@ -67,27 +67,13 @@ def _split_range(
 
 @triton.jit
 def _attend_pages(
-    queries: tl.tensor,
-    key_cache: tl.tensor,
-    value_cache: tl.tensor,
-    table: tl.tensor,
-    begin: tl.tensor,
-    end: tl.tensor,
-    position: tl.tensor,
-    window: tl.tensor,
-    kv_head: tl.tensor,
-    kv_heads: tl.tensor,
-    scale: tl.tensor,
-    DTYPE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    HEAD_PAD: tl.constexpr,
-    PAGE: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    CONVERT: tl.constexpr,
-    UPCAST: tl.constexpr,
-    BLOCK_M: tl.constexpr,
+    queries: tl.tensor, key_cache: tl.tensor, value_cache: tl.tensor, table: tl.tensor, begin: tl.tensor, end:
+    tl.tensor, position: tl.tensor, window: tl.tensor, kv_head: tl.tensor, kv_heads: tl.tensor, scale:
+    tl.tensor,
+    DTYPE: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, PAGE: tl.constexpr,
+    WINDOWED: tl.constexpr, CONVERT: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-) -> Any:
+) -> Any:  # fmt: skip
     """The running softmax over keys `begin` to `end` of the pages in `table`."""
     accumulator = tl.zeros([BLOCK_M, HEAD_PAD], tl.float32)
     row_max = tl.full([BLOCK_M], LOWEST, tl.float32)

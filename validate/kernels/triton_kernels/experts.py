@@ -126,27 +126,10 @@ def _sort(
 @triton.heuristics({"EVEN": lambda arguments: arguments["k"] % arguments["BLOCK_K"] == 0})
 @triton.jit(do_not_specialize=["max_tiles", "top_k"])
 def _gate_up(
-    a,
-    gate,
-    up,
-    c,
-    order,
-    tile_experts,
-    tile_starts,
-    expert_starts,
-    counts,
-    tile_count,
-    max_tiles,
-    top_k,
-    n,
-    k,
-    UPCAST: tl.constexpr,
-    EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+    a, gate, up, c, order, tile_experts, tile_starts, expert_starts, counts, tile_count, max_tiles, top_k, n, k,
+    UPCAST: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """One tile of silu(a gate^T) (a up^T): rows of a gathered by token, rows of c in sorted order."""
     row, column = swizzled_tile(tl.program_id(0), max_tiles, tl.cdiv(n, BLOCK_N), GROUP)
     if row >= tl.load(tile_count):
@@ -183,25 +166,10 @@ def _gate_up(
 @triton.heuristics({"EVEN": lambda arguments: arguments["k"] % arguments["BLOCK_K"] == 0})
 @triton.jit(do_not_specialize=["max_tiles"])
 def _down(
-    a,
-    w,
-    c,
-    order,
-    tile_experts,
-    tile_starts,
-    expert_starts,
-    counts,
-    tile_count,
-    max_tiles,
-    n,
-    k,
-    UPCAST: tl.constexpr,
-    EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+    a, w, c, order, tile_experts, tile_starts, expert_starts, counts, tile_count, max_tiles, n, k,
+    UPCAST: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """One tile of a w^T: rows of a in sorted order, rows of c scattered by pair."""
     row, column = swizzled_tile(tl.program_id(0), max_tiles, tl.cdiv(n, BLOCK_N), GROUP)
     if row >= tl.load(tile_count):

@@ -129,24 +129,10 @@ def load_block(pointers, mask, EVEN: tl.constexpr, UPCAST: tl.constexpr):
 @triton.heuristics({"EVEN": lambda arguments: arguments["k"] % arguments["BLOCK_K"] == 0})
 @triton.jit(do_not_specialize=["m"])
 def _gemm(
-    a,
-    w,
-    c,
-    row_scales,
-    column_scales,
-    m,
-    n,
-    k,
-    split_length,
-    INTEGER: tl.constexpr,
-    SCALED: tl.constexpr,
-    UPCAST: tl.constexpr,
-    EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+    a, w, c, row_scales, column_scales, m, n, k, split_length,
+    INTEGER: tl.constexpr, SCALED: tl.constexpr, UPCAST: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """One tile of one split of C; split s is at c + s m n.
 
     Rows and columns outside of C are computed from the last ones inside and not stored; only k needs masks. `INTEGER`:

@@ -119,27 +119,12 @@ def _load_keys(
 
 @triton.jit
 def _attend(
-    accumulator: tl.tensor,
-    row_max: tl.tensor,
-    row_sum: tl.tensor,
-    query: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    begin: tl.tensor,
-    end: tl.tensor,
-    position: tl.tensor,
-    kv_len: tl.tensor,
-    window: tl.tensor,
-    stride: tl.tensor,
-    scale: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    HEAD_PAD: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    MASKED: tl.constexpr,
-    CONVERT: tl.constexpr,
-    UPCAST: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> Any:
+    accumulator: tl.tensor, row_max: tl.tensor, row_sum: tl.tensor, query: tl.tensor, keys: tl.tensor, values:
+    tl.tensor, begin: tl.tensor, end: tl.tensor, position: tl.tensor, kv_len: tl.tensor, window: tl.tensor,
+    stride: tl.tensor, scale: tl.tensor,
+    HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr,
+    CONVERT: tl.constexpr, UPCAST: tl.constexpr, BLOCK_N: tl.constexpr,
+) -> Any:  # fmt: skip
     """Add keys `begin` to `end`, in blocks, to a running softmax."""
     inside = tl.arange(0, BLOCK_N)
     tile = inside[:, None] * stride + tl.arange(0, HEAD_PAD)[None, :]

@@ -49,18 +49,10 @@ def _store_scaled(output, offset, value, factor, weight, column, columns, mask):
 
 @triton.jit(do_not_specialize=["rows"])
 def _norm(
-    source: tl.tensor,
-    residual: tl.tensor,
-    weight: tl.tensor,
-    summed: tl.tensor,
-    output: tl.tensor,
-    rows: tl.tensor,
-    columns: tl.tensor,
-    epsilon: tl.tensor,
-    LOOP: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+    source: tl.tensor, residual: tl.tensor, weight: tl.tensor, summed: tl.tensor, output: tl.tensor, rows:
+    tl.tensor, columns: tl.tensor, epsilon: tl.tensor,
+    LOOP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = tl.arange(0, BLOCK)
     row_mask = (row < rows)[:, None]

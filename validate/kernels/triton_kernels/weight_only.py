@@ -70,20 +70,9 @@ def _dequantize(bits, UPCAST: tl.constexpr):
 @autotune(configs_for(1) + ([] if interpreted() else configs_for(SKINNY + 1)), ["m", "n", "k", "split_length"], _prune)
 @triton.jit(do_not_specialize=["m"])
 def _weight_only_gemm(
-    a,
-    w,
-    scales,
-    c,
-    m,
-    n,
-    k,
-    split_length,
-    SIZE: tl.constexpr,
-    UPCAST: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    TILES: tl.constexpr,
-):
+    a, w, scales, c, m, n, k, split_length,
+    SIZE: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
     """One tile of one split of C, a group of `SIZE` inputs at a time; split s is at c + s m n."""
     HALF: tl.constexpr = SIZE // 2
     split = tl.program_id(1)
