@@ -340,7 +340,10 @@ def _found(op: str, format: str, choices: Choices) -> Match | None:
 
 
 def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[str, float]] | None:
-    """The constants of the kernel of the engine's release, where it was measured, and its columns."""
+    """The constants of the kernel of the engine's release, and its columns, where it was measured.
+
+    Constants pooled over other families give way to those of the format that the hardware's own family has.
+    """
     told = dict(choices.experts).get(format) if op == "moe" else None
     if told is not None:
         match = choices.calibration.find(op, told)
@@ -348,8 +351,10 @@ def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[
     for variant in _variants(op, format, choices):
         if not variant.kernel or variant.ranks:
             continue
-        found = choices.calibration.find(op, variant.named(format))
-        if found is not None and found.fit.format == variant.named(format):
+        found, own = (choices.calibration.find(op, each) for each in (variant.named(format), format))
+        if found is None or found.fit.format != variant.named(format):
+            continue
+        if "pooled" not in found.crossed or own is None or own.fit.format != format or "pooled" in own.crossed:
             return found, variant.columns
     return None
 
