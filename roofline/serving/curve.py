@@ -17,7 +17,7 @@ from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.scenario.argument import beside
 from roofline.scenario.cost import HOUR, MILLION, rent
 from roofline.scenario.energy import KWH
-from roofline.scenario.options import OPTIONS
+from roofline.scenario.options import MEANT, OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.disaggregated import simulated_outcome, steady_outcomes_of
 from roofline.serving.encoders import behind_encoders, encoder_of
@@ -282,7 +282,8 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     for given, value in options.items():
         name = SPELLINGS.get(given, given)
         if name not in LOAD_OPTIONS:
-            hint = f"; {name} is an option of the scenario" if name in OPTIONS else ""
+            meant = MEANT.get(name, f"{name} is an option of the scenario" if name in OPTIONS else "")
+            hint = f"; {meant}" if meant else ""
             known = () if hint else (*LOAD_OPTIONS, *SESSION_OPTIONS)
             raise UnknownNameError("option of a load", name, known, hint=hint)
         if value is None:

@@ -15,18 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import astuple, force_setattr, replace
 from numpy.typing import NDArray
 
-from roofline.core.errors import RooflineError, quote
+from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.limits import MAX_CONCURRENCY, MAX_RATE
 from roofline.scenario.argument import scenario_of
 from roofline.scenario.lengths import Lengths, parse_lengths
-from roofline.scenario.options import OPTIONS, STATIC
+from roofline.scenario.options import MEANT, OPTIONS, STATIC
 from roofline.scenario.scenario import Scenario
 
 Array = NDArray[np.float64]
@@ -110,7 +110,17 @@ class Rollouts(Struct, frozen=True):
     sync: float = 0.0
 
 
-class Load(Struct, frozen=True):
+class _ByName(type(Struct)):  # type: ignore[misc]
+    """Its classes refuse the names of fields that they lack as scenarios refuse unknown options."""
+
+    def __call__(cls, *values: Any, **named: Any) -> Any:
+        for name in named.keys() - set(cls.__struct_fields__):
+            hint = f"; {MEANT[name]}" if name in MEANT else ""
+            raise UnknownNameError("option of a load", name, () if hint else cls.__struct_fields__, hint=hint)
+        return super().__call__(*values, **named)
+
+
+class Load(Struct, frozen=True, metaclass=_ByName):
     """The requests of a deployment: exactly one of `concurrency`, `rate`, `offline` (requests) and `trace`.
 
     `prompt` and `generate` are lengths in tokens as of `parse_lengths`; None are the scenario's (`of`). `hits` is the

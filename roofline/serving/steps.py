@@ -378,6 +378,8 @@ class StepTimes:
         launched = self.kernels + np.where(np.asarray(batch) > 0, self.draft_kernels, 0.0)
         kernels = kernels * slower + engine["gap"] * launched
         issued = engine["issue"] * launched * ("decode" not in engine.graphs)
+        if engine.replayed and "decode" in engine.graphs:
+            issued = np.where(np.asarray(batch) > engine.replayed, self.dispatched, 0.0)
         eager = some & (batch * self.decode_tokens + chunk / self.ring > engine.scheduler.captured)
         busy = np.maximum(kernels, np.where(eager, self.dispatched, issued))
         busy = busy + np.interp(chunk * self.density, self.tiles, self.tower)
@@ -403,7 +405,7 @@ class StepTimes:
         """Host seconds of the kernels of a step with prompts."""
         engine = self.engine
         issue = engine["issue"] * ("prefill" not in engine.graphs)
-        return max(issue, engine.scheduler.dispatch) * self.kernels
+        return max(issue, engine.scheduler.dispatch) * engine["launches"] * self.kernels
 
     def of(self, engine: Engine) -> StepTimes:
         """The same kernels with the host times of another profile."""

@@ -87,6 +87,7 @@ PARAMETERS = (
     Parameter("draft_step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time before a draft pass of speculative decoding"),
     Parameter("gap", Unit.SECONDS, 0.0, 100e-6, 0.0, "idle time between two kernels"),
     Parameter("issue", Unit.SECONDS, 0.0, 1e-3, 0.0, "host time to launch a kernel without a CUDA graph"),
+    Parameter("launches", Unit.RATIO, 1.0, 10.0, 1.0, "kernels that the host launches for one of these"),
     Parameter("eager", Unit.SECONDS, 0.0, 1e-3, 0.0, "least host time to launch a kernel with graphs switched off"),
     Parameter("launch", Unit.RATIO, 0.1, 10.0, 1.0, "kernel launch time relative to the calibration"),
     Parameter("memory", Unit.RATIO, 0.1, 1.5, 1.0, "achieved memory bandwidth relative to the calibration"),
@@ -151,8 +152,10 @@ class Engine(Checked, frozen=True, dict=True):
     fitted with, where that is another one. `also`: by family of hardware and kind of kernel the engine that a further
     kernel of this one was measured with; the faster is used.
     `vendors`: parameters that differ on the hardware of a family, kind or vendor, where the engine has another backend
-    (llama.cpp's Metal kernels, AITER's on AMD). `spread`: p10 and p90 of measured over predicted whole-model time, on
-    top of the kernels' own intervals. `sources`: the data that the profile was fitted to.
+    (llama.cpp's Metal kernels, AITER's on AMD). `models`: those that differ for models of which a release lacked
+    kernels. `replayed`: the most tokens of a rank's decode step that a CUDA graph replays (0: any). `spread`: p10 and
+    p90 of measured over predicted whole-model time, on top of the kernels' own intervals. `sources`: the data that the
+    profile was fitted to.
     """
 
     name: Annotated[str, Meta(min_length=1)]
@@ -186,6 +189,8 @@ class Engine(Checked, frozen=True, dict=True):
     kernels_of: str = ""
     also: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     vendors: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
+    models: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
+    replayed: Annotated[int, Meta(ge=0, le=10**9)] = 0
     version: str = ""
     starts: tuple[str, ...] = ()
     memory: Reserve = NO_RESERVE
@@ -193,7 +198,7 @@ class Engine(Checked, frozen=True, dict=True):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        for given in (self.parameters, *self.vendors.values()):
+        for given in (self.parameters, *self.vendors.values(), *self.models.values()):
             for name, value in given.items():
                 if name not in RANGES:
                     raise UnknownNameError("parameter of an engine", name, RANGES)
@@ -217,7 +222,7 @@ class Engine(Checked, frozen=True, dict=True):
 
     def __hash__(self) -> int:
         names = (self.name, self.version, self.graphs, self.fusions, self.gated_delta_rule, *self.own_kernels)
-        flags = (self.overlap, self.shared_stream, self.prompt_logits)
+        flags = (self.overlap, self.shared_stream, self.prompt_logits, self.replayed)
         return hash((*names, *flags, *self.all_reduce.items(), *self.parameters.items()))
 
     @property
@@ -273,6 +278,13 @@ class Engine(Checked, frozen=True, dict=True):
         parameters = MappingProxyType({**self.parameters, **used})
         return replace(self, parameters=parameters, vendors=MappingProxyType(others))
 
+    def of(self, model: Model | None) -> Engine:
+        """The profile with the parameters of a model, where the release has some for it."""
+        if model is None or model.name not in self.models:
+            return self
+        own = self.models[model.name]
+        return replace(self, parameters=MappingProxyType({**self.parameters, **own}), models=MappingProxyType({}))
+
     def graphs_on(self, hardware: Hardware) -> tuple[str, ...]:
         """The phases that replay CUDA (or HIP) graphs on such hardware; other kinds have none."""
         return self.graphs if hardware.kind == "gpu" and hardware.vendor != "Apple" else ()
@@ -289,14 +301,18 @@ class Engine(Checked, frozen=True, dict=True):
         """
         if not self.graphs:
             return self
-        launch = max(self["issue"], self["eager"], self.scheduler.dispatch)
         return replace(
             self,
             graphs=(),
-            parameters=MappingProxyType({**self.parameters, "issue": launch}),
+            parameters=MappingProxyType({**self.parameters, "issue": self.launched}),
             scheduler=replace(self.scheduler, captured=0),
             memory=self.memory.without_graphs(),
         )
+
+    @property
+    def launched(self) -> float:
+        """Host seconds that a kernel takes which no CUDA graph replays, of a server."""
+        return max(self["issue"], self["eager"], self.scheduler.dispatch) * self["launches"]
 
     def measured_as(self, hardware: Hardware) -> tuple[str, str]:
         """The engine and version whose measured kernels on such hardware stand for this engine's."""
@@ -369,7 +385,7 @@ def resolve_engine(hardware: Hardware, requested: Engine | str | None, model: Mo
     """
     if not isinstance(requested, Engine):
         requested = load_engine(default_engine(hardware, model) if requested is None else requested)
-    return requested.on(hardware)
+    return requested.on(hardware).of(model)
 
 
 def list_engines() -> list[str]:

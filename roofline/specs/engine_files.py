@@ -57,7 +57,8 @@ def _parse(content: Mapping[str, Any], where: str, version: Version | None) -> E
     check_keys(content, _KEYS, where)
     parts = {
         "parameters": _parameters(content.get("parameters", {}), "parameters", where),
-        "vendors": _vendors(content.get("vendors", {}), where),
+        "vendors": _by_name(content, "vendors", where),
+        "models": _by_name(content, "models", where),
         "memory": parse_reserve(content.get("memory", {}), where, version),
         "scheduler": parse_scheduler(content.get("scheduler", {}), where),
     }
@@ -77,12 +78,12 @@ def _parameters(content: object, key: str, where: str) -> Mapping[str, float]:
     return MappingProxyType(found)
 
 
-def _vendors(content: object, where: str) -> Mapping[str, Mapping[str, float]]:
-    given = as_mapping(content, where, "vendors")
+def _by_name(content: Mapping[str, Any], key: str, where: str) -> Mapping[str, Mapping[str, float]]:
+    given = as_mapping(content.get(key, {}), where, key)
     for name in given:
         if not isinstance(name, str):
-            raise SpecError(where, f"'vendors': expected names of vendors, got {quote(name)}")
-    found = {name: _parameters(own, f"vendors.{name}", where) for name, own in given.items()}
+            raise SpecError(where, f"{quote(key)}: expected names of {key}, got {quote(name)}")
+    found = {name: _parameters(own, f"{key}.{name}", where) for name, own in given.items()}
     return MappingProxyType(found)
 
 
@@ -113,7 +114,7 @@ _FLOWING = (
         "fp8_inputs",
     ),
     *("vector_experts", "expert_kernels"),
-    *("kernels_of", "also", "weight_only"),
+    *("kernels_of", "also", "weight_only", "replayed"),
 )
 """Keys of a profile that are written on one line each, where they are not at their defaults."""
 
@@ -128,10 +129,12 @@ def render(engine: Engine) -> str:
         f"  {parameter.name}: {_shown(parameter, engine[parameter.name])}  # {parameter.meaning}"
         for parameter in PARAMETERS
     ]
-    lines += ["vendors:"] if engine.vendors else []
-    for name, own in engine.vendors.items():
-        values = (f"{each.name}: {_shown(each, own[each.name])}" for each in PARAMETERS if each.name in own)
-        lines.append(f"  {_quoted(name)}: {{{', '.join(values)}}}")
+    for key in ("vendors", "models"):
+        differing = getattr(engine, key)
+        lines += [f"{key}:"] if differing else []
+        for name, own in differing.items():
+            values = (f"{each.name}: {_shown(each, own[each.name])}" for each in PARAMETERS if each.name in own)
+            lines.append(f"  {_quoted(name)}: {{{', '.join(values)}}}")
     lines.append(f"spread: [{engine.spread[0]:.4g}, {engine.spread[1]:.4g}]")
     lines += ["sources:", *(f"  - {_quoted(source)}" for source in engine.sources)] if engine.sources else []
     return "\n".join(lines) + "\n"

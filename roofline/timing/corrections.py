@@ -3,7 +3,7 @@
     not measured                    t = launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)
     upcast weights                  t = (form^2 + (conversion / dequantization)^2)^(1/2)
     block-scaled integers           t = (form^2 + (multiplications x integer_blocks / (1024 units clock))^2)^(1/2)
-    unpacked weights                t = (form^2 + (weights x instructions / (units lanes clock))^2)^(1/2)
+    unpacked weights                t = (form^4 + (weights x instructions / (units lanes clock))^4)^(1/4)
     concurrent link transfers       t = max(form, bytes / (0.75 bandwidth) + latencies)
     power limits                    t = memory + (form - memory) / clock (`roofline.specs.power`)
 
@@ -28,7 +28,7 @@ from roofline.specs.power import stretched
 from roofline.timing.constants import ATTENTION, ENCODER, KERNELS_OF, LAUNCH
 from roofline.timing.intervals.kernels import UNMEASURED
 from roofline.timing.kernels import Array
-from roofline.timing.kernels.common import units
+from roofline.timing.kernels.common import unit_clocks, units
 from roofline.timing.kernels.ggml import PREFIX
 from roofline.timing.kernels.model import smooth_maximum
 from roofline.timing.launches import Kernel
@@ -46,6 +46,10 @@ time of Q4_0. Held out, Q2_K on an RTX 4090: 7,639 (7921), 10% too fast, and 48%
 
 INTEGER_LANES = {"volta": 64, "turing": 64, "ampere": 64, "ada": 64, "hopper": 64}
 """INT32 lanes of a multiprocessor (NVIDIA's whitepapers); Blackwell's are not told apart by card here."""
+
+UNPACKED = 4.0
+"""Exponent of kernels that unpack weights: the slower of the lanes and of memory decides, not their sum. Qwen3.5 27B in
+Q4_K_M takes the same on H100 and H200, and on an RTX 4090 as long as its memory (pavlokhmel.com, 2026-06-07)."""
 
 COMPUTE_SHARE, MEMORY_SHARE, LINK_SHARE = 0.6, 0.8, 0.75
 """Achievable fractions of the peaks, of memory bandwidth and of links, for unmeasured kernels."""
@@ -148,12 +152,12 @@ class Corrections:
     def unpacked(self) -> Array:
         """Seconds of integer instructions for each byte of an operator's weights (kernels of few tokens)."""
         seconds, hardware = np.zeros(len(self._placement.ops)), self._placement.hardware
-        if (lanes := INTEGER_LANES.get(hardware.family)) and hardware.clock and self._engine.unpacking:
-            rate = units(hardware) * lanes * hardware.clock
+        if (lanes := INTEGER_LANES.get(hardware.family)) and self._engine.unpacking:
+            rate = lanes * unit_clocks(hardware)
             for index, (op, _, _) in enumerate(self._placement.ops):
                 for tensor in (read for read in op.reads if read.role is Role.WEIGHT):
                     work = self._engine.unpacking.get(tensor.format.name, 0.0)
-                    seconds[index] = work / tensor.format.bytes / rate
+                    seconds[index] = max(seconds[index], work / tensor.format.bytes / rate)  # a bias has no blocks
         return seconds
 
     @cached_property
@@ -171,7 +175,7 @@ class Corrections:
     def apply_unpacking(self, unpacked: Array | float, expected: Array) -> None:
         """Add the unpacking of weights, which overlaps with reading them."""
         if self.unpacking.size:
-            _overlap(self.unpacking, self.parts[self.unpacking] @ unpacked, expected)
+            _overlap(self.unpacking, self.parts[self.unpacking] @ unpacked, expected, UNPACKED)
 
     @cached_property
     def linked(self) -> Rows:
@@ -226,7 +230,7 @@ def _includes_upcast(kernel: Kernel) -> bool:
     return kernel.kind in CONVERTING or "weight_only" in texts or str(texts.get("dtype")).startswith(PREFIX)
 
 
-def _overlap(rows: Rows, work: Array, expected: Array) -> None:
-    """Add seconds of work that overlaps with the kernels: (kernel^2 + work^2)^(1/2)."""
+def _overlap(rows: Rows, work: Array, expected: Array, sharpness: float = 2.0) -> None:
+    """Add seconds of work that overlaps with the kernels: (kernel^p + work^p)^(1/p)."""
     mid = expected[1, rows]
-    expected[:, rows] *= smooth_maximum(mid, work, 2.0) / np.where(mid > 0, mid, 1.0)
+    expected[:, rows] *= smooth_maximum(mid, work, sharpness) / np.where(mid > 0, mid, 1.0)

@@ -254,7 +254,12 @@ class Timing:
         engine, number = self.engine, self.number
         kernels = self._counts @ detail.mid - self._hidden(detail, tokens, phase)
         device: Array = self.engine.kernel_slowdown(phase) * kernels + engine["gap"] * number
-        return device if phase in engine.graphs else np.maximum(device, engine["issue"] * number)
+        if phase not in engine.graphs:
+            return np.maximum(device, engine["issue"] * number)
+        if not engine.replayed:
+            return device
+        eager = tokens > engine.replayed
+        return np.where(eager, np.maximum(device, engine.launched * number), device)
 
     def _between(self, busy: Array, batch: Array, host: HostWork) -> Any:
         """CPU seconds between a pass and the one before."""

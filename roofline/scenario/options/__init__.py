@@ -123,6 +123,15 @@ MEANT: Mapping[str, str] = {
         ("adapters", "ranks", "max_loras", "max_loras_per_batch", "max_lora_rank", "enable_lora"),
         'adapters are a technique: techniques="lora:adapters=100,rank=16,slots=32"',
     ),
+    **dict.fromkeys(
+        ("output", "output_len", "output_length", "random_output_len", "osl", "max_new_tokens", "n_predict"),
+        "generate is the number of tokens of an answer",
+    ),
+    "requests": "simulate is a number of requests, offline those of a load that come at once",
+    **dict.fromkeys(
+        ("input", "input_len", "input_length", "random_input_len", "isl", "prompt_len"),
+        "prompt is the number of tokens of a prompt",
+    ),
 }
 """What to write for names that are no option, in words."""
 

@@ -188,6 +188,28 @@ def test_vllm_v0_is_host_bound() -> None:
     assert new.expected.mid < between.expected.mid < old.expected.mid
 
 
+@pytest.mark.parametrize(("sequences", "published"), [(1, 30.29), (8, 206.32), (32, 760.52)])
+def test_published_deepseek_v3_of_an_early_release(sequences: int, published: float) -> None:
+    """SGLang 0.4.1.post2 on 8 H200, 128 to 256 tokens (sgl-project/sglang, pull request 2643)."""
+    eight = Settings(parallel=Parallelism(tensor=8))
+    engine, workload = "sglang@0.4.1", {"batch": sequences, "prompt": 128, "generate": 256}
+    asked = Scenario(load_model("deepseek-v3"), load_hardware("h200-sxm"), engine=engine, settings=eight, **workload)
+    assert analyze(asked).expected.tokens_per_second.mid == pytest.approx(published, rel=0.15)
+
+
+@pytest.mark.parametrize("sequences", [4, 5])
+def test_the_host_launches_what_no_graph_replays(sequences: int, tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(
+        "name: e\nfusions: []\ngraphs: [decode]\nreplayed: 4\nparameters: {issue: 1 ms, launches: 2}\n"
+    )
+    engine = load_engine(str(tmp_path / "e.yaml"))
+    asked = Scenario(load_model("llama-3.2-1b"), load_hardware("h100-sxm"), engine=engine, batch=sequences)
+    decode = analyze(asked).decode
+    assert decode is not None
+    launched = decode.timed(decode.passes[0]).number * 2e-3
+    assert (decode.expected.mid >= launched) == (sequences > 4)
+
+
 def test_unknown_engine_suggests_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="vllm"):
         Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine="vlm")
