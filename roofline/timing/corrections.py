@@ -3,7 +3,7 @@
     not measured                    t = launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)
     upcast weights                  t = (form^2 + (conversion / dequantization)^2)^(1/2)
     block-scaled integers           t = (form^2 + (multiplications x integer_blocks / (1024 units clock))^2)^(1/2)
-    unpacked weights                t = (form^4 + (weights x instructions / (units lanes clock))^4)^(1/4)
+    unpacked weights                t = (form^2 + (weights x instructions / (units lanes clock))^2)^(1/2)
     concurrent link transfers       t = max(form, bytes / (0.75 bandwidth) + latencies)
     power limits                    t = memory + (form - memory) / clock (`roofline.specs.power`)
 
@@ -46,10 +46,6 @@ time of Q4_0. Held out, Q2_K on an RTX 4090: 7,639 (7921), 10% too fast, and 48%
 
 INTEGER_LANES = {"volta": 64, "turing": 64, "ampere": 64, "ada": 64, "hopper": 64}
 """INT32 lanes of a multiprocessor (NVIDIA's whitepapers); Blackwell's are not told apart by card here."""
-
-UNPACKED = 4.0
-"""Exponent of kernels that unpack weights: the slower of the lanes and of memory decides, not their sum. Qwen3.5 27B in
-Q4_K_M takes the same on H100 and H200, and on an RTX 4090 as long as its memory (pavlokhmel.com, 2026-06-07)."""
 
 COMPUTE_SHARE, MEMORY_SHARE, LINK_SHARE = 0.6, 0.8, 0.75
 """Achievable fractions of the peaks, of memory bandwidth and of links, for unmeasured kernels."""
@@ -175,7 +171,7 @@ class Corrections:
     def apply_unpacking(self, unpacked: Array | float, expected: Array) -> None:
         """Add the unpacking of weights, which overlaps with reading them."""
         if self.unpacking.size:
-            _overlap(self.unpacking, self.parts[self.unpacking] @ unpacked, expected, UNPACKED)
+            _overlap(self.unpacking, self.parts[self.unpacking] @ unpacked, expected)
 
     @cached_property
     def linked(self) -> Rows:
@@ -230,7 +226,7 @@ def _includes_upcast(kernel: Kernel) -> bool:
     return kernel.kind in CONVERTING or "weight_only" in texts or str(texts.get("dtype")).startswith(PREFIX)
 
 
-def _overlap(rows: Rows, work: Array, expected: Array, sharpness: float = 2.0) -> None:
-    """Add seconds of work that overlaps with the kernels: (kernel^p + work^p)^(1/p)."""
+def _overlap(rows: Rows, work: Array, expected: Array) -> None:
+    """Add seconds of work that overlaps with the kernels: (kernel^2 + work^2)^(1/2)."""
     mid = expected[1, rows]
-    expected[:, rows] *= smooth_maximum(mid, work, sharpness) / np.where(mid > 0, mid, 1.0)
+    expected[:, rows] *= smooth_maximum(mid, work, 2.0) / np.where(mid > 0, mid, 1.0)

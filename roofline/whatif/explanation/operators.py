@@ -262,11 +262,11 @@ def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
 
 def _unpacked(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
     """The line of a kernel that unpacks weights by integer instructions."""
-    formula = "(t^4 + (weights x instructions / (units lanes clock))^4)^(1/4)"
+    formula = "(t^2 + (weights x instructions / (units lanes clock))^2)^(1/2)"
     return line(
         "kernel with unpacked weights",
         formula,
-        f"({shown(kernel)}**4 + {shown(_unpacking(times, run, entry))}**4)**0.25",
+        f"({shown(kernel)}**2 + {shown(_unpacking(times, run, entry))}**2)**0.5",
     )
 
 

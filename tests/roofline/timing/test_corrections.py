@@ -112,24 +112,6 @@ def test_formats_with_smaller_blocks_scale_more_often() -> None:
     assert fine.mid > 1.2 * coarse.mid
 
 
-@pytest.mark.parametrize(
-    ("model", "scheme", "hardware", "rate"),
-    [
-        ("qwen3.6-27b", "q4_k_m", "h200-sxm", 76),
-        ("gemma-4-31b", "q4_k_m", "h200-sxm", 71),
-        ("gpt-oss-20b", None, "h200-sxm", 292),
-        ("gpt-oss-20b", None, "v100-pcie-32gb", 138),
-    ],
-)
-def test_integer_lanes_hold_back_gpus_with_hbm(model: str, scheme: str | None, hardware: str, rate: float) -> None:
-    """llama.cpp on devices that chose no constant, of which none reaches 60% of its memory's bandwidth.
-
-    https://pavlokhmel.com/llm_throughput_benchmark_on_13_gpus_and_10_models.html (2026-06-07)
-    """
-    found = analyze(Scenario(model, hardware, engine="llama.cpp", quant=scheme, prompt=100, generate=500))
-    assert 1 / found.expected.tpot.mid == pytest.approx(rate, rel=0.1)
-
-
 @pytest.mark.parametrize(("hardware", "rate"), [("rtx-3090", 36.3), ("rtx-4090", 52.0)])
 def test_q3_k_decodes_as_fast_as_integer_lanes_unpack_it(hardware: str, rate: float) -> None:
     """Qwen3.6 27B in UD-Q3_K_XL in llama.cpp (noonghunna/club-3090, docs/HARDWARE.md); the 4090 chose no constant."""
