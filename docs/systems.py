@@ -23,20 +23,25 @@ Tell = Callable[[float], str]
 
 
 class Figure(NamedTuple):
-    """A number of a document: where, how it is told, whether more is better, and whether it is the rate of a time."""
+    """A number of a document: where, how it is told, whether more is better, and whether it is the rate of a time.
+
+    `of_device`: that rate for the whole batch, over the devices.
+    """
 
     name: str
     path: str
     tell: Tell
     more: bool = False
     of_time: bool = False
+    of_device: bool = False
 
     def of(self, document: Document) -> float:
         """The number."""
         found: Any = document
         for key in self.path.split("/"):
             found = found[int(key) if key.isdigit() else key]
-        return 1 / float(found) if self.of_time else float(found)
+        share = document["scenario"]["batch"] / document["parallelism"]["devices"] if self.of_device else 1.0
+        return share / float(found) if self.of_time else float(found)
 
 
 def seconds(value: float) -> str:
@@ -54,6 +59,7 @@ def _of_points(name: str, path: str, tell: Tell = seconds, more: bool = False) -
 
 
 SPEED = Figure("tokens/s", "generation/expected_tpot_s/mid", plain, more=True, of_time=True)
+DEVICE = Figure("tokens/s a GPU", "generation/expected_tpot_s/mid", plain, more=True, of_time=True, of_device=True)
 BATCH = Figure("tokens/s", "generation/expected_tokens_per_s/mid", plain, more=True)
 TPOT = Figure("TPOT", "generation/expected_tpot_s/mid", seconds)
 RATE = _of_points("tokens/s", "output_tokens_per_s", plain, more=True)
@@ -103,6 +109,8 @@ _PETALS = "llama-2-70b --hw t4 --quant nf4 --engine hf-eager --with petals"
 _BLOOM = "analyze bloom-176b --hw a100-sxm-80gb --engine hf-eager --with llm-int8 --with petals"
 _HEX = "--prompt 128 --generate 64 --rate 4 --simulate 1000 --policy balanced"
 _POOL = "--prompt 128 --generate 64 --rate 8 --simulate 1000 --policy balanced"
+_STEP = "analyze step-3 --hw h800-sxm --quant fp8 --kv fp8 --prompt 4096 --generate 2"
+_MANY = "analyze qwen3-235b-a22b --hw a100-sxm-80gb --prompt 571 --generate 159"
 _LORA = "serve llama-7b --hw a100-sxm-80gb --prompt uniform:8:512 --generate uniform:8:512 --rate 10 --simulate 1200"
 _ROLL = "serve qwen2.5-7b --hw h100-sxm --prompt 512 --generate lognormal:mean=2000,p95=3500 --offline 256"
 _MASK = "analyze llama-3.1-8b --hw h100-sxm --batch 32"
@@ -320,6 +328,28 @@ TABLES: dict[str, tuple[Row, ...]] = {
             1.9,
             f"serve llama-2-70b --hw 2xa6000+2xa5000+4xrtx-3090-ti --with hexgen --dp 4 {_POOL}",
             "four equal replicas of all kinds",
+        ),
+    ),
+    "attention and experts apart": (
+        Row(
+            "Step-3",
+            "4,039 within 50 ms a token [23]",
+            "Step-3 in FP8 on 40 H800, contexts of 4K",
+            f"{_STEP} --dp 24 --batch 6144 --with attention-ffn-disaggregation:devices=16,micro_batches=2",
+            DEVICE,
+            2000,
+            8000,
+        ),
+        Row(
+            "MegaScale-Infer",
+            "up to 1.9 times vLLM and TensorRT-LLM [24]",
+            "Qwen3 235B, 24 A100, within 150 ms a token",
+            f"{_MANY} --dp 8 --batch 3072 --with attention-ffn-disaggregation:devices=16",
+            DEVICE,
+            1.1,
+            1.95,
+            f"{_MANY} --tp 16 --batch 1280",
+            "16 A100, tensor-parallel",
         ),
     ),
     "adapters": (
