@@ -139,7 +139,8 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
     def hidden(self, time: Array, sent: Array, experts: Array) -> Array:
         """The seconds that overlap in a pass of `time`, of which all-to-alls take `sent`, and `experts` theirs."""
         batches = self.network.ping_pong
-        return waiting(time, sent, experts, batches) if batches else hidden(sent, time)
+        both: Array = waiting(time, sent, experts, batches) if batches else hidden(sent, time)
+        return both
 
     @cached_property
     def _counted(self) -> Array:

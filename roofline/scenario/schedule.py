@@ -117,8 +117,7 @@ class Schedule:
     def networks(self) -> tuple[Network, Network]:
         """The graphs of prefill and decode, the same object unless decode computes differently."""
         prefill, own = self._graph(self.hardware, "prefill", decode=False), self._own_decode_graph
-        overlaps = self.settings.two_batch_overlap or self.settings.ping_pong
-        if not own and self.decoder is self.hardware and not overlaps:
+        if not (own or self.settings.two_batch_overlap or self.settings.ping_pong) and self.decoder is self.hardware:
             return prefill, prefill
         return prefill, self._graph(self.decoder, "decode", decode=own)
 
@@ -446,6 +445,5 @@ class Schedule:
         return 1 / self.settings.parallel.pipeline
 
     def _overlap_batches(self, phase: str) -> int:
-        if self.settings.ping_pong and phase == "decode":
-            return self.settings.ping_pong
-        return OVERLAP_BATCHES if phase in self.settings.two_batch_overlap else 1
+        apart = self.settings.ping_pong if phase == "decode" else 0
+        return apart or (OVERLAP_BATCHES if phase in self.settings.two_batch_overlap else 1)
