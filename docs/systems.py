@@ -27,20 +27,25 @@ Tell = Callable[[float], str]
 
 
 class Figure(NamedTuple):
-    """A number of a document: where, how it is told, whether more is better, and whether it is the rate of a time."""
+    """A number of a document: where, how it is told, whether more is better, and whether it is the rate of a time.
+
+    `of_device`: that rate for the whole batch, over the devices.
+    """
 
     name: str
     path: str
     tell: Tell
     more: bool = False
     of_time: bool = False
+    of_device: bool = False
 
     def of(self, document: Document) -> float:
         """The number."""
         found: Any = document
         for key in self.path.split("/"):
             found = found[int(key) if key.isdigit() else key]
-        return 1 / float(found) if self.of_time else float(found)
+        share = document["scenario"]["batch"] / document["parallelism"]["devices"] if self.of_device else 1.0
+        return share / float(found) if self.of_time else float(found)
 
 
 def seconds(value: float) -> str:
@@ -59,6 +64,9 @@ def _of_points(name: str, path: str, tell: Tell = seconds, more: bool = False) -
 
 FIGURES = {
     "speed": Figure("tokens/s", "generation/expected_tpot_s/mid", plain, more=True, of_time=True),
+    "device": Figure(
+        "tokens/s a GPU", "generation/expected_tpot_s/mid", plain, more=True, of_time=True, of_device=True
+    ),
     "batch": Figure("tokens/s", "generation/expected_tokens_per_s/mid", plain, more=True),
     "tpot": Figure("TPOT", "generation/expected_tpot_s/mid", seconds),
     "rate": _of_points("tokens/s", "output_tokens_per_s", plain, more=True),

@@ -111,11 +111,15 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def all_to_alls(self) -> NDArray[np.intp]:
-        """The indices of the all-to-alls that overlap with computation; empty without two-batch overlap."""
-        two_batch_overlap = self.network.two_batch_overlap
-        return np.array(
-            [i for i, (op, _, _) in enumerate(self.ops) if two_batch_overlap and op.is_all_to_all], dtype=np.intp
-        )
+        """The indices of the all-to-alls that overlap with computation; empty without micro-batches that do."""
+        overlaps = self.network.overlap_batches > 1
+        return np.array([i for i, (op, _, _) in enumerate(self.ops) if overlaps and op.is_all_to_all], dtype=np.intp)
+
+    @cached_property
+    def experts(self) -> NDArray[np.intp]:
+        """The indices of operators on devices of experts alone; empty without any."""
+        apart = self.network.ping_pong > 0
+        return np.array([i for i, (op, _, _) in enumerate(self.ops) if apart and op.of_experts], dtype=np.intp)
 
     @cached_property
     def _timed(self) -> tuple[Array, Array]:
@@ -127,11 +131,16 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
         distinct = np.frombuffer(b"".join(counts)).reshape(len(counts), TIMES, -1)
         return np.ascontiguousarray(distinct.transpose(1, 0, 2)), np.array(list(counts.values()))
 
-    def _all_to_all_time(self, values: Array) -> Array:
-        """Bound seconds of the all-to-alls that overlap, for each point."""
-        rows = self.coefficients[:TIMES, self.all_to_alls] @ values
-        seconds: Array = self.counts[self.all_to_alls] @ rows.max(axis=0)
+    def _time_of(self, indices: NDArray[np.intp], values: Array) -> Array:
+        """Bound seconds of some operators, for each point."""
+        seconds: Array = self.counts[indices] @ (self.coefficients[:TIMES, indices] @ values).max(axis=0)
         return seconds
+
+    def hidden(self, time: Array, sent: Array, experts: Array) -> Array:
+        """The seconds that overlap in a pass of `time`, of which all-to-alls take `sent`, and `experts` theirs."""
+        batches = self.network.ping_pong
+        both: Array = waiting(time, sent, experts, batches) if batches else hidden(sent, time)
+        return both
 
     @cached_property
     def _counted(self) -> Array:
@@ -144,7 +153,12 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
         rows, counts = self._timed
         times = [counts @ (rows @ block).max(axis=0) for block in blocks(values)]
         time = times[0] if len(times) == 1 else np.concatenate(times)
-        return time - hidden(self._all_to_all_time(values), time) if self.all_to_alls.size else time
+        return time - self._overlapped(time, values)[0] if self.all_to_alls.size else time
+
+    def _overlapped(self, time: Array, values: Array) -> tuple[Array, Array]:
+        """The bound seconds that overlap, and those of the all-to-alls that do."""
+        sent = self._time_of(self.all_to_alls, values)
+        return self.hidden(time, sent, self._time_of(self.experts, values)), sent
 
     def summary(self, values: Array) -> Array:
         """Totals of the pass, with shape (6, points).
@@ -162,23 +176,36 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
         in_memory = (memory > compute) & ~on_link
         timed = [counts @ time, counts @ np.where(in_memory, time, 0.0), counts @ np.where(on_link, time, 0.0)]
         if self.all_to_alls.size:
-            timed = self._overlap(timed, self._all_to_all_time(values))
+            timed = self._overlap(timed, *self._overlapped(timed[0], values))
         return np.concatenate([timed, self._counted @ values])
 
-    def _overlap(self, timed: list[Array], all_to_all: Array) -> list[Array]:
-        """Total, memory-bound and link-bound seconds with two-batch overlap."""
+    def _overlap(self, timed: list[Array], overlapped: Array, sent: Array) -> list[Array]:
+        """Total, memory-bound and link-bound seconds with micro-batches that overlap."""
         time, in_memory, on_link = timed
-        longer = all_to_all > time - all_to_all
+        total, rest = time - overlapped, np.maximum(time - sent, 1e-30)
+        longer = (sent / 2 if self.network.ping_pong else sent) >= total
+        share = total / rest
         return [
-            time - hidden(all_to_all, time),
-            np.where(longer, 0.0, in_memory),
-            np.where(longer, all_to_all, on_link - all_to_all),
+            total,
+            np.where(longer, 0.0, in_memory * share),
+            np.where(longer, total, (on_link - sent) * share),
         ]
 
 
 def hidden(all_to_all: Any, time: Any) -> Any:
     """The seconds that two-batch overlap hides: the shorter of all-to-alls and all else in `time`."""
     return np.minimum(all_to_all, time - all_to_all)
+
+
+def waiting(time: Any, sent: Any, experts: Any, batches: int) -> Any:
+    """The seconds of a micro-batch's pass that its `batches` do not add up with devices of attention and of experts.
+
+    Each of both pools, and the links in each direction, take one micro-batch after the other, and a micro-batch one
+    layer after the other: a pass of the m takes m max(attention, experts, sent / 2, (attention + experts + sent) / m)
+    (MegaScale-Infer, 2025, section 4.1: the conditions for m are those under which the last is the least).
+    """
+    pools = np.maximum(np.maximum(time - sent - experts, experts), sent / 2)
+    return time - np.maximum(pools, time / batches)
 
 
 def blocks(values: Array, points: int = _BLOCK) -> Iterator[Array]:

@@ -58,7 +58,8 @@ class Network(Struct, frozen=True, dict=True):
 
     `rules` derive the extents of its sizes from a workload. `base` is the arithmetic of unquantized operands; `compute`
     forces an arithmetic on every GEMM (None: the operands determine it). `two_batch_overlap`: all-to-alls overlap with
-    computation on another micro-batch.
+    computation on another micro-batch. `ping_pong`: micro-batches that go back and forth between devices of attention
+    and of experts (0: none).
     """
 
     sections: tuple[Section, ...]
@@ -66,6 +67,7 @@ class Network(Struct, frozen=True, dict=True):
     base: str
     compute: str | None
     two_batch_overlap: bool = False
+    ping_pong: int = 0
 
     @property
     def ops(self) -> tuple[tuple[Op, float, str], ...]:
@@ -75,7 +77,7 @@ class Network(Struct, frozen=True, dict=True):
     @property
     def overlap_batches(self) -> int:
         """The micro-batches that overlap in a pass."""
-        return OVERLAP_BATCHES if self.two_batch_overlap else 1
+        return self.ping_pong or (OVERLAP_BATCHES if self.two_batch_overlap else 1)
 
     @property
     def saturation_points(self) -> tuple[int | range, ...]:
@@ -85,7 +87,7 @@ class Network(Struct, frozen=True, dict=True):
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.sections, self.rules, self.base, self.compute, self.two_batch_overlap))
+        return hash((self.sections, self.rules, self.base, self.compute, self.two_batch_overlap, self.ping_pong))
 
     def __hash__(self) -> int:
         return self._hash
@@ -109,6 +111,7 @@ class Build(Struct, frozen=True):
     every_position: bool = False
     bridge: int | None = None
     two_batch_overlap: bool = False
+    ping_pong: int = 0
 
 
 PLAIN = Build()
@@ -149,6 +152,7 @@ def _stage(model: Model, precision: Precision, build: Build) -> Network:
         base=precision.base.arithmetic,
         compute=precision.compute,
         two_batch_overlap=build.two_batch_overlap,
+        ping_pong=build.ping_pong,
     )
 
 

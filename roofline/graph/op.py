@@ -105,6 +105,11 @@ class Op(Struct, frozen=True, eq=False):
         return self.link is not None and self.link.collective is Collective.ALL_TO_ALL
 
     @property
+    def of_experts(self) -> bool:
+        """Whether it computes routed experts."""
+        return self.name.startswith("expert_")
+
+    @property
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors, reads first."""
         return self.reads + self.writes

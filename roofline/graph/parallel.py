@@ -96,6 +96,7 @@ class Parallelism(Struct, frozen=True):
     expert ranks exchange tokens (EXCHANGES; "" as the engine does). `redundant`: slots for copies of experts, in all
     ranks together; ranks have equally many slots, so that any degree divides the experts with some copies. `context`:
     tensor ranks that divide the tokens of the KV cache, whose copies they hold otherwise (decode context parallelism).
+    `apart`: devices that hold the experts, one rank of `expert` each, beside those that compute attention.
     """
 
     tensor: int = 1
@@ -109,6 +110,7 @@ class Parallelism(Struct, frozen=True):
     exchange: str = ""
     redundant: int = 0
     context: int = 1
+    apart: int = 0
 
     def __post_init__(self) -> None:
         for name, what in NAMES.items():
@@ -130,6 +132,10 @@ class Parallelism(Struct, frozen=True):
             raise RooflineError("decode context parallelism goes without sequence parallelism", options=["dcp", "sp"])
         if self.grid and math.isqrt(self.tensor) ** 2 != self.tensor:
             raise RooflineError(f"2-D tensor parallelism needs a square number of devices, got {self.tensor}")
+        if self.apart:
+            if self.pipeline > 1 or self.sequence > 1 or self.expert not in (1, self.apart):
+                raise RooflineError("experts on devices of their own go with tensor and data parallelism of attention")
+            return
         if self.expert > self.tensor * self.data:
             if self.expert % self.tensor:
                 raise RooflineError(
@@ -155,7 +161,7 @@ class Parallelism(Struct, frozen=True):
     @property
     def devices(self) -> int:
         """The number of devices."""
-        return self.tensor * self.pipeline * self.data * self.sequence
+        return self.tensor * self.pipeline * self.data * self.sequence + self.apart
 
     def on(self, hardware: Hardware) -> Parallelism:
         """The same with `nodes` set to those that the devices occupy on `hardware`, unless given."""
@@ -169,6 +175,8 @@ class Parallelism(Struct, frozen=True):
     @property
     def expert_width_ranks(self) -> int:
         """Ranks that divide the width of an expert."""
+        if self.apart:
+            return 1
         return self.tensor * self.data // self.expert if self.expert > 1 else self.tensor
 
     @property
@@ -183,7 +191,7 @@ class Parallelism(Struct, frozen=True):
     @property
     def all_to_all(self) -> bool:
         """Whether expert ranks exchange tokens by all-to-all."""
-        return self.expert > 1 and self.data > 1
+        return self.expert > 1 and (self.data > 1 or self.apart > 0)
 
     @property
     def of_stage(self) -> Parallelism:

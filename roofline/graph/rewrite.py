@@ -195,6 +195,41 @@ class ProjectedKeys(Struct, frozen=True):
         return [replace(op, matrix_flops=2 * op.matrix_flops) if projected else op]
 
 
+class SharedCore(Struct, frozen=True):
+    """MPOE: the matrix of an expert is a product of five tensors, of which all experts share the central one.
+
+    Without truncation the central tensor has as many elements as the matrix, between bonds of `bond`, and an expert's
+    other four have 2 (sqrt(bond) sqrt(bond) + sqrt(bond)^2 bond). Multiplying by the factors would take `bond` times
+    the FLOPs of the matrix for each token, so that a pass rebuilds the experts that it touches: both pairs of outer
+    tensors times the central one, 4 `bond` FLOPs an element.
+    """
+
+    bond: int
+
+    @property
+    def auxiliary(self) -> int:
+        """Parameters of a matrix that an expert has of its own."""
+        return 2 * (self.bond + self.bond * self.bond)
+
+    def apply(self, op: Op) -> list[Op]:
+        """The rebuilding of the experts' matrices, and the grouped GEMM."""
+        if op.kind is not Kind.MOE or not op.name.endswith("_proj"):
+            return [op]
+        _, weight = op.operands
+        (touched, *matrix), experts = weight.shape, weight.stored_shape[0]
+        core = replace(weight, name=f"{op.name}.core", shape=tuple(matrix), stored=tuple(matrix))
+        own = (self.auxiliary,)
+        others = replace(weight, name=f"{op.name}.auxiliary", shape=(touched, *own), stored=(experts, *own))
+        built = Tensor(f"{op.name}_built", Role.ACTIVATION, weight.shape, op.writes[0].format)
+        flops = built.elements * (4 * self.bond)
+        rebuild = Op(f"{op.name}_rebuild", Kind.ELEMENTWISE, (core, others), (built,), flops, operands=(core, others))
+        read = replace(weight, stored=(experts, 0, 0))  # in place of the rebuilt one
+        reads, operands = (
+            tuple(read if tensor is weight else tensor for tensor in found) for found in (op.reads, op.operands)
+        )
+        return [rebuild, replace(op, reads=reads, operands=operands)]
+
+
 class SharedWeights(Struct, frozen=True):
     """Cross-layer weight sharing: `repeats` layers share each stored weight; every layer still reads it."""
 

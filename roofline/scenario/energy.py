@@ -109,9 +109,9 @@ class BatchEnergy(Struct, frozen=True):
 
 
 def batch_energy(analysis: Analysis, reading: Reading) -> BatchEnergy | None:
-    """The modelled energy of a static batch; None where a spec gives no energy figures."""
+    """The modelled energy of a static batch; None where a spec gives no energy figures, or devices differ in work."""
     hardware = device_pools(analysis)
-    if any(pool.energy is None for pool in hardware):
+    if analysis.parallel.apart or any(pool.energy is None for pool in hardware):
         return None
     spent, devices = times(analysis, reading), analysis.parallel.devices
     static, tdp = devices * static_power(hardware), tdp_power(hardware)

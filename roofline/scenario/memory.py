@@ -35,6 +35,7 @@ from roofline.graph.convention import Convention
 from roofline.graph.extents import Step, on_grid
 from roofline.graph.network import Network
 from roofline.graph.tensor import Role
+from roofline.scenario.parts import Part, filtered
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass, Schedule
 from roofline.specs.hardware import Hardware
@@ -72,13 +73,15 @@ def _weights(schedule: Schedule, convention: Convention, reserve: Reserve, sees:
     """Bytes of the weights of the fullest pipeline stage, of the encoder, and of draft and cascade models.
 
     A vision encoder counts where the scenario `sees` images, or the engine loads it with the model. Offloading, a host
-    and devices of other kinds leave a part of the model's own weights on the device.
+    and devices of other kinds leave a part of the model's own weights on the device, devices of experts all but theirs.
     """
     model, settings, base, graph = schedule.model, schedule.settings, schedule.precision.base, schedule.networks[0]
     layers = pipeline_stages(model, settings.parallel.on(schedule.hardware))
     weights = weight_bytes(graph, layers) + model.extra_parameters * base.bytes
     if model.stored is not None and model.stored.loaded:
         weights += model.stored.left_out.bytes
+    if settings.parallel.apart:
+        weights -= weight_bytes(filtered(graph, Part.EXPERTS, True), layers)
     if convention is Convention.LLM_VIEWER:
         weights = viewer_weight_bytes(graph)
     if convention is Convention.PHYSICAL:

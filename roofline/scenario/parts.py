@@ -29,7 +29,7 @@ class Part(StrEnum):
             case Part.BLOCKS:
                 return op.name.startswith(("gate_proj", "gate_up", "up_proj", "down_proj", "mlp_act"))
             case Part.EXPERTS:
-                return op.name.startswith("expert_")
+                return op.of_experts
             case Part.KEYS:
                 return op.name in ("k_proj", "v_proj", "kv_a_proj")
         return True

@@ -90,6 +90,7 @@ class Schedule:
             every_position=every_position or self._build.every_position,
             bridge=hardware.bridge if settings.parallel.pipeline > 1 else None,
             two_batch_overlap=phase in settings.two_batch_overlap,
+            ping_pong=settings.ping_pong if phase == "decode" else 0,
         )
         return network(self.model, self.precision, build)
 
@@ -116,7 +117,7 @@ class Schedule:
     def networks(self) -> tuple[Network, Network]:
         """The graphs of prefill and decode, the same object unless decode computes differently."""
         prefill, own = self._graph(self.hardware, "prefill", decode=False), self._own_decode_graph
-        if not own and self.decoder is self.hardware and not self.settings.two_batch_overlap:
+        if not (own or self.settings.two_batch_overlap or self.settings.ping_pong) and self.decoder is self.hardware:
             return prefill, prefill
         return prefill, self._graph(self.decoder, "decode", decode=own)
 
@@ -444,4 +445,5 @@ class Schedule:
         return 1 / self.settings.parallel.pipeline
 
     def _overlap_batches(self, phase: str) -> int:
-        return OVERLAP_BATCHES if phase in self.settings.two_batch_overlap else 1
+        apart = self.settings.ping_pong if phase == "decode" else 0
+        return apart or (OVERLAP_BATCHES if phase in self.settings.two_batch_overlap else 1)

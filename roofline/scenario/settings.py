@@ -97,6 +97,7 @@ class Settings(Checked, frozen=True):
     layers that a decoded token skips (`depth`) still compute its keys and values. `towers`: tensor-parallel ranks share
     the weights of the vision encoder, or its images ("data"). `fetch`: the prefix's KV cache is
     loaded over a network. `mixed`: devices of several kinds, in the place of the scenario's, with layers of their own.
+    `ping_pong`: micro-batches of decode between devices of attention and of experts (`Parallelism.apart`).
     """
 
     parallel: Parallelism = SINGLE
@@ -118,6 +119,7 @@ class Settings(Checked, frozen=True):
     expert_capacity: Positive = 1.0
     rewrites: tuple[Rewrite, ...] = ()
     two_batch_overlap: frozenset[str] = frozenset()
+    ping_pong: int = 0
     memory: str = MEMORY_READINGS[0]
     utilization: float | None = None
     sequences: int | None = None

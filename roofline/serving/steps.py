@@ -202,6 +202,8 @@ class StepTimes:
                 "prefill and decode on devices of their own are taken by serve, by solve max-rate and max-concurrency,"
                 " and by advise for goodput; here one device does both"
             )
+        if scenario.settings.ping_pong:
+            raise UnsupportedError("experts on devices of their own are taken by analyze, compare and sweep")
         asked = scenario.settings.parallel
         settings = replace(scenario.settings, chunk=None, step_tokens=None, parallel=replace(asked, micro_batches=1))
         single = scenario.changed(batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)

@@ -46,7 +46,8 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     weights; "keys": the projected keys, normalised, instead of a value projection. `value_dim`: elements of a value,
     and of a head of the output, if not `head_dim` (MiMo-V2-Flash). `indexer`: selects the keys of every query. `unit`:
     a gated attention unit, whose queries are the projected keys, scaled and shifted, and which with a `chunk` also has
-    linear attention to earlier chunks (GAU and FLASH, Hua et al. 2022).
+    linear attention to earlier chunks (GAU and FLASH, Hua et al. 2022). `query_rank`: queries are projected by two
+    factors of this rank with a norm between (MFA of Step-3).
     """
 
     heads: Count
@@ -71,6 +72,7 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     value_dim: Count | None = None
     indexer: Indexer | None = None
     unit: bool = False
+    query_rank: Count | None = None
 
     @property
     def value_width(self) -> int:

@@ -20,6 +20,7 @@ from roofline.graph.rewrite import (
     ProjectedKeys,
     Rewrite,
     Rotation,
+    SharedCore,
     SharedWeights,
 )
 from roofline.scenario.scenario import Scenario
@@ -117,7 +118,7 @@ def with_cached_prefix(scenario: Scenario, fraction: float, replaced_by: int | N
 
 
 _REWRITE_ORDER: tuple[type[Rewrite], ...] = (
-    *(LowRank, Adapter, ProjectedKeys, Incoherence, Rotation, Predictor, SharedWeights),
+    *(LowRank, Adapter, ProjectedKeys, Incoherence, Rotation, Predictor, SharedCore, SharedWeights),
 )
 """Rewrites that replace linear layers come before those that add some, so that added layers stay as they are."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, UnsupportedError
-from roofline.graph.rewrite import Predictor
+from roofline.graph.rewrite import Predictor, SharedCore
 from roofline.scenario.scenario import Scenario
 from roofline.specs.model import Layer
 from roofline.specs.sublayers import MixtureOfExperts, Mlp
@@ -54,6 +54,13 @@ def copies_as_experts(scenario: Scenario, name: str, *, experts: int, top_k: int
         return replace(layer, feed_forward=_into_experts(name, block, experts, top_k, block.width))
 
     return scenario.changed(model=split_layers(scenario.model, "experts", copied))
+
+
+def experts_of_products(scenario: Scenario, name: str, *, experts: int, bond: int) -> Scenario:
+    """MPOE: the experts of a mixture, or so many top-1 ones made of each MLP, share the core of their matrices."""
+    if not scenario.model.experts:
+        scenario = copies_as_experts(scenario, name, experts=experts, top_k=1, every=1)
+    return with_rewrite(scenario, name, SharedCore(bond))
 
 
 def fewer_experts(scenario: Scenario, name: str, *, kept: float) -> Scenario:

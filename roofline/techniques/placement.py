@@ -231,6 +231,31 @@ def two_batch_overlap(scenario: Scenario, name: str, *, phases: str) -> Scenario
     return with_settings(scenario, two_batch_overlap=frozenset(chosen))
 
 
+def experts_apart(scenario: Scenario, name: str, *, devices: int, micro_batches: int) -> Scenario:
+    """The routed experts on `devices` of their own; micro-batches of decode go back and forth between both pools."""
+    settings, model = scenario.settings, scenario.model
+    spread = settings.parallel
+    if not model.experts:
+        raise UnsupportedError(f"{name} has experts on devices of their own, and {model.name} has none")
+    beside = settings.host or settings.mixed or settings.decode_hardware or settings.two_batch_overlap
+    if beside or replace(spread, tensor=1, data=1, nodes=None) != SINGLE:
+        raise RooflineError(f"{name} goes with tensor and data parallelism of attention alone (--tp, --dp)")
+    # One-sided RDMA, as of M2N and StepMesh; M2N has 68% less latency than NCCL (MegaScale-Infer, abstract).
+    parallel = replace(spread, expert=devices, apart=devices, exchange="deepep_low_latency")
+    rank_model(model, parallel)
+    scenario.hardware.link(parallel.on(scenario.hardware).span(parallel.devices))
+    stored = stored_tensors(network(model, scenario.precision).sections, Role.WEIGHT)
+    held = _weight_fraction(scenario, "expert_") * sum(
+        count * tensor.format.bytes * tensor.stored_elements.evaluate({}) for tensor, count in stored
+    )
+    if held / devices > scenario.hardware.memory_capacity:
+        raise RooflineError(
+            f"{name}: experts of {held / 1e9:,.0f} GB do not fit on {devices} devices of"
+            f" {scenario.hardware.memory_capacity / 1e9:.0f} GB"
+        )
+    return with_settings(scenario, parallel=parallel, ping_pong=micro_batches)
+
+
 def over_the_internet(scenario: Scenario, name: str, *, stages: int, bandwidth: str, rtt: str, server: str) -> Scenario:
     """Pipeline stages on machines of their own; raises RooflineError for a scenario with other parallelism.
 

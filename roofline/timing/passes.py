@@ -30,7 +30,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from roofline.bound.roof import TIMES, Placement, blocks, hidden, monomial_values, monomials_of, values_at
+from roofline.bound.roof import TIMES, Placement, blocks, monomial_values, monomials_of, values_at
 from roofline.core.registry import cached
 from roofline.core.result_cache import MAX_CACHED_VALUES, LruCache
 from roofline.graph.extents import Step, extents, spread
@@ -291,13 +291,17 @@ class Timing:
         """The collective kernels that two-batch overlap may hide."""
         return frozenset(self.kernel_of[index] for index in self.placement.all_to_alls.tolist())
 
+    @property
+    def apart(self) -> frozenset[int]:
+        """The kernels on devices of experts alone."""
+        return frozenset(self.kernel_of[index] for index in self.placement.experts.tolist()) - self.overlappable
+
     @cached_property
-    def _overlappable_counts(self) -> Array:
-        """The count of each overlappable kernel, 0 for the others."""
-        counts: Array = np.zeros(len(self.kernels))
-        rows = sorted(self.overlappable)
-        counts[rows] = self._counts[rows]
-        return counts
+    def _overlappable_counts(self) -> tuple[Array, Array]:
+        """The count of each overlappable collective, and of each kernel on devices of experts; 0 for the others."""
+        rows, found = np.arange(len(self.kernels)), (self.overlappable, self.apart)
+        sent, apart = (np.where(np.isin(rows, list(part)), self._counts, 0.0) for part in found)
+        return sent, apart
 
     def hidden(self, detail: Detail, step: Step, phase: str) -> Array:
         """Seconds of kernels that overlap with others, for each point."""
@@ -305,8 +309,9 @@ class Timing:
 
     def _hidden(self, detail: Detail, tokens: Array, phase: str) -> Array:
         if self.placement.all_to_alls.size:
-            communication: Array = hidden(self._overlappable_counts @ detail.mid, self._counts @ detail.mid)
-            return OVERLAPPED * communication
+            sent, experts = (counts @ detail.mid for counts in self._overlappable_counts)
+            both = self.placement.hidden(self._counts @ detail.mid, sent, experts)
+            return both if self.placement.network.ping_pong else OVERLAPPED * both
         overlapped = np.zeros(tokens.shape)
         if self.engine.shared_stream and phase in self.engine.graphs:
             for shared, routed in self.branches:

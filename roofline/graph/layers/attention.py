@@ -48,7 +48,7 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     queries = [activation(f"query_{stage}", formats.base, heads, width) for stage in stages[:-1]] + [query]
     new_keys = [activation(f"key_{stage}", formats.base, kv_heads, width) for stage in stages[:-1]] + [key_new]
     of_query, of_key, of_value = spec.biases
-    ops = [] if spec.unit else [linear("q_proj", source, queries[0], formats, of_query)]
+    ops = [] if spec.unit else _query(spec, norm, source, queries[0], formats)
     gate = activation("attn_gate", formats.base, heads, 1 if spec.gate == "head" else value_width)
     if spec.gate:
         ops.append(linear("q_gate_proj", source, gate, formats, of_query and spec.gate is True, "q_proj"))
@@ -87,6 +87,19 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
         ops.append(elementwise("attn_gating", Kind.ACTIVATION, (summed, gate), output, flops))
     ops.append(linear("o_proj", output, target, formats, spec.output_bias))
     return ops
+
+
+def _query(spec: Attention, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    """The projection of queries, or both of low rank and the norm between."""
+    if spec.query_rank is None:
+        return [linear("q_proj", source, target, formats, spec.biases[0])]
+    down = activation("query_latent", formats.base, spec.query_rank)
+    normed = activation("query_latent_normed", formats.base, spec.query_rank)
+    return [
+        linear("q_a_proj", source, down, formats),
+        normalise("q_a_norm", norm, down, normed, formats),
+        linear("q_b_proj", normed, target, formats),
+    ]
 
 
 def _unit(spec: Attention, key: Tensor, query: Tensor, formats: Formats) -> list[Op]:

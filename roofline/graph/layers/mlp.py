@@ -188,17 +188,21 @@ def _all_to_alls(source: Tensor, spec: MixtureOfExperts, formats: Formats) -> li
     A token is sent once to each rank that has any of its experts, and a sum returns from each (DeepEP's kernels for
     throughput, whose layout is a rank mask per token). Tensor ranks share the sending of the tokens that they all have.
     Across nodes a token is sent once to each node that has any of its experts, and forwarded within the node over the
-    faster links; sums return the same way (DeepSeek-V3, 2024, section 3.2.2).
+    faster links; sums return the same way (DeepSeek-V3, 2024, section 3.2.2). Devices of experts alone take a token
+    directly from those of attention (M2N; MegaScale-Infer, 2025): the pool with the fewer links has the most to send.
     """
     parallel = formats.parallel
-    ranks, reach = parallel.expert, parallel.tensor * parallel.data
+    ranks, reach = parallel.expert, parallel.tensor * parallel.data + parallel.apart
     copies, share, reached = destinations(spec, ranks, ranks), 1 / parallel.tensor, 1.0
-    if parallel.span(reach).across_nodes:
+    if parallel.apart:
+        share = max(share, parallel.data / ranks)
+    elif parallel.span(reach).across_nodes:
         nodes = -(-reach // parallel.devices_per_node)
         reached = destinations(spec, ranks, nodes)
         remote = reached * bus_factor(Collective.ALL_TO_ALL, nodes)
         share *= remote / (copies * bus_factor(Collective.ALL_TO_ALL, ranks))
-    tokens = product((BATCH, QUERIES)) * (1 / parallel.tensor)
+    tokens = product((BATCH, QUERIES)) * (share if parallel.apart else 1 / parallel.tensor)
+    share /= bus_factor(Collective.ALL_TO_ALL, ranks) if parallel.apart else 1.0
 
     def all_to_all(name: str, rows: str, form: Format, returns: bool) -> Op:
         sent = activation(rows, form, as_size(copies), *source.shape[2:])

@@ -62,7 +62,7 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         )
         lines.append(kernels)
         if run.placement.all_to_alls.size:
-            kernels = _overlap_line(times, counted, kernels, f"{label}kernels with two-batch overlap{name}")
+            kernels = _overlap_line(times, counted, kernels, f"{label}kernels with {_overlap(run)}{name}")
             lines.append(kernels)
         elif float(times.hidden(detail, run.step, phase.name)[point]):
             kernels = _shared_experts_line(times, detail, point, kernels, f"{label}kernels with shared experts{name}")
@@ -102,10 +102,23 @@ def _pass_terms(phase: Phase, run: Pass, kernels: float, number: float) -> tuple
     return formula, device
 
 
+def _overlap(run: Pass) -> str:
+    batches = run.placement.network.ping_pong
+    return f"{batches} micro-batches" if batches else "two-batch overlap"
+
+
 def _overlap_line(times: Timing, counted: Sequence[tuple[float, float]], kernels: Line, label: str) -> Line:
     """The kernels less what two-batch overlap saves of the shorter of all-to-alls and all else."""
-    sent = [part for row, part in enumerate(counted) if row in times.overlappable]
-    all_to_alls = " + ".join(f"{shown(count)}*{shown(time)}" for count, time in sent)
+
+    def of(rows: frozenset[int]) -> str:
+        return " + ".join(f"{shown(count)}*{shown(time)}" for row, (count, time) in enumerate(counted) if row in rows)
+
+    all_to_alls = of(times.overlappable)
+    if batches := times.placement.network.ping_pong:
+        experts = of(times.apart)
+        rest = f"{shown(kernels.value)} - ({experts}) - ({all_to_alls})"
+        longest = f"max({rest}, {experts}, ({all_to_alls}) / 2, {shown(kernels.value)} / {batches})"
+        return line(label, "max(attention, experts, all-to-alls / 2, kernels / micro-batches)", longest)
     rest = f"{shown(kernels.value)} - ({all_to_alls})"
     saved = f"{shown(OVERLAPPED)} * min({all_to_alls}, {rest})"
     return line(label, "kernels - saved x min(all-to-alls, kernels - all-to-alls)", f"{shown(kernels.value)} - {saved}")

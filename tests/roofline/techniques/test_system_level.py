@@ -273,7 +273,6 @@ def test_a_dense_draft_model_with_any_parallelism(degrees: dict[str, int]) -> No
         ("llama-3.1-8b", ["eagle:accept=7"], "cannot yield 7 tokens"),
         ("llama-3.1-8b", ["specinfer:draft=llama-3.2-1b"], "needs accept"),
         ("llama-3.1-8b", ["multi-token-prediction"], "has none"),
-        ("mixtral-8x7b", ["mpoe"], "cannot be simulated"),
         ("mamba-2.8b", ["medusa"], "verifies a token tree"),
         ("bert-base", ["lookahead"], "encoder-only"),
         ("llama-3.1-8b", ["paged-attention", "contiguous-kv"], "conflicts with"),
