@@ -24,6 +24,7 @@ from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
+from roofline.specs.ollama import OLLAMA_TAGS
 from roofline.specs.precision import scheme_formats
 from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS
 
@@ -35,42 +36,6 @@ MISSPELT = 0.9
 
 NEAREST = 4
 """The most models of a family that an error names."""
-
-OLLAMA_TAGS = {
-    "codestral:latest": "codestral-22b",
-    "command-r:35b": "command-r",
-    **dict.fromkeys(("deepseek-coder-v2:latest", "deepseek-coder-v2:16b"), "deepseek-coder-v2-lite-instruct"),
-    "deepseek-coder-v2:236b": "deepseek-coder-v2-instruct",
-    "deepseek-r1:latest": "deepseek-r1-0528-qwen3-8b",
-    "deepseek-r1:1.5b": "deepseek-r1-distill-qwen-1.5b",
-    "deepseek-r1:7b": "deepseek-r1-distill-qwen-7b",
-    "deepseek-r1:8b": "deepseek-r1-0528-qwen3-8b",
-    "deepseek-r1:14b": "deepseek-r1-distill-qwen-14b",
-    "deepseek-r1:32b": "deepseek-r1-distill-qwen-32b",
-    "deepseek-r1:70b": "deepseek-r1-distill-llama-70b",
-    "devstral:latest": "devstral-small-2507",
-    "gemma2:latest": "gemma-2-9b",
-    "gemma3:latest": "gemma-3-4b",
-    "gpt-oss:latest": "gpt-oss-20b",
-    **{f"granite4:{size}": f"granite-4.0-{size}" for size in ("350m", "1b")},
-    **{f"granite4:{size}-h": f"granite-4.0-h-{size}" for size in ("350m", "1b", "micro", "tiny", "small")},
-    **dict.fromkeys(("granite4", "granite4:latest", "granite4:micro"), "granite-4.0-micro"),
-    "llama3:latest": "llama-3-8b",
-    "llama3.1:latest": "llama-3.1-8b",
-    "llama3.2:latest": "llama-3.2-3b",
-    **dict.fromkeys(("llama3.2-vision", "llama3.2-vision:latest", "llama3.2-vision:11b"), "llama-3.2-11b-vision"),
-    "llama3.3:latest": "llama-3.3-70b",
-    "mistral:latest": "mistral-7b-v0.3",
-    "mistral-nemo": "mistral-nemo-12b",
-    "mixtral:latest": "mixtral-8x7b",
-    "phi3.5:latest": "phi-3.5-mini",
-    "phi4:latest": "phi-4",
-    "qwen2.5:latest": "qwen2.5-7b",
-    **{f"qwen2.5-coder:{size}": f"qwen2.5-coder-{size}-instruct" for size in ("1.5b", "7b", "14b", "32b")},
-    "qwen2.5-coder:latest": "qwen2.5-coder-7b-instruct",
-    "qwen3:latest": "qwen3-8b",
-}
-"""What tags of Ollama's library stand for that do not say it (https://ollama.com/library, each model's tags)."""
 
 OLLAMA = "q4_k_m"
 """What a tag of Ollama's library that names no scheme is stored in."""
@@ -186,14 +151,13 @@ def _read(text: str, files: Files) -> Named:
     repository = _REPOSITORY.fullmatch(plain)
     plain = repository[1] if repository else plain
     owner, _, rest = plain.partition("_")  # bartowski/Qwen_Qwen3.6-27B-GGUF
-    plain = rest if any(entry.owner == owner.lower() for entry in entries) else plain
+    plain = rest if rest and any(entry.owner == owner.lower() for entry in entries) else plain
     found = _words(plain) if may_name else []
-    tails = [
-        (cut, _tail(plain[found[cut].start() :]) if cut < len(found) else _Tail()) for cut in range(len(found), 0, -1)
-    ]
-    named = [
-        (cut, _without_maker(tuple(match[0] for match in found[:cut]), makers), tail) for cut, tail in tails if tail
-    ]
+    named = []
+    for cut in range(len(found), 0, -1):
+        tail = _tail(plain[found[cut].start() :]) if cut < len(found) else _Tail()
+        if tail is not None:
+            named.append((cut, _without_maker(tuple(match[0] for match in found[:cut]), makers), tail))
     for cut, spellings, tail in named:
         if tail.scheme and (listed := _listed(plain[: found[cut - 1].end()].lower(), entries)) is not None:
             return _quantized(text, listed, tail, entries)
@@ -231,7 +195,8 @@ def _only(spellings: Iterable[Words], tail: _Tail, entries: tuple[_Entry, ...]) 
             if known[: len(stripped)] == stripped and missing.fullmatch("-".join(known[len(stripped) :])):
                 listed = _listed(repository, entries) if repository else None
                 begun.append(listed or Named(entry.name, entry.path))
-    begun = [named for named in begun if not named.changes] or begun
+    own_specs = {named.name for named in begun if not named.changes}
+    begun = [named for named in begun if not (named.changes and named.name in own_specs)]
     return begun[0] if begun and all(named == begun[0] for named in begun) else None
 
 
