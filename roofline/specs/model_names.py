@@ -386,7 +386,7 @@ def _parts(scheme: str, entry: _Entry) -> dict[str, Any]:
 
 def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...]) -> UnknownNameError:
     """The error for a name that no model has: those it begins, else the one in it, else the nearest of its family."""
-    plain = re.escape(text.strip().lower().rpartition("/")[2])
+    plain = r"[-_]".join(map(re.escape, re.split(r"[\s:_-]+", text.strip().lower().rpartition("/")[2])))
     started = re.compile(rf"^ +[^/\s]+/({plain}\b[^:\s]*):", re.M)
     named = [entry for entry in entries if any(own and entry.spelled[0][: len(own)] == own for own in spellings)]
     begun = [entry.name for entry in sorted(named, key=lambda entry: -_version(entry.spelled[0]))]
