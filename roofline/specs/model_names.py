@@ -24,6 +24,7 @@ from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
+from roofline.specs.ollama import OLLAMA_TAGS
 from roofline.specs.precision import scheme_formats
 from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS
 
@@ -35,34 +36,6 @@ MISSPELT = 0.9
 
 NEAREST = 4
 """The most models of a family that an error names."""
-
-OLLAMA_TAGS = {
-    "codestral:latest": "codestral-22b",
-    "deepseek-r1:latest": "deepseek-r1-0528-qwen3-8b",
-    "deepseek-r1:1.5b": "deepseek-r1-distill-qwen-1.5b",
-    "deepseek-r1:7b": "deepseek-r1-distill-qwen-7b",
-    "deepseek-r1:8b": "deepseek-r1-0528-qwen3-8b",
-    "deepseek-r1:14b": "deepseek-r1-distill-qwen-14b",
-    "deepseek-r1:32b": "deepseek-r1-distill-qwen-32b",
-    "deepseek-r1:70b": "deepseek-r1-distill-llama-70b",
-    "devstral:latest": "devstral-small-2507",
-    "gemma2:latest": "gemma-2-9b",
-    "gemma3:latest": "gemma-3-4b",
-    "gpt-oss:latest": "gpt-oss-20b",
-    "llama3:latest": "llama-3-8b",
-    "llama3.1:latest": "llama-3.1-8b",
-    "llama3.2:latest": "llama-3.2-3b",
-    "llama3.3:latest": "llama-3.3-70b",
-    "mistral:latest": "mistral-7b-v0.3",
-    "mixtral:latest": "mixtral-8x7b",
-    "phi3.5:latest": "phi-3.5-mini",
-    "phi4:latest": "phi-4",
-    "qwen2.5:latest": "qwen2.5-7b",
-    **{f"qwen2.5-coder:{size}": f"qwen2.5-coder-{size}-instruct" for size in ("1.5b", "7b", "14b", "32b")},
-    "qwen2.5-coder:latest": "qwen2.5-coder-7b-instruct",
-    "qwen3:latest": "qwen3-8b",
-}
-"""What tags of Ollama's library stand for that do not say it (https://ollama.com/library, each model's tags)."""
 
 OLLAMA = "q4_k_m"
 """What a tag of Ollama's library that names no scheme is stored in."""
@@ -80,6 +53,7 @@ _PARAMETERS = re.compile(r"^parameters: (\d+)", re.MULTILINE)
 _QUANTIZATION = re.compile(r"^quantization: (\S+)", re.MULTILINE)
 _REPOSITORIES = re.compile(r"^repositories:.*\n((?: +.*\n)+)", re.MULTILINE)
 _SAME = re.compile(r"^ +[^/\s]+/(\S+): \{\}", re.MULTILINE)
+_DIFFERS = re.compile(r"^ +([^/\s]+/[^:\s]+): (?!\{\})", re.MULTILINE)
 _HUB = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co|ollama\.com)/", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+(?::[\w.-]+)?)", re.ASCII)
 
@@ -97,6 +71,12 @@ class _Entry(Struct, frozen=True, dict=True):
     tag: str | None
     mixed: bool
     owner: str
+
+    @cached_property
+    def differing(self) -> tuple[tuple[Words, str], ...]:
+        """The repositories that differ from the spec, after the stripped words of their names."""
+        found = _DIFFERS.findall(self.repositories)
+        return tuple((self.stripped(_spell(each.partition("/")[2])), each) for each in found)
 
     def stripped(self, spelled: Words) -> Words:
         """The words without those that do not tell architectures apart."""
@@ -170,27 +150,54 @@ def _read(text: str, files: Files) -> Named:
         plain = _MLX_BITS.sub(r"affine\1_g64", plain)
     repository = _REPOSITORY.fullmatch(plain)
     plain = repository[1] if repository else plain
+    owner, _, rest = plain.partition("_")  # bartowski/Qwen_Qwen3.6-27B-GGUF
+    plain = rest if rest and any(entry.owner == owner.lower() for entry in entries) else plain
     found = _words(plain) if may_name else []
-    versioned = any(match[0][0].isdigit() for match in found)  # mistral-small-4; a family has models of other sizes
-    for missing, cut in product((_ACTIVE, _SIZES) if versioned else (_ACTIVE,), range(len(found), 0, -1)):
+    named = []
+    for cut in range(len(found), 0, -1):
         tail = _tail(plain[found[cut].start() :]) if cut < len(found) else _Tail()
-        if tail is None:
-            continue
+        if tail is not None:
+            named.append((cut, _without_maker(tuple(match[0] for match in found[:cut]), makers), tail))
+    for cut, spellings, tail in named:
         if tail.scheme and (listed := _listed(plain[: found[cut - 1].end()].lower(), entries)) is not None:
-            quantized = _named(text, next(entry for entry in entries if entry.name == listed.name), tail)
-            return Named(listed.name, listed.path, {**listed.changes, **quantized.changes})
-        spellings = _without_maker(tuple(match[0] for match in found[:cut]), makers)
-        fitting = [entry for entry in entries if any(_fits(own, entry, tail, missing) for own in spellings)]
-        others = (entry.repositories for entry in entries if entry not in fitting)
-        more = missing is _SIZES and any(f"/{plain.lower()}-" in listed for listed in others)
-        if len(fitting) == 1 and not more:
+            return _quantized(text, listed, tail, entries)
+        fitting = [entry for entry in entries if any(_fits(own, entry, tail) for own in spellings)]
+        if len(fitting) == 1:
             return _named(text, fitting[0], tail)
     if may_name and (listed := _listed(plain.lower(), entries, _ENDING)) is not None:
         return listed
     if (revision := _REVISION.search(text)) is not None:
         with suppress(UnknownNameError):
             return _read(text[: revision.start()] + text[revision.end() :], files)
+    for _, spellings, tail in named:
+        if (only := _only(spellings, tail, entries)) is not None:
+            return _quantized(text, only, tail, entries)
     raise _unknown(text, _without_maker(tuple(match[0] for match in found), makers), entries)
+
+
+def _quantized(text: str, listed: Named, tail: _Tail, entries: tuple[_Entry, ...]) -> Named:
+    """A model with what differs in a repository, in the scheme that follows it in a name."""
+    named = _named(text, next(entry for entry in entries if entry.name == listed.name), tail)
+    return Named(listed.name, listed.path, {**listed.changes, **named.changes})
+
+
+def _only(spellings: Iterable[Words], tail: _Tail, entries: tuple[_Entry, ...]) -> Named | None:
+    """The one model or listed repository that begins with the words of a name; None for none and for several.
+
+    After a version only sizes, dates and `TUNED` words may be missing: GLM-5.3 is not GLM-5.3-Flash.
+    """
+    begun: list[Named] = []
+    for own, entry in product(spellings, entries):
+        stripped = entry.stripped(own)
+        missing = _SIZES if any(word[0].isdigit() for word in stripped) else _ANY
+        names = [*((known, "") for known in entry.known if _sized(entry, tail)), *entry.differing]
+        for known, repository in names if len("".join(stripped)) > SHORT else ():
+            if known[: len(stripped)] == stripped and missing.fullmatch("-".join(known[len(stripped) :])):
+                listed = _listed(repository, entries) if repository else None
+                begun.append(listed or Named(entry.name, entry.path))
+    own_specs = {named.name for named in begun if not named.changes}
+    begun = [named for named in begun if not (named.changes and named.name in own_specs)]
+    return begun[0] if begun and all(named == begun[0] for named in begun) else None
 
 
 def _without_maker(own: Words, makers: Iterable[Words]) -> list[Words]:
@@ -268,6 +275,9 @@ _LARGER = re.compile(r"(q\d)_k_x?l")
 SPELLINGS = {"fp4": "nvfp4", "f16": "fp16", "bnb": "nf4", "bitsandbytes": "nf4"}
 """Schemes under another name: NVIDIA's FP4 repositories are NVFP4; bitsandbytes quantizes to NF4 with double scales."""
 
+AUTOROUND = (["autoround"], ["int4", "autoround"], ["autoround", "int4"])
+"""Of Intel's AutoRound, which stores four bits in GPTQ's layout with groups of 128 unless told otherwise."""
+
 OWNERS = {"qwen": {"fp8": "fp8_block"}}
 """What an owner's repositories mean by a scheme: Qwen's FP8 has a scale for 128 x 128 weights (its config.json)."""
 
@@ -297,6 +307,8 @@ def _scheme(text: str) -> str | None:
     parts = [SPELLINGS.get(part, part) for part in every if part not in FILLERS]
     if not parts:
         return GGUF if GGUF in every else None
+    if parts in AUTOROUND:
+        return "gptq"
     if len(parts) == 2 and (bits := _BITS.fullmatch(parts[1])):  # a method and its bits
         own = {"awq": 4, "gptq": 4, "nf4": 4, "fp8": 8, "int8": 8}.get(parts[0])
         if parts[0] == "gptq" and bits[1] == "8":
@@ -315,16 +327,24 @@ def _scheme(text: str) -> str | None:
 
 
 _ACTIVE = re.compile(r"(a-[\d.]+-[bm])?")
-_SIZES = re.compile(r"[\d.]+-[bm](-a-[\d.]+-[bm])?")
-"""What a name may leave out at its end: active parameters (qwen3-30b), or the size where one model has the name."""
+"""What a name may leave out at its end: active parameters (qwen3-30b)."""
+
+_SIZES, _ANY = re.compile(r"((^|-)((a-)?[\d.]+-[bm]|\d{4}))*"), re.compile(r".*")
+"""What a name may leave out at its end where one model alone begins with it, with a version in it and without one."""
+
+SHORT = 2
+"""Characters of a name that is too short to be the beginning of another."""
 
 
-def _fits(own: Words, entry: _Entry, tail: _Tail, missing: re.Pattern[str]) -> bool:
-    """Whether the words are a model's, but for those that may be missing."""
+def _fits(own: Words, entry: _Entry, tail: _Tail) -> bool:
+    """Whether the words are a model's, but for the active parameters."""
     stripped = entry.stripped(own)
     rests = ("-".join(known[len(stripped) :]) for known in entry.known if known[: len(stripped)] == stripped)
-    same = any(map(missing.fullmatch, rests))
-    return same and (tail.size is None or abs(tail.size - entry.parameters) <= SIZE_TOLERANCE * entry.parameters)
+    return any(map(_ACTIVE.fullmatch, rests)) and _sized(entry, tail)
+
+
+def _sized(entry: _Entry, tail: _Tail) -> bool:
+    return tail.size is None or abs(tail.size - entry.parameters) <= SIZE_TOLERANCE * entry.parameters
 
 
 def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
@@ -366,7 +386,7 @@ def _parts(scheme: str, entry: _Entry) -> dict[str, Any]:
 
 def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...]) -> UnknownNameError:
     """The error for a name that no model has: those it begins, else the one in it, else the nearest of its family."""
-    plain = re.escape(text.strip().lower().rpartition("/")[2])
+    plain = r"[-_]".join(map(re.escape, re.split(r"[\s:_-]+", text.strip().lower().rpartition("/")[2])))
     started = re.compile(rf"^ +[^/\s]+/({plain}\b[^:\s]*):", re.M)
     named = [entry for entry in entries if any(own and entry.spelled[0][: len(own)] == own for own in spellings)]
     begun = [entry.name for entry in sorted(named, key=lambda entry: -_version(entry.spelled[0]))]

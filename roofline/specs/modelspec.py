@@ -37,11 +37,15 @@ from roofline.specs.schemes import COMPONENTS
 from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Few, Natural, Text, UNet
 from roofline.specs.weight_files.stored import is_checkpoint
 
+_PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
+"""What the name of a part of a split GGUF file has before its ending."""
+
 
 def load_model(name: str | os.PathLike[str] | Model) -> Model:
     """The model `name`, or that of the YAML spec, `config.json`, GGUF file or folder of safetensors at that path.
 
     `name` may be a repository of the hub (`roofline.specs.model_names`); a quantization that it names is the model's.
+    So it is of the name of a GGUF file that is not here.
     Raises UnknownNameError with the nearest names, or SpecError with the file and the key.
 
     >>> from roofline import load_model
@@ -52,14 +56,15 @@ def load_model(name: str | os.PathLike[str] | Model) -> Model:
         return name
     name = written(name, "model")
     path = spec_path(name, "modelspecs")
-    if path is not None:
+    downloadable = path is not None and path.suffix == ".gguf" and path.name == name and not path.exists()
+    if path is not None and not downloadable:
         return _load(path, _modified(path))
     from roofline.specs.model_names import read_model
 
     try:
-        named = read_model(name.removesuffix("@main"))
+        named = read_model(_PART.sub("", name.removesuffix("@main")))
     except UnknownNameError as error:
-        return _from_hub(name, error)
+        return _from_hub(name, error) if path is None else _load(path, _modified(path))
     return replace(_load(named.path, _modified(named.path)), **named.changes)
 
 

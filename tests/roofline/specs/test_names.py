@@ -91,6 +91,13 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
         ("llama3.1:8b", "llama-3.1-8b", "q4_k_m"),  # what Ollama stores a tag in that names no scheme
         ("qwen3:14b", "qwen3-14b", "q4_k_m"),
         ("mistral-small-4", "mistral-small-4-119b", None),  # the only one of its name
+        ("llama-3.3", "llama-3.3-70b", None),  # Nemotron's are others
+        ("qwq", "qwen2.5-32b", None),
+        ("qwen3-coder:30b", "qwen3-30b-a3b", "q4_k_m"),
+        ("devstral small 2", "mistral-small-3.2-24b", "fp8"),
+        ("bartowski/Qwen_Qwen3.6-27B-GGUF:Q5_K_M", "qwen3.5-27b", "q5_k_m"),
+        ("Kimi-K2.6-UD-Q2_K_XL-00001-of-00008.gguf", "kimi-k2.5", "q2_k"),  # a file that is not here
+        ("Intel/Qwen3.5-122B-A10B-int4-AutoRound", "qwen3.5-122b-a10b", "gptq"),
         ("qwen2.5-coder-7b-instruct-awq", "qwen2.5-7b", "awq"),
         ("qwen3:30b", "qwen3-30b-a3b", "q4_k_m"),
         ("llama4:scout", "llama-4-scout", "q4_k_m"),
@@ -142,7 +149,6 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
     ("text", "candidates"),
     [
         ("llama3.1", ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b"]),
-        ("llama-3.3", ["llama-3.3-70b"]),
         ("openai-community/gpt2-tiny", ["gpt2"]),  # another model of the family
         ("deepseek-r1:671m", ["deepseek-r1"]),  # a distillate into another architecture
         ("NousResearch/Hermes-9-Llama-3.1-8B", ["llama-3.1-8b"]),
@@ -159,6 +165,7 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
         ("devstral", ["devstral-small-2507"]),
         ("deepseek", ["deepseek-v4-flash", "deepseek-v4-pro", "deepseek-v3.2"]),  # the newest
         ("qwen2.5-coder", ["qwen2.5-coder-32b-instruct"]),
+        ("some-model-Q4_K_M.gguf", ["cannot be read"]),
         ("x/y", ["config.json"]),
     ],
 )
