@@ -45,7 +45,7 @@ class Turns(NamedTuple):
     marked: Array
     place: Array
 
-    def some(self, which: Array, count: int) -> Turns:
+    def some(self, which: NDArray[np.bool_], count: int) -> Turns:
         """Of those where `which` is true, so many at most, evenly."""
         rows = np.flatnonzero(which)
         rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), count)).astype(int)]
@@ -62,7 +62,7 @@ def turns_of(work: Workload, seed: int = 0, count: int = TURNS) -> Turns:
             place, session = waiting.pop()
             rows += _rows(session, work, draw, waiting, place)
     # Of sessions with many turns there are more rows than are needed.
-    return Turns(*np.array(rows, float).T).some(np.ones(len(rows)), count)
+    return Turns(*np.array(rows, float).T).some(np.ones(len(rows), bool), count)
 
 
 def places_of(work: Workload, seed: int, length: float) -> Turns:
