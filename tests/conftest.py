@@ -73,7 +73,7 @@ SLOW = {
     "test_verbs": "test_a_full_cache_under_load",
     "test_server": "test_the_command_compares_scores_and_fits test_a_disturbed_answer",
     "test_sweep_commands": "test_killed_and_resumed test_workers_end_with_their_parent",
-    "test_sessions": "theory_agrees_with more_sessions_than hits_by_tier",
+    "test_sessions": "theory_agrees_with more_sessions_than hits_by_tier of_a_benchmark_ all_sessions_are",
     "test_sessions_command": "the_most_sessions what_each_tier",
     "test_sizing": "more_requests_never encoders_under pruning_loses setups_of what_would_change attention_of_moe",
     "test_report": "test_the_same_input test_nothing_of_a_hostile test_the_largest_page",

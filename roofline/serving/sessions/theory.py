@@ -18,7 +18,7 @@ P(X(g) <= K - U - w), and of a pool of states alone likewise, with their number 
 
 Load. The N sessions are a closed network (Bard 1979, Schweitzer's approximation): a queue of prompts with the work A of
 what is not in the cache, decoding in steps that prompts delay by 1 / (1 - L A), links of the tiers, and gaps. Where the
-contexts in use would exceed the pool, turns wait outside.
+contexts in use would exceed the pool, or prompts the time there is, turns wait outside: all sessions are somewhere.
 
 Hits lower the work, less work shortens waits, and short waits keep contexts in the cache: the fixed point has up to two
 stable branches. They are found from a cache that hits always and from one that never does; between the numbers of
@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from roofline.scenario.speculation import iterations
 from roofline.serving.pools import Tandem
 from roofline.serving.replica import Replica
-from roofline.serving.sessions.drawn import Draw, Session, grown, turn_of
+from roofline.serving.sessions.sample import Turns, turns_of
 from roofline.serving.sessions.store import PER_REQUEST, Store
 from roofline.serving.sessions.workload import Workload
 from roofline.serving.steps import MAX_TOKENS
@@ -47,11 +47,8 @@ from roofline.specs.scheduler import PREFILL_FIRST
 
 Array = NDArray[np.float64]
 
-TURNS, ROUNDS, DAMPING = 1000, 150, 0.4
-"""Turns of the sample, rounds of the fixed point, and the part of each new value."""
-
-SESSIONS, EVEN = 64, (0.7548776662, 0.5698402910)
-"""The fewest sessions of the sample, and steps of a sequence that fills a square evenly (Roberts 2018, R2)."""
+ROUNDS, DAMPING = 150, 0.4
+"""Rounds of the fixed point, and the part of each new value."""
 
 GROWTH = (0.25, 0.5, 0.7, 0.85)
 """Parts of the sessions at which the branch of the warm cache is followed."""
@@ -59,87 +56,11 @@ GROWTH = (0.25, 0.5, 0.7, 0.85)
 GRID, GAPS = 32, 8
 """Times at which X is computed, and quantiles of the time from one use of a shared prefix to the next."""
 
-MARKS = 8
-"""Ends of earlier turns of which one is before the tokens that a prompt replaced."""
-
 FULL = 0.97
 """The part of the pool that contexts in use fill before others wait."""
 
 MANY = 10.0
 """Seconds of idle time beyond the longest gap that the grid of X covers, as a factor."""
-
-
-class Turns(NamedTuple):
-    """Turns of equal weight: tokens of the prompt, of those that it could reuse, of output, and left behind.
-
-    They could reuse those of earlier turns, and those `shared`. Those left behind are its own, after the shared prefix.
-    `idle` is the gap before it; that after it is `pause` for the client (none after the last of a sub-agent) and `gap`
-    for the cache: infinite where it does not know the next turn. `main` is 1 for a session's own turns, 0 for those of
-    its sub-agents. `marked`: those of `reusable` up to the end of an earlier turn, where a snapshot is.
-    """
-
-    prompt: Array
-    reusable: Array
-    shared: Array
-    output: Array
-    left: Array
-    idle: Array
-    gap: Array
-    pause: Array
-    main: Array
-    marked: Array
-
-
-def turns_of(work: Workload, seed: int = 0, count: int = TURNS, length: float = math.inf) -> Turns:
-    """So many turns of sessions of a workload, at random; of a benchmark those that follow its warm-up.
-
-    There each session has a place that others take over, of a `length` of turns in all.
-    """
-    draw, rows, place = Draw(work, seed, TURNS // 4), list[tuple[float, ...]](), 0
-    part = None if work.duration is None else work.begun
-    # Turns and first prompts of sessions fill their distributions evenly.
-    while len(rows) < TURNS or place < SESSIONS:
-        waiting, own, begun = list[Session](), list[tuple[float, ...]](), part
-        while not own or len(own) < work.warmup + length < math.inf:
-            place += 1
-            session = draw.session(begun, quantiles=(place * EVEN[0] % 1.0, place * EVEN[1] % 1.0))
-            own += _rows(session, work, draw, waiting, work.warmup + length - len(own))
-            begun = None
-        rows += own[work.warmup if part else 0 :]
-        while waiting:
-            rows += _rows(waiting.pop(), work, draw, waiting)
-    # Of sessions with many turns there are more rows than are needed: some of them, evenly.
-    return Turns(*np.array(rows, float)[np.linspace(0, len(rows) - 1, min(len(rows), count)).astype(int)].T)
-
-
-def _rows(
-    session: Session, work: Workload, draw: Draw, waiting: list[Session], most: float = math.inf
-) -> list[tuple[float, ...]]:
-    """The turns of a session, so many at most; its sub-agents are left to others."""
-    found, idle, marks = list[tuple[float, ...]](), 0.0, list[int]()
-    while session.place < len(session.new) and len(found) < most:
-        turn, context = turn_of(session, work), session.context
-        if turn.branch:
-            waiting.append(draw.branch(session, max(int(work.branch_context * context), work.shared)))
-        known = grown(session, work)
-        left = turn.prompt - work.shared + (turn.output if work.kept else 0)
-        ends = session.place == len(session.new)
-        pause = 0.0 if session.child and ends else turn.gap
-        # What a call beside a session had is not used again, and the session's context is idle over it.
-        beside = 0.0 if ends or not session.aside[session.place] else session.gap[session.place]
-        gap = turn.gap + beside if known and not ends and not turn.aside else math.inf
-        shared = 0 if turn.aside else work.shared
-        tokens = turn.prompt, turn.reusable - shared, shared, turn.output, left
-        marked = (
-            turn.reusable
-            if turn.aside
-            else max((each for each in marks if each <= turn.reusable), default=turn.reusable)
-        )
-        found.append((*tokens, idle, gap, pause, not session.child, max(marked - shared, 0)))
-        if not turn.aside:
-            marks = [*marks[-MARKS:], turn.prompt + (turn.output if work.kept else 0)] if known else []
-        idle = turn.gap + (idle if turn.aside else 0.0)
-    return found
 
 
 class State(Struct, frozen=True):
@@ -155,7 +76,7 @@ class State(Struct, frozen=True):
     pinned: float
 
 
-class _Load:
+class Load:
     """Where the fixed point is sought from: hit fractions, turns/s, sequences, waits, and the use of the links."""
 
     __slots__ = ("busy", "hits", "loads", "number", "outside", "queues", "rate", "wait")
@@ -165,6 +86,12 @@ class _Load:
         self.hits[0] = hits
         self.rate, self.number, self.busy, self.wait, self.outside = 0.0, 1.0, 0.0, 0.0, 0.0
         self.loads, self.queues = np.zeros(tiers - 1), np.zeros(tiers - 1)
+
+    def follow(self, before: Load) -> None:
+        """Begin where another one is, of other turns: all of these hit as those do on average."""
+        self.hits[:] = before.hits.mean(axis=1)[:, np.newaxis]
+        self.rate, self.number, self.busy = before.rate, before.number, before.busy
+        self.wait, self.outside, self.loads, self.queues = before.wait, before.outside, before.loads, before.queues
 
 
 class Branches(Struct, frozen=True):
@@ -182,25 +109,23 @@ class Branches(Struct, frozen=True):
 class Theory:
     """The model of a replica, a store and a workload, for any number of sessions.
 
-    With a `tandem` the replica is a worker of its prefill, and decodes on a share of its others. The turns are a sample
-    of `count`.
+    With a `tandem` the replica is a worker of its prefill, and decodes on a share of its others. The `turns` are a
+    sample, by default of sessions without end.
     """
+
+    varied = 0.0  # a run without end sees all contexts
 
     def __init__(
         self,
         replica: Replica,
         store: Store,
         work: Workload,
-        seed: int = 0,
         tandem: Tandem | None = None,
-        count: int = TURNS,
+        turns: Turns | None = None,
     ) -> None:
         self.replica, self.store, self.work, self.tandem = replica, store, work, tandem
         self.decode = replica if tandem is None else tandem.decode
-        # As many turns of a session fit in a benchmark's run as if it were alone.
-        step = float(self.decode.steps.seconds(1.0, work.new.mean)) / self.decode.steps.accepted
-        alone = work.gap.mean + work.output.mean * step
-        self.turns = turns_of(work, seed, count, (work.duration or math.inf) / alone)
+        self.turns = turns_of(work) if turns is None else turns
         apart = store.states is not None
         self.weights = [0.0 if apart else store.snapshot, *[store.snapshot] * len(store.tiers)]
         self.most = min(replica.sequences, store.states / PER_REQUEST if store.states is not None else math.inf)
@@ -223,22 +148,27 @@ class Theory:
 
     def at(self, sessions: float) -> Branches:
         """The steady states of so many sessions."""
-        cold = self._solve(sessions, _Load(0.0, len(self.sizes), self.turns.prompt.size), ROUNDS)
+        cold = self.solve(sessions, self.load(0.0), ROUNDS)
         return Branches(self.warm(sessions), cold)
 
     def warm(self, sessions: float) -> State:
         """The steady state that a growing number of sessions reaches."""
-        load = _Load(1.0, len(self.sizes), self.turns.prompt.size)
+        load = self.load(1.0)
         for part in GROWTH:
-            self._solve(sessions * part, load, ROUNDS // 6)
-        return self._solve(sessions, load, ROUNDS)
+            self.solve(sessions * part, load, ROUNDS // 6)
+        return self.solve(sessions, load, ROUNDS)
 
     def growing(self) -> Callable[[float], State]:
         """The steady states of numbers of sessions that grow, each from the one before."""
-        load = _Load(1.0, len(self.sizes), self.turns.prompt.size)
-        return lambda sessions: self._solve(sessions, load, ROUNDS)
+        load = self.load(1.0)
+        return lambda sessions: self.solve(sessions, load, ROUNDS)
 
-    def _solve(self, sessions: float, load: _Load, rounds: int) -> State:
+    def load(self, hits: float) -> Load:
+        """The first load, of a cache that hits so often."""
+        return Load(hits, len(self.sizes), self.turns.prompt.size)
+
+    def solve(self, sessions: float, load: Load, rounds: int) -> State:
+        """The fixed point near a load, which becomes that of it."""
         turns = self.turns
         count = turns.prompt.size
         hits, rate, number, busy = load.hits, load.rate, load.number, load.busy
@@ -265,7 +195,8 @@ class Theory:
             inside = self.front + wait + load_wait + work + decode + self.sent
             cycle = (turns.main * (inside + turns.pause)).mean() / self.main
             # The prompts' server gives no more than its time.
-            new_rate = min(sessions / cycle / self.main, 0.98 / work.mean())
+            asked = sessions / cycle / self.main
+            new_rate = min(asked, 0.98 / work.mean())
             use = load_wait + work + (0.0 if self.tandem else decode)
             own, groups = float(((turns.left + self.store.own) * use).mean()), self.work.groups
             once = self.work.shared * -groups * math.expm1(-new_rate * float(use.mean()) / groups)
@@ -273,10 +204,11 @@ class Theory:
             slots = new_rate * use.mean()
             most = min((FULL * self.store.tokens - once) / max(new_rate * own, 1e-9), self.most / slots)
             new_rate *= min(most, 1.0)
+            capped = new_rate < 0.999 * sessions / cycle / self.main
             rate = rate + DAMPING * (new_rate - rate) if rate else new_rate
             busy = rate * work.mean()
             wait = wait + DAMPING * (_wait(rate, work, min(busy, 0.999), sessions, wait) - wait)
-            waits = max(sessions / (rate * self.main) - cycle, 0.0) if most < 1 else 0.0
+            waits = max(sessions / (rate * self.main) - cycle, 0.0) if capped else 0.0
             outside += DAMPING * (waits - outside)
             number = number + DAMPING * (max(rate * decode.mean(), 1e-3) - number)
             mean = float((self.front + outside + wait + load_wait + work + self.sent).mean())

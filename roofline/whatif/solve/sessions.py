@@ -19,7 +19,8 @@ from roofline.serving.curve import targets_of
 from roofline.serving.outcome import Targets
 from roofline.serving.sessions.options import SessionOptions
 from roofline.serving.sessions.served import Deployed, SessionOutcome, deployed_of, outcome_at, read_sessions
-from roofline.serving.sessions.theory import State, Theory
+from roofline.serving.sessions.theory import State
+from roofline.serving.sessions.transient import theory_of
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -106,7 +107,7 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
 
 def _guess(deployed: Deployed, targets: Targets) -> int:
     """The sessions from which on the theory misses a target, or gains nothing."""
-    theory = Theory(deployed.replica, deployed.store, deployed.workload, tandem=deployed.tandem, count=SAMPLE)
+    theory = theory_of(deployed.replica, deployed.store, deployed.workload, deployed.tandem, SAMPLE)
     known, most = dict[int, bool](), 0.0
 
     def holds(number: int, state: State) -> bool:

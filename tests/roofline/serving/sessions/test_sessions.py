@@ -24,6 +24,7 @@ from roofline.serving.sessions.simulation import Ran, hit_rates
 from roofline.serving.sessions.store import Store, store_of
 from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
+from roofline.serving.sessions.transient import theory_of
 from roofline.serving.sessions.workload import Workload, parse_gaps, plain
 from roofline.serving.simulation import simulate
 from roofline.whatif.solve.sessions import max_sessions
@@ -221,12 +222,64 @@ def test_a_benchmark_is_runs_of_its_duration() -> None:
 
 @pytest.mark.parametrize("sessions", [10, 20])
 def test_theory_agrees_with_a_benchmark(sessions: int) -> None:
-    """Below the sessions with which the pool overflows; beyond, theory is no guide (lab/notes/sessions.md)."""
     work, store = benchmark(), store_of(replica())
     ran = simulate_sessions(replica(), store, Draw(work, 1), None, sessions)
-    state = Theory(replica(), store, work).warm(sessions)
+    state = theory_of(replica(), store, work).warm(sessions)
     assert state.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.1)
     assert sum(state.hits) == pytest.approx(sum(hit_rates(ran)), abs=0.03)
+
+
+OVERFLOWING = [
+    benchmark(),
+    benchmark(first=parse_lengths("exponential:mean=8000"), new=parse_lengths("exponential:mean=800")),
+    benchmark(first=parse_lengths(15_000), new=parse_lengths(200), gap=parse_gaps("exponential:mean=20s")),
+]
+
+
+@pytest.mark.parametrize("work", OVERFLOWING)
+def test_theory_agrees_with_a_benchmark_that_overflows_the_pool(work: Workload) -> None:
+    """Contexts grow until the pool is full; from then on turns get done slowly. More sessions never find more."""
+    store, numbers = store_of(replica()), (20, 25, 30, 35, 40, 50, 60)
+    theory = theory_of(replica(), store, work)
+    states = [theory.warm(number) for number in numbers]
+    hits = [sum(state.hits) for state in states]
+    assert hits == sorted(hits, reverse=True)
+    runs = [simulate_sessions(replica(), store, Draw(work, 1), None, number) for number in numbers]
+    apart = np.abs(np.array(hits) - [sum(hit_rates(ran)) for ran in runs])
+    assert apart.mean() < 0.05
+    assert apart.max() < 0.2
+    rates = np.array([ran.prompt.size / ran.duration for ran in runs])
+    parts = np.array([state.turns_per_second for state in states]) / rates - 1
+    assert np.median(np.abs(parts)) < 0.1
+
+
+def test_hits_of_a_benchmark_grow_with_the_pool() -> None:
+    pools = (200_000, 300_000, 400_000, 600_000, 10**6)
+    hits = [sum(theory_of(replica(), store_of(replica(), (), pool), benchmark()).warm(30).hits) for pool in pools]
+    assert hits == sorted(hits)
+    assert hits[0] < 0.05
+    assert hits[-1] > 0.95
+
+
+def test_all_sessions_are_somewhere_beyond_the_overflow() -> None:
+    """Those that prompts' server has no time for wait, and their contexts are evicted (it had hits of 0.3 to 0.5)."""
+    work, store = workload(turns=parse_lengths(60)), store_of(replica())
+    theory = Theory(replica(), store, work)
+    hits = [sum(theory.warm(sessions).hits) for sessions in (20, 25, 30, 35, 40, 50, 60)]
+    assert hits == sorted(hits, reverse=True)
+    ran = run(store, work, sessions=50, turns=2000)
+    assert hits[-2] == pytest.approx(sum(hit_rates(ran)), abs=0.03)
+
+
+def test_the_range_of_a_benchmark_has_runs_of_other_sessions() -> None:
+    work = benchmark()
+    (found,) = serve_sessions(SCENARIO, work, sessions=25).outcomes
+    others = [
+        sum(hit_rates(simulate_sessions(replica(), store_of(replica()), Draw(work, seed), None, 25)))
+        for seed in (10, 11, 12)
+    ]
+    assert found.near[0] <= min(others)
+    assert max(others) <= found.near[1]
 
 
 def test_the_most_sessions_meet_the_targets_and_a_few_more_miss_them() -> None:

@@ -1,0 +1,125 @@
+"""Turns of sessions as the theory reads them: a sample, of sessions without end or of a benchmark's places."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.serving.sessions.drawn import Draw, Session, grown, turn_of
+from roofline.serving.sessions.workload import Workload
+
+Array = NDArray[np.float64]
+
+TURNS = 1000
+"""Turns of a sample."""
+
+SESSIONS, EVEN = 64, (0.7548776662, 0.5698402910)
+"""The fewest sessions of a sample, and steps of a sequence that fills a square evenly (Roberts 2018, R2)."""
+
+MARKS = 8
+"""Ends of earlier turns of which one is before the tokens that a prompt replaced."""
+
+
+class Turns(NamedTuple):
+    """Turns of equal weight: tokens of the prompt, of those that it could reuse, of output, and left behind.
+
+    They could reuse those of earlier turns, and those `shared`. Those left behind are its own, after the shared prefix.
+    `idle` is the gap before it; that after it is `pause` for the client (none after the last of a sub-agent) and `gap`
+    for the cache: infinite where it does not know the next turn. `main` is 1 for a session's own turns, 0 for those of
+    its sub-agents. `marked`: those of `reusable` up to the end of an earlier turn, where a snapshot is. `place`: the
+    turns of main agents before it.
+    """
+
+    prompt: Array
+    reusable: Array
+    shared: Array
+    output: Array
+    left: Array
+    idle: Array
+    gap: Array
+    pause: Array
+    main: Array
+    marked: Array
+    place: Array
+
+    def some(self, which: NDArray[np.bool_], count: int) -> Turns:
+        """Of those where `which` is true, so many at most, evenly."""
+        rows = np.flatnonzero(which)
+        rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), count)).astype(int)]
+        return Turns(*(column[rows] for column in self))
+
+
+def turns_of(work: Workload, seed: int = 0, count: int = TURNS) -> Turns:
+    """So many turns of sessions of a workload, at random."""
+    draw, rows, number = _draw(work, seed), list[tuple[float, ...]](), 0
+    while len(rows) < TURNS or number < SESSIONS:
+        number += 1
+        waiting = [(0, _session(draw, number, None))]
+        while waiting:
+            place, session = waiting.pop()
+            rows += _rows(session, work, draw, waiting, place)
+    # Of sessions with many turns there are more rows than are needed.
+    return Turns(*np.array(rows, float).T).some(np.ones(len(rows), bool), count)
+
+
+def places_of(work: Workload, seed: int, length: float) -> Turns:
+    """The turns of a benchmark's places after its warm-up, of so many of main agents each: sessions follow another."""
+    draw, rows, number = _draw(work, seed), list[tuple[float, ...]](), 0
+    for _ in range(SESSIONS):
+        waiting, place, part = list[tuple[int, Session]](), -work.warmup, work.begun
+        while place < length:
+            number += 1
+            own = _rows(_session(draw, number, part), work, draw, waiting, place, length - place)
+            rows, place, part = rows + own, place + len(own), (0.0, 0.0)
+        while waiting:
+            begun, session = waiting.pop()
+            rows += _rows(session, work, draw, waiting, begun)
+    turns = Turns(*np.array(rows, float).T)
+    return turns.some(turns.place >= 0, len(rows))
+
+
+def _draw(work: Workload, seed: int) -> Draw:
+    return Draw(work, seed, TURNS // 4)
+
+
+def _session(draw: Draw, number: int, part: tuple[float, float] | None) -> Session:
+    """The next session: turns and first prompts of them fill their distributions evenly."""
+    return draw.session(part, quantiles=(number * EVEN[0] % 1.0, number * EVEN[1] % 1.0))
+
+
+def _rows(
+    session: Session,
+    work: Workload,
+    draw: Draw,
+    waiting: list[tuple[int, Session]],
+    place: int,
+    most: float = math.inf,
+) -> list[tuple[float, ...]]:
+    """The turns of a session from a place on, so many at most; its sub-agents, with the places of theirs, wait."""
+    found, idle, marks = list[tuple[float, ...]](), 0.0, list[int]()
+    while session.place < len(session.new) and len(found) < most:
+        turn, context, at = turn_of(session, work), session.context, place + len(found)
+        if turn.branch:
+            waiting.append((at, draw.branch(session, max(int(work.branch_context * context), work.shared))))
+        known = grown(session, work)
+        left = turn.prompt - work.shared + (turn.output if work.kept else 0)
+        ends = session.place == len(session.new)
+        pause = 0.0 if session.child and ends else turn.gap
+        # What a call beside a session had is not used again, and the session's context is idle over it.
+        beside = 0.0 if ends or not session.aside[session.place] else session.gap[session.place]
+        gap = turn.gap + beside if known and not ends and not turn.aside else math.inf
+        shared = 0 if turn.aside else work.shared
+        tokens = turn.prompt, turn.reusable - shared, shared, turn.output, left
+        marked = (
+            turn.reusable
+            if turn.aside
+            else max((each for each in marks if each <= turn.reusable), default=turn.reusable)
+        )
+        found.append((*tokens, idle, gap, pause, not session.child, max(marked - shared, 0), at))
+        if not turn.aside:
+            marks = [*marks[-MARKS:], turn.prompt + (turn.output if work.kept else 0)] if known else []
+        idle = turn.gap + (idle if turn.aside else 0.0)
+    return found

@@ -1,0 +1,94 @@
+"""Sessions of a benchmark that lasts a limited time: the theory of steady states, stage after stage of it.
+
+All sessions begin with an empty cache, and their contexts grow with the turns that they get done. In each stage the
+cache and the load are those of a steady state of the turns that sessions are at (they settle within a few turns,
+contexts grow over many), reached from that of the stage before: once it thrashes, turns get done slowly, contexts
+hardly grow, and the cache recovers where they are short again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from roofline.serving.pools import Tandem
+from roofline.serving.replica import Replica
+from roofline.serving.sessions.sample import TURNS, places_of, turns_of
+from roofline.serving.sessions.store import Store
+from roofline.serving.sessions.theory import Branches, State, Theory
+from roofline.serving.sessions.workload import Workload
+
+STAGES, ROUNDS, LEAST, SAMPLE = 8, 40, 4, 400
+"""Stages of a benchmark, rounds of the fixed point in each, the turns of a session that one covers at least, and the
+most turns of its sample. With 6 stages the largest error of hit rates over 34 benchmarks is 0.21 instead of 0.14."""
+
+
+class Transient:
+    """The theory of a benchmark on a replica, for any number of sessions; the attributes are those of `Theory`.
+
+    `varied`: the deviation of the contexts that it begins with over their mean.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        store: Store,
+        work: Workload,
+        tandem: Tandem | None = None,
+        count: int = SAMPLE,
+    ) -> None:
+        assert work.duration is not None
+        self.duration, self.count = work.duration, count
+        decode = (replica if tandem is None else tandem.decode).steps
+        # As many turns of a session fit in the benchmark as if it were alone.
+        alone = work.gap.mean + work.output.mean * float(decode.seconds(1.0, work.new.mean)) / decode.accepted
+        self.length = math.ceil(work.duration / alone) + LEAST
+        self.turns = places_of(work, 0, self.length)
+        own = self.turns.left[(self.turns.main > 0) & (self.turns.place < LEAST)]
+        self.varied = float(own.std() / own.mean())
+        self._theory = partial(Theory, replica, store, work, tandem)
+        self.sizes = self._theory(self.turns).sizes
+
+    def at(self, sessions: float) -> Branches:
+        """The state of so many sessions on average over the benchmark: one, as it begins with an empty cache."""
+        state = self.warm(sessions)
+        return Branches(state, state)
+
+    def growing(self) -> Callable[[float], State]:
+        """The states of numbers of sessions: each begins anew."""
+        return self.warm
+
+    def warm(self, sessions: float) -> State:
+        """The state of so many sessions on average over the benchmark."""
+        done, pace, load = 0.0, float(LEAST), None
+        stages, weights = list[State](), list[float]()
+        for _ in range(STAGES):
+            begin = min(done, self.length - LEAST)
+            place = self.turns.place
+            turns = self.turns.some((place >= begin) & (place < begin + max(pace, LEAST)), self.count)
+            theory = self._theory(turns)
+            before, load = load, theory.load(0.0)
+            if before is not None:
+                load.follow(before)
+            state = theory.solve(sessions, load, ROUNDS)
+            pace = state.turns_per_second * theory.main * self.duration / STAGES / sessions
+            done += pace
+            stages.append(state)
+            weights.append(state.turns_per_second * float(turns.prompt.mean()))
+        rates = np.array([state.turns_per_second for state in stages])
+        hits = np.average([state.hits for state in stages], axis=0, weights=weights)
+        ttft, tpot = (np.average([getattr(each, name) for each in stages], weights=rates) for name in ("ttft", "tpot"))
+        pinned = float(np.mean([state.pinned for state in stages]))
+        return State(float(rates.mean()), tuple(hits.tolist()), float(ttft), float(tpot), pinned)
+
+
+def theory_of(
+    replica: Replica, store: Store, work: Workload, tandem: Tandem | None = None, count: int = TURNS
+) -> Theory | Transient:
+    """The theory of a number of sessions of a workload, with a sample of so many turns."""
+    if work.duration is not None:
+        return Transient(replica, store, work, tandem, min(count, SAMPLE))
+    return Theory(replica, store, work, tandem, turns_of(work, 0, count))
