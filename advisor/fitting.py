@@ -16,8 +16,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.advisor.formats import weight_bits
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.configurations import formats_for
+from roofline.bound.memory import parameters
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure, last_before_failure_scalar
 from roofline.scenario.analysis import analyze
@@ -41,6 +43,9 @@ STAGES = [2, 4, 8, 16, 32, 64]
 
 UTILIZED = 0.95
 """The share of a device's memory that an engine may take with little else on it."""
+
+SERVER_CPU = "epyc-9654"
+"""The CPU beside a GPU whose own (`CPU`) takes too little memory: one of a server."""
 
 OFFLOADED = 20
 """Steps of the fraction of the weights in CPU memory."""
@@ -125,7 +130,8 @@ def _devices(scenario: Scenario) -> Fit | None:
     Where no tensor parallelism suffices also pipeline stages of it.
     """
     parallel, split = scenario.settings.parallel, scenario.profile.split_layers
-    counts = STAGES if split else tensor_degrees(scenario.model, scenario.degrees)
+    inside = scenario.hardware.machine_devices  # an engine that splits layers has one process
+    counts = [n for n in STAGES if n <= inside] if split else tensor_degrees(scenario.model, scenario.degrees)
     present = parallel.pipeline if split else parallel.tensor
     single, name = scenario.counted and parallel.devices == present, scenario.hardware.name
     for count in (count for count in counts if count > present):
@@ -152,27 +158,37 @@ def _cpu_memory(scenario: Scenario, formats: Mapping[str, Any] = NOTHING) -> Fit
             return None
         layers, several = scenario.model.layers, scenario.settings.parallel.devices > 1
         whole = None if several else _most(scenario, lambda kept: {**formats, "n_gpu_layers": kept}, layers - 1)
-        return _faster(whole, _most(scenario, lambda kept: {**formats, **_experts_beside(scenario, kept)}, layers - 1))
-    offered = formats_for(scenario.model, scenario.hardware, scenario.profile, Quality.CALIBRATED)
-    schemes = dict.fromkeys(["", *(scheme for scheme, _, _ in offered)])
-    found = [
-        _most(
-            scenario,
-            lambda kept, scheme=scheme: {  # type: ignore[misc]
-                **({"quant": scheme} if scheme else {}),
-                "offload": f"weights={1 - kept / OFFLOADED:g}",
-            },
-            OFFLOADED - 1,
+        experts = (
+            _most(scenario, lambda kept, cpu=cpu: {**formats, **_experts_beside(scenario, kept, cpu)}, layers - 1)  # type: ignore[misc]
+            for cpu in (CPU, SERVER_CPU)
         )
-        for scheme in schemes
-    ]
-    return _faster(*found)
+        return _faster(whole, next(filter(None, experts), None))
+    offered = formats_for(scenario.model, scenario.hardware, scenario.profile, Quality.CALIBRATED)
+    narrower = [{"quant": scheme} for scheme in dict.fromkeys(each[0] for each in offered) if scheme]
+    streamed = [{}, *(own for own in narrower if _filled(scenario, own) is None)]  # others fit on the device
+    return _faster(
+        *(
+            _most(
+                scenario,
+                lambda kept, own=own: {**own, "offload": f"weights={1 - kept / OFFLOADED:g}"},
+                OFFLOADED - 1,  # type: ignore[misc]
+            )
+            for own in streamed
+        )
+    )
 
 
-def _experts_beside(scenario: Scenario, kept: int) -> dict[str, Any]:
+def _experts_beside(scenario: Scenario, kept: int, cpu: str) -> dict[str, Any]:
     """The option of the experts of all but `kept` layers on a CPU (llama.cpp's --n-cpu-moe)."""
     share = 1 - kept / scenario.model.layers
-    return {"with": [*scenario.techniques, f"experts-on-cpu:hardware={CPU},share={share:.4g}"]}
+    return {"with": [*scenario.techniques, f"experts-on-cpu:hardware={cpu},share={share:.4g}"]}
+
+
+def in_cpu_memory(scenario: Scenario) -> float:
+    """Bytes of weights that are streamed from CPU memory, or computed there."""
+    settings = scenario.settings
+    share = settings.offload.weights if settings.host is None else settings.host.memory
+    return share * parameters(scenario.model) * weight_bits(scenario.model, scenario.run_precision) / 8
 
 
 def _faster(*found: Fit | None) -> Fit | None:
@@ -202,7 +218,9 @@ def _filled(scenario: Scenario, options: Mapping[str, Any]) -> Scenario | None:
     """The scenario with other options; None if that is no scenario, cannot be simulated or does not fit."""
     try:
         changed = scenario.with_(**options)
-        return changed if analyze(changed).memory.fits else None
+        beside = changed.settings.host
+        held = beside is None or in_cpu_memory(changed) <= beside.hardware.memory_capacity
+        return changed if held and analyze(changed).memory.fits else None
     except RooflineError:
         return None
 

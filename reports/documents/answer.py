@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roofline.advisor.fitting import Fit
+from roofline.advisor.fitting import Fit, in_cpu_memory
 from roofline.core.units import count_text, seconds, si
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.output.blocks import Block, Document, Face, finite
@@ -15,7 +15,9 @@ from roofline.scenario.cost import billed_pools, price
 from roofline.scenario.memory import hardware_name
 from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
+from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE
+from roofline.specs.precision import PLAIN
 from roofline.techniques.unsupported import not_started, unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
@@ -201,8 +203,12 @@ def _chosen(verdict: Verdict) -> str:
         why = f"as {first.formats} has room for {first.room(verdict.slots)} of {verdict.slots} users at once"
     elif plan.narrower:
         why = f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
+    elif any(map(scenario.given, WEIGHT_OPTIONS)):
+        why = "as asked"
     else:
-        why = "as asked" if any(map(scenario.given, WEIGHT_OPTIONS)) else "as released"
+        stored = scenario.model.quantization
+        same = stored is None or released_scheme(scenario.model, scenario.profile) != PLAIN
+        why = "as released" if same else f"converted from {stored}"
     kv = plan.candidate.options.get("kv")
     released = f"{scenario.precision.weights.name} {why}, KV {kv} for more users at once"
     parts = [released if kv and not plan.narrower else f"{plan.candidate.formats} {why}"]
@@ -210,6 +216,8 @@ def _chosen(verdict: Verdict) -> str:
         missing = next(iter(unsupported(first.scenario)), "") if memory.fits else ""
         name = first.scenario.profile.name
         parts.append(f"{name} is not known to run {missing} here" if missing else f"no format fits on {name}")
+    elif (unknown := unsupported(scenario)) and not not_started(scenario):
+        parts.append(f"{scenario.profile.name} is not known to run {' and '.join(unknown)} here")
     elif scenario.profile.name == GGUF_ENGINE and "engine" not in scenario.options:
         what = "GGUF files" if scenario.hardware.kind == "gpu" else "CPUs and Apple silicon"
         parts.append(f"{GGUF_ENGINE} for {what}")
@@ -329,7 +337,7 @@ def _failure(verdict: Verdict) -> Iterator[str]:
 def fit_text(asked: Scenario, fit: Fit) -> str:
     """A change that makes a model fit, in words."""
     found, options = fit.scenario, fit.options
-    parts = []
+    parts, beside = [], size(in_cpu_memory(found))
     if found.settings.parallel.devices != asked.settings.parallel.devices:
         parts.append(devices_text(found))
     parts.append(f"{found.precision.weights.name} on {found.profile.name}")
@@ -338,9 +346,9 @@ def fit_text(asked: Scenario, fit: Fit) -> str:
     if "n_gpu_layers" in options:
         parts.append(f"{options['n_gpu_layers']} of {found.model.layers} layers on the GPU")
     if "with" in options and (host := found.settings.host) is not None:
-        parts.append(f"experts, {host.memory:.0%} of the weights, in CPU memory")
+        parts.append(f"experts, {host.memory:.0%} of the weights ({beside}), in CPU memory")
     if "offload" in options:
-        parts.append(f"{found.settings.offload.weights:.0%} of the weights in CPU memory")
+        parts.append(f"{found.settings.offload.weights:.0%} of the weights ({beside}) in CPU memory")
     parts += [f"{name} {options[name]:,}" for name in ("batch", "prompt") if name in options]
     return ", ".join(parts)
 

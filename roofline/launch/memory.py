@@ -10,7 +10,7 @@ from roofline.scenario.analysis import filled, longest_context
 from roofline.scenario.scenario import Scenario
 
 STEP = 1024
-"""A context that is limited by the memory is a multiple of so many tokens."""
+"""A context that is limited by the memory is a multiple of so many tokens, if it has more than 16 times as many."""
 
 
 class Room(NamedTuple):
@@ -41,10 +41,10 @@ def room_of(scenario: Scenario, slots: int, needed: int, allots: bool) -> Room:
                 f"the server does not start: {tokens:,} tokens{each} do not fit in memory",
                 options=["max_model_len", "max_num_seqs"] if allots else ["max_model_len", "kv", "tp"],
             )
-        longest = max(longest_context(scenario, sequences) // STEP * STEP, needed)
+        held = longest_context(scenario, sequences)
+        longest = max(held // STEP * STEP if held > 16 * STEP else held, needed)
     memory = filled(scenario, sequences, longest)
-    held = memory.weights + memory.activation_peak + memory.runtime
-    room = memory.budget - held
+    room = memory.budget - (memory.weights + memory.activation_peak + memory.runtime)
     cache = memory.kv_cache + memory.state
     parts = [f"weights {si(memory.weights, 'B')}", f"activations {si(memory.activation_peak, 'B')}"]
     parts += [f"runtime {si(memory.runtime, 'B')}"] if memory.runtime else []

@@ -130,6 +130,15 @@ def _no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
             yield f"--fuse {name}", f"{model.name} has no sequence of {', '.join(FUSIONS[name].parts)}"
     if parallel.micro_batches > 1 and parallel.pipeline == 1:
         yield f"--micro-batches {parallel.micro_batches}", "there is no pipeline (--pp 1)"
+    if parallel.redundant and parallel.expert == 1:
+        yield f"--redundant-experts {parallel.redundant}", "no ranks divide experts (--ep 1)"
+    if parallel.exchange and not parallel.all_to_all:
+        yield f"--all-to-all {parallel.exchange}", "no ranks exchange tokens of experts (--ep 1)"
+    if scenario.network is not None and (parallel.on(scenario.hardware).nodes or 1) == 1:
+        yield f"--network {scenario.network}", "the devices are of one node"
+    if scenario.settings.towers == "data" and (parallel.tensor == 1 or not np.any(scenario.images)):
+        lacking = "there are no images" if parallel.tensor > 1 else "there is no tensor parallelism (--tp 1)"
+        yield "--mm-encoder-tp-mode data", lacking
     default = scenario.convention is Convention.PHYSICAL
     if (ATTENTION in analysis.fusions) is not default and not _attends(analysis):
         yield "--flash" if ATTENTION in analysis.fusions else "--no-flash", f"{model.name} has no softmax attention"

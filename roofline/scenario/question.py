@@ -324,9 +324,10 @@ def _counted(devices: tuple[Hardware, int]) -> str:
 def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:
     """The devices that degrees of parallelism need, of hardware named with its count; raises RooflineError for others.
 
-    Where no degree is given the tensor parallelism fills it.
+    Where no degree is given the tensor parallelism fills it. Nodes and decode context parallelism take no devices more.
     """
-    asked: dict[str, Any] = {part: values[key] for part, key in DEGREES.items() if key in values and key != "nodes"}
+    taking = ((part, key) for part, key in DEGREES.items() if key not in ("nodes", "dcp"))
+    asked: dict[str, Any] = {part: values[key] for part, key in taking if key in values}
     needed = Parallelism(**asked).devices
     if needed != devices and (needed > 1 or "tp" in values):
         raise RooflineError(f"{quote(name)} is {devices} devices, and the degrees of parallelism need {needed}")

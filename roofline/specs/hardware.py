@@ -208,10 +208,14 @@ class Hardware(Checked, frozen=True):
         joined = scopes["node"].devices if "node" in scopes else None
         return SERVER_DEVICES if joined is None or (joined < SERVER_DEVICES and "host" in scopes) else joined
 
+    @property
+    def machine_devices(self) -> int:
+        """Devices of one operating system: a node's, or of a node that has several a tray's."""
+        return next((link.tray for link in self.interconnects if link.scope == "node" and link.tray), self.node_devices)
+
     def machines(self, devices: int) -> int:
-        """The operating systems of `devices` devices: a node's trays have one each."""
-        tray = next((link.tray for link in self.interconnects if link.scope == "node" and link.tray), self.node_devices)
-        return -(-devices // tray)
+        """The operating systems of `devices` devices."""
+        return -(-devices // self.machine_devices)
 
     def nodes(self, devices: int) -> int:
         """The number of nodes for `devices` devices."""
@@ -271,7 +275,14 @@ class Hardware(Checked, frozen=True):
 
     @property
     def host_bandwidth(self) -> float:
-        """Bandwidth between CPU memory and device (B/s), per direction; raises UnsupportedError if unknown."""
+        """Bandwidth between CPU memory and device (B/s), per direction.
+
+        Raises UnsupportedError if unknown, and where the device computes in the memory of the CPU.
+        """
+        if self.kind in ("cpu", "soc"):
+            raise UnsupportedError(
+                f"{self.name} shares the memory of its CPU: nothing is offloaded from one to the other"
+            )
         for link in self.interconnects:
             if link.scope == "host":
                 return link.bandwidth

@@ -63,6 +63,7 @@ SCHEMES: Mapping[str, tuple[str | None, str | None, str | None]] = MappingProxyT
         "fp8_block": ("fp8_block", "fp8_group", None),
         "int8": ("int8", "int8", None),
         "int4": ("int4", None, None),
+        "w4afp8": ("int4_g128", "fp8", None),
         "awq": ("awq", None, None),
         "gptq": ("gptq", None, None),
         "nf4": ("nf4", None, None),

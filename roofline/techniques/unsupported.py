@@ -49,8 +49,8 @@ DEGREES: Mapping[str, str] = MappingProxyType(
 )
 """The technique of each degree of parallelism that an engine has to implement; replicas need nothing of it."""
 
-PLACEMENTS = ("flexgen", "zero-inference", "llama-cpp-split")
-"""The techniques that keep weights on the host and stream or compute them there."""
+PLACEMENTS = ("flexgen", "zero-inference")
+"""The techniques that keep weights on the host and stream them."""
 
 WITHOUT_CACHE = "kv=0"
 """The parameters of an engine that offloads weights and no KV cache."""

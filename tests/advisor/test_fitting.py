@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from roofline import analyze
-from roofline.advisor.fitting import what_fits
+from roofline import Scenario, analyze
+from roofline.advisor.fitting import in_cpu_memory, what_fits
 from roofline.cli.scenario_options import parse_scenarios
+from roofline.core.errors import RooflineError
 from tests.conftest import Run
 
 CASES = {
@@ -45,6 +46,34 @@ def test_every_proposal_fits_when_it_is_run(command: str, expected: tuple[str, .
 )
 def test_lesser_changes_do_not_fit(command: str, less: tuple[str, ...]) -> None:
     assert not any(fits(f"{command} {option}") for option in less)
+
+
+@pytest.mark.parametrize(
+    ("model", "hw"),
+    [
+        *(("llama-3.3-70b", hw) for hw in ("rtx-4090", "2xh100-sxm", "h100-sxm")),
+        *(("deepseek-r1", hw) for hw in ("rtx-4090", "gb200", "dgx-spark")),
+        ("kimi-k3", "gb200"),
+    ],
+)
+def test_what_a_cpu_keeps_has_room_and_a_reason(model: str, hw: str) -> None:
+    asked = Scenario(model, hw, batch=8)
+    assert not analyze(asked).memory.fits
+    for fit in what_fits(asked):
+        changed = fit.scenario
+        if (offload := changed.given("offload")) is not None:
+            assert changed.hardware.kind == "gpu"
+            assert not analyze(changed.without("offload")).memory.fits, (fit, offload)
+        if (host := changed.settings.host) is not None:
+            assert 0 < in_cpu_memory(changed) <= host.hardware.memory_capacity
+        if changed.profile.split_layers:  # one process
+            assert changed.hardware.machines(changed.settings.parallel.devices) == 1
+
+
+@pytest.mark.parametrize("hw", ["dgx-spark", "m4-max", "ryzen-ai-max-395", "epyc-9654"])
+def test_unified_memory_offloads_nothing(hw: str) -> None:
+    with pytest.raises(RooflineError, match="shares the memory of its CPU"):
+        analyze(Scenario("qwen3-8b", hw, offload="weights=0.5"))
 
 
 @pytest.mark.parametrize(

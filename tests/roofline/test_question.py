@@ -127,6 +127,9 @@ def test_a_count_of_devices_is_their_tensor_parallelism() -> None:
     assert eight.with_(hw="h100-sxm").settings.parallel.tensor == 1
     assert eight.with_(tp=2).with_(hw="mi300x").settings.parallel.devices == 2
     assert eight.with_(tp=2, pp=4).settings.parallel.devices == 8
+    divided = Scenario("deepseek-v3", "16xh200", dcp=4)  # which takes no devices more
+    assert divided == Scenario("deepseek-v3", "16xh200").with_(dcp=4)
+    assert (divided.settings.parallel.devices, divided.settings.parallel.context) == (16, 4)
     for degrees in ({"tp": 2}, {"tp": 1}, {"pp": 2}):
         needed = max(degrees.values())
         with pytest.raises(RooflineError, match=f"is 8 devices, and the degrees of parallelism need {needed}"):

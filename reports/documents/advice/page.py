@@ -183,7 +183,10 @@ def _answer(document: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield f"Currently, {objective} is {before}{reading}."
     if document["misses"]:
-        uses = [f"{LIMITS[name]} ({use:.3g} times)" for name, use in document["misses"].items()]
+        over = {
+            name: f"by {use - 1:.1%}" if use < 1.1 else f"({use:.3g} times)" for name, use in document["misses"].items()
+        }
+        uses = [f"{LIMITS[name]} {much}" for name, much in over.items()]
         yield f"The request exceeds {_listed(uses)}."
 
 

@@ -331,6 +331,10 @@ def _group_scheme(group: Config) -> str:
         return known[bits, fed]
     if kind != "int" or not 1 <= bits <= 8:
         raise _unknown(group, f"{bits}-bit weights of type {quote(kind)}")
+    if fed < 16 and inputs.text("type", "int") == "float":
+        if (bits, fed, size) != (4, 8, 128):
+            raise _unknown(group, f"{bits}-bit integer weights and {fed}-bit floating-point activations")
+        return "w4afp8"
     if fed < 16:
         return "int8" if bits == fed == 8 else f"W{bits}A{fed}"
     return f"int{bits}-g{size}" if strategy == "group" and size > 0 else f"W{bits}"

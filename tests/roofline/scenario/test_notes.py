@@ -19,6 +19,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     *({"offload": text} for text in ("weights=0.5", "kv=1", "bandwidth=7GB/s", "kv=0.5,bandwidth=7GB/s")),
     *({"offload": text} for text in ("weights=0.5,bandwidth=700GB/s", "weights=0.5,bandwidth=7GB/s")),
     *({"fuse": [name]} for name in ("qkv", "gate_up", "gate_up_act", "residual_norm")),
+    *({"redundant_experts": 16}, {"all_to_all": "deepep"}, {"mm_encoder_tp_mode": "data"}, {"micro_batches": 2}),
+    {"network": "infiniband"},
 )
 
 

@@ -193,6 +193,13 @@ def sparse(config_groups: dict[str, Any] | None = None, **sparsity: Any) -> dict
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "gptq-g32", 4 + 20 / 32),
         ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "int8-g128", 8 + 16 / 128),
         ({"quant_method": "gptq", "bits": 3, "group_size": -1}, "W3", 3),
+        (
+            compressed(
+                {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}, {"num_bits": 8, "type": "float"}
+            ),
+            "w4afp8",
+            4 + 16 / 128,
+        ),
         ({"quant_method": "auto-round", "bits": 2, "group_size": 128, "sym": True}, "int2-g128", 2 + 16 / 128),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "nf4_single", 4.5),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": False}, "nf4_single", 4.5),

@@ -98,6 +98,12 @@ def test_the_context_is_the_longest_that_fits() -> None:
     assert (fits == [True, False]) or found.context == found.scenario.model.max_context
 
 
+@pytest.mark.parametrize(("model", "hw"), [("phi-4", "rtx-3060"), ("llama-3.3-70b", "2x4090")])
+def test_the_server_is_started_with_a_short_context_as_stated(model: str, hw: str) -> None:
+    found = answer(model, hw)
+    assert f"--max-model-len {found.context}" in found.command.replace("\\\n", "")
+
+
 def test_a_missed_target_says_by_how_much_and_what_meets_it() -> None:
     found = answer("llama-3.1-8b", "l40s", users=50, tpot="30ms")
     assert found.missed["tpot"] > 0.03
