@@ -98,7 +98,7 @@ def _may_have(file: File, op: str, format: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _block(file: File, op: str) -> str | None:
-    """The lines below the key of an op, in all versions; None where the op is written in another way, or has aliases."""
+    """The lines below the key of an op, in all versions; None where it is written in another way, or has aliases."""
     text = f"{_text(file)}\n"
     blocks = re.findall(rf"^( *){re.escape(op)}:\n((?:\1 .*\n| *(?:#.*)?\n)*)", text, re.M)
     return None if "*" in text or len(blocks) < text.count(op) else "".join(block for _, block in blocks)
