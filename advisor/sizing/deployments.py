@@ -73,12 +73,11 @@ class Deployment(Struct, frozen=True, dict=True):
     @cached_property
     def max_load(self) -> float:
         """The load that one replica serves within the targets: requests/s or requests in flight."""
-        if self.service.alone:
+        service, met = self.service, self.service.share(self.replicas)
+        if service.alone:
             return 1.0
-        found, _, _ = largest(
-            self.candidate.replica, self.service.load(1), self.service.targets(self.at), self.service.quantile
-        )
-        return max(found, self.service.share(self.replicas))
+        found, _, _ = largest(self.candidate.replica, service.load(1), service.targets(self.at), service.quantile, met)
+        return max(found, met)
 
     @property
     def ttft(self) -> Estimate:

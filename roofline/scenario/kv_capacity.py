@@ -152,12 +152,13 @@ def _held(
 
 
 def startable_sequences(scenario: Scenario) -> int | None:
-    """The most sequences with which the engine starts, each of which has recurrent states; None where it does not ask.
+    """The most sequences with which the engine starts, each of which has recurrent states.
 
-    Fewer sequences than the engine's own leave more room: it starts with as many as this.
+    Fewer sequences than the engine's own leave more room: it starts with as many as this. None where it does not ask,
+    and where the user says a number.
     """
     reserve = memory_reserve(scenario)
-    if not reserve.states:
+    if not reserve.states or scenario.plain.settings.sequences:
         return None
     parallel = replace(scenario.settings.parallel, data=1, nodes=None)
     found = kv_capacity(scenario.model, scenario.hardware, scenario.run_precision, parallel, reserve)
@@ -165,8 +166,8 @@ def startable_sequences(scenario: Scenario) -> int | None:
 
 
 def startable(scenario: Scenario) -> Scenario:
-    """The scenario with as many sequences as the engine starts with, where the user says no number."""
-    most = None if scenario.plain.settings.sequences else startable_sequences(scenario)
+    """The scenario with as many sequences as the engine starts with, where it has no room for its own number."""
+    most = startable_sequences(scenario)
     return scenario if most is None else scenario.with_(max_num_seqs=most)
 
 

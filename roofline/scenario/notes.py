@@ -51,7 +51,7 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
 
 def _states_note(scenario: Scenario) -> str:
     """With how many sequences the engine starts, where the memory has no room for the states of its own number."""
-    most = None if scenario.settings.sequences else startable_sequences(scenario)
+    most = startable_sequences(scenario)
     if most is None or not analyze(scenario.at(batch=1, prompt=1, generate=1)).memory.fits:
         return ""
     option = f"{OPTIONS['max_num_seqs'].flag} {most}"

@@ -208,18 +208,18 @@ def _without_maker(own: Words, makers: Iterable[Words]) -> list[Words]:
 def _listed(repository: str, entries: tuple[_Entry, ...], ending: str = "") -> Named | None:
     """The model whose spec lists a repository, by its id or its name without the owner, and before an `ending`."""
     for entry in entries:
-        if (name := _found(repository, entry, ending)) is not None:
-            listed = read_mapping(entry.path)["repositories"]
-            changes = next(keys for each, keys in listed.items() if each.lower() == name)
-            return Named(entry.name, entry.path, {key: _frozen(value) for key, value in changes.items()})
+        if (found := _found(repository, entry, ending)) is not None:
+            return Named(entry.name, entry.path, {key: _frozen(value) for key, value in found[1].items()})
     return None
 
 
-def _found(repository: str, entry: _Entry, ending: str = "") -> str | None:
-    """The repository in lower case that a spec lists under an id or a name without the owner."""
+def _found(repository: str, entry: _Entry, ending: str = "") -> tuple[str, Mapping[str, Any]] | None:
+    """The repository that a spec lists under an id or a name without the owner, and what it changes of the model."""
     owner = "" if "/" in repository else r"[^/\s]+/"
     found = re.search(rf"^ +({owner}{re.escape(repository)}{ending}):", entry.repositories, re.M)
-    return found[1] if found else None
+    if found is None:
+        return None
+    return next(each for each in read_mapping(entry.path)["repositories"].items() if each[0].lower() == found[1])
 
 
 _ENDING = rf"(?:-(?:{'|'.join(sorted(TUNED))}|\d{{4}}|a\d+b))+"
@@ -239,7 +239,7 @@ def listed_repository(name: str) -> str:
     entries, _ = _index(tuple(spec_files("modelspecs").items()))
     for ending, entry in product(("", _ENDING), entries if PLAIN.fullmatch(plain) else ()):
         if (found := _found(plain, entry, ending)) is not None:
-            return next(str(each) for each in read_mapping(entry.path)["repositories"] if each.lower() == found)
+            return found[0]
     return ""
 
 

@@ -6,6 +6,7 @@ The files (`roofline.timing.calibration_files`) are found and read here, each wh
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -41,7 +42,7 @@ Calibrate = Callable[[Hardware, Engine], Calibration]
 
 
 class FileFits(Mapping[tuple[str, str], Fit]):
-    """The fits of one version in a file, parsed when a kernel that its text mentions is first asked for.
+    """The fits of one version in a file, parsed when a kernel that its text may have is first asked for.
 
     `version` names the engine's version, "" the newest; with `other`, the nearest version of each kernel but that one.
     """
@@ -57,8 +58,8 @@ class FileFits(Mapping[tuple[str, str], Fit]):
         return {key: fit if fit.source else replace(fit, source=source) for key, fit in found.items()}
 
     def __getitem__(self, key: tuple[str, str]) -> Fit:
-        text = _text(self._key[0])
-        if key[0] not in text and "\\" not in text:  # parsing takes milliseconds, and a chain has dozens of files
+        # Parsing takes tens of milliseconds, and of the dozens of files of a chain few have a kernel.
+        if "_fits" not in vars(self) and not _may_have(self._key[0], *key):
             raise KeyError(key)
         return self._fits[key]
 
@@ -85,6 +86,22 @@ _file_fits = cached(maxsize=512)(FileFits)
 @lru_cache(maxsize=128)
 def _text(file: File) -> str:
     return read_text(file.path, MAX_BYTES)
+
+
+def _may_have(file: File, op: str, format: str) -> bool:
+    """Whether a file's text mentions a format in the block of an op; True where it is written in another way."""
+    text = _text(file)
+    if "\\" in text:
+        return True
+    return op in text and format in text and ((block := _block(file, op)) is None or format in block)
+
+
+@lru_cache(maxsize=1024)
+def _block(file: File, op: str) -> str | None:
+    """The lines below the key of an op, in all versions; None where it is written in another way, or has aliases."""
+    text = f"{_text(file)}\n"
+    blocks = re.findall(rf"^( *){re.escape(op)}:\n((?:\1 .*\n| *(?:#.*)?\n)*)", text, re.M)
+    return None if "*" in text or len(blocks) < text.count(op) else "".join(block for _, block in blocks)
 
 
 @cached(maxsize=128)

@@ -6,14 +6,13 @@ TTFT and TPOT are those of `roofline.serving`: with waiting, and prompts between
 from __future__ import annotations
 
 import math
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError
-from roofline.core.search import bracket_root, integer_geomspace
+from roofline.core.search import BISECTION_PERIOD, bracket_root, integer_geomspace
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Deployment, deployment_of, outcomes_at, pools_of
 from roofline.serving.load import Arrivals, Load, served_scenario
@@ -122,6 +121,14 @@ def _used(outcome: Outcome, targets: Targets, statistic: str) -> dict[str, float
     }
 
 
+def _excess(outcome: Outcome, load: Load, targets: Targets, statistic: str) -> float:
+    """The logarithm of the time that is the most of its target, over it; infinite beyond saturation."""
+    if missed(outcome, load, targets, statistic) == ("saturation",):
+        return math.inf
+    most = max(_used(outcome, targets, statistic).values(), default=0.0)
+    return math.log(most) if most > 0 else -math.inf
+
+
 def saturated_at(deployment: Deployment, load: Load) -> float:
     """The largest sustainable rate of a deployment in requests/s, of a load with a rate."""
     if isinstance(deployment, Replica):
@@ -132,35 +139,49 @@ def saturated_at(deployment: Deployment, load: Load) -> float:
 
 
 def largest(
-    deployment: Deployment, load: Load, targets: Targets, statistic: str = "p95"
+    deployment: Deployment, load: Load, targets: Targets, statistic: str = "p95", met: float = 0.0
 ) -> tuple[float, Outcome | None, Outcome]:
-    """The largest rate or concurrency within targets, 0 if there is none, its outcome, and the next value's."""
+    """The largest rate or concurrency within targets, 0 if there is none, its outcome, and the next value's.
+
+    Concurrencies below one that is known to be `met` are not tried.
+    """
     if load.arrivals is Arrivals.CLOSED:
-        return _most_users(deployment, load, targets, statistic)
+        return _most_users(deployment, load, targets, statistic, int(met))
     return _largest_rate(deployment, load, targets, statistic)
 
 
 def _most_users(
-    deployment: Deployment, load: Load, targets: Targets, statistic: str
+    deployment: Deployment, load: Load, targets: Targets, statistic: str, known: int
 ) -> tuple[float, Outcome | None, Outcome]:
-    """The last of a growing series of requests in flight before the first that misses a target, bisected from there."""
+    """The last of a growing series of requests in flight before the first that misses a target, searched from there."""
     tried: dict[int, Outcome] = {}
 
-    def meets(users: int) -> bool:
+    def excess(users: int) -> float:
         (tried[users],) = outcomes_at(deployment, load, [users])
-        return not missed(tried[users], load, targets, statistic)
+        return _excess(tried[users], load, targets, statistic)
 
     series = integer_geomspace(1, MAX_USERS, POINTS).tolist()
     if targets.ttft is None and isinstance(deployment, Replica):  # no more than run at once
         slots = math.ceil(deployment.copies * slots_of(deployment, load))
-        series = [slots, slots + 1] if slots < MAX_USERS and meets(slots) else series
-    met = list(takewhile(meets, series))
-    if len(met) == len(series):
-        return float(met[-1]), tried[met[-1]], tried[met[-1]]
-    value, over = met[-1] if met else 0, series[len(met)]
+        series = [slots, slots + 1] if slots < MAX_USERS and excess(slots) <= 0 else series
+    value, below = 0, -math.inf
+    for over in [known, *(users for users in series if users > known)] if known else series:
+        above = excess(over)
+        if above > 0:
+            break
+        value, below = over, above
+    else:
+        return float(value), tried[value], tried[value]
+    step = 0
     while value and over - value > 1:
-        middle = (value + over) // 2
-        value, over = (middle, over) if meets(middle) else (value, middle)
+        step += 1
+        bisected = step % BISECTION_PERIOD == 0 or math.isinf(above - below)
+        middle = value + round((over - value) * (0.5 if bisected else below / (below - above)))
+        middle = min(max(middle, value + 1), over - 1)
+        if (found := excess(middle)) <= 0:
+            value, below = middle, found
+        else:
+            over, above = middle, found
     return float(value), tried.get(value), tried[over]
 
 
@@ -175,8 +196,7 @@ def _largest_rate(
     def excesses(*rates: float) -> list[float]:
         """The logarithm of the times over their targets: two rates take little longer than one."""
         tried.update(zip(rates, outcomes_at(deployment, load, rates), strict=True))
-        over = (max(_used(tried[rate], targets, statistic).values(), default=0.0) for rate in rates)
-        return [math.log(each) if each > 0 else -math.inf for each in over]
+        return [_excess(tried[rate], load, targets, statistic) for rate in rates]
 
     above, below = excesses(high, low)
     if above <= 0:
