@@ -170,8 +170,8 @@ def _cpu_memory(scenario: Scenario, formats: Mapping[str, Any] = NOTHING) -> Fit
         *(
             _most(
                 scenario,
-                lambda kept, own=own: {**own, "offload": f"weights={1 - kept / OFFLOADED:g}"},
-                OFFLOADED - 1,  # type: ignore[misc]
+                lambda kept, own=own: {**own, "offload": f"weights={1 - kept / OFFLOADED:g}"},  # type: ignore[misc]
+                OFFLOADED - 1,
             )
             for own in streamed
         )

@@ -219,7 +219,8 @@ def _found(repository: str, entry: _Entry, ending: str = "") -> tuple[str, Mappi
     found = re.search(rf"^ +({owner}{re.escape(repository)}{ending}):", entry.repositories, re.M)
     if found is None:
         return None
-    return next(each for each in read_mapping(entry.path)["repositories"].items() if each[0].lower() == found[1])
+    listed: Mapping[str, Mapping[str, Any]] = read_mapping(entry.path)["repositories"]
+    return next(each for each in listed.items() if each[0].lower() == found[1])
 
 
 _ENDING = rf"(?:-(?:{'|'.join(sorted(TUNED))}|\d{{4}}|a\d+b))+"
