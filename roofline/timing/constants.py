@@ -340,10 +340,7 @@ def _found(op: str, format: str, choices: Choices) -> Match | None:
 
 
 def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[str, float]] | None:
-    """The constants of the kernel of the engine's release, and its columns, where it was measured.
-
-    Constants pooled over other families give way to those of the format that the hardware's own family has.
-    """
+    """The constants of the kernel of the engine's release, where it was measured, and its columns."""
     told = dict(choices.experts).get(format) if op == "moe" else None
     if told is not None:
         match = choices.calibration.find(op, told)
@@ -351,10 +348,8 @@ def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[
     for variant in _variants(op, format, choices):
         if not variant.kernel or variant.ranks:
             continue
-        found, own = (choices.calibration.find(op, each) for each in (variant.named(format), format))
-        if found is None or found.fit.format != variant.named(format):
-            continue
-        if "pooled" not in found.crossed or own is None or own.fit.format != format or "pooled" in own.crossed:
+        found = choices.calibration.find(op, variant.named(format))
+        if found is not None and found.fit.format == variant.named(format):
             return found, variant.columns
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roofline import Scenario, analyze, load_hardware, serve
+from roofline import Scenario, analyze, load_hardware
 from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.analysis import Analysis
@@ -151,13 +151,6 @@ def test_experts_that_are_handed_all_tokens_sort_those_of_other_ranks() -> None:
         return found.prefill.expected.mid
 
     assert 1.0 < prefill(ep=8) / prefill() < 1.2
-
-
-@pytest.mark.parametrize(("layout", "measured"), [({}, 0.684), ({"ep": 8}, 0.823)])
-def test_first_tokens_of_deepseek_with_triton_s_experts(layout: dict[str, int], measured: float) -> None:
-    """16 requests in flight, 1600 to 600 tokens (vllm-project/vllm, issue 28887)."""
-    scenario = Scenario("deepseek-r1", "h200-sxm", tp=8, prompt=1600, generate=600, engine="vllm@0.11", **layout)
-    assert serve(scenario, concurrency=16).outcomes[0].ttft.mean.mid == pytest.approx(measured, rel=0.1)
 
 
 def test_two_batch_overlap_gains_what_was_measured() -> None:
