@@ -46,7 +46,7 @@ _COUNTED = (
     re.compile(rf"(?P<count>\d{{1,4}})\s*[x×*]\s*{_DEVICE}", re.IGNORECASE),
     re.compile(rf"{_DEVICE}\s*[x×*:]\s*(?P<count>\d{{1,4}})", re.IGNORECASE),
 )
-"""8xH100, 8 x H100, 2x4090, and H100 x8, H100:8, 4090x2."""
+"""8xH100, 8 x H100, 2x4090, and H100 x8, H100:8, 4090x2; 2x8xH100 are two servers of eight."""
 
 _BOX = re.compile(r"(?:nvidia\s+)?dgx[\s-]+(?P<device>[abh]\d{2,3}\b.*)", re.IGNORECASE)
 BOX_DEVICES = 8
@@ -245,8 +245,10 @@ def _numbered(text: str) -> Iterator[tuple[str, int]]:
     yield text, 1
     for pattern in _COUNTED:
         match = pattern.fullmatch(text.strip())
-        if match and int(match["count"]):
-            yield match["device"].strip(), int(match["count"])
+        if match and (count := int(match["count"])):
+            yield match["device"].strip(), count
+            if nodes := pattern.fullmatch(match["device"].strip()):
+                yield nodes["device"].strip(), count * int(nodes["count"])
     if said := _SAID.fullmatch(text.strip()):
         number = said["count"].lower()
         yield said["device"], _NUMBERS.get(number) or int(number)

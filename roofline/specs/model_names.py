@@ -37,6 +37,9 @@ MISSPELT = 0.9
 NEAREST = 4
 """The most models of a family that an error names."""
 
+LONGEST = 100
+"""Characters of a text that a repository's name may continue (96 are the most of the hub): more are no pattern's."""
+
 OLLAMA = "q4_k_m"
 """What a tag of Ollama's library that names no scheme is stored in."""
 
@@ -387,7 +390,8 @@ def _parts(scheme: str, entry: _Entry) -> dict[str, Any]:
 
 def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...]) -> UnknownNameError:
     """The error for a name that no model has: those it begins, else the one in it, else the nearest of its family."""
-    plain = r"[-_]".join(map(re.escape, re.split(r"[\s:_-]+", text.strip().lower().rpartition("/")[2])))
+    last = text.strip().lower().rpartition("/")[2][:LONGEST]
+    plain = r"[-_]".join(map(re.escape, re.split(r"[\s:_-]+", last)))
     started = re.compile(rf"^ +[^/\s]+/({plain}\b[^:\s]*):", re.M)
     named = [entry for entry in entries if any(own and entry.spelled[0][: len(own)] == own for own in spellings)]
     begun = [entry.name for entry in sorted(named, key=lambda entry: -_version(entry.spelled[0]))]
