@@ -15,7 +15,7 @@ from roofline.scenario.fields import DEFAULT_PROMPT
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES, OPTIONS, STATIC, find_option, read_options
 from roofline.scenario.options.engine import Deployment
-from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.options import LOAD_OPTIONS, SPELLINGS
 from roofline.specs.model import Model
 
 OF_A_SERVICE = ("rate", "concurrency", "prompt", "generate", "prefix_hits", "ttft", "tpot", "quantile")
@@ -36,6 +36,7 @@ class SizeOptions(Deployment, total=False):
     generate: int | str | Lengths
     rate: float | str | None
     concurrency: int | None
+    users: int | None
     prefix_hits: float | str | None
     ttft: float | str | None
     tpot: float | str | None
@@ -46,7 +47,10 @@ def read_service(
     service: Service | None, given: Given | None, options: SizeOptions, model: str | os.PathLike[str] | Model
 ) -> tuple[Service, Given]:
     """The service and the fixed choices of keywords, or the objects in their place. Raises RooflineError."""
-    asked: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given_as = [(SPELLINGS.get(name, name), value) for name, value in options.items() if value is not None]
+    asked: dict[str, Any] = dict(given_as)
+    if len(asked) < len(given_as):
+        raise RooflineError("an option of the load is given twice, by two of its names")
     own = {name: asked.pop(name) for name in OF_A_SERVICE if name in asked}
     if own and service is not None:
         raise RooflineError(f"{beside(list(own))} a service: give one of them")

@@ -13,6 +13,7 @@ from roofline.advisor.sizing import search
 from roofline.advisor.sizing.bounds import Candidate
 from roofline.advisor.sizing.configurations import Given, configurations, formats_for
 from roofline.advisor.sizing.deployments import Figures, replicas_for
+from roofline.advisor.sizing.options import read_service
 from roofline.advisor.sizing.search import Search
 from roofline.advisor.sizing.sizing import _beyond, size
 from roofline.advisor.sizing.workload import Service
@@ -386,3 +387,10 @@ def test_encoders_under_many_requests_are_sized_and_counted_once() -> None:
     assert size("bge-m3", rate=500, hw=["l4", "rtx-4080"]).feasible
     found = size("llama-3.3-70b", concurrency=50, hw=["rtx-4090", "h100-sxm"], ttft=1.0)
     assert found.simulated <= found.capable
+
+
+def test_a_service_has_users_by_either_name() -> None:
+    (one, _), (other, _) = (read_service(None, None, {name: 20}, "llama-3.1-8b") for name in ("users", "concurrency"))
+    assert one == other
+    with pytest.raises(RooflineError):
+        read_service(None, None, {"users": 20, "concurrency": 3}, "llama-3.1-8b")
