@@ -153,7 +153,7 @@ class Engine(Checked, frozen=True, dict=True):
     kernel of this one was measured with; the faster is used.
     `vendors`: parameters that differ on the hardware of a family, kind or vendor, where the engine has another backend
     (llama.cpp's Metal kernels, AITER's on AMD). `models`: those that differ for models of which a release lacked
-    kernels. `replayed`: the most tokens of a rank's decode step that a CUDA graph replays (0: any). `spread`: p10 and
+    kernels. `replayed`: the most sequences of a rank's decode step that CUDA graphs replay (0: any). `spread`: p10 and
     p90 of measured over predicted whole-model time, on top of the kernels' own intervals. `sources`: the data that the
     profile was fitted to.
     """

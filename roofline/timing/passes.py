@@ -103,7 +103,10 @@ class KernelCall(NamedTuple):
 
 
 class Timing:
-    """The kernels of a placed graph on an engine, ready to be evaluated for any workload; `number` counts them."""
+    """The kernels of a placed graph on an engine, ready to be evaluated for any workload; `number` counts them.
+
+    `unfused`: the time of each relative to one kernel, where the engine runs several for it.
+    """
 
     def __init__(self, placement: Placement, engine: Engine, calibration: Calibration) -> None:
         engine = engine.on(placement.hardware)  # experts in CPU memory run on the CPU
@@ -119,7 +122,7 @@ class Timing:
         several = {} if placement.hardware.kind == "cpu" else dict(engine.unfused)
         apart = [several.get(placement.ops[entry.parts[0]][0].kind, (1.0, 1.0)) for entry in self.kernels]
         self.number = float(self._counts @ [number for number, _ in apart])
-        self._traffic = np.array([[traffic] for _, traffic in apart])
+        self.unfused = np.array([factor for _, factor in apart])
         self._groups = kernel_groups(self.kernels, self.monomials, placement, engine)
         self.corrections = Corrections(placement, engine, self.kernels, limit)
 
@@ -228,7 +231,7 @@ class Timing:
         corrections.apply_unmeasured(times, expected)
         for target in targets:
             target.write(expected, inside)
-        expected *= self._traffic
+        expected *= self.unfused[:, None]
         corrections.apply_upcast(times, expected)
         corrections.apply_block_scales(times, expected)
         unpacked = corrections.unpacking_time(values)
@@ -243,13 +246,13 @@ class Timing:
 
     def _pass(self, detail: Detail, batch: Array, tokens: Array, bound: Array, phase: str, host: HostWork) -> Estimate:
         """The time of a pass from its kernels, never below its bound (the module's formula)."""
-        busy, slower = self._busy(detail, tokens, phase), self.engine.kernel_slowdown(phase)
+        busy, slower = self._busy(detail, batch, tokens, phase), self.engine.kernel_slowdown(phase)
         mid = np.maximum(busy + self._between(busy, batch, host), bound)
         left = self.engine["kernel_error"] * (self.engine["decode_error"] if phase == "decode" else 1.0)
         found = self._intervals.around(mid, detail.times[1:] - detail.times[:-1], slower * left, self.engine.spread)
         return found._replace(low=np.maximum(found.low, bound))
 
-    def _busy(self, detail: Detail, tokens: Array, phase: str) -> Array:
+    def _busy(self, detail: Detail, batch: Array, tokens: Array, phase: str) -> Array:
         """Seconds of a pass in which the device runs kernels or waits for their launch."""
         engine, number = self.engine, self.number
         kernels = self._counts @ detail.mid - self._hidden(detail, tokens, phase)
@@ -258,8 +261,7 @@ class Timing:
             return np.maximum(device, engine["issue"] * number)
         if not engine.replayed:
             return device
-        eager = tokens > engine.replayed
-        return np.where(eager, np.maximum(device, engine.launched * number), device)
+        return np.where(batch > engine.replayed, np.maximum(device, engine.launched * number), device)
 
     def _between(self, busy: Array, batch: Array, host: HostWork) -> Any:
         """CPU seconds between a pass and the one before."""
@@ -272,12 +274,12 @@ class Timing:
 
         The device waits for the CPU: for its work between passes, for kernel launches, in gaps between kernels.
         """
-        tokens = _flat(step.batch * step.queries, step)
-        busy = self._busy(detail, tokens, phase)
+        batch, tokens = _flat(step.batch, step), _flat(step.batch * step.queries, step)
+        busy = self._busy(detail, batch, tokens, phase)
         waiting = busy - self.engine.kernel_slowdown(phase) * (
             self._counts @ detail.mid - self._hidden(detail, tokens, phase)
         )
-        time: Array = waiting + self._between(busy, _flat(step.batch, step), host)
+        time: Array = waiting + self._between(busy, batch, host)
         return time
 
     @property

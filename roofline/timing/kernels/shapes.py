@@ -149,8 +149,10 @@ def _per_element(tensor: Tensor) -> float:
 
 
 def _mean_bytes(weights: Sequence[Tensor]) -> float:
-    """Mean bytes an element over several weights of different formats."""
+    """Mean bytes an element over several weights of different formats, of a layer before where that stores them."""
     elements = [sum(tensor.stored_elements.terms.values()) for tensor in weights]
+    if not any(elements):
+        elements = [sum(tensor.elements.terms.values()) for tensor in weights]
     stored = sum(tensor.format.bytes * count for tensor, count in zip(weights, elements, strict=True))
     return stored / sum(elements)
 

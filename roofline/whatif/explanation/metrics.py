@@ -67,7 +67,7 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         elif float(times.hidden(detail, run.step, phase.name)[point]):
             kernels = _shared_experts_line(times, detail, point, kernels, f"{label}kernels with shared experts{name}")
             lines.append(kernels)
-        whole = line(f"{label}pass{name}", *_pass_terms(phase, run, kernels.value, sum(count for count, _ in counted)))
+        whole = line(f"{label}pass{name}", *_pass_terms(phase, run, kernels.value, times.number))
         repeat = float(np.ravel(run.repeat)[0])
         totals.append(f"{shown(repeat)}*{shown(whole.value)}")
         lines.append(whole)
@@ -82,8 +82,10 @@ def _pass_terms(phase: Phase, run: Pass, kernels: float, number: float) -> tuple
     device = f"{slowdown} * {shown(kernels)} + {shown(engine['gap'])} * {shown(number)}"
     formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
     sequences = f"{shown(engine['sequence'] * engine.handled)} * {shown(batch)}"
-    replayed, begins = phase.name in engine.graphs, run.host == "step"
-    beside = [] if replayed else [("issue x number", f"{shown(engine['issue'])} * {shown(number)}")]
+    begins = run.host == "step"
+    captured = phase.name in engine.graphs and not 0 < engine.replayed < batch
+    issue = engine.launched if phase.name in engine.graphs else engine["issue"]
+    beside = [] if captured else [("issue x number", f"{shown(issue)} * {shown(number)}")]
     beside += [("sequence x batch", sequences)] if engine.overlap and begins else []
     for term, numbers in beside:
         formula, device = f"{formula}, {term}", f"{device}, {numbers}"

@@ -180,6 +180,9 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
     entry = times.kernels[row]
     bounds = [float(detail.bounds[part, 0]) for part in entry.parts]
     lines, ground = _kernel_model(times, row, run, entry)
+    if times.unfused[row] != 1:
+        several = f"{shown(times.unfused[row])} * {last(lines)}"
+        lines.append(line("kernels of an operator", "time relative to one kernel x t", several))
     floor = sum(bounds)
     formula = lines[-1].value if lines else 0.0
     compared = f"max({shown(formula)}, {shown(floor)})"

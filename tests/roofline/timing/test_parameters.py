@@ -54,7 +54,7 @@ UNPUBLISHED = """
     apriel-1.5-15b granite-4.0-1b granite-4.0-350m granite-4.0-h-1b granite-4.0-h-350m granite-4.1-8b
     internvl3.5-241b-a28b internvl3.5-30b-a3b internvl3.5-38b k2-horizon-0.9b lfm2-24b-a2b
     retnet-2.7b retnet-6.7b rwkv-6-7b step-3.5-flash voxtral-small-24b
-    command-a-plus iquest-q1 laguna-s-2.1 lfm2.5-8b-a1b nemotron-3-ultra-550b-a55b
+    command-a-plus iquest-q1 laguna-s-2.1 lfm2.5-8b-a1b nemotron-3-ultra-550b-a55b step-3
 """
 
 
