@@ -139,7 +139,7 @@ def furnish(folder: Path) -> None:
     (folder / "trace.jsonl").write_text("".join(f"{json.dumps(request)}\n" for request in requests))
     benchmarks = ROOT / "tests" / "data" / "benchmarks"
     shutil.copy(benchmarks / "vllm-serve.json", folder / "result.json")
-    shutil.copy(benchmarks / "serving.csv", folder / "benchmarks.csv")  # made up
+    shutil.copy(benchmarks.parent / "serving.csv", folder / "benchmarks.csv")  # made up
 
 
 def write_measured(path: Path) -> None:
