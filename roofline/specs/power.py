@@ -32,7 +32,7 @@ FLOOR, FLOORS = 0.79, {"ada": 0.75, "hopper": 0.75, "blackwell": 0.75}
 
 Prefill on six RTX 3090 under limits of 350 to 150 W has 1, 0.94, 0.85, 0.60 and 0.26 of the tokens/s (llmgarage.ai,
 power limit sweep, February 2026); the law has 1, 0.93, 0.84, 0.60 and 0.27. Ada's is from a 4090 that decodes at 0.93
-with 260 of 400 W (club-3090, docs/HARDWARE.md); a 5090 and a 5060 Ti did not choose it.
+with 260 of 400 W (club-3090, docs/HARDWARE.md); a 5090 and a 5060 Ti set no constant, but were seen with the form.
 """
 
 JOULES_PER_BYTE = {"gddr": 58e-12, "hbm": 31e-12}
