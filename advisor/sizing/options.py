@@ -15,7 +15,7 @@ from roofline.scenario.fields import DEFAULT_PROMPT
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES, OPTIONS, STATIC, find_option, read_options
 from roofline.scenario.options.engine import Deployment
-from roofline.serving.options import LOAD_OPTIONS, SPELLINGS
+from roofline.serving.options import LOAD_OPTIONS, by_own_name
 from roofline.specs.model import Model
 
 OF_A_SERVICE = ("rate", "concurrency", "prompt", "generate", "prefix_hits", "ttft", "tpot", "quantile")
@@ -47,10 +47,7 @@ def read_service(
     service: Service | None, given: Given | None, options: SizeOptions, model: str | os.PathLike[str] | Model
 ) -> tuple[Service, Given]:
     """The service and the fixed choices of keywords, or the objects in their place. Raises RooflineError."""
-    given_as = [(SPELLINGS.get(name, name), value) for name, value in options.items() if value is not None]
-    asked: dict[str, Any] = dict(given_as)
-    if len(asked) < len(given_as):
-        raise RooflineError("an option of the load is given twice, by two of its names")
+    asked = by_own_name(options)
     own = {name: asked.pop(name) for name in OF_A_SERVICE if name in asked}
     if own and service is not None:
         raise RooflineError(f"{beside(list(own))} a service: give one of them")

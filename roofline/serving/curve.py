@@ -29,6 +29,7 @@ from roofline.serving.options import (
     PLACEMENT,
     SPELLINGS,
     LoadOptions,
+    by_own_name,
     load_values,
     shares_of,
     spellings,
@@ -279,17 +280,13 @@ ARRIVALS = frozenset(name for name, option in LOAD_OPTIONS.items() if option.gro
 def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     """The values of options; one of numbers may have several, and objects of the library stay."""
     found: dict[str, Any] = {}
-    for given, value in options.items():
-        name = SPELLINGS.get(given, given)
+    for name in (SPELLINGS.get(given, given) for given in options):
         if name not in LOAD_OPTIONS:
             meant = MEANT.get(name, f"{name} is an option of the scenario" if name in OPTIONS else "")
             hint = f"; {meant}" if meant else ""
             known = () if hint else (*LOAD_OPTIONS, *SESSION_OPTIONS)
             raise UnknownNameError("option of a load", name, known, hint=hint)
-        if value is None:
-            continue
-        if name in found:
-            raise RooflineError(f"{given} and another name of {name} are given: give one of them")
+    for name, value in by_own_name(options).items():
         option = LOAD_OPTIONS[name]
         if name in ("concurrency", "rate") and isinstance(value, str):
             values = load_values(option, value)

@@ -7,7 +7,7 @@ scenario.
 # Annotations are evaluated here, at once: their metadata is the table.
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from roofline.core.errors import RooflineError, quote
 from roofline.core.limits import MAX_CONCURRENCY, MAX_RATE
@@ -228,4 +228,16 @@ def load_values(option: Option, text: str) -> list[int] | list[float]:
     found = [value for part in text.replace("/s", "").split(",") for value in numbers(option, part.strip())]
     if len(found) != len(set(found)):
         raise RooflineError(f"{option.name} has a value twice in {quote(text)}", options=[option.name])
+    return found
+
+
+def by_own_name(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are given, by the options' own names; raises RooflineError for two names of one option."""
+    found: dict[str, Any] = {}
+    for given, value in options.items():
+        name = SPELLINGS.get(given, given)
+        if value is not None and name in found:
+            raise RooflineError(f"{given} and another name of {name} are given: give one of them")
+        if value is not None:
+            found[name] = value
     return found

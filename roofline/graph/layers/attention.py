@@ -17,6 +17,7 @@ from roofline.graph.layers.basic import (
     collective,
     elementwise,
     linear,
+    low_rank_query,
     normalise,
     vectors,
 )
@@ -95,11 +96,7 @@ def _query(spec: Attention, norm: Norm, source: Tensor, target: Tensor, formats:
         return [linear("q_proj", source, target, formats, spec.biases[0])]
     down = activation("query_latent", formats.base, spec.query_rank)
     normed = activation("query_latent_normed", formats.base, spec.query_rank)
-    return [
-        linear("q_a_proj", source, down, formats),
-        normalise("q_a_norm", norm, down, normed, formats),
-        linear("q_b_proj", normed, target, formats),
-    ]
+    return low_rank_query(norm, source, down, normed, target, formats)
 
 
 def _unit(spec: Attention, key: Tensor, query: Tensor, formats: Formats) -> list[Op]:

@@ -14,7 +14,16 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mla_mask
 from roofline.graph.layers.attention import attention_ops, context_link, over_context
-from roofline.graph.layers.basic import ROPE_FLOPS, SIGMOID_FLOPS, Formats, activation, elementwise, linear, normalise
+from roofline.graph.layers.basic import (
+    ROPE_FLOPS,
+    SIGMOID_FLOPS,
+    Formats,
+    activation,
+    elementwise,
+    linear,
+    low_rank_query,
+    normalise,
+)
 from roofline.graph.layers.indexer import token_indexer, unused_keys
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import Size
@@ -62,11 +71,7 @@ def _queries(
         return [linear("q_proj", source, query, formats)], source
     down = activation("query_down", formats.base, spec.q_rank)
     normed = activation("query_normed", formats.activations, spec.q_rank)
-    return [
-        linear("q_a_proj", source, down, formats),
-        normalise("q_a_norm", norm, down, normed, formats),
-        linear("q_b_proj", normed, query, formats),
-    ], normed
+    return low_rank_query(norm, source, down, normed, query, formats), normed
 
 
 def _cache(spec: LatentAttention, mask: AttentionMask, formats: Formats) -> Tensor:
