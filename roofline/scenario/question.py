@@ -351,7 +351,7 @@ def resolve(question: Question) -> dict[str, Any]:
         "model": model,
         "hardware": hardware,
         "batch": values.get("batch", 1),
-        "prompt": _prompt(model, values),
+        "prompt": _mean(values.get("prompt")),
         "generate": _mean(values.get("generate", OPTIONS["generate"].usual)),
         "prefix": values.get("prefix", 0),
         "precision": _precision(question),
@@ -364,13 +364,6 @@ def resolve(question: Question) -> dict[str, Any]:
         **{name: values.get(name) for name in ("context", "price", "carbon", "image_size", "host", "network")},
         "drawn": values.get("drawn", drawn),
     }
-
-
-def _prompt(model: Model, values: Mapping[str, Any]) -> Any:
-    """Prompt tokens: what is given, or what fills the KV cache up to a `context` that is given alone; None otherwise."""
-    if "prompt" in values or values.get("context") is None or model.task == "encode":
-        return _mean(values.get("prompt"))
-    return np.maximum(np.asarray(values["context"]) - values.get("prefix", 0), 1)[()]
 
 
 def _windows(model: Model, values: Mapping[str, Any]) -> int:

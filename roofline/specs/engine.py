@@ -154,9 +154,9 @@ class Engine(Checked, frozen=True, dict=True):
     kernel of this one was measured with; the faster is used.
     `vendors`: parameters that differ on the hardware of a family, kind or vendor, where the engine has another backend
     (llama.cpp's Metal kernels, AITER's on AMD). `mixers`: those that differ for mixtures of experts with such a token
-    mixer, of which a release lacked kernels. `replayed`: the most sequences of a rank's decode step that CUDA graphs replay (0: any). `spread`: p10 and
-    p90 of measured over predicted whole-model time, on top of the kernels' own intervals. `sources`: the data that the
-    profile was fitted to.
+    mixer, of which a release lacked kernels. `replayed`: the most sequences of a rank's decode step that CUDA graphs
+    replay (0: any). `spread`: p10 and p90 of measured over predicted whole-model time, on top of the kernels' own
+    intervals. `sources`: the data that the profile was fitted to.
     """
 
     name: Annotated[str, Meta(min_length=1)]
