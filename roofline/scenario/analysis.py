@@ -221,7 +221,12 @@ class Analysis(Result):
         return with_spread(found.mid, found.mid - found.low, found.high - found.mid, (1 - error, 1 + error))
 
     def _kept(self, steps: Any) -> Any:
-        """Tokens of an iteration that are wanted, on average over a generation of so many after the first."""
+        """Tokens of an iteration that are wanted, on average over a generation of so many after the first.
+
+        A stated context is one within a longer generation, of which no token is lost.
+        """
+        if self.scenario.context is not None:
+            return np.full(np.shape(steps), self.tokens_per_iteration)
         with np.errstate(invalid="ignore"):
             return np.where(steps > 0, steps / iterations(steps, self.tokens_per_iteration), self.tokens_per_iteration)
 

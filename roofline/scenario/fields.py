@@ -42,10 +42,10 @@ def checked(fields: dict[str, Any]) -> dict[str, Any]:
     if host is not None and hardware.host != (found := load_host(host)):
         hardware = hosted(hardware, found)
     engine, precision = fields["engine"], fields["precision"]
-    prompt = _default_prompt(model) if fields["prompt"] is None else fields["prompt"]
-    counts = {name: _count(name, prompt if name == "prompt" else fields[name]) for name in WORKLOAD}
+    counts = {name: _count(name, fields[name]) for name in WORKLOAD if name != "prompt" or fields[name] is not None}
     if fields["context"] is not None:
         counts["context"] = _count("context", fields["context"], 1 if convention.context_includes_new_token else 0)
+    counts.setdefault("prompt", _default_prompt(model, counts))
     _check_model(model, counts, fields["image_size"])
     _check_shapes(counts)
     return {
@@ -60,8 +60,14 @@ def checked(fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _default_prompt(model: Model) -> int:
-    """512 tokens, the maximum context of a shorter encoder or a U-Net, or an encoder's fixed length (Whisper)."""
+def _default_prompt(model: Model, counts: Mapping[str, Any]) -> Any:
+    """512 tokens, or what fills the KV cache up to a stated context.
+
+    The maximum context of a shorter encoder or a U-Net, or an encoder's fixed length (Whisper).
+    """
+    if "context" in counts and model.task != "encode":
+        held = np.maximum(counts["context"] - counts["prefix"], 1)
+        return held if np.ndim(held) else int(held)
     if model.tower_kind == "encoder" and model.tower_tokens:
         return model.tower_tokens
     longest = model.max_context if model.task == "encode" else None

@@ -40,6 +40,7 @@ from roofline.specs.hardware import KINDS, Hardware
 from roofline.specs.library import ENGINES, File, modified, own_files, written
 from roofline.specs.reserve import NO_RESERVE, Reserve
 from roofline.specs.scheduler import PLAIN_SCHEDULER, Scheduler
+from roofline.specs.sublayers import MIXERS
 from roofline.specs.version import Version, nearest
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS
 
@@ -152,10 +153,10 @@ class Engine(Checked, frozen=True, dict=True):
     fitted with, where that is another one. `also`: by family of hardware and kind of kernel the engine that a further
     kernel of this one was measured with; the faster is used.
     `vendors`: parameters that differ on the hardware of a family, kind or vendor, where the engine has another backend
-    (llama.cpp's Metal kernels, AITER's on AMD). `models`: those that differ for models of which a release lacked
-    kernels. `replayed`: the most sequences of a rank's decode step that CUDA graphs replay (0: any). `spread`: p10 and
-    p90 of measured over predicted whole-model time, on top of the kernels' own intervals. `sources`: the data that the
-    profile was fitted to.
+    (llama.cpp's Metal kernels, AITER's on AMD). `mixers`: those that differ for mixtures of experts with such a token
+    mixer, of which a release lacked kernels. `replayed`: the most sequences of a rank's decode step that CUDA graphs
+    replay (0: any). `spread`: p10 and p90 of measured over predicted whole-model time, on top of the kernels' own
+    intervals. `sources`: the data that the profile was fitted to.
     """
 
     name: Annotated[str, Meta(min_length=1)]
@@ -189,7 +190,7 @@ class Engine(Checked, frozen=True, dict=True):
     kernels_of: str = ""
     also: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     vendors: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
-    models: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
+    mixers: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
     replayed: Annotated[int, Meta(ge=0, le=10**9)] = 0
     version: str = ""
     starts: tuple[str, ...] = ()
@@ -198,7 +199,7 @@ class Engine(Checked, frozen=True, dict=True):
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        for given in (self.parameters, *self.vendors.values(), *self.models.values()):
+        for given in (self.parameters, *self.vendors.values(), *self.mixers.values()):
             for name, value in given.items():
                 if name not in RANGES:
                     raise UnknownNameError("parameter of an engine", name, RANGES)
@@ -209,6 +210,7 @@ class Engine(Checked, frozen=True, dict=True):
             ("fusions", self.fusions, FUSIONS),
             ("graphs", self.graphs, PHASES),
             ("own_kernels", self.own_kernels, KINDS),
+            ("mixers", self.mixers, MIXERS),
             ("all_reduce", self.all_reduce.values(), ALL_REDUCES),
             ("gated_delta_rule", (self.gated_delta_rule,), GATED_DELTA_RULE_KERNELS),
             ("weight_only", self.weight_only.values(), WEIGHT_ONLY_KERNELS),
@@ -279,11 +281,11 @@ class Engine(Checked, frozen=True, dict=True):
         return replace(self, parameters=parameters, vendors=MappingProxyType(others))
 
     def of(self, model: Model | None) -> Engine:
-        """The profile with the parameters of a model, where the release has some for it."""
-        if model is None or model.name not in self.models:
+        """The profile with the parameters of the model's architecture, where the release has some for it."""
+        if model is None or not self.mixers or not model.experts:
             return self
-        own = self.models[model.name]
-        return replace(self, parameters=MappingProxyType({**self.parameters, **own}), models=MappingProxyType({}))
+        own = {name: value for key, given in self.mixers.items() if model.mixes(key) for name, value in given.items()}
+        return replace(self, parameters=MappingProxyType({**self.parameters, **own}), mixers=MappingProxyType({}))
 
     def graphs_on(self, hardware: Hardware) -> tuple[str, ...]:
         """The phases that replay CUDA (or HIP) graphs on such hardware; other kinds have none."""
@@ -373,16 +375,13 @@ def default_engine(hardware: Hardware, model: Model | None = None) -> str:
     stored = "" if model is None else model.quantization or ""
     if hardware.family == "apple" and hardware.kind == "soc" and stored.startswith("affine"):
         return "mlx"
+    alone = hardware.kind == "cpu" or hardware.family in GGUF_FAMILIES
     apu = hardware.kind == "soc" and hardware.vendor == "AMD"
-    alone = hardware.kind == "cpu" or hardware.family in GGUF_FAMILIES or apu
-    return GGUF_ENGINE if alone or (model is not None and model.in_gguf) else "vllm"
+    return GGUF_ENGINE if alone or apu or (model is not None and model.in_gguf) else "vllm"
 
 
 def resolve_engine(hardware: Hardware, requested: Engine | str | None, model: Model | None = None) -> Engine:
-    """The profile of a name, version or path, or the default one of the model, on the hardware.
-
-    Raises like `load_engine`.
-    """
+    """The profile of a name, version or path, or the default one, on the hardware; raises like `load_engine`."""
     if not isinstance(requested, Engine):
         requested = load_engine(default_engine(hardware, model) if requested is None else requested)
     return requested.on(hardware).of(model)

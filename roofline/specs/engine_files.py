@@ -58,7 +58,7 @@ def _parse(content: Mapping[str, Any], where: str, version: Version | None) -> E
     parts = {
         "parameters": _parameters(content.get("parameters", {}), "parameters", where),
         "vendors": _by_name(content, "vendors", where),
-        "models": _by_name(content, "models", where),
+        "mixers": _by_name(content, "mixers", where),
         "memory": parse_reserve(content.get("memory", {}), where, version),
         "scheduler": parse_scheduler(content.get("scheduler", {}), where),
     }
@@ -129,7 +129,7 @@ def render(engine: Engine) -> str:
         f"  {parameter.name}: {_shown(parameter, engine[parameter.name])}  # {parameter.meaning}"
         for parameter in PARAMETERS
     ]
-    for key in ("vendors", "models"):
+    for key in ("vendors", "mixers"):
         differing = getattr(engine, key)
         lines += [f"{key}:"] if differing else []
         for name, own in differing.items():

@@ -18,10 +18,10 @@ from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.specs.formats import UNQUANTIZED_FORMATS
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.specs.sublayers import (
+    MIXERS,
     Attention,
     Count,
     FeedForward,
-    LatentAttention,
     Mixer,
     MixtureOfExperts,
     Modules,
@@ -246,7 +246,11 @@ class Model(Checked, frozen=True, dict=True):
     @property
     def uses_mla(self) -> bool:
         """Whether any layer has MLA."""
-        return any(isinstance(group.layer.mixer, LatentAttention) for group in self.groups)
+        return self.mixes("latent_attention")
+
+    def mixes(self, mixer: str) -> bool:
+        """Whether any layer has such a token mixer (by its key in a spec file)."""
+        return any(isinstance(group.layer.mixer, MIXERS[mixer]) for group in self.groups)
 
     @property
     def unet(self) -> UNet | None:

@@ -13,7 +13,7 @@ those of operators at their bounds (kinds of work, operators, points).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -152,7 +152,7 @@ class Corrections:
             rate = lanes * unit_clocks(hardware)
             for index, (op, _, _) in enumerate(self._placement.ops):
                 for tensor in (read for read in op.reads if read.role is Role.WEIGHT):
-                    work = self._engine.unpacking.get(tensor.format.name, 0.0)
+                    work = _mean(self._engine.unpacking, tensor.format.name)
                     seconds[index] = max(seconds[index], work / tensor.format.bytes / rate)  # a bias has no blocks
         return seconds
 
@@ -216,8 +216,13 @@ CONVERTING = (*ATTENTION, *KERNELS_OF["sparse_attention"], ENCODER)
 
 def _scales(name: str) -> float:
     """The time of scaling blocks of a GGUF format, or of a mixture by layer ("q4_k/q6_k"), relative to Q4_0."""
+    return 1.0 + _mean(dict.fromkeys(OF_SIXTEEN, MORE_SCALES - 1.0), name)
+
+
+def _mean(values: Mapping[str, float], name: str) -> float:
+    """The value of a format, or the mean of a mixture by layer ("q4_k/q6_k"); 0 for formats without one."""
     mixed = name.split("/")
-    return 1.0 + (MORE_SCALES - 1.0) * sum(part in OF_SIXTEEN for part in mixed) / len(mixed)
+    return sum(values.get(part, 0.0) for part in mixed) / len(mixed)
 
 
 def _includes_upcast(kernel: Kernel) -> bool:

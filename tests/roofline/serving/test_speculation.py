@@ -21,3 +21,13 @@ def test_iterations_are_whole_for_one_token_and_a_mean_for_many() -> None:
     assert iterations(100, 1.0) == 100
     assert iterations(0, 3.0) == 0
     assert iterations(1e6, 2.5) == pytest.approx(4e5, rel=1e-5)
+
+
+def test_a_context_alone_is_within_a_longer_generation() -> None:
+    """Its keys are those of a prompt as long, and no token that an iteration yields is lost at the end."""
+    scenario = Scenario("llama-3.1-8b", "h100-sxm", context=4096, prefix=96, generate=2, techniques="eagle-2")
+    found = analyze(scenario)
+    assert (scenario.prompt, scenario.first_cached) == (4000, 4096)
+    assert found.decode is not None
+    assert found.expected.tpot is not None
+    assert found.expected.tpot.mid == pytest.approx(found.decode.expected.mid / found.tokens_per_iteration, rel=1e-6)

@@ -197,6 +197,13 @@ def test_published_deepseek_v3_of_an_early_release(sequences: int, published: fl
     assert analyze(asked).expected.tokens_per_second.mid == pytest.approx(published, rel=0.15)
 
 
+@pytest.mark.parametrize(("model", "early"), [("deepseek-v2", True), ("minicpm3-4b", False), ("mixtral-8x7b", False)])
+def test_early_releases_lack_kernels_for_latent_attention_with_experts(model: str, early: bool) -> None:
+    """DeepSeek's file of SGLang is that of all its models (python/sglang/srt/models/deepseek_v2.py)."""
+    profile = Scenario(load_model(model), load_hardware("h100-sxm"), engine="sglang@0.4.3").profile
+    assert (profile["launches"] > 1) == early
+
+
 @pytest.mark.parametrize("sequences", [4, 5])
 def test_the_host_launches_what_no_graph_replays(sequences: int, tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text(

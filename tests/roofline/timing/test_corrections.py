@@ -118,3 +118,16 @@ def test_q3_k_decodes_as_fast_as_integer_lanes_unpack_it(hardware: str, rate: fl
     found = analyze(Scenario("qwen3.6-27b", hardware, engine="llama.cpp", quant="q3_k_m"))
     assert found.decode is not None
     assert 1 / found.decode.expected.mid == pytest.approx(rate, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("model", "quant", "hardware", "rate"),
+    [("qwen3.5-27b", "q5_k_m", "rtx-3090", 35.9), ("qwen2.5-14b", "q4_k_m", "rtx-3060", 29.77)],
+)
+def test_k_quants_decode_as_fast_as_integer_lanes_unpack_them(
+    model: str, quant: str, hardware: str, rate: float
+) -> None:
+    """noonghunna/club-3090, BENCHMARKS.md; geerlingguy/ai-benchmarks. Neither chose a constant."""
+    found = analyze(Scenario(model, hardware, engine="llama.cpp", quant=quant, prompt=64))
+    assert found.decode is not None
+    assert 1 / found.decode.expected.mid == pytest.approx(rate, rel=0.08)
