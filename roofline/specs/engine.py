@@ -137,7 +137,7 @@ class Engine(Checked, frozen=True, dict=True):
     `own_kernels_of`: the engine that has them, where that is another one. `at_roofs`: nobody measured its kernels, and
     each is expected at its bound.
     `unfused`: kinds of operators that it runs as several kernels on accelerators, with their number, and their time on
-    the device relative to one kernel's.
+    the device relative to one kernel's; norms by their kind, activations by "gated" or their name.
     `prompt_logits`: it computes the logits of all prompt tokens, not of the last alone. `split_layers`: several devices
     each hold some of the layers by default, not a part of every layer.
     `memory`: what it reserves of a device's memory (`roofline.specs.reserve`).
@@ -279,11 +279,15 @@ class Engine(Checked, frozen=True, dict=True):
         return replace(self, parameters=parameters, vendors=MappingProxyType(others))
 
     def of(self, model: Model | None) -> Engine:
-        """The profile with the parameters of a model, where the release has some for it."""
-        if model is None or model.name not in self.models:
+        """The profile with the parameters of a model, where the release has some for it, and its `unfused` operators."""
+        if model is None or not (self.unfused or model.name in self.models):
             return self
-        own = self.models[model.name]
-        return replace(self, parameters=MappingProxyType({**self.parameters, **own}), models=MappingProxyType({}))
+        parameters = MappingProxyType({**self.parameters, **self.models.get(model.name, {})})
+        feed = next((group.layer.feed_forward for group in model.groups if group.layer.feed_forward), None)
+        named = {"norm": model.norm.kind, "activation": ("gated" if feed.gated else feed.activation) if feed else ""}
+        own = {kind: self.unfused[name] for kind, name in named.items() if name in self.unfused}
+        others = {kind: numbers for kind, numbers in self.unfused.items() if kind not in named}
+        return replace(self, parameters=parameters, models=MappingProxyType({}), unfused={**others, **own})
 
     def graphs_on(self, hardware: Hardware) -> tuple[str, ...]:
         """The phases that replay CUDA (or HIP) graphs on such hardware; other kinds have none."""

@@ -37,6 +37,7 @@ ACTIVATION_FLOPS = {
     "relu2": 2,  # maximum, square
     "silu": 4,  # negate, exponential, add, divide
     "gelu": 8,  # tanh form: three multiplications for the cubic, add, scale, tanh, add, multiply
+    "gelu_new": 8,  # the same, in as many operators of PyTorch
 }
 
 
