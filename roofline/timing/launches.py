@@ -18,6 +18,7 @@ from roofline.graph.network import Network, Section
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import as_size
 from roofline.specs.engine import Engine
+from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS
 from roofline.timing.calibration import Basis, Calibration, Match
 from roofline.timing.constants import Choices, choices_of, constants_of
 from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape
@@ -63,6 +64,12 @@ class Kernel(Struct, frozen=True):
     def kind(self) -> str:
         """The op of the schema whose constants it uses: errors of one kind are correlated."""
         return next(iter(self.matches), "unmeasured")
+
+    @property
+    def launches(self) -> float:
+        """How often the host launches for it, without a CUDA graph."""
+        name = self.shape.texts.get("weight_only") if self.shape else None
+        return WEIGHT_ONLY_KERNELS[name].launches if name else 1.0
 
     @property
     def always_measured(self) -> bool:
