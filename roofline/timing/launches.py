@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,8 @@ def _fusible(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:
     if not any(ops[index].kind is Kind.MOE for index in indices):
         reducing = [index for index in indices if ops[index].kind is Kind.COLLECTIVE and index + 1 in indices]
         rest = sorted(index for index in indices if ops[index].kind is not Kind.COLLECTIVE)
+        if rest and ops[rest[0]].kind is Kind.GEMM:
+            rest = list(takewhile(lambda index: ops[index].kind is Kind.GEMM, rest))
         return (*reducing, *rest)
     joined: list[int] = []
     for index in sorted(indices):

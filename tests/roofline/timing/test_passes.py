@@ -317,9 +317,7 @@ def test_longer_prompts_are_never_expected_faster(
     run = phase.passes[-1]
     step = run.step._replace(queries=PROMPTS) if run.step.source else Step(batch, PROMPTS, prefix)
     times = resolve(phase.timed(run).deferred(step, "prefill")).mid
-    # Prompts that a chunk of attention divides are taken as pieces of their mean length: a little less than the pieces.
-    divided = prefix > 0 and model.startswith("llama-4")
-    least = np.full(times.size - 1, -2e-3 if divided else -1e-9)
+    least = np.full(times.size - 1, -1e-9)
     # After a prefix, one token runs the kernel of decode, which reads the keys of a window for each query head.
     least[0] = min(least[0], -2e-3 if prefix > 0 else 0.0)
     assert (np.diff(times) >= least * times[:-1]).all()
