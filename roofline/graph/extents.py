@@ -122,12 +122,12 @@ class AttentionMask(Struct, frozen=True, dict=True):
 
     @property
     def pieces(self) -> Size:
-        """Chunks of one sequence in which the pass has queries, fewer if unequal; each is a sequence to a kernel."""
+        """Chunks of one sequence in which the pass has queries; each is a sequence of its own to a kernel."""
         return symbol(f"pieces{self.suffix}")
 
     @property
     def piece_queries(self) -> Size:
-        """Queries in such a chunk, in the mean over tokens."""
+        """Mean queries in such a chunk."""
         return symbol(f"piece_queries{self.suffix}")
 
     @property
@@ -182,19 +182,17 @@ class AttentionMask(Struct, frozen=True, dict=True):
         """The extents where tokens attend within chunks of `chunk` tokens, counted from the start of the sequence.
 
         The cache holds one chunk at most: earlier ones are freed (vLLM's ChunkedLocalAttentionSpec). vLLM runs each
-        chunk as a sequence of its own, a virtual batch: as many as have the same tokens and squares of lengths, all of
-        the length that a token's chunk has in the mean.
+        chunk as a sequence of its own, a virtual batch.
         """
         behind = cached % chunk
         pairs = _within(chunk, behind + queries) - _within(chunk, behind)
         held = np.minimum(cached + queries, chunk)
-        first = np.minimum(queries, chunk - behind)
-        last = (queries - first) % chunk
-        each = (first**2 + (queries - first - last) * chunk + last**2) / np.maximum(queries, 1)
+        pieces = np.ceil((behind + queries) / chunk)
+        each = queries / np.maximum(pieces, 1)
         seen = pairs / np.maximum(queries, 1) + (each - 1) / 2
         ranks, suffix = self.ring * self.shards, self.suffix
         return self._named(behind + queries, pairs, held) | {
-            f"pieces{suffix}": queries / np.maximum(each, 1),
+            f"pieces{suffix}": pieces,
             f"piece_queries{suffix}": each / self.ring,
             f"piece_keys{suffix}": seen / ranks if self.shards > 1 else seen,
         }

@@ -279,7 +279,7 @@ class Engine(Checked, frozen=True, dict=True):
         return replace(self, parameters=parameters, vendors=MappingProxyType(others))
 
     def of(self, model: Model | None) -> Engine:
-        """The profile with the parameters of a model, where the release has some for it, and its `unfused` operators."""
+        """The profile with the parameters and `unfused` operators of a model."""
         if model is None or not (self.unfused or model.name in self.models):
             return self
         parameters = MappingProxyType({**self.parameters, **self.models.get(model.name, {})})

@@ -103,6 +103,20 @@ def test_a_pass_is_the_sum_of_its_kernels_and_the_host() -> None:
     assert resolve(kernels.deferred(step, "decode")).mid[0] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("model", "counted"),
+    [
+        *(("llama-3.2-1b", 43), ("qwen3-0.6b", 58), ("qwen3-30b-a3b", 92)),  # traced on an H200 (lab/data/transformers)
+        *(("gpt2-xl", 22), ("opt-13b", 18), ("bloom-7b1", 27), ("falcon-7b", 26), ("gpt-neox-20b", 27), ("phi-2", 35)),
+    ],
+)
+def test_transformers_launches_the_operators_that_its_code_runs(model: str, counted: int) -> None:
+    """Kernels of a layer: traced, or operators that Transformers 5.24 dispatches and three more of attention on GPUs."""
+    phase = analyze(Scenario(model, "h200-sxm", engine="hf-eager", generate=2)).decode
+    assert phase is not None
+    assert phase.timed(phase.passes[0]).number / load_model(model).layers == pytest.approx(counted, rel=0.13)
+
+
 def test_kernel_time_is_divided_among_its_operators() -> None:
     answer = analyze(Scenario(LLAMA, H100, batch=16, prompt=1024, engine=IDEAL))
     for phase in (answer.prefill, answer.decode):
@@ -317,7 +331,9 @@ def test_longer_prompts_are_never_expected_faster(
     run = phase.passes[-1]
     step = run.step._replace(queries=PROMPTS) if run.step.source else Step(batch, PROMPTS, prefix)
     times = resolve(phase.timed(run).deferred(step, "prefill")).mid
-    least = np.full(times.size - 1, -1e-9)
+    # Prompts that a chunk of attention divides are taken as pieces of their mean length: a little less than the pieces.
+    divided = prefix > 0 and model.startswith("llama-4")
+    least = np.full(times.size - 1, -2e-3 if divided else -1e-9)
     # After a prefix, one token runs the kernel of decode, which reads the keys of a window for each query head.
     least[0] = min(least[0], -2e-3 if prefix > 0 else 0.0)
     assert (np.diff(times) >= least * times[:-1]).all()
