@@ -285,9 +285,8 @@ class Engine(Checked, frozen=True, dict=True):
         parameters = MappingProxyType({**self.parameters, **self.models.get(model.name, {})})
         feed = next((group.layer.feed_forward for group in model.groups if group.layer.feed_forward), None)
         named = {"norm": model.norm.kind, "activation": ("gated" if feed.gated else feed.activation) if feed else ""}
-        own = {kind: self.unfused[name] for kind, name in named.items() if name in self.unfused}
-        others = {kind: numbers for kind, numbers in self.unfused.items() if kind not in named}
-        return replace(self, parameters=parameters, models=MappingProxyType({}), unfused={**others, **own})
+        own = {kind: self.unfused.get(name, (1.0, 1.0)) for kind, name in named.items()}
+        return replace(self, parameters=parameters, models=MappingProxyType({}), unfused={**self.unfused, **own})
 
     def graphs_on(self, hardware: Hardware) -> tuple[str, ...]:
         """The phases that replay CUDA (or HIP) graphs on such hardware; other kinds have none."""
@@ -402,11 +401,6 @@ def bundled_profiles() -> Mapping[str, Path]:
     """The bundled profile files by name."""
     found = (Path(str(entry)) for entry in (files("roofline.specs") / "engines").iterdir())
     return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
-
-
-def bundled_content(name: str) -> Mapping[str, Any]:
-    """The content of a bundled profile's file."""
-    return read_mapping(bundled_profiles()[name])
 
 
 @lru_cache(maxsize=4)

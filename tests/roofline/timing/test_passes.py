@@ -111,7 +111,7 @@ def test_a_pass_is_the_sum_of_its_kernels_and_the_host() -> None:
     ],
 )
 def test_transformers_launches_the_operators_that_its_code_runs(model: str, counted: int) -> None:
-    """Kernels of a layer: traced, or operators that Transformers 5.24 dispatches and three more of attention on GPUs."""
+    """Kernels of a layer: traced, or operators that Transformers 5.24 dispatches and attention's three more on GPUs."""
     phase = analyze(Scenario(model, "h200-sxm", engine="hf-eager", generate=2)).decode
     assert phase is not None
     assert phase.timed(phase.passes[0]).number / load_model(model).layers == pytest.approx(counted, rel=0.13)
