@@ -70,7 +70,7 @@ class Kernel(Struct, frozen=True):
     def launches(self) -> float:
         """How often the host launches for it, without a CUDA graph."""
         name = self.shape.texts.get("weight_only") if self.shape else None
-        return WEIGHT_ONLY_KERNELS[name].launches if name else 1.0
+        return WEIGHT_ONLY_KERNELS[str(name)].launches if name else 1.0
 
     @property
     def always_measured(self) -> bool:
