@@ -138,7 +138,7 @@ class Engine(Checked, frozen=True, dict=True):
     `own_kernels_of`: the engine that has them, where that is another one. `at_roofs`: nobody measured its kernels, and
     each is expected at its bound.
     `unfused`: kinds of operators that it runs as several kernels on accelerators, with their number, and their time on
-    the device relative to one kernel's.
+    the device relative to one kernel's; norms by their kind, activations by "gated" or their name.
     `prompt_logits`: it computes the logits of all prompt tokens, not of the last alone. `split_layers`: several devices
     each hold some of the layers by default, not a part of every layer.
     `memory`: what it reserves of a device's memory (`roofline.specs.reserve`).
@@ -281,11 +281,20 @@ class Engine(Checked, frozen=True, dict=True):
         return replace(self, parameters=parameters, vendors=MappingProxyType(others))
 
     def of(self, model: Model | None) -> Engine:
-        """The profile with the parameters of the model's architecture, where the release has some for it."""
-        if model is None or not self.mixers or not model.experts:
+        """The profile with the parameters and `unfused` operators of the model's architecture, where it has some."""
+        if model is None or not (self.unfused or (self.mixers and model.experts)):
             return self
-        own = {name: value for key, given in self.mixers.items() if model.mixes(key) for name, value in given.items()}
-        return replace(self, parameters=MappingProxyType({**self.parameters, **own}), mixers=MappingProxyType({}))
+        mixers = self.mixers if model.experts else {}
+        own = {name: value for key, given in mixers.items() if model.mixes(key) for name, value in given.items()}
+        feed = next((group.layer.feed_forward for group in model.groups if group.layer.feed_forward), None)
+        named = {"norm": model.norm.kind, "activation": ("gated" if feed.gated else feed.activation) if feed else ""}
+        unfused = {kind: self.unfused.get(name, (1.0, 1.0)) for kind, name in named.items() if self.unfused}
+        return replace(
+            self,
+            parameters=MappingProxyType({**self.parameters, **own}),
+            mixers=MappingProxyType({}),
+            unfused={**self.unfused, **unfused},
+        )
 
     def graphs_on(self, hardware: Hardware) -> tuple[str, ...]:
         """The phases that replay CUDA (or HIP) graphs on such hardware; other kinds have none."""
@@ -397,11 +406,6 @@ def bundled_profiles() -> Mapping[str, Path]:
     """The bundled profile files by name."""
     found = (Path(str(entry)) for entry in (files("roofline.specs") / "engines").iterdir())
     return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
-
-
-def bundled_content(name: str) -> Mapping[str, Any]:
-    """The content of a bundled profile's file."""
-    return read_mapping(bundled_profiles()[name])
 
 
 @lru_cache(maxsize=4)

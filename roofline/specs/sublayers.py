@@ -13,7 +13,7 @@ Few = Annotated[int, Meta(ge=0, le=100)]
 
 Tokens = Annotated[int, Meta(ge=1, le=10**9)]
 Text = Annotated[str, Meta(min_length=1, max_length=400)]
-Activation = Literal["silu", "gelu", "relu", "relu2"]
+Activation = Literal["silu", "gelu", "gelu_new", "relu", "relu2"]
 
 
 class Indexer(Struct, frozen=True, forbid_unknown_fields=True):

@@ -35,7 +35,7 @@ class WeightOnlyKernel(Struct, frozen=True):
     `input_traffic`, `output_traffic`: bytes that kernels before and after the GEMM move per element of its inputs and
     outputs. `family`: the hardware that it runs on, with the kernel `otherwise` on the rest. `fitted`: the families of
     the hardware that the constants were fitted to; on others the logarithm of the interval is `widening` times as
-    large. `source`: where the constants come from.
+    large. `launches`: of the host for one GEMM, without a CUDA graph. `source`: where the constants come from.
     """
 
     name: str
@@ -56,6 +56,7 @@ class WeightOnlyKernel(Struct, frozen=True):
     otherwise: str = ""
     fitted: tuple[str, ...] = ()
     widening: float = 1.5
+    launches: float = 1.0
 
 
 def _kernels() -> Mapping[str, WeightOnlyKernel]:

@@ -256,24 +256,26 @@ def experts_apart(scenario: Scenario, name: str, *, devices: int, micro_batches:
     return with_settings(scenario, parallel=parallel, ping_pong=micro_batches)
 
 
-def over_the_internet(scenario: Scenario, name: str, *, stages: int, bandwidth: str, rtt: str, server: str) -> Scenario:
+def over_the_internet(
+    scenario: Scenario, name: str, *, stages: int, bandwidth: str, rtt: str, server: str, block: str
+) -> Scenario:
     """Pipeline stages on machines of their own; raises RooflineError for a scenario with other parallelism.
 
     A token passes from the client through all stages and back: stages + 1 hops of half a round trip each, and the
-    software of each server takes its time, which the stages - 1 transfers between stages carry here.
+    software of each server takes its time, for a step and for each layer, which the stages - 1 transfers carry here.
     """
     if scenario.settings.parallel != SINGLE:
         raise RooflineError(
             f"{name} conflicts with the parallelism of the scenario: each of its machines has one device"
         )
     parallel = replace(SINGLE, pipeline=stages, nodes=stages)
-    trip, software = (parse_quantity(time, Dimension.TIME).value for time in (rtt, server))
+    trip, software, queue = (parse_quantity(time, Dimension.TIME).value for time in (rtt, server, block))
     rank_model(scenario.model, parallel)
     link = Interconnect(
         kind="Internet",
         scope="network",
         bandwidth=parse_quantity(bandwidth, Dimension.BANDWIDTH).value,
-        latency=(trip / 2 * (stages + 1) + software * stages) / (stages - 1),
+        latency=(trip / 2 * (stages + 1) + software * stages + queue * scenario.model.layers) / (stages - 1),
     )
     local = tuple(other for other in scenario.hardware.interconnects if other.scope != "network")
     hardware = replace(scenario.hardware, interconnects=(*local, link))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from roofline.graph.network import Network, Section
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import as_size
 from roofline.specs.engine import Engine
+from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS
 from roofline.timing.calibration import Basis, Calibration, Match
 from roofline.timing.constants import Choices, choices_of, constants_of
 from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape
@@ -63,6 +65,12 @@ class Kernel(Struct, frozen=True):
     def kind(self) -> str:
         """The op of the schema whose constants it uses: errors of one kind are correlated."""
         return next(iter(self.matches), "unmeasured")
+
+    @property
+    def launches(self) -> float:
+        """How often the host launches for it, without a CUDA graph."""
+        name = self.shape.texts.get("weight_only") if self.shape else None
+        return WEIGHT_ONLY_KERNELS[str(name)].launches if name else 1.0
 
     @property
     def always_measured(self) -> bool:
@@ -159,6 +167,8 @@ def _fusible(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:
     if not any(ops[index].kind is Kind.MOE for index in indices):
         reducing = [index for index in indices if ops[index].kind is Kind.COLLECTIVE and index + 1 in indices]
         rest = sorted(index for index in indices if ops[index].kind is not Kind.COLLECTIVE)
+        if rest and ops[rest[0]].kind is Kind.GEMM:
+            rest = list(takewhile(lambda index: ops[index].kind is Kind.GEMM, rest))
         return (*reducing, *rest)
     joined: list[int] = []
     for index in sorted(indices):

@@ -121,7 +121,8 @@ class Timing:
         self._counts = np.array([entry.count for entry in self.kernels])
         several = {} if placement.hardware.kind == "cpu" else dict(engine.unfused)
         apart = [several.get(placement.ops[entry.parts[0]][0].kind, (1.0, 1.0)) for entry in self.kernels]
-        self.number = float(self._counts @ [number for number, _ in apart])
+        issued = [entry.launches * each for entry, (each, _) in zip(self.kernels, apart, strict=True)]
+        self.number = float(self._counts @ issued)
         self.unfused = np.array([factor for _, factor in apart])
         self._groups = kernel_groups(self.kernels, self.monomials, placement, engine)
         self.corrections = Corrections(placement, engine, self.kernels, limit)

@@ -37,6 +37,7 @@ ACTIVATION_FLOPS = {
     "relu2": 2,  # maximum, square
     "silu": 4,  # negate, exponential, add, divide
     "gelu": 8,  # tanh form: three multiplications for the cubic, add, scale, tanh, add, multiply
+    "gelu_new": 8,  # the same, in as many operators of PyTorch
 }
 
 
@@ -160,7 +161,10 @@ def _routed_experts(
 def _grouped_gemm(
     name: str, spec: MixtureOfExperts, touched: Size, source: Tensor, target: Tensor, formats: Formats
 ) -> Op:
-    """A projection of the rows (batch, queries, k, inputs) by the experts that they are routed to."""
+    """A projection of the rows (batch, queries, k, inputs) by the experts that they are routed to.
+
+    An expert alone on a device of experts is a plain GEMM: libraries of devices of experts have kernels of their own.
+    """
     *row_dims, inputs = source.shape
     outputs, rows = target.shape[-1], product(tuple(row_dims))
     stored, format = (spec.experts, outputs, inputs), formats.weight(name, source.width)
@@ -168,7 +172,7 @@ def _grouped_gemm(
     bias = Tensor(f"{name}.bias", Role.WEIGHT, (touched, outputs), formats.weight("bias"), stored[:2])
     return Op(
         name,
-        Kind.MOE,
+        Kind.GEMM if formats.parallel.apart and spec.experts == 1 else Kind.MOE,
         reads=(source, weight, *([bias] if spec.bias else [])),
         writes=(target,),
         matrix_flops=2 * rows * (product((inputs, outputs)) * weight.format.density),

@@ -22,7 +22,8 @@ ACTIVATIONS: Mapping[str, str] = {
     **dict.fromkeys(("silu", "swish", "situ", "swigluoai"), "silu"),
     "relu": "relu",
     **dict.fromkeys(("relu2", "sqrelu", "xielu"), "relu2"),  # Apertus's xIELU is a parabola on one side
-    **dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu"), "gelu"),
+    **dict.fromkeys(("gelu", "gelu_pytorch_tanh", "quick_gelu"), "gelu"),
+    **dict.fromkeys(("gelu_new", "gelu_fast"), "gelu_new"),
 }
 
 NO_DEFAULTS: Mapping[str, Any] = MappingProxyType({})

@@ -101,7 +101,7 @@ def _bloom(config: Config) -> Spec:
     """Blocks are four times as wide as the model, whatever `n_inner` says."""
     context = config.tokens("seq_length", default=2048)
     spec = _gpt_spec(config, tied=True, biased=True, max_context=context, positions="alibi", embedding_norm=True)
-    return {**spec, "mlp": plain_mlp(config, 4 * spec["hidden"])}
+    return {**spec, "mlp": {**plain_mlp(config, 4 * spec["hidden"]), "activation": "gelu_new"}}
 
 
 def _gpt_bigcode(config: Config) -> Spec:

@@ -103,6 +103,20 @@ def test_a_pass_is_the_sum_of_its_kernels_and_the_host() -> None:
     assert resolve(kernels.deferred(step, "decode")).mid[0] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("model", "counted"),
+    [
+        *(("llama-3.2-1b", 43), ("qwen3-0.6b", 58), ("qwen3-30b-a3b", 92)),  # traced on an H200 (lab/data/transformers)
+        *(("gpt2-xl", 22), ("opt-13b", 18), ("bloom-7b1", 27), ("falcon-7b", 26), ("pythia-1b", 27), ("phi-2", 35)),
+    ],
+)
+def test_transformers_launches_the_operators_that_its_code_runs(model: str, counted: int) -> None:
+    """Kernels of a layer: traced, or operators that Transformers 5.24 dispatches and attention's three more on GPUs."""
+    phase = analyze(Scenario(model, "h200-sxm", engine="hf-eager", generate=2)).decode
+    assert phase is not None
+    assert phase.timed(phase.passes[0]).number / load_model(model).layers == pytest.approx(counted, rel=0.13)
+
+
 def test_kernel_time_is_divided_among_its_operators() -> None:
     answer = analyze(Scenario(LLAMA, H100, batch=16, prompt=1024, engine=IDEAL))
     for phase in (answer.prefill, answer.decode):
