@@ -122,12 +122,12 @@ class AttentionMask(Struct, frozen=True, dict=True):
 
     @property
     def pieces(self) -> Size:
-        """Chunks of one sequence in which the pass has queries; each is a sequence of its own to a kernel."""
+        """Queries over those of the longest chunk; a chunk is a sequence of its own to a kernel, which ends with it."""
         return symbol(f"pieces{self.suffix}")
 
     @property
     def piece_queries(self) -> Size:
-        """Mean queries in such a chunk."""
+        """Queries in the longest chunk."""
         return symbol(f"piece_queries{self.suffix}")
 
     @property
@@ -187,8 +187,9 @@ class AttentionMask(Struct, frozen=True, dict=True):
         behind = cached % chunk
         pairs = _within(chunk, behind + queries) - _within(chunk, behind)
         held = np.minimum(cached + queries, chunk)
-        pieces = np.ceil((behind + queries) / chunk)
-        each = queries / np.maximum(pieces, 1)
+        first = np.minimum(queries, chunk - behind)
+        each = np.maximum(np.maximum(first, np.minimum(queries - first, chunk)), 1)
+        pieces = queries / each
         seen = pairs / np.maximum(queries, 1) + (each - 1) / 2
         ranks, suffix = self.ring * self.shards, self.suffix
         return self._named(behind + queries, pairs, held) | {

@@ -331,8 +331,11 @@ def test_longer_prompts_are_never_expected_faster(
     run = phase.passes[-1]
     step = run.step._replace(queries=PROMPTS) if run.step.source else Step(batch, PROMPTS, prefix)
     times = resolve(phase.timed(run).deferred(step, "prefill")).mid
-    # Prompts that a chunk of attention divides are taken as pieces of their mean length: a little less than the pieces.
+    # After a prefix chunks of attention have unequal keys, of which a kernel takes the mean: another number of tiles of a
+    # whole chunk, or, of `flash` with its chunks of 256, of splits (up to 4%, lab/notes/kernels.md).
     divided = prefix > 0 and model.startswith("llama-4")
+    if prefix > 0 and model == "flash":
+        reject()
     least = np.full(times.size - 1, -2e-3 if divided else -1e-9)
     # After a prefix, one token runs the kernel of decode, which reads the keys of a window for each query head.
     least[0] = min(least[0], -2e-3 if prefix > 0 else 0.0)
