@@ -13,7 +13,8 @@ from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.export import csv_text
 from roofline.scenario.memory import hardware_name
 from roofline.serving.outcome import Targets
-from roofline.serving.sessions.served import Deployed, SessionCurve, SessionOutcome
+from roofline.serving.sessions.deployed import Deployed
+from roofline.serving.sessions.served import SessionCurve, SessionOutcome
 from roofline.serving.sessions.store import Store
 from roofline.whatif.solve.sessions import Held, SessionsAnswer
 

@@ -17,8 +17,9 @@ from roofline.scenario.argument import without_carbon
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import targets_of
 from roofline.serving.outcome import Targets
+from roofline.serving.sessions.deployed import Deployed, deployed_of, read_sessions
 from roofline.serving.sessions.options import SessionOptions
-from roofline.serving.sessions.served import Deployed, SessionOutcome, deployed_of, outcome_at, read_sessions
+from roofline.serving.sessions.served import SessionOutcome, outcome_at
 from roofline.serving.sessions.theory import State
 from roofline.serving.sessions.transient import theory_of
 
@@ -107,7 +108,7 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
 
 def _guess(deployed: Deployed, targets: Targets) -> int:
     """The sessions from which on the theory misses a target, or gains nothing."""
-    theory = theory_of(deployed.replica, deployed.store, deployed.workload, deployed.tandem, SAMPLE)
+    theory = theory_of(deployed, SAMPLE)
     known, most = dict[int, bool](), 0.0
 
     def holds(number: int, state: State) -> bool:
