@@ -22,10 +22,10 @@ class Ran(NamedTuple):
     """What a run observed after its warm-up.
 
     Of each turn: arrival, first and last token (seconds), tokens of output and prompt, those of earlier turns or the
-    shared prefix in it (`reusable`), those found in each tier (turns, tiers), the gap after it, and the number of its
-    session (`owner`). Over the `duration`: mean running and
-    waiting requests, tokens of running ones, the share of time in steps with prompts, blocks in each tier, and bytes
-    read from and written to each; `each` has the hit rates of the runs by themselves.
+    shared prefix in it (`reusable`), the gap after it, the number of its session (`owner`), and tokens found in each
+    tier (turns, tiers). Over the `duration`: mean running and waiting requests, tokens of running ones, the share of
+    time in steps with prompts, tokens in each tier at the end, and bytes a second read from and written to each; `each`
+    has the hit rates of the runs by themselves.
     """
 
     arrival: Array
@@ -34,9 +34,9 @@ class Ran(NamedTuple):
     output: Array
     prompt: Array
     reusable: Array
-    hits: Array
     gaps: Array
     owner: Array
+    hits: Array
     duration: float
     running: float
     waiting: float
@@ -82,43 +82,23 @@ def observed(parts: Rows[Watched]) -> Ran:
     """All turns of runs, of a mean replica."""
     runs = [run for part in parts for run in part.runs]
     duration = sum(part.duration for part in parts)
-    rows = np.array([row for run in runs for row in run.rows], float).T
-    arrival, first, last, output, prompt, reusable, gaps, owner = rows
-    running, waiting, cached = (sum(run.area[part] for run in runs) / duration for part in range(3))
-    used = sum(np.array([blocks * run.block for blocks in cache.used]) for run in runs for cache in run.caches)
-    preempted, read, written = (sum(part.counts[place] for part in parts) for place in range(3))
-    owner += np.repeat(
+    columns = np.array([row for run in runs for row in run.rows], float).T
+    columns[-1] += np.repeat(
         [1e9 * place for place, part in enumerate(parts) for _ in part.runs], [len(run.rows) for run in runs]
     )
-    return Ran(
-        arrival,
-        first,
-        last,
-        output,
-        prompt,
-        reusable,
-        np.array([row for run in runs for row in run.found], float),
-        gaps,
-        owner,
-        duration,
-        running,
-        waiting,
-        cached,
-        sum(run.prefill_time for run in runs) / duration,
-        int(preempted),
-        tuple((np.asarray(used) / len(runs)).tolist()),
-        tuple((read / duration).tolist()),
-        tuple((written / duration).tolist()),
-        tuple(
-            _hit([row for run in part.runs for row in run.found], [row for run in part.runs for row in run.rows])
-            for part in parts
-        ),
-    )
+    preempted, read, written = (sum(part.counts[place] for part in parts) for place in range(3))
+    used = np.sum([run.block * np.array(cache.used) for run in runs for cache in run.caches], axis=0) / len(runs)
+    means = [sum(run.area[part] for run in runs) / duration for part in range(3)]
+    prefilling = sum(run.prefill_time for run in runs) / duration
+    moved = (tuple(each.tolist()) for each in (used, read / duration, written / duration))
+    hits = np.array([row for run in runs for row in run.found], float)
+    each = tuple(_hit(part.runs) for part in parts)
+    return Ran._make((*columns, hits, duration, *means, prefilling, int(preempted), *moved, each))
 
 
-def _hit(found: Rows[tuple[int, ...]], rows: Rows[tuple[float, ...]]) -> float:
+def _hit(runs: Rows[SessionRun]) -> float:
     """The fraction of prompt tokens of turns that some tier had."""
-    return sum(map(sum, found)) / sum(row[PROMPT] for row in rows)
+    return sum(sum(found) for run in runs for found in run.found) / sum(row[PROMPT] for run in runs for row in run.rows)
 
 
 def _until(runs: Rows[SessionRun], number: int, limits: Targets = NO_TARGETS) -> None:

@@ -127,7 +127,7 @@ def serve_sessions(
     asked = read_sessions(options)
     given = {name: asked.pop(name) for name in NUMBERS if name in asked}
     if len(given) != 1:
-        raise RooflineError("sessions are a number of them (sessions) or a rate of new ones (session_rate): give one")
+        raise RooflineError("sessions are a number of them, or a rate of new ones: give one", options=NUMBERS)
     ((name, values),) = given.items()
     pools = parse_pools(disaggregation) if isinstance(disaggregation, str) else disaggregation
     if pools is not None and (pools.encoders or pools.local):
@@ -290,10 +290,10 @@ def _cost(deployed: Deployed, ran: Ran) -> SessionCost | None:
     cached = float(ran.hits.sum(axis=1).mean())
     computed, output = float(ran.prompt.mean()) - cached, float(ran.output.mean())
     chunk, running = min(max(computed, 1.0), replica.budget), max(ran.running / replica.data, 1.0)
-    plain, after = (float(replica.steps.seconds(0.0, 0.0, chunk, before)) for before in (0.0, max(cached, 1.0)))
-    decode = deployed.decode
-    step = float(decode.steps.seconds(running, float(ran.prompt.mean()))) / running / decode.steps.accepted
-    weights = np.array([plain / chunk, max(after - plain, 0.0) / max(cached, 1.0) * computed / chunk, step])
+    decode, context = deployed.decode, float(ran.prompt.mean())
+    plain, after = (float(replica.steps.seconds(0.0, 0.0, chunk, before)) for before in (0.0, context))
+    step = float(decode.steps.seconds(running, context)) / running / decode.steps.accepted
+    weights = np.array([plain / chunk, max(after - plain, 0.0) / context * computed / chunk, step])
     share = weights / float(weights @ np.array([computed, cached, output]))
     turn = usd * ran.duration / ran.prompt.size
     turns = deployed.workload.turns.mean

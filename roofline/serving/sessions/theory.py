@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -85,11 +86,11 @@ class Load:
         self.rate, self.number, self.busy, self.wait, self.outside = 0.0, 1.0, 0.0, 0.0, 0.0
         self.loads, self.queues = np.zeros(tiers - 1), np.zeros(tiers - 1)
 
-    def follow(self, before: Load) -> None:
-        """Begin where another one is, of other turns: all of these hit as those do on average."""
-        self.hits[:] = before.hits.mean(axis=1)[:, np.newaxis]
-        self.rate, self.number, self.busy = before.rate, before.number, before.busy
-        self.wait, self.outside, self.loads, self.queues = before.wait, before.outside, before.loads, before.queues
+    def of(self, turns: int) -> Load:
+        """The same with so many other turns: all of these hit as its own do on average."""
+        found = copy(self)
+        found.hits = np.tile(self.hits.mean(axis=1, keepdims=True), turns)
+        return found
 
 
 class Branches(Struct, frozen=True):

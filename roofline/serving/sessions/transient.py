@@ -60,9 +60,7 @@ class Transient:
             place = self.turns.place
             turns = self.turns.some((place >= begin) & (place < begin + max(pace, LEAST)), self.count)
             theory = self._theory(turns)
-            before, load = load, theory.load(0.0)
-            if before is not None:
-                load.follow(before)
+            load = theory.load(0.0) if load is None else load.of(turns.prompt.size)
             state = theory.solve(sessions, load, ROUNDS)
             pace = state.turns_per_second * theory.main * self.duration / STAGES / sessions
             done += pace
