@@ -64,7 +64,8 @@ class SessionRun(Simulation):
         levels += [Level(tokens / self.data / self.block, through) for tokens, through in store.levels]
         self.states = math.inf if store.states is None else store.states / self.data
         snapshot, apart = store.snapshot / self.block, store.states is not None
-        self.caches = [PrefixCache(levels, store.whole, snapshot, apart) for _ in range(self.data)]
+        every = store.every // store.block
+        self.caches = [PrefixCache(levels, store.whole, snapshot, apart, every) for _ in range(self.data)]
         self.taken = [0.0] * self.data
         self.links = [0.0] * len(store.tiers)
         self.read = [0.0] * len(levels)
