@@ -51,16 +51,14 @@ def simulate_sessions(
     rate: float | None = None,
     seed: int = 0,
     copies: int = 1,
-    drawn: bool = True,
     limits: Targets = NO_TARGETS,
 ) -> Ran:
     """A run of so many turns, of a number of `sessions`, each followed by another one, or of a `rate` of new ones.
 
     Without `turns`, runs of a benchmark, each as long as the workload's `duration`, of other sessions. With a rate,
-    `sessions` are those at the start, at a random part of their turns, or as `drawn` at their first. With a tandem
-    the replica is a worker of its prefill. Turns go to several `copies` by the routing, other than by session. A run of
-    turns ends where a twentieth of them has missed one of the `limits` of TTFT and TPOT. Raises RooflineError without
-    sessions.
+    `sessions` are those at the start. With a tandem the replica is a worker of its prefill. Turns go to several
+    `copies` by the routing, other than by session. A run of turns ends where a twentieth of them has missed one of the
+    `limits` of TTFT and TPOT. Raises RooflineError without sessions.
     """
     if not sessions and rate is None:
         raise RooflineError("sessions are a number of them, or a rate of new ones: give one of both")
@@ -69,8 +67,8 @@ def simulate_sessions(
     def start(seed: int) -> list[SessionRun]:
         draw = Draw(work, seed)
         if copies == 1:
-            return [SessionRun(deployed, draw, sessions, rate, drawn)]
-        runs = [Routed(deployed, draw, None if place else sessions, rate, drawn) for place in range(copies)]
+            return [SessionRun(deployed, draw, sessions, rate)]
+        runs = [Routed(deployed, draw, None if place else sessions, rate) for place in range(copies)]
         for run in runs:
             run.others, run.due, run.active, run.number = runs, runs[0].due, runs[0].active, runs[0].number
         return [*runs]

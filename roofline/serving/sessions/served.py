@@ -23,7 +23,7 @@ from roofline.serving.sessions.observed import Ran, hit_rates
 from roofline.serving.sessions.options import SessionOptions
 from roofline.serving.sessions.replicas import simulate_sessions
 from roofline.serving.sessions.routing import PREFIX, SESSION
-from roofline.serving.sessions.theory import State, Theory
+from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.transient import Transient, theory_of
 from roofline.serving.sessions.workload import Workload
 
@@ -185,14 +185,14 @@ def outcome_at(
         limits=targets if shortened else NO_TARGETS,
     )
     if theory is None:
-        return _outcome(deployed, value, ran, (), targets)
+        return _outcome(deployed, value, ran, targets)
     branches = theory.at(sessions)
     ranks = deployed.replica.data if deployed.routing == SESSION else 1
     crowd = 1 + math.sqrt(2 * math.log(ranks) * ranks / sessions)  # of the rank with the most sessions, over the mean
     margin = math.hypot(NEAR, SPREAD * theory.varied / math.sqrt(sessions * copies))
     near = (theory.warm(part * sessions) for part in (max(1 - margin, 0.5), (1 + margin) * crowd))
     states = (branches.warm, branches.cold, *near)
-    return _outcome(deployed, value, ran, states, targets)
+    return _outcome(deployed, value, ran, targets, [sum(state.hits) for state in states], branches.thrashes)
 
 
 def _at_a_time(theory: Theory, rate: float, asked: float) -> int:
@@ -216,7 +216,9 @@ MORE = 1.05
 """The least growth of throughput with twice the sessions that counts as one."""
 
 
-def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ...], targets: Targets) -> SessionOutcome:
+def _outcome(
+    deployed: Deployed, value: float, ran: Ran, targets: Targets, near: Sequence[float] = (), parted: bool = False
+) -> SessionOutcome:
     replica, copies = deployed.replica, deployed.replica.copies
     steps = np.maximum(ran.output - 1, 1)
     ttft, e2e = ran.first - ran.arrival, ran.last - ran.arrival
@@ -225,7 +227,7 @@ def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ..
         replica, ran.running, float(ran.prompt.mean()), max(float((ran.prompt - ran.hits.sum(1)).mean()), 1.0)
     )
     met = None
-    if any(map(math.isfinite, targets)):
+    if targets != NO_TARGETS:
         met = float(((ttft <= targets[0]) & ~(tpot > targets[1])).mean())
     total = float(ran.prompt.sum())
     hits = tuple(hit_rates(ran))
@@ -233,8 +235,7 @@ def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ..
     found, block = ran.hits.sum(axis=1), deployed.store.block
     lost, evicted = (float((each - found).clip(0).mean()) for each in (known, known // block * block))
     endless = float(known.sum()) / total
-    near = [sum(hits), *ran.each, *(sum(state.hits) for state in states)]
-    parted = len(states) > 1 and states[0].turns_per_second > PARTED * states[1].turns_per_second
+    near = [sum(hits), *ran.each, *near]
     return SessionOutcome(
         value,
         latency(ttft, spread[0]),
@@ -272,9 +273,6 @@ def _example(ran: Ran) -> tuple[TurnTimes, ...]:
 EXAMPLE = 60
 """The most turns of an example."""
 
-
-PARTED = 1.1
-"""The throughput of a cache once warm over that of one once cold from which the two are different states."""
 
 BUSY = 0.5
 """The part of time in steps with prompts from which lost prefixes cost throughput."""

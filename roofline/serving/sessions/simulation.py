@@ -50,9 +50,7 @@ class SessionRun(Simulation):
 
     limit = math.inf
 
-    def __init__(
-        self, deployed: Deployed, draw: Draw, sessions: int | None, rate: float | None, drawn: bool = True
-    ) -> None:
+    def __init__(self, deployed: Deployed, draw: Draw, sessions: int | None, rate: float | None) -> None:
         nothing, store = np.zeros(0, np.int64), deployed.store
         super().__init__(deployed.replica, Requests(np.zeros(0), nothing, nothing, nothing), None)
         self.draw, self.work, self.store = draw, draw.workload, store
@@ -80,7 +78,7 @@ class SessionRun(Simulation):
         self.found: list[tuple[int, ...]] = []
         self.random = np.random.default_rng([draw.seed, 2**31])
         for _ in range(sessions or 0):
-            session = draw.session(self.work.begun if drawn else None, self.work.duration is None)
+            session = draw.session(self.work.begun, self.work.duration is None)
             place = min(max(session.place - 1, 0), len(session.gap) - 1)
             self._later(self.random.random() * session.gap[place], turn_of(session, self.work))
         if rate is not None:
