@@ -115,9 +115,7 @@ def _guess(deployed: Deployed, targets: Targets) -> int:
         nonlocal most
         grows = state.turns_per_second >= GAIN * most
         most = max(most, state.turns_per_second)
-        known[number] = (
-            TAIL * state.ttft <= targets[0] and state.tpot <= targets[1] and (grows or limited)
-        )
+        known[number] = TAIL * state.ttft <= targets[0] and state.tpot <= targets[1] and (grows or limited)
         return known[number]
 
     # From a quarter of the contexts that the tiers hold.
@@ -130,9 +128,7 @@ def _guess(deployed: Deployed, targets: Targets) -> int:
         while number > 1 and not holds(number // 2, theory.warm(number // 2)):
             number //= 2
         number //= 2
-    while limited and number * STEP < (
-        high := min(each for each in (*known, MAX_SESSIONS) if each > number)
-    ):
+    while limited and number * STEP < (high := min(each for each in (*known, MAX_SESSIONS) if each > number)):
         middle = round(math.sqrt(number * high))
         if not number < middle < high:
             break
