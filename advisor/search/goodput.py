@@ -19,7 +19,8 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import deployment_of, outcomes_at
 from roofline.serving.load import OF_A_BATCH, Load
 from roofline.serving.outcome import Outcome
-from roofline.serving.sessions.served import SessionOutcome, deployed_of, outcome_at, read_sessions
+from roofline.serving.sessions.deployed import deployed_of, read_sessions
+from roofline.serving.sessions.served import SessionOutcome, outcome_at
 from roofline.timing.intervals import Estimate
 from roofline.whatif.solve.load import largest, load_of
 from roofline.whatif.solve.targets import Targets

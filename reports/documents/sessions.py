@@ -13,7 +13,8 @@ from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.export import csv_text
 from roofline.scenario.memory import hardware_name
 from roofline.serving.outcome import Targets
-from roofline.serving.sessions.served import Deployed, SessionCurve, SessionOutcome
+from roofline.serving.sessions.deployed import Deployed
+from roofline.serving.sessions.served import SessionCurve, SessionOutcome
 from roofline.serving.sessions.store import Store
 from roofline.whatif.solve.sessions import Held, SessionsAnswer
 
@@ -186,10 +187,9 @@ def _limits(points: list[Mapping[str, Any]], name: str) -> Iterator[str]:
     """Where the cache thrashes, and what tokens cost."""
     best = max(points, key=lambda point: point["turns_per_second"])
     if thrashing := [point for point in points if point["thrashes"]]:
-        yield (
-            f"From {name.replace('_', ' ')} {thrashing[0][name]:g} on the cache thrashes: turns compute again what was"
-            f" evicted. Of those asked {best[name]:g} have the most turns/s."
-        )
+        least = f" (of {name.replace('_', ' ')} from {thrashing[0][name]:g} on)" if len(points) > 1 else ""
+        most = f" At {best[name]:g} there are the most turns/s of those asked." if least else ""
+        yield f"The cache thrashes{least}: turns compute again what was evicted.{most}"
     if best["usd"] is not None:
         usd = best["usd"]
         yield (

@@ -21,6 +21,7 @@ ALL: dict[str, Option] = {**OPTIONS, **LOAD_OPTIONS, **SESSION_OPTIONS}
 SPELLED = {flag.replace("_", "-"): option.flag for option in ALL.values() for flag in option.flags}
 SWITCHED = {option.flag for option in ALL.values() if option.kind is Kind.SWITCH}
 FLAGS = tuple(option.flag for option in ALL.values())
+SERVED = {option.flag for option in (*LOAD_OPTIONS.values(), *SESSION_OPTIONS.values())}
 
 FIRST = (
     *("hw", "concurrency", "rate", "batch", "prompt", "generate", "ttft", "tpot"),
@@ -110,6 +111,7 @@ def _unknown(name: str, own: set[str], command: str) -> str:
     if flag in FLAGS:
         also = f" ({flag})" if flag != name else ""
         instead = ": --prompt says how long requests are" if flag == "--context" and "--prompt" in own else ""
+        instead = instead or ("; 'roofline serve' does" if flag in SERVED and command != "serve" else "")
         return f"{command} does not take {name}{also}{instead}; 'roofline {command} --help' lists what it takes"
     if (meant := MEANT.get(option_key(name))) is not None:
         return f"no such option: {name}; {meant}"

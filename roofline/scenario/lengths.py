@@ -137,7 +137,7 @@ def parse_lengths(written: float | str | Lengths, what: str = "a length") -> Len
     try:
         return _parsed(written, what)
     except OverflowError:
-        raise RooflineError(f"{what} must be 1 to {MAX_LENGTH} tokens on average, got {quote(written)}") from None
+        raise RooflineError(f"{what} must be 1 to {MAX_LENGTH:,} on average, got {quote(written)}") from None
 
 
 def _parsed(written: float | str, what: str) -> Lengths:
@@ -173,7 +173,7 @@ def as_number(written: object) -> float | None:
 
 def _checked(found: Lengths, what: str) -> Lengths:
     if not (math.isfinite(found.mean) and 1 <= found.mean <= MAX_LENGTH and math.isfinite(found.second)):
-        raise RooflineError(f"{what} must be 1 to {MAX_LENGTH} tokens on average, got {quote(found.written)}")
+        raise RooflineError(f"{what} must be 1 to {MAX_LENGTH:,} on average, got {quote(found.written)}")
     return found
 
 

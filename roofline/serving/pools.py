@@ -25,7 +25,8 @@ from roofline.scenario.parts import with_network
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.replica import Replica, replica_of
-from roofline.serving.steps import CONTEXTS, geometric
+from roofline.serving.steps import CONTEXTS
+from roofline.serving.tables import geometric
 from roofline.specs.hardware import NETWORK, Hardware, load_hardware
 from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from roofline.scenario.speculation import iterations
 from roofline.serving.load import Load
 from roofline.serving.replica import UNLIMITED, Replica
-from roofline.serving.steps import MAX_TOKENS, Table, geometric
+from roofline.serving.steps import MAX_TOKENS
+from roofline.serving.tables import Table, geometric
 from roofline.specs.scheduler import PREFILL_FIRST
 
 Array = NDArray[np.float64]

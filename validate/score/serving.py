@@ -23,8 +23,9 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Latency, Outcome, outcome_of
 from roofline.serving.pools import Pools, tandem_of
 from roofline.serving.replica import UNLIMITED, DoesNotFitError, Replica, budget_of, replica_of
+from roofline.serving.sessions.deployed import deployed_of
 from roofline.serving.sessions.profiles import profile
-from roofline.serving.sessions.served import SessionOutcome, deployed_of, outcome_at
+from roofline.serving.sessions.served import SessionOutcome, outcome_at
 from roofline.serving.simulation import simulate
 from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import Scheduler

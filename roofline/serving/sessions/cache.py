@@ -13,7 +13,8 @@ computed (write through: it also holds what the tiers above hold, and its order 
 
 Layers with a recurrent state or a window go on after a prefix only from a snapshot of them at its end. A request leaves
 one at the end of its path, and of each run that it passes, as vLLM does at the ends of prompts and where prefixes part
-(`mamba_cache_mode` align) and SGLang at those of its nodes (mamba_radix_cache.py). A hit ends at the last snapshot
+(`mamba_cache_mode` align) and SGLang at those of its nodes, of which each chunk of a prompt leaves one
+(mamba_radix_cache.py, swa_radix_cache.py: cache_unfinished_req). A hit ends at the last snapshot
 before the place where the prompt parts from what is cached. An earlier snapshot stays until its time to be evicted has
 come, and the last one of a run goes after the blocks of the run.
 """
@@ -71,15 +72,21 @@ class PrefixCache:
     `used` are the blocks in each tier, `pinned` those of the first that running requests use, and `shared` how many
     more these have together than there are. `stored` counts blocks that came into the cache, `dropped` those that left
     the last tier, `written` those that each tier took. A `snapshot` takes as much as so many blocks (0: a hit needs
-    none), in the first tier nothing where they are `apart`, in a pool of their own; a tier has `states` of them.
+    none), in the first tier nothing where they are `apart`, in a pool of their own; a tier has `states` of them. There
+    is one after `every` blocks that are computed, too (0: at ends alone).
     """
 
     def __init__(
-        self, levels: Sequence[Level], whole: bool = False, snapshot: float = 0.0, apart: bool = False
+        self,
+        levels: Sequence[Level],
+        whole: bool = False,
+        snapshot: float = 0.0,
+        apart: bool = False,
+        every: int = 0,
     ) -> None:
         tiers = len(levels)
         self.levels, self.whole = tuple(levels), whole
-        self.snapshot, self.now = snapshot, -math.inf
+        self.snapshot, self.every, self.now = snapshot, every, -math.inf
         self.weights = [0.0 if apart else snapshot, *[snapshot] * (tiers - 1)]
         self.states = [0] * tiers
         self._older: list[deque[tuple[float, Run, int]]] = [deque() for _ in range(tiers)]
@@ -155,8 +162,9 @@ class PrefixCache:
             if run is tail and end - run.start > run.length:
                 length = run.length = end - run.start
                 run.marks.append(length)
+            known = max(run.held)
             if (added := length - run.held[0]) > 0:
-                self.stored += max(length - max(run.held), 0)
+                self.stored += max(length - known, 0)
                 self.pinned += added
                 self.shared += (run.pins - 1) * added
                 self._hold(run, 0, length)
@@ -165,6 +173,8 @@ class PrefixCache:
                     self.written[tier] += length - run.held[tier]
                     self._hold(run, tier, length)
                 if self.snapshot and (not tier or level.through):
+                    for place in range(known + self.every, length, self.every) if self.every else ():
+                        self._mark(run, tier, place)
                     self._mark(run, tier, length)
                 elif run.ends[tier]:
                     self._unmark(run, tier)  # the first tier has it now

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 
 from roofline.core.errors import RooflineError
 from roofline.serving.outcome import NO_TARGETS, Targets
-from roofline.serving.pools import Tandem
-from roofline.serving.replica import Replica
+from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.drawn import Draw, Turn
-from roofline.serving.sessions.routing import PREFIX, SESSION, chosen
-from roofline.serving.sessions.simulation import WARM, Ran, SessionRun, observed, watched
-from roofline.serving.sessions.store import Store
+from roofline.serving.sessions.observed import WARM, Ran, observed, watched
+from roofline.serving.sessions.routing import PREFIX, chosen
+from roofline.serving.sessions.simulation import SessionRun
 
 
 class Routed(SessionRun):
@@ -46,43 +45,39 @@ FEWEST, MOST_RUNS, LANE = 2000, 8, 60
 
 
 def simulate_sessions(
-    replica: Replica,
-    store: Store,
-    draw: Draw,
+    deployed: Deployed,
     turns: int | None,
     sessions: int | None = None,
     rate: float | None = None,
-    routing: str = SESSION,
-    tandem: Tandem | None = None,
+    seed: int = 0,
     copies: int = 1,
-    drawn: bool = True,
     limits: Targets = NO_TARGETS,
 ) -> Ran:
     """A run of so many turns, of a number of `sessions`, each followed by another one, or of a `rate` of new ones.
 
     Without `turns`, runs of a benchmark, each as long as the workload's `duration`, of other sessions. With a rate,
-    `sessions` are those at the start, at a random part of their turns, or as `drawn` at their first. With a `tandem`
-    the replica is a worker of its prefill. Turns go to several `copies` by the routing, other than by session. A run of
-    turns ends where a twentieth of them has missed one of the `limits` of TTFT and TPOT. Raises RooflineError without
-    sessions.
+    `sessions` are those at the start. With a tandem the replica is a worker of its prefill. Turns go to several
+    `copies` by the routing, other than by session. A run of turns ends where a twentieth of them has missed one of the
+    `limits` of TTFT and TPOT. Raises RooflineError without sessions.
     """
     if not sessions and rate is None:
         raise RooflineError("sessions are a number of them, or a rate of new ones: give one of both")
-    work, others = draw.workload, (rate, routing, tandem, drawn)
+    work = deployed.workload
 
-    def start(draw: Draw) -> list[SessionRun]:
+    def start(seed: int) -> list[SessionRun]:
+        draw = Draw(work, seed)
         if copies == 1:
-            return [SessionRun(replica, store, draw, sessions, *others)]
-        runs = [Routed(replica, store, draw, None if place else sessions, *others) for place in range(copies)]
+            return [SessionRun(deployed, draw, sessions, rate)]
+        runs = [Routed(deployed, draw, None if place else sessions, rate) for place in range(copies)]
         for run in runs:
             run.others, run.due, run.active, run.number = runs, runs[0].due, runs[0].active, runs[0].number
         return [*runs]
 
     if turns is not None:
         warm = round(turns * WARM)
-        return observed([watched(start(draw), warm, turns - warm, limits=limits)])
+        return observed([watched(start(seed), warm, turns - warm, limits=limits)])
     assert sessions
     assert work.duration is not None
     number = min(max(math.ceil(FEWEST / (LANE * sessions)), 1), MOST_RUNS)
-    draws = [draw, *(Draw(work, draw.seed + place) for place in range(1, number))]
-    return observed([watched(start(each), work.warmup * sessions, None, work.duration) for each in draws])
+    seeds = range(seed, seed + number)
+    return observed([watched(start(each), work.warmup * sessions, None, work.duration) for each in seeds])

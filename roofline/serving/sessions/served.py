@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core.display import Result
-from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.errors import RooflineError
 from roofline.core.limits import MAX_CONCURRENCY
 from roofline.scenario.argument import without_carbon
 from roofline.scenario.cost import HOUR, MILLION, rent
-from roofline.scenario.lengths import parse_lengths
 from roofline.scenario.scenario import Scenario
-from roofline.serving.load import Load, served_scenario, told
-from roofline.serving.options import load_values
 from roofline.serving.outcome import NO_TARGETS, Latency, Targets, latency, spreads
-from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
-from roofline.serving.replica import DoesNotFitError, Replica, replica_of
-from roofline.serving.sessions.drawn import Draw
-from roofline.serving.sessions.options import SESSION_OPTIONS, SessionOptions
-from roofline.serving.sessions.profiles import profile
+from roofline.serving.pools import Pools, parse_pools
+from roofline.serving.sessions.deployed import NUMBERS, Deployed, deployed_of, read_sessions
+from roofline.serving.sessions.observed import Ran, hit_rates
+from roofline.serving.sessions.options import SessionOptions
 from roofline.serving.sessions.replicas import simulate_sessions
 from roofline.serving.sessions.routing import PREFIX, SESSION
-from roofline.serving.sessions.simulation import Ran, hit_rates
-from roofline.serving.sessions.store import PER_REQUEST, Store, store_of
-from roofline.serving.sessions.theory import State, Theory
-from roofline.serving.sessions.tiers import Tier, parse_tiers
+from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.transient import Transient, theory_of
-from roofline.serving.sessions.workload import Workload, parse_gaps, plain
+from roofline.serving.sessions.workload import Workload
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -104,26 +97,6 @@ class SessionOutcome(Struct, frozen=True):
         return sum(self.hits)
 
 
-class Deployed(Struct, frozen=True):
-    """A replica with its cache, under sessions of a workload; with a `tandem` it is the prefill of that."""
-
-    replica: Replica
-    store: Store
-    workload: Workload
-    tandem: Tandem | None = None
-    routing: str = SESSION
-
-    @property
-    def scenario(self) -> Scenario:
-        """The scenario with all copies, or with the hardware of prefill and decode."""
-        return self.replica.scenario if self.tandem is None else self.tandem.scenario
-
-    @property
-    def whole(self) -> Replica | Tandem:
-        """All of the deployment: its `devices` and `pools`."""
-        return self.tandem or self.replica
-
-
 class SessionCurve(Result, Deployed, frozen=True, kw_only=True):
     """The outcomes of a deployment at each of `values`: sessions at a time, or new ones a second (`open`)."""
 
@@ -154,7 +127,7 @@ def serve_sessions(
     asked = read_sessions(options)
     given = {name: asked.pop(name) for name in NUMBERS if name in asked}
     if len(given) != 1:
-        raise RooflineError("sessions are a number of them (sessions) or a rate of new ones (session_rate): give one")
+        raise RooflineError("sessions are a number of them, or a rate of new ones: give one", options=NUMBERS)
     ((name, values),) = given.items()
     pools = parse_pools(disaggregation) if isinstance(disaggregation, str) else disaggregation
     if pools is not None and (pools.encoders or pools.local):
@@ -171,75 +144,10 @@ def serve_sessions(
     if deployed.routing == PREFIX:  # of the groups with a prefix of their own each copy has its share
         work = replace(work, groups=max(1, work.groups // copies))
     # New ones at a rate are sessions without end.
-    theory = (Theory if is_open else theory_of)(deployed.replica, deployed.store, work, deployed.tandem)
+    theory = (Theory if is_open else theory_of)(replace(deployed, workload=work))
     found = tuple(outcome_at(deployed, theory, value, is_open, targets, simulate, seed) for value in points)
     parts = (getattr(deployed, name) for name in Deployed.__struct_fields__)
     return SessionCurve(*parts, values=points, outcomes=found, open=is_open, targets=targets)
-
-
-def deployed_of(
-    scenario: Scenario, workload: Workload | None, asked: Mapping[str, Any], pools: Pools | None = None
-) -> Deployed:
-    """The deployment of a scenario under a workload, or under that of options as `read_sessions` has them.
-
-    With `pools`, prefill and decode are apart: the cache is that of the workers of prefill.
-    """
-    scenario = served_scenario(scenario)
-    if scenario.images or scenario.model.task == "encode" or scenario.model.tower_kind == "encoder":
-        raise RooflineError("sessions are of text that a decoder reads: no images, audio or encoders")
-    work = within(workload_of(scenario, asked) if workload is None else workload, scenario)
-    longest = max(round(work.longest), 2)
-    output = max(min(round(work.output.mean), longest - 1), 1)
-    load = Load(prompt=float(longest - output), generate=float(output), concurrency=1)
-    bare = scenario.without("prompt", "generate") if scenario.asked else scenario
-    tandem = None if pools is None else tandem_of(bare, load.of(bare), pools)
-    replica = replica_of(bare, load.of(bare)) if tandem is None else replace(tandem.prefill, copies=tandem.prefills)
-    tiers = asked.get("tiers") or ()
-    pool = asked.get("pool")
-    below = parse_tiers(tiers, scenario) if isinstance(tiers, str) else tuple(tiers)
-    store = store_of(replica, below, pool, max(round(load.held), 1))
-    room = store.tokens / replica.data - store.own
-    if longest > room or (store.states is not None and store.states < PER_REQUEST * replica.data):
-        held = " beside the model's states" if store.snapshot else ""
-        raise DoesNotFitError(
-            f"the longest turn, {longest:,} tokens, does not fit in the KV cache of {max(room, 0.0):,.0f} tokens{held}:"
-            " take shorter sessions or more memory"
-        )
-    return Deployed(replica, store, work, tandem, asked.get("routing") or SESSION)
-
-
-def within(work: Workload, scenario: Scenario) -> Workload:
-    """The workload with contexts that are compacted where the model, or the engine as set, takes no longer ones."""
-    most = scenario.settings.longest_of(scenario.model)
-    if most is None or work.longest <= most:
-        return work
-    limit = most - math.ceil(work.output.quantile(0.999))
-    compacted = work.compacted or round((work.first or work.new).mean)
-    if limit <= work.shared + compacted + work.new.mean:
-        raise RooflineError(f"prompts of these sessions are longer than the {most} tokens that the model takes")
-    return replace(work, limit=limit, compacted=compacted)
-
-
-def workload_of(scenario: Scenario, asked: Mapping[str, Any]) -> Workload:
-    """The workload of a profile and of options that change it; by default requests of the scenario's lengths."""
-    name = asked.get("profile")
-    lengths = dict(zip(("new", "output"), scenario.lengths, strict=True))
-    found = plain(lengths["new"], lengths["output"]) if name is None else profile(name)
-    changes: dict[str, Any] = {
-        key: parse_lengths(asked[key], key) for key in ("turns", "first", "new") if asked.get(key) is not None
-    }
-    own = told(scenario, ("prompt", "generate")) if name is not None else []
-    if "prompt" in own:
-        if "new" in changes:
-            raise RooflineError("prompt and new are both the tokens that a turn adds: give one of them")
-        changes["new"] = lengths["new"]
-    if "generate" in own:
-        changes["output"] = lengths["output"]
-    if asked.get("gap") is not None:
-        changes["gap"] = parse_gaps(asked["gap"], "a gap between turns")
-    if asked.get("shared") is not None:
-        changes["shared"] = int(asked["shared"])
-    return replace(found, **changes)
 
 
 def outcome_at(
@@ -268,26 +176,23 @@ def outcome_at(
     if simulate is None and (deployed.workload.duration is None or is_open):
         count = int(min(max(LEAST_TURNS, OF_EACH * sessions * shares), MOST_TURNS))
     ran = simulate_sessions(
-        deployed.replica,
-        deployed.store,
-        Draw(deployed.workload, seed),
+        deployed,
         count,
         sessions * shares,
         each * shares if is_open else None,
-        deployed.routing,
-        deployed.tandem,
+        seed,
         shares,
         limits=targets if shortened else NO_TARGETS,
     )
     if theory is None:
-        return _outcome(deployed, value, ran, (), targets)
+        return _outcome(deployed, value, ran, targets)
     branches = theory.at(sessions)
     ranks = deployed.replica.data if deployed.routing == SESSION else 1
     crowd = 1 + math.sqrt(2 * math.log(ranks) * ranks / sessions)  # of the rank with the most sessions, over the mean
     margin = math.hypot(NEAR, SPREAD * theory.varied / math.sqrt(sessions * copies))
     near = (theory.warm(part * sessions) for part in (max(1 - margin, 0.5), (1 + margin) * crowd))
     states = (branches.warm, branches.cold, *near)
-    return _outcome(deployed, value, ran, states, targets)
+    return _outcome(deployed, value, ran, targets, [sum(state.hits) for state in states], branches.thrashes)
 
 
 def _at_a_time(theory: Theory, rate: float, asked: float) -> int:
@@ -311,7 +216,9 @@ MORE = 1.05
 """The least growth of throughput with twice the sessions that counts as one."""
 
 
-def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ...], targets: Targets) -> SessionOutcome:
+def _outcome(
+    deployed: Deployed, value: float, ran: Ran, targets: Targets, near: Sequence[float] = (), parted: bool = False
+) -> SessionOutcome:
     replica, copies = deployed.replica, deployed.replica.copies
     steps = np.maximum(ran.output - 1, 1)
     ttft, e2e = ran.first - ran.arrival, ran.last - ran.arrival
@@ -320,7 +227,7 @@ def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ..
         replica, ran.running, float(ran.prompt.mean()), max(float((ran.prompt - ran.hits.sum(1)).mean()), 1.0)
     )
     met = None
-    if any(map(math.isfinite, targets)):
+    if targets != NO_TARGETS:
         met = float(((ttft <= targets[0]) & ~(tpot > targets[1])).mean())
     total = float(ran.prompt.sum())
     hits = tuple(hit_rates(ran))
@@ -328,8 +235,7 @@ def _outcome(deployed: Deployed, value: float, ran: Ran, states: tuple[State, ..
     found, block = ran.hits.sum(axis=1), deployed.store.block
     lost, evicted = (float((each - found).clip(0).mean()) for each in (known, known // block * block))
     endless = float(known.sum()) / total
-    near = [sum(hits), *ran.each, *(sum(state.hits) for state in states)]
-    parted = len(states) > 1 and states[0].turns_per_second > PARTED * states[1].turns_per_second
+    near = [sum(hits), *ran.each, *near]
     return SessionOutcome(
         value,
         latency(ttft, spread[0]),
@@ -368,9 +274,6 @@ EXAMPLE = 60
 """The most turns of an example."""
 
 
-PARTED = 1.1
-"""The throughput of a cache once warm over that of one once cold from which the two are different states."""
-
 BUSY = 0.5
 """The part of time in steps with prompts from which lost prefixes cost throughput."""
 
@@ -385,39 +288,12 @@ def _cost(deployed: Deployed, ran: Ran) -> SessionCost | None:
     cached = float(ran.hits.sum(axis=1).mean())
     computed, output = float(ran.prompt.mean()) - cached, float(ran.output.mean())
     chunk, running = min(max(computed, 1.0), replica.budget), max(ran.running / replica.data, 1.0)
-    plain, after = (float(replica.steps.seconds(0.0, 0.0, chunk, before)) for before in (0.0, max(cached, 1.0)))
-    decode = replica if deployed.tandem is None else deployed.tandem.decode
-    step = float(decode.steps.seconds(running, float(ran.prompt.mean()))) / running / decode.steps.accepted
-    weights = np.array([plain / chunk, max(after - plain, 0.0) / max(cached, 1.0) * computed / chunk, step])
+    decode, context = deployed.decode, float(ran.prompt.mean())
+    plain, after = (float(replica.steps.seconds(0.0, 0.0, chunk, before)) for before in (0.0, context))
+    step = float(decode.steps.seconds(running, context)) / running / decode.steps.accepted
+    weights = np.array([plain / chunk, max(after - plain, 0.0) / context * computed / chunk, step])
     share = weights / float(weights @ np.array([computed, cached, output]))
     turn = usd * ran.duration / ran.prompt.size
     turns = deployed.workload.turns.mean
     first, kept, last = (float(each) * turn * MILLION for each in share)
     return SessionCost(turn * turns, first, kept, last)
-
-
-NUMBERS = ("sessions", "session_rate")
-"""The options of which there may be several values."""
-
-
-def read_sessions(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of options; of sessions and rates there may be several, and objects of the library stay."""
-    found: dict[str, Any] = {}
-    for name, value in options.items():
-        if name not in SESSION_OPTIONS:
-            raise UnknownNameError("option of sessions", name, SESSION_OPTIONS)
-        if value is None:
-            continue
-        option = SESSION_OPTIONS[name]
-        if name in NUMBERS and not isinstance(value, (int, float)):
-            found[name] = (
-                load_values(option, value) if isinstance(value, str) else [option.number(each) for each in value]
-            )
-        elif isinstance(value, (str, int, float)):
-            found[name] = option.read(value)
-        else:
-            found[name] = value
-        tiers = name == "tiers" and not isinstance(value, str)
-        if tiers and not (isinstance(value, Sequence) and all(isinstance(entry, Tier) for entry in value)):
-            raise RooflineError("tiers are a text such as dram=1TB, or objects Tier")
-    return found

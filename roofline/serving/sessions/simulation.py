@@ -13,31 +13,23 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence as Rows
 from heapq import heappop, heappush
 from itertools import count
-from operator import attrgetter
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roofline.serving.load import Requests
-from roofline.serving.outcome import NO_TARGETS, Targets
-from roofline.serving.pools import Tandem
-from roofline.serving.replica import Replica
 from roofline.serving.served import Finished
 from roofline.serving.sessions.cache import Level, PrefixCache, Run
 from roofline.serving.sessions.decoding import Decoding
+from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.drawn import Draw, Session, Turn, grown, turn_of
 from roofline.serving.sessions.routing import PREFIX, SESSION, chosen
-from roofline.serving.sessions.store import PER_REQUEST, Store
+from roofline.serving.sessions.store import PER_REQUEST
 from roofline.serving.simulation import Piece, Sequence, Simulation
 
 Array = NDArray[np.float64]
-
-WARM = 1 / 3
-"""The part of a run that is not observed."""
 
 
 class _Request(Sequence):
@@ -50,41 +42,6 @@ class _Request(Sequence):
         self.turn, self.pinned, self.loaded, self.need = turn, False, False, 0.0
 
 
-class Ran(NamedTuple):
-    """What a run observed after its warm-up.
-
-    Of each turn: arrival, first and last token (seconds), tokens of output and prompt, those of earlier turns or the
-    shared prefix in it (`reusable`), those found in each tier (turns, tiers), the gap after it, and the number of its
-    session (`owner`). Over the `duration`: mean running and
-    waiting requests, tokens of running ones, the share of time in steps with prompts, blocks in each tier, and bytes
-    read from and written to each; `each` has the hit rates of the runs by themselves.
-    """
-
-    arrival: Array
-    first: Array
-    last: Array
-    output: Array
-    prompt: Array
-    reusable: Array
-    hits: Array
-    gaps: Array
-    owner: Array
-    duration: float
-    running: float
-    waiting: float
-    cached: float
-    prefilling: float
-    preemptions: int
-    used: tuple[float, ...]
-    read: tuple[float, ...]
-    written: tuple[float, ...]
-    each: tuple[float, ...]
-
-
-PROMPT = 4
-"""The column of prompts in the rows of turns."""
-
-
 class SessionRun(Simulation):
     """The state of a replica that serves sessions; with a `tandem` it is a worker of prefill, and others decode.
 
@@ -93,29 +50,20 @@ class SessionRun(Simulation):
 
     limit = math.inf
 
-    def __init__(
-        self,
-        replica: Replica,
-        store: Store,
-        draw: Draw,
-        sessions: int | None,
-        rate: float | None,
-        routing: str,
-        tandem: Tandem | None,
-        drawn: bool = True,
-    ) -> None:
-        nothing = np.zeros(0, np.int64)
-        super().__init__(replica, Requests(np.zeros(0), nothing, nothing, nothing), None)
+    def __init__(self, deployed: Deployed, draw: Draw, sessions: int | None, rate: float | None) -> None:
+        nothing, store = np.zeros(0, np.int64), deployed.store
+        super().__init__(deployed.replica, Requests(np.zeros(0), nothing, nothing, nothing), None)
         self.draw, self.work, self.store = draw, draw.workload, store
-        self.decode = None if tandem is None else Decoding(tandem)
-        self.routing, self.rate, self.block = routing, rate, store.block
+        self.decode = None if deployed.tandem is None else Decoding(deployed.tandem)
+        self.routing, self.rate, self.block = deployed.routing, rate, store.block
         self.pool = store.tokens
         self.room = self.pool  # type: ignore[assignment]
         levels = [Level(self.pool / self.data / self.block)]
         levels += [Level(tokens / self.data / self.block, through) for tokens, through in store.levels]
         self.states = math.inf if store.states is None else store.states / self.data
         snapshot, apart = store.snapshot / self.block, store.states is not None
-        self.caches = [PrefixCache(levels, store.whole, snapshot, apart) for _ in range(self.data)]
+        every = store.every // store.block
+        self.caches = [PrefixCache(levels, store.whole, snapshot, apart, every) for _ in range(self.data)]
         self.taken = [0.0] * self.data
         self.links = [0.0] * len(store.tiers)
         self.read = [0.0] * len(levels)
@@ -130,7 +78,7 @@ class SessionRun(Simulation):
         self.found: list[tuple[int, ...]] = []
         self.random = np.random.default_rng([draw.seed, 2**31])
         for _ in range(sessions or 0):
-            session = draw.session(self.work.begun if drawn else None, self.work.duration is None)
+            session = draw.session(self.work.begun, self.work.duration is None)
             place = min(max(session.place - 1, 0), len(session.gap) - 1)
             self._later(self.random.random() * session.gap[place], turn_of(session, self.work))
         if rate is not None:
@@ -419,101 +367,3 @@ class SessionRun(Simulation):
     def _forget(self, session: Session) -> None:
         for rank in range(self.data):
             self.tails.pop((session.number, rank), None)
-
-
-class Watched(NamedTuple):
-    """Replicas of a run behind one router, seconds of them together after the warm-up, and their counts in it."""
-
-    runs: Rows[SessionRun]
-    duration: float
-    counts: tuple[Any, ...]
-
-
-def watched(
-    runs: Rows[SessionRun], warm: int, turns: int | None, seconds: float = 0.0, limits: Targets = NO_TARGETS
-) -> Watched:
-    """Follow replicas over turns of warm-up, then over more turns, unless too many miss limits, or over seconds."""
-    _until(runs, warm)
-    start, earlier = max(run.now for run in runs), _counts(runs)
-    for run in runs:
-        run.area, run.prefill_time, run.rows, run.found = [0.0, 0.0, 0.0], 0.0, [], []
-    if turns is None:
-        while (run := min(runs, key=attrgetter("ready"))).ready < start + seconds or not any(run.rows for run in runs):
-            run.event()
-    else:
-        _until(runs, turns, limits)
-    counts = tuple(now - then for now, then in zip(_counts(runs), earlier, strict=True))
-    return Watched(runs, max(max(run.now for run in runs) - start, 1e-12) * len(runs), counts)
-
-
-def observed(parts: Rows[Watched]) -> Ran:
-    """All turns of runs, of a mean replica."""
-    runs = [run for part in parts for run in part.runs]
-    duration = sum(part.duration for part in parts)
-    rows = np.array([row for run in runs for row in run.rows], float).T
-    arrival, first, last, output, prompt, reusable, gaps, owner = rows
-    running, waiting, cached = (sum(run.area[part] for run in runs) / duration for part in range(3))
-    used = sum(np.array([blocks * run.block for blocks in cache.used]) for run in runs for cache in run.caches)
-    preempted, read, written = (sum(part.counts[place] for part in parts) for place in range(3))
-    owner += np.repeat(
-        [1e9 * place for place, part in enumerate(parts) for _ in part.runs], [len(run.rows) for run in runs]
-    )
-    return Ran(
-        arrival,
-        first,
-        last,
-        output,
-        prompt,
-        reusable,
-        np.array([row for run in runs for row in run.found], float),
-        gaps,
-        owner,
-        duration,
-        running,
-        waiting,
-        cached,
-        sum(run.prefill_time for run in runs) / duration,
-        int(preempted),
-        tuple((np.asarray(used) / len(runs)).tolist()),
-        tuple((read / duration).tolist()),
-        tuple((written / duration).tolist()),
-        tuple(
-            _hit([row for run in part.runs for row in run.found], [row for run in part.runs for row in run.rows])
-            for part in parts
-        ),
-    )
-
-
-def _hit(found: Rows[tuple[int, ...]], rows: Rows[tuple[float, ...]]) -> float:
-    """The fraction of prompt tokens of turns that some tier had."""
-    return sum(map(sum, found)) / sum(row[PROMPT] for row in rows)
-
-
-def _until(runs: Rows[SessionRun], number: int, limits: Targets = NO_TARGETS) -> None:
-    """Follow replicas, the earliest first, until so many turns are done, or p95 of one is sure to be over a limit."""
-    done = 0
-    while (sum_ := sum(len(run.rows) for run in runs)) < number:
-        min(runs, key=attrgetter("ready")).event()
-        if limits != NO_TARGETS and sum_ >= done + CHECKED:
-            done = sum_
-            rows = np.array([row[:PROMPT] for run in runs for row in run.rows])
-            times = rows[:, 1] - rows[:, 0], (rows[:, 2] - rows[:, 1]) / np.maximum(rows[:, 3] - 1, 1)
-            over = np.array([(time > limit).sum() for time, limit in zip(times, limits, strict=True)])
-            if over.max() > 0.05 * number + 1:
-                return
-
-
-CHECKED = 50
-"""Turns from one look at a run's times to the next."""
-
-
-def _counts(runs: Rows[SessionRun]) -> tuple[Any, ...]:
-    """Preemptions, and bytes read from and written to each tier."""
-    read, written = (np.sum([getattr(run, name) for run in runs], axis=0) for name in ("read", "written"))
-    return sum(run.preemptions for run in runs), read, written
-
-
-def hit_rates(ran: Ran) -> Rows[float]:
-    """The fraction of prompt tokens that each tier had."""
-    found: list[float] = (ran.hits.sum(axis=0) / ran.prompt.sum()).tolist()
-    return found

@@ -34,8 +34,8 @@ class Store(Struct, frozen=True):
 
     A token takes `token_bytes` in a tier, of all devices together. `whole` nodes are evicted, those of lower `priority`
     before the shared prefixes. Of a model with recurrent states or windows, a snapshot of them takes as much as
-    `snapshot` tokens, and a running request as much as `own` tokens beside its own, unless a pool of their own has
-    `states` of them.
+    `snapshot` tokens; there is one at ends of prompts and outputs, and after `every` computed tokens (0: none). A
+    running request takes as much as `own` tokens beside its own, unless a pool of their own has `states` of them.
     """
 
     tokens: float
@@ -45,6 +45,7 @@ class Store(Struct, frozen=True):
     whole: bool = False
     priority: int = 0
     snapshot: float = 0.0
+    every: int = 0
     own: float = 0.0
     states: int | None = None
 
@@ -80,6 +81,8 @@ def store_of(replica: Replica, tiers: tuple[Tier, ...] = (), pool: float | None 
     devices = kv_bytes_per_token(model, formats) / kv_bytes_per_token(model, formats, scenario.settings.parallel)
     cache, snapshot = capacity.cache * scale * replica.data, held.snapshot / held.tokens
     shared = Store(cache / held.tokens, max(block, held.block), held.tokens * devices, tiers, whole, snapshot=snapshot)
+    if whole:
+        shared = replace(shared, every=int(replica.budget))
     if not part:
         return replace(shared, own=held.fixed / held.tokens)
     return replace(shared, tokens=(1 - part) * shared.tokens, states=int(part * cache / held.state))

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -37,11 +38,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.scenario.speculation import iterations
-from roofline.serving.pools import Tandem
-from roofline.serving.replica import Replica
+from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.sample import Turns, turns_of
-from roofline.serving.sessions.store import PER_REQUEST, Store
-from roofline.serving.sessions.workload import Workload
+from roofline.serving.sessions.store import PER_REQUEST
 from roofline.serving.steps import MAX_TOKENS
 from roofline.specs.scheduler import PREFILL_FIRST
 
@@ -87,11 +86,11 @@ class Load:
         self.rate, self.number, self.busy, self.wait, self.outside = 0.0, 1.0, 0.0, 0.0, 0.0
         self.loads, self.queues = np.zeros(tiers - 1), np.zeros(tiers - 1)
 
-    def follow(self, before: Load) -> None:
-        """Begin where another one is, of other turns: all of these hit as those do on average."""
-        self.hits[:] = before.hits.mean(axis=1)[:, np.newaxis]
-        self.rate, self.number, self.busy = before.rate, before.number, before.busy
-        self.wait, self.outside, self.loads, self.queues = before.wait, before.outside, before.loads, before.queues
+    def of(self, turns: int) -> Load:
+        """The same with so many other turns: all of these hit as its own do on average."""
+        found = copy(self)
+        found.hits = np.tile(self.hits.mean(axis=1, keepdims=True), turns)
+        return found
 
 
 class Branches(Struct, frozen=True):
@@ -107,25 +106,17 @@ class Branches(Struct, frozen=True):
 
 
 class Theory:
-    """The model of a replica, a store and a workload, for any number of sessions.
+    """The model of a deployment for any number of sessions; `turns` are a sample, by default of sessions without end.
 
-    With a `tandem` the replica is a worker of its prefill, and decodes on a share of its others. The `turns` are a
-    sample, by default of sessions without end.
+    With a `tandem` the replica is a worker of its prefill, and decodes on a share of its others.
     """
 
     varied = 0.0  # a run without end sees all contexts
 
-    def __init__(
-        self,
-        replica: Replica,
-        store: Store,
-        work: Workload,
-        tandem: Tandem | None = None,
-        turns: Turns | None = None,
-    ) -> None:
-        self.replica, self.store, self.work, self.tandem = replica, store, work, tandem
-        self.decode = replica if tandem is None else tandem.decode
-        self.turns = turns_of(work) if turns is None else turns
+    def __init__(self, deployed: Deployed, turns: Turns | None = None) -> None:
+        replica, store, self.work, tandem = deployed.replica, deployed.store, deployed.workload, deployed.tandem
+        self.replica, self.store, self.tandem, self.decode = replica, store, tandem, deployed.decode
+        self.turns = turns_of(self.work) if turns is None else turns
         apart = store.states is not None
         self.weights = [0.0 if apart else store.snapshot, *[store.snapshot] * len(store.tiers)]
         self.most = min(replica.sequences, store.states / PER_REQUEST if store.states is not None else math.inf)

@@ -14,12 +14,9 @@ from functools import partial
 
 import numpy as np
 
-from roofline.serving.pools import Tandem
-from roofline.serving.replica import Replica
+from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.sample import TURNS, places_of, turns_of
-from roofline.serving.sessions.store import Store
 from roofline.serving.sessions.theory import Branches, State, Theory
-from roofline.serving.sessions.workload import Workload
 
 STAGES, ROUNDS, LEAST, SAMPLE = 8, 40, 4, 400
 """Stages of a benchmark, rounds of the fixed point in each, the turns of a session that one covers at least, and the
@@ -27,29 +24,22 @@ most turns of its sample. With 6 stages the largest error of hit rates over 34 b
 
 
 class Transient:
-    """The theory of a benchmark on a replica, for any number of sessions; the attributes are those of `Theory`.
+    """The theory of a benchmark on a deployment, for any number of sessions; the attributes are those of `Theory`.
 
     `varied`: the deviation of the contexts that it begins with over their mean.
     """
 
-    def __init__(
-        self,
-        replica: Replica,
-        store: Store,
-        work: Workload,
-        tandem: Tandem | None = None,
-        count: int = SAMPLE,
-    ) -> None:
+    def __init__(self, deployed: Deployed, count: int = SAMPLE) -> None:
+        work, decode = deployed.workload, deployed.decode.steps
         assert work.duration is not None
         self.duration, self.count = work.duration, count
-        decode = (replica if tandem is None else tandem.decode).steps
         # As many turns of a session fit in the benchmark as if it were alone.
         alone = work.gap.mean + work.output.mean * float(decode.seconds(1.0, work.new.mean)) / decode.accepted
         self.length = math.ceil(work.duration / alone) + LEAST
         self.turns = places_of(work, 0, self.length)
         own = self.turns.left[(self.turns.main > 0) & (self.turns.place < LEAST)]
         self.varied = float(own.std() / own.mean())
-        self._theory = partial(Theory, replica, store, work, tandem)
+        self._theory = partial(Theory, deployed)
         self.sizes = self._theory(self.turns).sizes
 
     def at(self, sessions: float) -> Branches:
@@ -70,9 +60,7 @@ class Transient:
             place = self.turns.place
             turns = self.turns.some((place >= begin) & (place < begin + max(pace, LEAST)), self.count)
             theory = self._theory(turns)
-            before, load = load, theory.load(0.0)
-            if before is not None:
-                load.follow(before)
+            load = theory.load(0.0) if load is None else load.of(turns.prompt.size)
             state = theory.solve(sessions, load, ROUNDS)
             pace = state.turns_per_second * theory.main * self.duration / STAGES / sessions
             done += pace
@@ -85,10 +73,8 @@ class Transient:
         return State(float(rates.mean()), tuple(hits.tolist()), float(ttft), float(tpot), pinned)
 
 
-def theory_of(
-    replica: Replica, store: Store, work: Workload, tandem: Tandem | None = None, count: int = TURNS
-) -> Theory | Transient:
-    """The theory of a number of sessions of a workload, with a sample of so many turns."""
-    if work.duration is not None:
-        return Transient(replica, store, work, tandem, min(count, SAMPLE))
-    return Theory(replica, store, work, tandem, turns_of(work, 0, count))
+def theory_of(deployed: Deployed, count: int = TURNS) -> Theory | Transient:
+    """The theory of a number of sessions of a deployment's workload, with a sample of so many turns."""
+    if deployed.workload.duration is not None:
+        return Transient(deployed, min(count, SAMPLE))
+    return Theory(deployed, turns_of(deployed.workload, 0, count))

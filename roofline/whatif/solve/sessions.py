@@ -16,9 +16,10 @@ from roofline.core.errors import RooflineError
 from roofline.scenario.argument import without_carbon
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import targets_of
-from roofline.serving.outcome import Targets
+from roofline.serving.outcome import NO_TARGETS, Targets
+from roofline.serving.sessions.deployed import Deployed, deployed_of, read_sessions
 from roofline.serving.sessions.options import SessionOptions
-from roofline.serving.sessions.served import Deployed, SessionOutcome, deployed_of, outcome_at, read_sessions
+from roofline.serving.sessions.served import SessionOutcome, outcome_at
 from roofline.serving.sessions.theory import State
 from roofline.serving.sessions.transient import theory_of
 
@@ -92,7 +93,7 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
             high, missed = value, over
         else:
             low, best = value, found
-        close = CLOSE if _limited(targets) else FLAT
+        close = CLOSE if targets != NO_TARGETS else FLAT
         if high is not None and high <= max(low + copies, math.ceil(low * close)):
             break
         if high is None or not low:
@@ -107,14 +108,14 @@ def _most(deployed: Deployed, targets: Targets, seed: int) -> Held:
 
 def _guess(deployed: Deployed, targets: Targets) -> int:
     """The sessions from which on the theory misses a target, or gains nothing."""
-    theory = theory_of(deployed.replica, deployed.store, deployed.workload, deployed.tandem, SAMPLE)
-    known, most = dict[int, bool](), 0.0
+    theory = theory_of(deployed, SAMPLE)
+    known, most, limited = dict[int, bool](), 0.0, targets != NO_TARGETS
 
     def holds(number: int, state: State) -> bool:
         nonlocal most
         grows = state.turns_per_second >= GAIN * most
         most = max(most, state.turns_per_second)
-        known[number] = TAIL * state.ttft <= targets[0] and state.tpot <= targets[1] and (grows or _limited(targets))
+        known[number] = TAIL * state.ttft <= targets[0] and state.tpot <= targets[1] and (grows or limited)
         return known[number]
 
     # From a quarter of the contexts that the tiers hold.
@@ -127,7 +128,7 @@ def _guess(deployed: Deployed, targets: Targets) -> int:
         while number > 1 and not holds(number // 2, theory.warm(number // 2)):
             number //= 2
         number //= 2
-    while _limited(targets) and number * STEP < (high := min(each for each in (*known, MAX_SESSIONS) if each > number)):
+    while limited and number * STEP < (high := min(each for each in (*known, MAX_SESSIONS) if each > number)):
         middle = round(math.sqrt(number * high))
         if not number < middle < high:
             break
@@ -156,10 +157,6 @@ def _missed(outcome: SessionOutcome, targets: Targets, most: float) -> tuple[str
     """The targets that an outcome misses at p95; without any, throughput that does not grow."""
     times = (("ttft", outcome.ttft), ("tpot", outcome.tpot))
     over = [name for (name, time), limit in zip(times, targets, strict=True) if time.p95.mid > limit]
-    if not _limited(targets) and outcome.turns_per_second < most * 1.02:
+    if targets == NO_TARGETS and outcome.turns_per_second < most * 1.02:
         over.append("throughput")
     return tuple(over)
-
-
-def _limited(targets: Targets) -> bool:
-    return any(map(math.isfinite, targets))

@@ -128,6 +128,17 @@ def test_a_hit_ends_at_a_snapshot_and_needs_all_blocks_before() -> None:
     assert turn(cache, one, 13, 4.0) == 0  # its last blocks are gone, so the others are of no use
 
 
+def test_chunks_of_a_prompt_leave_snapshots() -> None:
+    """A prompt that parts from another one goes on from the last chunk before; what is found is not marked again."""
+    cache = PrefixCache([Level(math.inf)], snapshot=4, every=4)
+    one = cache.run()
+    turn(cache, one, 10, 0.0)
+    assert [sum(cache.found(one, end)) for end in (3, 7, 9, 10)] == [0, 4, 8, 10]
+    turn(cache, one, 19, 1.0)
+    assert [sum(cache.found(one, end)) for end in (13, 17, 18, 19)] == [10, 14, 18, 19]
+    assert cache.states == [6]
+
+
 def test_an_earlier_snapshot_is_a_fallback_until_it_is_evicted() -> None:
     cache = PrefixCache([Level(40)], snapshot=4)
     one, other = cache.run(), cache.run()

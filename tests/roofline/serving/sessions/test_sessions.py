@@ -15,12 +15,13 @@ from roofline.scenario.lengths import parse_lengths
 from roofline.serving.load import Load
 from roofline.serving.pools import parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
+from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.drawn import Draw
+from roofline.serving.sessions.observed import Ran, hit_rates
 from roofline.serving.sessions.profiles import PROFILES, profile
 from roofline.serving.sessions.replicas import simulate_sessions
-from roofline.serving.sessions.routing import PREFIX, REQUESTS
+from roofline.serving.sessions.routing import PREFIX, REQUESTS, SESSION
 from roofline.serving.sessions.served import serve_sessions
-from roofline.serving.sessions.simulation import Ran, hit_rates
 from roofline.serving.sessions.store import Store, store_of
 from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
@@ -49,8 +50,12 @@ def workload(**changes: object) -> Workload:
     return Workload(**(given | changes))  # type: ignore[arg-type]
 
 
+def deployed(work: Workload, store: Store | None = None, routing: str = SESSION) -> Deployed:
+    return Deployed(replica(), store_of(replica()) if store is None else store, work, routing=routing)
+
+
 def run(store: Store, work: Workload, sessions: int = 20, turns: int = 900, **options: object) -> Ran:
-    return simulate_sessions(replica(), store, Draw(work, 1), turns, sessions, **options)  # type: ignore[arg-type]
+    return simulate_sessions(deployed(work, store), turns, sessions, seed=1, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pool", [40_000, 10**6])
@@ -94,9 +99,10 @@ def test_a_cache_without_end_finds_what_is_there() -> None:
 def test_prefixes_are_found_where_requests_are_routed_to() -> None:
     scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, ep=4, engine="vllm")
     found = replica_of(scenario, Load(prompt=20_000.0, generate=500.0, concurrency=1).of(scenario))
-    store, draw = store_of(found), [Draw(workload(), 1) for _ in range(2)]
-    near = simulate_sessions(found, store, draw[0], 400, 12, routing=PREFIX)
-    far = simulate_sessions(found, store, draw[1], 400, 12, routing=REQUESTS)
+    near, far = (
+        simulate_sessions(Deployed(found, store_of(found), workload(), routing=routing), 400, 12, seed=1)
+        for routing in (PREFIX, REQUESTS)
+    )
     assert sum(hit_rates(near)) > sum(hit_rates(far)) + 0.1
 
 
@@ -104,7 +110,7 @@ def test_prefixes_are_found_where_requests_are_routed_to() -> None:
 def test_replicas_behind_a_router_conserve_sessions(routing: str) -> None:
     """Little's law over all copies; a router that knows prefixes finds those that each copy computed once."""
     work, store = workload(), store_of(replica(), (), 10**6)
-    ran = simulate_sessions(replica(), store, Draw(work, 1), 900, 20, routing=routing, copies=3)
+    ran = simulate_sessions(deployed(work, store, routing), 900, 20, seed=1, copies=3)
     assert 3 * float((ran.last - ran.arrival + ran.gaps).sum()) / ran.duration == pytest.approx(20, rel=0.1)
     assert sum(hit_rates(ran)) > 0.75 if routing == PREFIX else sum(hit_rates(ran)) < 0.6
 
@@ -113,7 +119,7 @@ def test_replicas_behind_a_router_conserve_sessions(routing: str) -> None:
 def test_gaps_that_are_cut_are_cut_for_all_replicas(routing: str) -> None:
     """A session has one turn at a time, also where the time without requests is cut short."""
     work = workload(idle=1.0, gap=parse_gaps("exponential:mean=60s"))
-    ran = simulate_sessions(replica(), store_of(replica()), Draw(work, 1), 200, 2, routing=routing, copies=2)
+    ran = simulate_sessions(deployed(work, routing=routing), 200, 2, seed=1, copies=2)
     for owner in set(ran.owner):
         arrival, last = (np.sort(times[ran.owner == owner]) for times in (ran.arrival, ran.last))
         assert (arrival[1:] >= last[:-1]).all()
@@ -133,13 +139,13 @@ def test_hybrid_models_find_what_snapshots_leave(engine: str) -> None:
         assert store.states is not None
         assert store.states * store.snapshot / store.tokens == pytest.approx(0.9, rel=0.02)
     work = workload(first=parse_lengths(6000), new=parse_lengths(900))
-    few, many = (simulate_sessions(found, store, Draw(work, 1), 300, sessions) for sessions in (3, 60))
+    few, many = (simulate_sessions(Deployed(found, store, work), 300, sessions, seed=1) for sessions in (3, 60))
     for ran in (few, many):
         assert not (ran.hits % store.block).any()
         assert (ran.hits.sum(axis=1) <= np.minimum(ran.reusable, ran.prompt - 1)).all()
     assert sum(hit_rates(few)) > 0.75
     assert sum(hit_rates(many)) < 0.3
-    theory = Theory(found, store, work).warm(3)
+    theory = Theory(Deployed(found, store, work)).warm(3)
     assert sum(theory.hits) == pytest.approx(sum(hit_rates(few)), abs=0.06)
 
 
@@ -147,7 +153,7 @@ def test_a_hashed_session_stays_on_its_rank() -> None:
     """Its turns find what it left; ranks are uneven, which the cache of a rank that is even has not."""
     scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, ep=4, engine="vllm")
     found = replica_of(scenario, Load(prompt=20_000.0, generate=500.0, concurrency=1).of(scenario))
-    ran = simulate_sessions(found, store_of(found, (), 1e9), Draw(workload(), 1), 400, 12)
+    ran = simulate_sessions(Deployed(found, store_of(found, (), 1e9), workload()), 400, 12, seed=1)
     block = store_of(found).block
     known = np.minimum(ran.reusable, ran.prompt - 1) // block * block
     assert ran.hits[:, 0] == pytest.approx(known, abs=block)
@@ -157,17 +163,15 @@ def test_prefill_and_decode_apart_conserve_sessions() -> None:
     """Little's law over both pools, and decode that is never reached by prompts: TPOT is that of its steps."""
     load = Load(prompt=20_000.0, generate=500.0, concurrency=1).of(SCENARIO)
     tandem = tandem_of(SCENARIO, load, parse_pools("prefills=2,decodes=1"))
-    work = workload()
-    ran = simulate_sessions(
-        tandem.prefill, store_of(tandem.prefill), Draw(work, 1), 900, 20, tandem=tandem, routing=REQUESTS
-    )
+    parts = Deployed(tandem.prefill, store_of(tandem.prefill), workload(), tandem, REQUESTS)
+    ran = simulate_sessions(parts, 900, 20, seed=1)
     assert float((ran.last - ran.arrival + ran.gaps).sum()) / ran.duration == pytest.approx(20, rel=0.1)
     several = ran.output > 1
     tpot = ((ran.last - ran.first) / (ran.output - 1).clip(1))[several]
     alone = float(tandem.decode.steps.seconds(1.0, 2000.0))
     assert tpot.min() >= 0.9 * alone
     assert np.median(tpot) < 2 * alone
-    theory = Theory(tandem.prefill, store_of(tandem.prefill), work, tandem=tandem).warm(20)
+    theory = Theory(parts).warm(20)
     assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.15)
 
 
@@ -209,13 +213,13 @@ def benchmark(**changes: object) -> Workload:
 
 def test_a_benchmark_is_runs_of_its_duration() -> None:
     work = benchmark()
-    ran = simulate_sessions(replica(), store_of(replica()), Draw(work, 1), None, 8)
+    ran = simulate_sessions(deployed(work), None, 8, seed=1)
     runs = len(ran.each)
     assert runs == math.ceil(2000 / (60 * 8))
     assert ran.duration / runs == pytest.approx(600, rel=0.05)
     assert float((ran.last - ran.arrival + ran.gaps).sum()) / ran.duration == pytest.approx(8, rel=0.1)
     assert min(ran.each) <= sum(hit_rates(ran)) <= max(ran.each)
-    long = simulate_sessions(replica(), store_of(replica()), Draw(work, 1), 3000, 8)
+    long = simulate_sessions(deployed(work), 3000, 8, seed=1)
     assert len(np.unique(ran.owner // 1e9)) == runs
     assert ran.prompt.mean() < long.prompt.mean() * 1.2
 
@@ -223,8 +227,8 @@ def test_a_benchmark_is_runs_of_its_duration() -> None:
 @pytest.mark.parametrize("sessions", [10, 20])
 def test_theory_agrees_with_a_benchmark(sessions: int) -> None:
     work, store = benchmark(), store_of(replica())
-    ran = simulate_sessions(replica(), store, Draw(work, 1), None, sessions)
-    state = theory_of(replica(), store, work).warm(sessions)
+    ran = simulate_sessions(deployed(work, store), None, sessions, seed=1)
+    state = theory_of(deployed(work, store)).warm(sessions)
     assert state.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.1)
     assert sum(state.hits) == pytest.approx(sum(hit_rates(ran)), abs=0.03)
 
@@ -240,11 +244,11 @@ OVERFLOWING = [
 def test_theory_agrees_with_a_benchmark_that_overflows_the_pool(work: Workload) -> None:
     """Contexts grow until the pool is full; from then on turns get done slowly. More sessions never find more."""
     store, numbers = store_of(replica()), (20, 25, 30, 35, 40, 50, 60)
-    theory = theory_of(replica(), store, work)
+    theory = theory_of(deployed(work, store))
     states = [theory.warm(number) for number in numbers]
     hits = [sum(state.hits) for state in states]
     assert hits == sorted(hits, reverse=True)
-    runs = [simulate_sessions(replica(), store, Draw(work, 1), None, number) for number in numbers]
+    runs = [simulate_sessions(deployed(work, store), None, number, seed=1) for number in numbers]
     apart = np.abs(np.array(hits) - [sum(hit_rates(ran)) for ran in runs])
     assert apart.mean() < 0.05
     assert apart.max() < 0.2
@@ -255,7 +259,7 @@ def test_theory_agrees_with_a_benchmark_that_overflows_the_pool(work: Workload) 
 
 def test_hits_of_a_benchmark_grow_with_the_pool() -> None:
     pools = (200_000, 300_000, 400_000, 600_000, 10**6)
-    hits = [sum(theory_of(replica(), store_of(replica(), (), pool), benchmark()).warm(30).hits) for pool in pools]
+    hits = [sum(theory_of(deployed(benchmark(), store_of(replica(), (), pool))).warm(30).hits) for pool in pools]
     assert hits == sorted(hits)
     assert hits[0] < 0.05
     assert hits[-1] > 0.95
@@ -264,7 +268,7 @@ def test_hits_of_a_benchmark_grow_with_the_pool() -> None:
 def test_all_sessions_are_somewhere_beyond_the_overflow() -> None:
     """Those that prompts' server has no time for wait, and their contexts are evicted (it had hits of 0.3 to 0.5)."""
     work, store = workload(turns=parse_lengths(60)), store_of(replica())
-    theory = Theory(replica(), store, work)
+    theory = Theory(deployed(work, store))
     hits = [sum(theory.warm(sessions).hits) for sessions in (20, 25, 30, 35, 40, 50, 60)]
     assert hits == sorted(hits, reverse=True)
     ran = run(store, work, sessions=50, turns=2000)
@@ -274,10 +278,7 @@ def test_all_sessions_are_somewhere_beyond_the_overflow() -> None:
 def test_the_range_of_a_benchmark_has_runs_of_other_sessions() -> None:
     work = benchmark()
     (found,) = serve_sessions(SCENARIO, work, sessions=25).outcomes
-    others = [
-        sum(hit_rates(simulate_sessions(replica(), store_of(replica()), Draw(work, seed), None, 25)))
-        for seed in (10, 11, 12)
-    ]
+    others = [sum(hit_rates(simulate_sessions(deployed(work), None, 25, seed=seed))) for seed in (10, 11, 12)]
     assert found.near[0] <= min(others)
     assert max(others) <= found.near[1]
 
@@ -306,7 +307,7 @@ def settings(seed: int) -> tuple[Workload, int, Store]:
         kept=draw.random() < 0.7,
     )
     sessions = round(10 ** draw.uniform(0.9, 1.9))
-    size = sessions * float(Theory(replica(), store_of(replica()), work).turns.left.mean()) + shared
+    size = sessions * float(Theory(deployed(work)).turns.left.mean()) + shared
     tokens = max(size * 10 ** draw.uniform(-0.4, 0.4), 3 * work.longest)
     store = store_of(replica(), (), tokens)
     if draw.random() < 0.4:
@@ -319,10 +320,10 @@ def settings(seed: int) -> tuple[Workload, int, Store]:
 def errors(seed: int) -> tuple[float, float] | None:
     """By how much the theory's hit rate, and its throughput in parts, differ; None where the cache thrashes."""
     work, sessions, store = settings(seed)
-    theory = Theory(replica(), store, work).at(sessions)
+    theory = Theory(deployed(work, store)).at(sessions)
     if theory.thrashes or theory.warm.pinned > 0.6:
         return None
-    ran = simulate_sessions(replica(), store, Draw(work, seed + 7), max(4000, sessions * 60), sessions)
+    ran = simulate_sessions(deployed(work, store), max(4000, sessions * 60), sessions, seed=seed + 7)
     rate = ran.prompt.size / ran.duration
     return sum(theory.warm.hits) - sum(hit_rates(ran)), theory.warm.turns_per_second / rate - 1
 
@@ -347,13 +348,13 @@ def test_theory_agrees_in_a_few_settings() -> None:
 
 def test_more_sessions_than_the_pool_holds_lose_throughput() -> None:
     work = workload(first=parse_lengths(8000), turns=parse_lengths(30), gap=parse_gaps("exponential:mean=3s"))
-    theory = Theory(replica(), store_of(replica(), (), 200_000), work)
+    theory = Theory(deployed(work, store_of(replica(), (), 200_000)))
     rates = [theory.warm(sessions).turns_per_second for sessions in (5, 10, 60)]
     assert rates[1] > 1.5 * rates[0]
     assert rates[2] < rates[1] * 1.2
     # A tier that holds all contexts (a simulation has 11.1 turns/s), and one that holds too few (2.2).
     for size, gain in (("150GB", 5.0), ("50GB", 1.0)):
-        tiered = Theory(replica(), store_of(replica(), parse_tiers(f"dram={size}", SCENARIO), 200_000), work)
+        tiered = Theory(deployed(work, store_of(replica(), parse_tiers(f"dram={size}", SCENARIO), 200_000)))
         assert tiered.warm(60).turns_per_second == pytest.approx(gain * rates[2], rel=0.1)
 
 

@@ -1,0 +1,88 @@
+"""Tables of seconds on geometric grids, linear between their points: of arrays, and of one plain number at a time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def geometric(low: float, high: float, ratio: float) -> Array:
+    """Whole numbers from `low` to at least `high`, each at most `ratio` times the one before, and powers of two."""
+    count = int(np.ceil(np.log(max(high / low, ratio)) / np.log(ratio))) + 1
+    numbers = np.round(low * ratio ** np.arange(count))
+    powers = 2.0 ** np.arange(np.ceil(np.log2(low)), np.floor(np.log2(numbers[-1])) + 1)
+    return np.unique(np.append(numbers, powers))
+
+
+class Table(NamedTuple):
+    """Seconds on a grid of two axes, linear between its points and beyond them."""
+
+    rows: Array
+    columns: Array
+    seconds: Array
+
+    def __call__(self, row: Any, column: Any) -> Array:
+        """Seconds at rows and columns that broadcast, at least 0."""
+        return np.maximum(self.signed(row, column), 0.0)
+
+    def nearest(self, row: Any, column: Any) -> Array:
+        """Values at rows and columns; beyond the grid, those of its edge."""
+        inside = ((place, axis[0], axis[-1]) for place, axis in ((row, self.rows), (column, self.columns)))
+        return self.signed(*(np.clip(*each) for each in inside))
+
+    def signed(self, row: Any, column: Any) -> Array:
+        """The same of differences of times, which may be below 0."""
+        row, column = np.asarray(row, float), np.asarray(column, float)
+        i = np.clip(np.searchsorted(self.rows, row) - 1, 0, self.rows.size - 2)
+        j = np.clip(np.searchsorted(self.columns, column) - 1, 0, self.columns.size - 2)
+        u = (row - self.rows[i]) / (self.rows[i + 1] - self.rows[i])
+        v = (column - self.columns[j]) / (self.columns[j + 1] - self.columns[j])
+        t = self.seconds
+        first = t[i, j] + v * (t[i, j + 1] - t[i, j])
+        second = t[i + 1, j] + v * (t[i + 1, j + 1] - t[i + 1, j])
+        return np.asarray(first + u * (second - first))
+
+
+class Curve:
+    """Linear interpolation of one plain number."""
+
+    def __init__(self, places: Array, values: Array) -> None:
+        self._places: list[float] = places.tolist()
+        self._values: list[float] = values.tolist()
+
+    def __call__(self, place: float) -> float:
+        """The value at a place; that of the nearest end outside."""
+        places, values = self._places, self._values
+        if place <= places[0]:
+            return values[0]
+        right = bisect_left(places, place)
+        if right >= len(places):
+            return values[-1]
+        share = (place - places[right - 1]) / (places[right] - places[right - 1])
+        return values[right - 1] + share * (values[right] - values[right - 1])
+
+
+class Grid:
+    """Linear interpolation on a `Table` of two plain numbers."""
+
+    def __init__(self, table: Table) -> None:
+        self._rows: list[float] = table.rows.tolist()
+        self._columns: list[float] = table.columns.tolist()
+        self._seconds: list[list[float]] = table.seconds.tolist()
+
+    def __call__(self, row: float, column: float) -> float:
+        """Seconds at a row and a column."""
+        rows, columns = self._rows, self._columns
+        i = min(max(bisect_left(rows, row) - 1, 0), len(rows) - 2)
+        j = min(max(bisect_left(columns, column) - 1, 0), len(columns) - 2)
+        u = (row - rows[i]) / (rows[i + 1] - rows[i])
+        v = (column - columns[j]) / (columns[j + 1] - columns[j])
+        low, high = self._seconds[i], self._seconds[i + 1]
+        first = low[j] + v * (low[j + 1] - low[j])
+        second = high[j] + v * (high[j + 1] - high[j])
+        return max(first + u * (second - first), 0.0)
