@@ -331,8 +331,8 @@ def test_longer_prompts_are_never_expected_faster(
     run = phase.passes[-1]
     step = run.step._replace(queries=PROMPTS) if run.step.source else Step(batch, PROMPTS, prefix)
     times = resolve(phase.timed(run).deferred(step, "prefill")).mid
-    # After a prefix chunks of attention have unequal keys, of which a kernel takes the mean: another number of tiles of a
-    # whole chunk, or, of `flash` with its chunks of 256, of splits (up to 4%, lab/notes/kernels.md).
+    # After a prefix chunks of attention have unequal keys, of which a kernel takes the mean: other numbers of tiles of
+    # a whole chunk, or, of `flash` with its chunks of 256, of splits (up to 4%, lab/notes/kernels.md).
     divided = prefix > 0 and model.startswith("llama-4")
     if prefix > 0 and model == "flash":
         reject()
