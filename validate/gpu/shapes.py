@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-import numpy as np
 from msgspec import Struct
 
 from roofline.validate.kernels.work import Case
@@ -174,12 +173,6 @@ def layers(sizes: Sizes = FULL) -> list[Point]:
     return _different(_interleaved(streams, experts))
 
 
-def appends(sizes: Sizes = FULL) -> list[Point]:
-    """The KV append of 8 heads of 128: keys and values of new tokens to their slots."""
-    cases = [sizes.rows_of("copy", rows, 2048) for rows in (1, 64, 512, 4096, 16384)]
-    return _different((case, backend) for case in cases for backend in ("triton_append", "torch_append"))
-
-
 def quantized(sizes: Sizes = FULL) -> list[Point]:
     """4-bit weights and INT8 beside bf16, from 1 to 4,096 rows."""
     formats = (("int4_wo", "triton"), ("bf16", "torch"), ("int8", "torch"), ("int8", "triton"), ("fp8", "torch"))
@@ -189,32 +182,6 @@ def quantized(sizes: Sizes = FULL) -> list[Point]:
         for n, k in ((28672, 4096), (4096, 4096))
         for dtype, backend in formats
     )
-
-
-DRAWN = 1200
-"""GEMMs of random sizes that the library is asked about, beside those of models: what a rule says of others."""
-
-
-def asked(sizes: Sizes = FULL) -> list[tuple[int, int, int]]:
-    """Rows, outputs and inputs of the GEMMs whose kernel the vendor's library is asked for: some 2,600.
-
-    Every power of two of rows and those between, against the widths of published models and their tensor-parallel
-    parts: enough to see where the library changes its tile, its cluster and its split of k. And sizes between.
-    """
-    rows = sorted({m for power in range(15) for m in (1 << power, 3 << max(0, power - 1)) if m <= 16384} | {5, 17, 100})
-    widths = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (14336, 4096), (1024, 4096), (128256, 4096),
-              (8192, 8192), (10240, 8192), (1280, 8192), (7168, 8192), (8192, 1024), (8192, 28672), (8192, 3584),
-              (57344, 8192), (2048, 2048), (1024, 2048), (2048, 1024), (512, 2048), (2048, 8192), (5120, 5120),
-              (1536, 5120), (27648, 5120), (5120, 27648), (3072, 3072), (2112, 7168), (24576, 1536), (7168, 16384),
-              (4608, 7168), (7168, 2304), (36864, 7168), (7168, 18432), (256, 7168), (2880, 4096), (5120, 2880),
-              (768, 768), (3072, 768), (896, 896), (4864, 896), (896, 4864), (3584, 3584), (37888, 3584),
-              (3584, 18944), (4097, 4096), (4096, 4098), (1000, 1000), (333, 3336))  # fmt: skip
-    drawn = np.random.default_rng(DRAWN).uniform(size=(DRAWN, 3))
-    low, high = np.array([1, 128, 128]), np.array([16384, 65536, 32768])
-    between = [tuple(int(size) for size in row) for row in low * (high / low) ** drawn]
-    multiples = [(m, -(-n // 64) * 64, -(-k // 64) * 64) for m, n, k in between if n * k < 1 << 28]
-    grid = [(m, n, k) for n, k in widths for m in rows]
-    return sorted({(min(m, sizes.rows), min(n, sizes.width), min(k, sizes.width)) for m, n, k in (*grid, *multiples)})
 
 
 def _spread(items: Sequence[int]) -> list[int]:

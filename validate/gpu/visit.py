@@ -22,8 +22,8 @@ from roofline.validate.measure.host import available_cores
 from roofline.validate.measure.machine import Machine, examine
 from roofline.validate.tables.text import MAX_BYTES
 
-ROWS, VERDICTS, KERNELS, NETWORK = "measured.csv", "correctness.csv", "kernels.csv", "network.csv"
-"""Files of a visit that grow row by row: kernel timings, correctness, kernels of the library, passes of a network."""
+ROWS, VERDICTS, NETWORK = "measured.csv", "correctness.csv", "network.csv"
+"""Files of a visit that grow row by row: kernel timings, correctness, passes of a network."""
 
 LOG, SUMMARY, PARQUET, CALIBRATION = "steps.jsonl", "summary.md", "measured.parquet", "calibration.yaml"
 """Files that are written whole: a line for each step that ended, and what is made of all rows."""
@@ -33,8 +33,8 @@ class Bench(Struct, frozen=True):
     """The device that a visit measures, and how: replaced in tests by kernels in an interpreter and a clock of theirs.
 
     `device` is PyTorch's name of it. `sizes` bounds the shapes, `large` adds correctness at sizes that need a GPU.
-    Isolated steps run in processes of their own, which can be stopped. `asked` lists the library's kernels; None
-    leaves them out. `further` is the number of shapes of each op that the general design adds.
+    Isolated steps run in processes of their own, which can be stopped. `further` is the number of shapes of each op
+    that the general design adds.
     """
 
     device: str = "cuda"
@@ -44,7 +44,6 @@ class Bench(Struct, frozen=True):
     large: bool = True
     workers: int = field(default_factory=lambda: max(1, min(14, available_cores() - 1)))
     isolated: bool = True
-    library: bool = True
     model: Model | None = None
     passes: tuple[Pass, ...] = tuple(passes())
     further: int = 60

@@ -169,27 +169,6 @@ def _copy(source: tl.tensor, output: tl.tensor, count: tl.tensor, BLOCK: tl.cons
     tl.store(output + offset, tl.load(source + offset, mask=offset < count), mask=offset < count)
 
 
-@triton.jit
-def _append(
-    keys: tl.tensor,
-    values: tl.tensor,
-    key_cache: tl.tensor,
-    value_cache: tl.tensor,
-    slots: tl.tensor,
-    width: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> None:
-    """The key and value of one token, `width` elements each, to its slot of the cache."""
-    token = tl.cast(tl.program_id(0), tl.int64)
-    slot = tl.cast(tl.load(slots + token), tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = column < width
-    key = tl.load(keys + token * width + column, mask=mask)
-    value = tl.load(values + token * width + column, mask=mask)
-    tl.store(key_cache + slot * width + column, key, mask=mask)
-    tl.store(value_cache + slot * width + column, value, mask=mask)
-
-
 def _warps(elements: int) -> int:
     """Warps of a program of `elements` elements: 16 a thread, for several 16-byte loads in flight."""
     return int(min(16, max(1, triton.next_power_of_2(elements) // 512)))
@@ -274,26 +253,3 @@ def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output:
 def copy(source: torch.Tensor, output: torch.Tensor) -> None:
     """Copy the elements of `source` to `output`; both contiguous."""
     _over_elements(_copy, source, output)
-
-
-def append(
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slots: torch.Tensor,
-) -> None:
-    """Write the keys and values of new tokens to their slots of a paged cache.
-
-    `keys` and `values` (tokens, width), the caches (slots, width) in the same format; `slots` (tokens) of int32.
-    """
-    _check(keys, values, key_cache, value_cache, slots)
-    tokens, width = keys.shape
-    block = min(SHORT_ROWS_BLOCK, triton.next_power_of_2(width))
-    launch(
-        _append,
-        (tokens, triton.cdiv(width, block)),
-        *(keys, values, key_cache, value_cache, slots, width),
-        BLOCK=block,
-        num_warps=_warps(block),
-    )
