@@ -4,6 +4,7 @@ Arithmetic is in fp32. Rows that fit into one block stay in registers; wider one
 L2, if it holds them) for the second pass.
 """
 # mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-any-unimported, unused-ignore"
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, disallow-incomplete-defs=False
 # ruff: noqa: N803 (compile-time constants are in capitals)
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ MIN_PROGRAMS = 1 if interpreted() else 256
 
 
 @triton.jit
-def _load_sum(source, residual, summed, offset, mask, STORE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _load_sum(source, residual, summed, offset, mask, STORE: tl.constexpr):
     """A block of `source` + `residual` at `offset`, stored in `summed` where `STORE`."""
     value = tl.load(source + offset, mask=mask, other=0.0).to(tl.float32)
     value += tl.load(residual + offset, mask=mask, other=0.0).to(tl.float32)
@@ -41,7 +42,7 @@ def _load_sum(source, residual, summed, offset, mask, STORE: tl.constexpr):  # t
 
 
 @triton.jit
-def _store_scaled(output, offset, value, factor, weight, column, columns, mask):  # type: ignore[no-untyped-def]
+def _store_scaled(output, offset, value, factor, weight, column, columns, mask):
     """Store a block of a normalised row times its weights."""
     gain = tl.load(weight + column, mask=column < columns, other=0.0).to(tl.float32)
     tl.store(output + offset, (value * factor * gain).to(output.dtype.element_ty), mask=mask)
@@ -49,10 +50,9 @@ def _store_scaled(output, offset, value, factor, weight, column, columns, mask):
 
 @triton.jit(do_not_specialize=["rows"])
 def _norm(
-    source: tl.tensor, residual: tl.tensor, weight: tl.tensor, summed: tl.tensor, output: tl.tensor, rows:
-    tl.tensor, columns: tl.tensor, epsilon: tl.tensor,
+    source, residual, weight, summed, output, rows, columns, epsilon,
     LOOP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = tl.arange(0, BLOCK)
     row_mask = (row < rows)[:, None]
@@ -79,15 +79,7 @@ def _norm(
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _softmax(
-    source: tl.tensor,
-    output: tl.tensor,
-    rows: tl.tensor,
-    columns: tl.tensor,
-    LOOP: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+def _softmax(source, output, rows, columns, LOOP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = tl.arange(0, BLOCK)
     row_mask = (row < rows)[:, None]
@@ -120,13 +112,7 @@ def _softmax(
 
 
 @triton.jit
-def _swiglu(
-    gate: tl.tensor,
-    up: tl.tensor,
-    output: tl.tensor,
-    count: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> None:
+def _swiglu(gate, up, output, count, BLOCK: tl.constexpr):
     offset = tl.cast(tl.program_id(0), tl.int64) * BLOCK + tl.arange(0, BLOCK)
     gated = tl.load(gate + offset, mask=offset < count, other=0.0).to(tl.float32)
     value = tl.load(up + offset, mask=offset < count, other=0.0).to(tl.float32)
@@ -135,17 +121,7 @@ def _swiglu(
 
 
 @triton.jit(do_not_specialize=["blocks", "heads"])
-def _rope(
-    source: tl.tensor,
-    cosine: tl.tensor,
-    sine: tl.tensor,
-    output: tl.tensor,
-    blocks: tl.tensor,
-    heads: tl.tensor,
-    half: tl.tensor,
-    HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+def _rope(source, cosine, sine, output, blocks, heads, half, HEADS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.cast(tl.program_id(0) // blocks, tl.int64)
     head = (tl.program_id(0) % blocks) * HEADS + tl.arange(0, HEADS)
     inside = tl.arange(0, BLOCK)
@@ -164,7 +140,7 @@ def _rope(
 
 
 @triton.jit
-def _copy(source: tl.tensor, output: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr) -> None:
+def _copy(source, output, count, BLOCK: tl.constexpr):
     offset = tl.cast(tl.program_id(0), tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(output + offset, tl.load(source + offset, mask=offset < count), mask=offset < count)
 
