@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from roofline.validate.gpu.shapes import Point
 from roofline.validate.kernels.registry import benchmarks
-from roofline.validate.kernels.work import Case
+from roofline.validate.kernels.work import Case, attention_case, experts_case, gemm_case, rows_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,47 +23,7 @@ TOLERANCES: Mapping[str, float] = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2, "fp
 """The norm of the error over that of the result, by format; int8 and 4-bit sums are exact, their outputs rounded."""
 
 
-def attention_case(op: str, dtype: str = "fp16", **given: int | str) -> Case:
-    """A case of attention; one token and one head but for what is given."""
-    small = {"batch": 1, "q_len": 1, "kv_len": 1, "heads": 1, "kv_heads": 1, "head_dim": 64, "window": 0}
-    return Case(op, {"dtype": dtype, "kv_dtype": dtype, **small, **given})
-
-
-def prefill_case(dtype: str = "fp16", **given: int | str) -> Case:
-    """A case of prefill attention."""
-    return attention_case("attention_prefill", dtype, **given)
-
-
-def decode_case(dtype: str = "fp16", **given: int | str) -> Case:
-    """A case of decode attention."""
-    return attention_case("attention_decode", dtype, **given)
-
-
-def gemm_case(dtype: str, m: int, n: int, k: int) -> Case:
-    """A case of a GEMM."""
-    return Case("gemm", {"dtype": dtype, "m": m, "n": n, "k": k})
-
-
-def experts_case(
-    tokens: int,
-    hidden: int,
-    intermediate: int,
-    top_k: int,
-    experts: int,
-    routing: str = "uniform",
-    dtype: str = "bf16",
-    tp: int = 1,
-    ep: int = 1,
-) -> Case:
-    """A case of routed experts."""
-    sizes = {"tokens": tokens, "hidden": hidden, "intermediate": intermediate, "top_k": top_k, "experts": experts}
-    return Case("moe", {"dtype": dtype, **sizes, "tp": tp, "ep": ep, "routing": routing})
-
-
-def rows_case(op: str, dtype: str, rows: int, columns: int) -> Case:
-    """A case of a kernel that streams rows."""
-    return Case(op, {"dtype": dtype, "rows": rows, "columns": columns})
-
+prefill_case, decode_case = (partial(attention_case, op) for op in ("attention_prefill", "attention_decode"))
 
 PREFILLS: Mapping[str, Case] = {
     "one token": prefill_case(),

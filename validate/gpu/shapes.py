@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from roofline.validate.kernels.work import Case
+from roofline.validate.kernels.work import Case, attention_case, experts_case, gemm_case, rows_case
 
 Item = TypeVar("Item")
 
@@ -31,7 +31,7 @@ class Sizes(Struct, frozen=True):
     def gemm(self, dtype: str, m: int, n: int, k: int) -> Case:
         """C[m, n] = A[m, k] W[n, k]^T, k a multiple of the groups of 4-bit weights where it is cut."""
         k = min(k, max(128, self.width // 128 * 128)) if k > self.width else k
-        return Case("gemm", {"dtype": dtype, "m": min(m, self.rows), "n": min(n, self.width), "k": k})
+        return gemm_case(dtype, min(m, self.rows), min(n, self.width), k)
 
     def attention(
         self,
@@ -49,38 +49,27 @@ class Sizes(Struct, frozen=True):
         keys = min(keys, self.length)
         group = heads // kv_heads
         kv_heads = max(1, min(kv_heads, self.heads // group))
-        columns: dict[str, int | str] = {
-            "dtype": "bf16",
-            "kv_dtype": kv_dtype,
-            "batch": max(1, min(batch, self.rows // 8)),
-            "q_len": min(queries, keys),
-            "kv_len": keys,
-            "heads": kv_heads * group,
-            "kv_heads": kv_heads,
-            "head_dim": min(head_dim, self.width),
-            "window": window if window < keys else 0,
-        }
-        return Case(op, columns)
+        return attention_case(
+            *(op, "bf16"),
+            kv_dtype=kv_dtype,
+            batch=max(1, min(batch, self.rows // 8)),
+            q_len=min(queries, keys),
+            kv_len=keys,
+            heads=kv_heads * group,
+            kv_heads=kv_heads,
+            head_dim=min(head_dim, self.width),
+            window=window if window < keys else 0,
+        )
 
     def experts_of(self, tokens: int, hidden: int, width: int, top_k: int, experts: int, ep: int = 1) -> Case:
         """Routed experts in bf16, uniformly routed."""
         experts = max(ep, min(experts, self.experts))
-        columns: dict[str, int | str] = {
-            "dtype": "bf16",
-            "tokens": min(tokens, self.rows),
-            "hidden": min(hidden, self.width),
-            "intermediate": min(width, self.width),
-            "top_k": min(top_k, experts),
-            "experts": experts,
-            "tp": 1,
-            "ep": ep,
-            "routing": "uniform",
-        }
-        return Case("moe", columns)
+        hidden, width = min(hidden, self.width), min(width, self.width)
+        return experts_case(min(tokens, self.rows), hidden, width, min(top_k, experts), experts, ep=ep)
 
     def rows_of(self, op: str, rows: int, columns: int) -> Case:
         """A kernel that streams rows, in bf16."""
-        return Case(op, {"dtype": "bf16", "rows": min(rows, self.rows), "columns": min(columns, self.width)})
+        return rows_case(op, "bf16", min(rows, self.rows), min(columns, self.width))
 
 
 FULL = Sizes()
@@ -134,21 +123,11 @@ def attention(sizes: Sizes = FULL) -> list[Point]:
         [("attention_decode", shape) for shape in decode], [("attention_prefill", shape) for shape in prefill]
     )
     found = [
-        (_attention(sizes, op, shape), backend)
-        for op, shape in shapes
-        for backend in ("torch", "triton", "torch_flash")
+        (sizes.attention(op, *shape), backend) for op, shape in shapes for backend in ("torch", "triton", "torch_flash")
     ]
     for op, some in (("attention_decode", decode[:8]), ("attention_prefill", prefill[:4])):
-        found += [(_attention(sizes, op, shape, "fp8"), "triton") for shape in some]
+        found += [(sizes.attention(op, *shape, kv_dtype="fp8"), "triton") for shape in some]
     return _different(found)
-
-
-def _attention(sizes: Sizes, op: str, shape: tuple[int, ...], kv_dtype: str = "bf16") -> Case:
-    """Batch, queries, keys, heads and KV heads; then the width of heads, and a window, where they are given."""
-    batch, queries, keys, heads, kv_heads, *rest = shape
-    head_dim = rest[0] if rest else 128
-    window = rest[1] if len(rest) > 1 else 0
-    return sizes.attention(op, batch, queries, keys, heads, kv_heads, head_dim, window, kv_dtype)
 
 
 MOE = ((4096, 14336, 2, 8), (2048, 768, 8, 128), (7168, 2048, 8, 256), (2880, 2880, 4, 32))
