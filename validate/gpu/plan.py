@@ -170,7 +170,7 @@ def whole(visit: Visit) -> Found:
     errors = []
     (visit.folder / NETWORK).unlink(missing_ok=True)
     with RowFile(visit.folder / NETWORK, network.COLUMNS) as file:
-        for row in network.timed(device, hardware, "bf16", visit.bench.model, list(visit.bench.passes)):
+        for row in network.timed(device, hardware, "bf16", visit.bench.model, visit.bench.passes):
             file.append(row)
             errors.append(float(str(row["expected_us"])) / float(str(row["latency_us"])) - 1.0)
             if visit.left() <= 0:

@@ -189,7 +189,6 @@ def _isolated(step: Step, visit: Visit, seconds: float) -> Result:
 
 
 def _end(group: int | None) -> None:
-    """End a process group, if it is there."""
     if group is not None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

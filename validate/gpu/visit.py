@@ -14,8 +14,8 @@ from roofline.core.inputs import read_bytes
 from roofline.specs.hardware import load_hardware
 from roofline.specs.hardware_files import parse_hardware
 from roofline.specs.model import Model
+from roofline.validate.gpu.network import PASSES
 from roofline.validate.gpu.network import Step as Pass
-from roofline.validate.gpu.network import steps as passes
 from roofline.validate.gpu.shapes import FULL, Sizes
 from roofline.validate.measure.device import Device, open_device, other_gpu_processes
 from roofline.validate.measure.host import available_cores
@@ -45,7 +45,7 @@ class Bench(Struct, frozen=True):
     workers: int = field(default_factory=lambda: max(1, min(14, available_cores() - 1)))
     isolated: bool = True
     model: Model | None = None
-    passes: tuple[Pass, ...] = tuple(passes())
+    passes: tuple[Pass, ...] = PASSES
     further: int = 60
     clock: Callable[[], float] = time.monotonic
 
@@ -74,7 +74,6 @@ class Visit(Struct):
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def left(self) -> float:
-        """Seconds that the step still has."""
         return self.deadline - self.bench.clock()
 
     @property
@@ -119,7 +118,6 @@ class Result(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The result in a line of a terminal."""
         return f"{self.step:<12}{self.status:<8}{self.seconds:6.1f} s  {self.sentence}"
 
 

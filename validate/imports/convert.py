@@ -84,7 +84,6 @@ def _check_given(results: Sequence[Result], given: Given, where: str) -> None:
 
 
 def _results(content: Content) -> Iterator[Result]:
-    """The results in a file."""
     for read_text, words in TEXT_READERS:
         if all(word in content.text for word in words):
             yield from _several(read_text(content))

@@ -48,14 +48,12 @@ class Case(Struct, frozen=True):
     columns: Columns
 
     def __getitem__(self, name: str) -> int:
-        """A shape column."""
         value = self.columns[name]
         assert isinstance(value, int)
         return value
 
     @property
     def dtype(self) -> str:
-        """The number format of the kernel."""
         return str(self.columns["dtype"])
 
     @property
@@ -119,12 +117,10 @@ class Work(Struct, frozen=True):
 
     @property
     def extents(self) -> Mapping[str, float]:
-        """The values of the symbolic sizes."""
         return extents(self.step, self.rules)
 
     @property
     def flops(self) -> float:
-        """FLOPs of all operators."""
         return float(total(op.flops for op in self.parts).evaluate(self.extents))
 
     @property

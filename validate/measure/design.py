@@ -65,7 +65,6 @@ class Axis(Struct, frozen=True):
     choices: tuple[int, ...] = ()
 
     def at(self, position: float) -> int:
-        """The size at a position from 0 to 1."""
         if self.choices:
             return self.choices[min(int(position * len(self.choices)), len(self.choices) - 1)]
         size = float(self.low * (self.high / self.low) ** position)

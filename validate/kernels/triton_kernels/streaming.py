@@ -9,6 +9,7 @@ L2, if it holds them) for the second pass.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -161,14 +162,8 @@ def _tile(rows: int, columns: int) -> tuple[bool, int, int]:
     return False, max(1, min(SHORT_ROWS_BLOCK // block, triton.next_power_of_2(rows) // MIN_PROGRAMS)), block
 
 
-def _check(*tensors: torch.Tensor) -> None:
-    """Assert what the kernels assume: contiguous tensors."""
-    assert all(tensor.is_contiguous() for tensor in tensors)
-
-
-def _over_rows(kernel: Any, tensors: tuple[torch.Tensor, ...], rows: int, columns: int, *more: float) -> None:
+def _over_rows(kernel: Any, tensors: Sequence[torch.Tensor], rows: int, columns: int, *more: float) -> None:
     """Launch a kernel on rows of so many columns, several of them a program where they are short."""
-    _check(*tensors)
     loop, together, block = _tile(rows, columns)
     sizes = {"LOOP": loop, "ROWS": together, "BLOCK": block, "num_warps": _warps(together * block)}
     launch(kernel, (triton.cdiv(rows, together),), *tensors, rows, columns, *more, **sizes)
@@ -176,40 +171,13 @@ def _over_rows(kernel: Any, tensors: tuple[torch.Tensor, ...], rows: int, column
 
 def _over_elements(kernel: Any, *tensors: torch.Tensor) -> None:
     """Launch a kernel on tensors of one shape, element by element."""
-    _check(*tensors)
     count = tensors[-1].numel()
     sizes = {"BLOCK": FLAT_BLOCK, "num_warps": _warps(FLAT_BLOCK)}
     launch(kernel, (triton.cdiv(count, FLAT_BLOCK),), *tensors, count, **sizes)
 
 
-def norm(
-    source: torch.Tensor,
-    residual: torch.Tensor,
-    weight: torch.Tensor,
-    summed: torch.Tensor,
-    output: torch.Tensor,
-    epsilon: float,
-) -> None:
-    """RMSNorm of `source` + `residual`, a sum that is written to `summed`: all (rows, columns); `weight` (columns)."""
-    _over_rows(_norm, (source, residual, weight, summed, output), *source.shape, epsilon)
-
-
-def softmax(source: torch.Tensor, output: torch.Tensor) -> None:
-    """Softmax over each row; both (rows, columns), contiguous."""
-    _over_rows(_softmax, (source, output), *source.shape)
-
-
-def swiglu(gate: torch.Tensor, up: torch.Tensor, output: torch.Tensor) -> None:
-    """silu(gate) * up, of one shape."""
-    _over_elements(_swiglu, gate, up, output)
-
-
-def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output: torch.Tensor) -> None:
-    """Rotate each head of each row: its first half against its second.
-
-    `source` and `output` (rows, columns); `cosine` and `sine` (rows, half of a head) of fp32.
-    """
-    _check(source, cosine, sine, output)
+def _over_heads(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output: torch.Tensor) -> None:
+    """Launch the rotation of each head of each row: its first half against its second."""
     rows, columns = source.shape
     half = cosine.shape[1]
     heads = columns // (2 * half)
@@ -226,6 +194,19 @@ def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output:
     )
 
 
-def copy(source: torch.Tensor, output: torch.Tensor) -> None:
-    """Copy the elements of `source` to `output`; both contiguous."""
-    _over_elements(_copy, source, output)
+def stream(op: str, tensors: Sequence[torch.Tensor], *more: float) -> None:
+    """Run the kernel of an op on its operands and targets: contiguous, (rows, columns) but for the weight and angles.
+
+    norm        source, residual, weight (columns), summed, output, and epsilon: RMSNorm of the sum, which is written
+    softmax     source, output
+    activation  gate, up, output: silu(gate) up
+    rope        source, cosine, sine (rows, half of a head; fp32), output
+    copy        source, output
+    """
+    assert all(tensor.is_contiguous() for tensor in tensors)
+    if op in ("norm", "softmax"):
+        _over_rows({"norm": _norm, "softmax": _softmax}[op], tensors, *tensors[0].shape, *more)
+    elif op == "rope":
+        _over_heads(*tensors)
+    else:
+        _over_elements({"activation": _swiglu, "copy": _copy}[op], *tensors)
