@@ -6,7 +6,7 @@ Sizes are those of published models (Llama 3 8B and 70B, Qwen3, Mixtral, DeepSee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -119,14 +119,13 @@ def attention(sizes: Sizes = FULL) -> list[Point]:
         (4, 1, 131072, 32, 8), (64, 1, 4096, 8, 1), (32, 1, 4096, 16, 4, 64), (16, 1, 4096, 16, 8, 256),
         (64, 1, 8192, 32, 8, 128, 1024), (16, 4, 4096, 32, 8), (1, 1, 256, 32, 8), (512, 1, 2048, 32, 8),
     ]  # fmt: skip
+    case_of: Callable[..., Case] = sizes.attention  # of shapes with and without head_dim and window
     shapes = _interleaved(
         [("attention_decode", shape) for shape in decode], [("attention_prefill", shape) for shape in prefill]
     )
-    found = [
-        (sizes.attention(op, *shape), backend) for op, shape in shapes for backend in ("torch", "triton", "torch_flash")
-    ]
+    found = [(case_of(op, *shape), backend) for op, shape in shapes for backend in ("torch", "triton", "torch_flash")]
     for op, some in (("attention_decode", decode[:8]), ("attention_prefill", prefill[:4])):
-        found += [(sizes.attention(op, *shape, kv_dtype="fp8"), "triton") for shape in some]
+        found += [(case_of(op, *shape, kv_dtype="fp8"), "triton") for shape in some]
     return _different(found)
 
 

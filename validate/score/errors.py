@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -33,7 +33,7 @@ class Predicted(Struct, frozen=True):
         return iter((self.bound, self.low, self.mid, self.high))
 
 
-class Skipped(Struct, frozen=True):
+class Skipped(NamedTuple):
     """A row that cannot be simulated, and the reason."""
 
     line: Line
