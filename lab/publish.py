@@ -24,6 +24,7 @@ from pathlib import Path
 import yaml
 
 from lab.command import run_command
+from lab.library_kernels import KERNELS, choices
 from roofline.core.documents import parse_mapping
 from roofline.core.errors import RooflineError, quote
 from roofline.core.files import save_text, write_bytes
@@ -32,7 +33,6 @@ from roofline.validate.check.measured import FOLDER, MeasurementFile, load_row_f
 from roofline.validate.gpu.summary import body, escaped, rows_in, table
 from roofline.validate.gpu.visit import (
     CALIBRATION,
-    KERNELS,
     LOG,
     NETWORK,
     ROWS,
@@ -62,9 +62,9 @@ DROPPED = ("device", "driver", "threads", "clock_mhz", "memory_clock_mhz", "temp
 INTRODUCTION = """# Kernels on a GPU
 
 What `roofline validate gpu` found on GPUs: this project's Triton kernels beside the vendor's libraries and the roof,
-which kernels those libraries choose, and a network beside its prediction. The page is made from the files in
-`validate/measurements` and `lab/data/visits` by `python -m docs.build`. How to measure a GPU of your own:
-[Calibrate your GPU](howto/calibrate.md).
+a network beside its prediction, and which kernels those libraries choose (`lab/library_kernels.py`). The page is made
+from the files in `validate/measurements` and `lab/data/visits` by `python -m docs.build`. How to measure a GPU of your
+own: [Calibrate your GPU](howto/calibrate.md).
 """
 
 
@@ -121,6 +121,7 @@ def pages(root: Path = FOLDER, visits: Path = VISITS) -> str:
         origin = f"{about.date}, revision {about.revision}; {about.load}."
         parts += [f"## {escaped(about.title)}\n", f"{escaped(origin)}\n"]
         sections = body(visit, machine_from(machine.facts).hardware, machine, results, published.rows)
+        sections += choices(rows_in(visit / KERNELS))
         parts.append("\n".join(sections).replace("## ", "### "))
         parts.append("\n".join([*_predicted(published), "", *_carried(published, root)]))
     return "\n".join(parts).rstrip() + "\n"

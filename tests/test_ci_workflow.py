@@ -15,7 +15,7 @@ import pytest
 import yaml
 from msgspec import Struct
 
-from docs.examples import ROOT, Block, blocks
+from lab.examples import ROOT, Block, blocks
 from tests.conftest import Run
 
 PAGE = {block.title: block for block in blocks(ROOT / "docs" / "howto" / "ci.md") if block.title}

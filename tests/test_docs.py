@@ -15,7 +15,7 @@ import roofline
 import roofline.advisor as advisor
 from docs.api import MODULES, documented, literal, python_page
 from docs.build import commands_page, filled, options_page, outside, stale
-from docs.examples import ROOT, Command, ExampleError, Session, blocks, furnish, pages, parse
+from lab.examples import ROOT, Command, ExampleError, Session, blocks, furnish, pages, parse
 from roofline import cli, list_hardware, list_models, load_model
 from roofline.scenario.options import OPTIONS
 from roofline.serving.options import LOAD_OPTIONS

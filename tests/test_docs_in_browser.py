@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from docs.build import gallery_files
-from docs.examples import ROOT
+from lab.examples import ROOT
 from tests.browser import WIDTHS, Opened
 
 

@@ -66,7 +66,6 @@ class Observation(Struct, frozen=True):
 
     @property
     def kernel(self) -> Kernel:
-        """The model of these kernels."""
         return kernel(self.op)
 
 

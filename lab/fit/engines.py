@@ -32,7 +32,8 @@ from roofline.specs.engine import DEFAULTS, PARAMETERS, Engine, load_engine
 from roofline.specs.engine_files import render
 from roofline.timing.intervals.passes import with_spread
 from roofline.validate.fit.posterior import mode
-from roofline.validate.score.end_to_end import Case, Predicted, map_rows, predict
+from roofline.validate.score.end_to_end import Case, map_rows, predict
+from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.published import PublishedRow, read_all
 
 PRIORS: Mapping[str, Mapping[str, float]] = MappingProxyType(

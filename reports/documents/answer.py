@@ -128,10 +128,6 @@ def change_text(verdict: Verdict, change: Change) -> str:
     return f"{change.option}, {found}; {change.gives_up}"
 
 
-def _where(verdict: Verdict) -> str:
-    return devices_text(verdict.scenario)
-
-
 def devices_text(scenario: Scenario) -> str:
     """The devices, such as 2 x rtx-4090."""
     count = scenario.settings.parallel.devices
@@ -144,7 +140,7 @@ def _headline(verdict: Verdict) -> str:
     """Whether it runs, or meets the load and the targets."""
     if verdict.too_long:
         return f"No: {verdict.too_long}"
-    model, where = verdict.scenario.model.name, _where(verdict)
+    model, where = verdict.scenario.model.name, devices_text(verdict.scenario)
     how = f"{verdict.plan.candidate.formats} on {verdict.scenario.profile.name}"
     queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
     kept = verdict.scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
@@ -318,7 +314,7 @@ def _failure(verdict: Verdict) -> Iterator[str]:
     plan, scenario = verdict.plan, verdict.scenario
     memory = plan.candidate.memory(1)
     least = f"the least, {plan.candidate.formats} on {scenario.profile.name}, needs {size(memory.total)}"
-    yield f"No: {scenario.model.name} does not fit on {_where(verdict)}"
+    yield f"No: {scenario.model.name} does not fit on {devices_text(verdict.scenario)}"
     tried: dict[str, dict[str, None]] = {}
     for each in plan.tried:
         tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None

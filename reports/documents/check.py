@@ -192,7 +192,6 @@ def _groups(document: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, An
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:
-    """A row of the terminal table."""
     low, high = (figure(row[end]) if row["inside"] is not None else "" for end in ("low", "high"))
     return [row["id"], *_published(row), low, figure(row["mid"]), high, *_errors(row)]
 
@@ -201,7 +200,6 @@ _PAGE_HEADER = ("conditions", "metric", "published", "bound", "predicted", "erro
 
 
 def _page_row(row: Mapping[str, Any]) -> list[str]:
-    """A row of the Markdown table."""
     predicted = figure(row["mid"])
     if row["inside"] is not None:
         predicted += f" ({figure(row['low'])} to {figure(row['high'])})"

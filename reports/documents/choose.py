@@ -10,7 +10,7 @@ from roofline.advisor.choosing.rows import Flip, Row
 from roofline.core.units import seconds
 from roofline.reports.documents.odds import limit, odds_document, sentence, sure
 from roofline.reports.documents.serving import latencies
-from roofline.reports.output.blocks import WIDTH, Block, Document, Face, finite, picked
+from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
 from roofline.whatif.command_line import serve_command
 
 SCHEMA = "roofline.choose/1"
@@ -246,9 +246,6 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _rows(document: Document) -> list[Document]:
-    rows: list[Document] = document["rows"]
-    return rows
-
-
-DECISION = Face(decision_document, decision_blocks, _rows, lambda document: [document["sentence"]])
+DECISION = Face(
+    decision_document, decision_blocks, lambda document: document["rows"], lambda document: [document["sentence"]]
+)

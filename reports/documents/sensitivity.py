@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.reports.documents.analysis import scenario_header
-from roofline.reports.output.blocks import Block, Document, Face, finite, picked
+from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.whatif.sensitivities import MORE, Sensitivities, sensitivity
 
 SCHEMA = "roofline.sensitivity/1"
@@ -75,8 +75,8 @@ def _sentences(document: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _rows(document: Document) -> list[Document]:
-    return [{"at": at, **entry} for at, entries in document["readings"].items() for entry in entries]
-
-
-SENSITIVITIES = Face(sensitivity_document, sensitivity_blocks, _rows)
+SENSITIVITIES = Face(
+    sensitivity_document,
+    sensitivity_blocks,
+    lambda document: [{"at": at, **entry} for at, entries in document["readings"].items() for entry in entries],
+)

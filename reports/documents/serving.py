@@ -170,7 +170,6 @@ def _point(curve: Curve, value: float, found: Outcome) -> dict[str, Any]:
 
 
 def _tenant(found: Outcome) -> dict[str, Any]:
-    """The requests of one tenant."""
     rates = {"requests_per_s": found.requests_per_second, "output_tokens_per_s": found.output_tokens_per_second}
     times = {f"{latency}_s": latencies(getattr(found, latency)) for latency in LATENCIES}
     return {**{key: finite(rate) for key, rate in rates.items()}, **times}

@@ -12,7 +12,7 @@ from roofline.advisor.sizing.sizing import Sizing, percent
 from roofline.core.errors import RooflineError, quote
 from roofline.core.units import Dimension, parse_quantity, seconds, si
 from roofline.reports.documents.serving import latencies
-from roofline.reports.output.blocks import WIDTH, Block, Document, Face, finite, picked
+from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
 from roofline.specs.hardware import hardware_name
 
 SCHEMA = "roofline.size/2"
@@ -177,7 +177,6 @@ def _late(deployment: Mapping[str, Any], encodes: bool) -> str:
 
 
 def _hardware_differs(choice: Mapping[str, Any]) -> bool:
-    """Whether best and runner-up run on different hardware."""
     return not choice["differs"] or "hardware" in choice["differs"]
 
 
@@ -387,8 +386,8 @@ def prices(texts: list[str], alone: bool) -> dict[str, float]:
     return found
 
 
-def _rows(document: Document) -> list[Document]:
-    return [{"objective": choice["objective"], **choice["best"]} for choice in document["choices"]]
-
-
-SIZING = Face(sizing_document, sizing_blocks, _rows)
+SIZING = Face(
+    sizing_document,
+    sizing_blocks,
+    lambda document: [{"objective": choice["objective"], **choice["best"]} for choice in document["choices"]],
+)

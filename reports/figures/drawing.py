@@ -137,7 +137,6 @@ def _frontier(spec: FigureSpec, study: Study, settings: Mapping[str, Any]) -> Pi
 
 
 def _needed(spec: FigureSpec) -> list[str]:
-    """The metrics that a figure needs."""
     if spec.kind == "pareto":
         return ["fits"]
     if spec.kind == "footprint":

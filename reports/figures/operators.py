@@ -23,6 +23,7 @@ from roofline.reports.figures.style import (
     number_points,
     styled,
 )
+from roofline.reports.view.graph import peaks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,13 +76,11 @@ def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
 def _roofs(panel: Axes, analysis: Analysis, arithmetic: Iterable[str | None]) -> None:
     """Draw the memory roof and the peak of each format in use."""
     hardware = analysis.scenario.hardware
-    peaks = {name: hardware.matrix_peak(name) for name in arithmetic if name is not None}
-    if hardware.vector_peak is not None:
-        peaks["vector"] = hardware.vector_peak
-    highest, bandwidth = max(peaks.values()), hardware.memory_bandwidth
+    peaks = peaks_of(hardware, arithmetic)
+    highest, bandwidth = peaks[0][1], hardware.memory_bandwidth
     low, high = 0.1, 400 * highest / bandwidth
     styles = ("-", "--", "-.", ":") * len(peaks)
-    for (name, peak), style in zip(sorted(peaks.items(), key=lambda item: -item[1]), styles, strict=False):
+    for (name, peak), style in zip(peaks, styles, strict=False):
         ridge = peak / bandwidth
         panel.plot([ridge, high], [peak, peak], color=BLACK, linestyle=style, linewidth=1.2)
         panel.annotate(f"{name} {peak / 1e12:.4g} TFLOP/s", (high, peak), ha="right", va="bottom", fontsize=8)

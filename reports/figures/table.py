@@ -81,7 +81,6 @@ class Table(Struct, frozen=True):
 
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """Which rows fit in memory."""
         return self.column("fits").astype(bool)
 
     def axis(self, name: str) -> Axis:
@@ -98,7 +97,6 @@ class Table(Struct, frozen=True):
         return np.array([order[value] for value in self.column(axis.name).tolist()], dtype=np.int64)
 
     def unit(self, name: str) -> str:
-        """The unit of a metric; empty for an axis."""
         return "" if name in self.study.question.axes else find_metric(name, self.study.question.at).unit
 
     def better(self, name: str) -> int:
@@ -177,7 +175,7 @@ def format_value(value: float, unit: str, digits: int = 3) -> str:
     if unit == "s":
         return seconds(value, digits)
     if unit == "B":
-        return si(value, "B", digits) if value >= 0 else f"-{si(-value, 'B', digits)}"
+        return si(value, "B", digits)
     if unit in (*RATES, ""):
         return f"{value:,.0f}" if value >= 100 or float(value).is_integer() else f"{value:.{digits}g}"
     return si(value, unit, digits)

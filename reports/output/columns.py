@@ -85,7 +85,6 @@ class Cells(Struct, frozen=True):
         return found
 
     def without(self, index: int) -> Cells:
-        """The table without a column."""
         keep = [at for at in range(len(self.header)) if at != index]
         rows = tuple(tuple(row[at] for at in keep) for row in self.rows)
         out = (*self.out, self.header[index].replace("\n", ""))

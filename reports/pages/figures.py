@@ -33,7 +33,6 @@ class ReportFigure(Struct, frozen=True):
 
     @property
     def svg(self) -> bytes:
-        """The figure as SVG."""
         return as_bytes(self.draw(), "svg")
 
 

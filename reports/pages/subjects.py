@@ -31,12 +31,10 @@ class Subject(Struct, frozen=True, dict=True):
 
     @cached_property
     def analysis(self) -> Analysis:
-        """The analysis of the scenario."""
         return analyze(self.scenario)
 
     @property
     def name(self) -> str:
-        """Model and hardware."""
         scenario = self.analysis.scenario
         return f"{scenario.model.name} on {scenario.hardware.name}"
 

@@ -171,7 +171,6 @@ class Spool:
         self.manifest.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Deletes the partial file and its manifest."""
         self.path.unlink(missing_ok=True)
         self.manifest.unlink(missing_ok=True)
 

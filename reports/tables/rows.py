@@ -31,7 +31,6 @@ class CsvEncoding:
         self.head = (",".join(map(_csv_cell, columns)) + "\n").encode()
 
     def encode(self, rows: Rows) -> bytes:
-        """One line per row."""
         cells = [_cells(rows, name, kind, _csv_cell, "") for name, kind in self._columns.items()]
         return ("\n".join(map(",".join, zip(*cells, strict=False))) + "\n").encode() if rows.count else b""
 
@@ -45,7 +44,6 @@ class JsonLinesEncoding:
         self._template = "{" + ", ".join(f"{_json_cell(name)}: %s" for name in columns) + "}"
 
     def encode(self, rows: Rows) -> bytes:
-        """One line per row."""
         cells = [_cells(rows, name, kind, _json_cell, "null") for name, kind in self._columns.items()]
         lines = map(self._template.__mod__, zip(*cells, strict=False))
         return ("\n".join(lines) + "\n").encode() if rows.count else b""

@@ -54,7 +54,6 @@ class Run(Struct, frozen=True):
 
     @property
     def chunk(self) -> int:
-        """Points per chunk."""
         return CHUNK if self.size is None else self.size
 
 
@@ -251,7 +250,7 @@ def _shown(value: Any, unit: str | None, kind: Type) -> str:
     if unit == "s":
         return seconds(value)
     if unit == "B":
-        return si(value, "B") if value >= 0 else f"-{si(-value, 'B')}"
+        return si(value, "B")
     return f"{value:,.0f}" if value >= 100 or float(value).is_integer() else f"{value:.3g}"
 
 

@@ -5,13 +5,13 @@ The diagram has sections, the operators of each in rows, and the tensors between
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from roofline import Analysis
+from roofline import Analysis, Hardware
 from roofline.graph.op import Op
 from roofline.reports.output.export import printable
 from roofline.scenario.phase import Phase
@@ -22,14 +22,17 @@ MAX_OPS = 160
 
 def roofs(answer: Analysis) -> dict[str, Any]:
     """The bandwidth (B/s), and [name, peak in FLOP/s] of each format in use, the highest first."""
-    hardware = answer.scenario.hardware
     phases = [phase for phase in (answer.prefill, answer.decode) if phase is not None]
-    used = dict.fromkeys(op.arithmetic for phase in phases for op in phase.ops if op.arithmetic is not None)
-    peaks = {name: hardware.matrix_peak(name) for name in used}
+    ordered = peaks_of(answer.scenario.hardware, (op.arithmetic for phase in phases for op in phase.ops))
+    return {"bandwidth": answer.scenario.hardware.memory_bandwidth, "peaks": [list(entry) for entry in ordered]}
+
+
+def peaks_of(hardware: Hardware, arithmetic: Iterable[str | None]) -> list[tuple[str, float]]:
+    """The peaks of some formats and of the vector units, the highest first."""
+    peaks = {name: hardware.matrix_peak(name) for name in arithmetic if name is not None}
     if hardware.vector_peak is not None:
         peaks["vector"] = hardware.vector_peak
-    ordered = sorted(peaks.items(), key=lambda item: -item[1])
-    return {"bandwidth": hardware.memory_bandwidth, "peaks": [list(entry) for entry in ordered]}
+    return sorted(peaks.items(), key=lambda item: -item[1])
 
 
 def kept(phase: Phase) -> list[int]:
@@ -50,7 +53,7 @@ def rows_of(phase: Phase, places: Sequence[int]) -> list[dict[str, Any]]:
     indices = {place: index for index, place in enumerate(places)}
     sections = []
     for (section, count), group in groupby(
-        places, key=lambda place: (ops[place].section, float(_one(ops[place].count)))
+        places, key=lambda place: (ops[place].section, float(np.ravel(ops[place].count)[0]))
     ):
         members = list(group)
         edges = _edges([ops[place].op for place in members])
@@ -69,10 +72,6 @@ def rows_of(phase: Phase, places: Sequence[int]) -> list[dict[str, Any]]:
             }
         )
     return sections
-
-
-def _one(value: Any) -> Any:
-    return value.flat[0] if hasattr(value, "flat") else value
 
 
 def _edges(ops: Sequence[Op]) -> list[tuple[int, int]]:

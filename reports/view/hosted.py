@@ -293,7 +293,6 @@ class SharedServer:
         return f"http://{host}:{self.port}/#{urlencode(self._setup, quote_via=in_address)}"
 
     def run(self) -> None:
-        """Serve until interrupted."""
         app = hosted(Workers(self._count, self.specs.folder), self._setup)
         self.uvicorn = uvicorn.Server(
             uvicorn.Config(

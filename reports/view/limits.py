@@ -43,7 +43,6 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """What is left now."""
         now = time.monotonic()
         self._left = min(self.most, self._left + self.rate * (now - self._seen))
         self._seen = now
@@ -85,7 +84,6 @@ class Clients(Struct):
     known: OrderedDict[str, Client] = field(default_factory=OrderedDict)
 
     def of(self, address: str) -> Client:
-        """The client of an address."""
         key = _network(address)
         found = self.known.setdefault(key, Client())
         self.known.move_to_end(key)

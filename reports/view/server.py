@@ -234,11 +234,9 @@ class Server:
 
     @property
     def address(self) -> str:
-        """The address of the page with its set-up."""
         return f"http://{LOOPBACK}:{self.port}/{self.token}/#{urlencode(self._setup, quote_via=in_address)}"
 
     def run(self) -> None:
-        """Serve until interrupted."""
         try:
             self.uvicorn.run(sockets=[self._socket])
         finally:

@@ -123,7 +123,6 @@ class Specs:
         self._folders = tuple(path.resolve() for path in (Path(folder), *folders()))
 
     def close(self) -> None:
-        """Delete the files."""
         self._owned.close()
 
     def _made(self, path: Path) -> None:
@@ -225,17 +224,13 @@ def opening(options: Mapping[str, Any], load: Mapping[str, Any]) -> dict[str, st
     static |= {} if users is None else {"batch": LOAD_OPTIONS["concurrency"].number(users)}
     asked = Scenario(**given)
     rate = load.get("rate")
-    asked_load = load_of(None if rate else _several(static.get("batch", 1)), rate, load.get("prefix_hits"))
+    batch = int(np.max(static.get("batch", 1)))
+    asked_load = load_of(None if rate or batch == 1 else batch, rate, load.get("prefix_hits"))  # one is no load
     plan = choose(asked, asked_load, targets_of(load.get("ttft"), load.get("tpot")))
     scenario = plan.scenario if plan.fits else asked
     keys = {"rate": "asked.rate", "ttft": "goal.ttft", "tpot": "goal.tpot", "prefix_hits": "load.hits"}
     told = {key: str(load[name]) for name, key in keys.items() if load.get(name) is not None}
     return setup_of(scenario.with_(**static)) | told
-
-
-def _several(batch: Any) -> int | None:
-    """The users of a batch of several sequences; None of one, which is no load."""
-    return users if (users := int(np.max(batch))) > 1 else None
 
 
 def setup_of(scenario: Scenario) -> dict[str, str]:

@@ -294,8 +294,8 @@ def gpu(
 ) -> None:
     """Make the most of a few minutes on a GPU.
 
-    Correctness of the kernels, timings beside the vendor's library, the kernels it chooses, a network, and a fit. Every
-    row is written as it comes: a stop at any second loses one row at most.
+    Correctness of the kernels, timings beside the vendor's library, a network, and a fit. Every row is written as it
+    comes: a stop at any second loses one row at most.
     """
     with needs_extra("validate"):
         from roofline.validate.gpu import runner

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from docs.examples import ROOT, Command, blocks, furnish, pages
+from lab.examples import ROOT, Command, blocks, furnish, pages
 
 LONGER = (
     "advise llama-3.1-8b --hw h100-sxm --objective goodput",

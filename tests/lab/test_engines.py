@@ -32,7 +32,8 @@ from lab.fit.pass_times import TABULATED, passes_of, tabulate
 from roofline import analyze
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.engine_files import parse_engine, render
-from roofline.validate.score.end_to_end import Case, Predicted, map_rows, predict
+from roofline.validate.score.end_to_end import Case, map_rows, predict
+from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.published import COLUMNS, read_rows
 
 TRUE = {"step": 0.9e-3, "sequence": 40e-6, "launch": 1.5, "prefill": 1.15}

@@ -10,14 +10,15 @@ import pytest
 import yaml
 
 from lab import publish
+from lab.library_kernels import COLUMNS as KERNEL_COLUMNS
+from lab.library_kernels import KERNELS
 from roofline.core.errors import RooflineError
 from roofline.timing.calibration_files import parse_document
 from roofline.validate.check.measured import load_row_files, predict_rows
 from roofline.validate.gpu import plan
-from roofline.validate.gpu.library import COLUMNS as KERNEL_COLUMNS
 from roofline.validate.gpu.network import COLUMNS as NETWORK_COLUMNS
 from roofline.validate.gpu.summary import rows_in
-from roofline.validate.gpu.visit import CALIBRATION, KERNELS, LOG, NETWORK, ROWS, Bench, Result, Visit
+from roofline.validate.gpu.visit import CALIBRATION, LOG, NETWORK, ROWS, Bench, Result, Visit
 from roofline.validate.measure.bench import Plan, measure
 from roofline.validate.measure.design import Limits, design
 from roofline.validate.tables.rowfile import RowFile

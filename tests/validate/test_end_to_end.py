@@ -14,7 +14,8 @@ from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.reports.documents import accuracy as pages
 from roofline.reports.output.export import as_json
 from roofline.specs.engine import load_engine
-from roofline.validate.score.end_to_end import Case, Predicted, end_to_end, map_rows, predict, score
+from roofline.validate.score.end_to_end import Case, end_to_end, map_rows, predict, score
+from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
 from roofline.validate.tables.published import COLUMNS, PublishedRow, Quantity, read_all, read_rows
 

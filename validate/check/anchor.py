@@ -29,6 +29,7 @@ from roofline.specs.library import unknown_key
 from roofline.specs.precision import Precision
 from roofline.specs.records import record
 from roofline.timing.intervals import Estimate
+from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.text import is_plausible
 
 FOLDER = Path(str(files("roofline.validate"))) / "anchors"
@@ -131,18 +132,6 @@ class Anchor(Struct, frozen=True, dict=True):
         return {**DEFAULTS, **read_options(self.conditions)}
 
 
-class Prediction(Struct, frozen=True):
-    """The prediction of an anchor, in its unit: the bound, and the expected value with its interval."""
-
-    bound: float
-    low: float
-    mid: float
-    high: float
-
-    def __iter__(self) -> Any:
-        return iter((self.bound, self.low, self.mid, self.high))
-
-
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -238,7 +227,7 @@ def scenario_of(anchor: Anchor) -> Scenario:
         raise SpecError(anchor.where, f"the anchor {quote(anchor.id)}: {error}") from None
 
 
-def predict(anchor: Anchor) -> Prediction:
+def predict(anchor: Anchor) -> Predicted:
     """The prediction of an anchor, in the unit of the published figure.
 
     Sizes in bytes and tokens are exact: their four figures are equal. Raises SpecError naming the file and anchor.
@@ -249,7 +238,7 @@ def predict(anchor: Anchor) -> Prediction:
     except RooflineError as error:
         raise SpecError(anchor.where, f"the anchor {quote(anchor.id)}: {error}") from None
     scale = anchor.value.scale * PER[anchor.value.per](scenario)
-    return Prediction(*(figure / scale for figure in figures))
+    return Predicted(*(figure / scale for figure in figures))
 
 
 def error(anchor: Anchor, predicted: float) -> float:
@@ -261,20 +250,20 @@ def error(anchor: Anchor, predicted: float) -> float:
     return (published / predicted if METRICS[anchor.metric].kind == RATE else predicted / published) - 1
 
 
-def _figures(anchor: Anchor, scenario: Scenario) -> Prediction:
+def _figures(anchor: Anchor, scenario: Scenario) -> Predicted:
     """The prediction in base units, for all devices and sequences together."""
     answer = analyze(scenario)
     kind = METRICS[anchor.metric].kind
     if kind not in TIMED:
         exact = _stored(anchor, answer)
-        return Prediction(exact, exact, exact, exact)
+        return Predicted(exact, exact, exact, exact)
     phase, tokens = _timed(anchor, scenario)
     seconds = _seconds(answer, phase)
     if seconds is None:
         raise RooflineError(f"{anchor.metric} needs 'generate' above 1")
     if kind == TIME:
         return seconds
-    return Prediction(tokens / seconds.bound, tokens / seconds.high, tokens / seconds.mid, tokens / seconds.low)
+    return Predicted(tokens / seconds.bound, tokens / seconds.high, tokens / seconds.mid, tokens / seconds.low)
 
 
 def _timed(anchor: Anchor, scenario: Scenario) -> tuple[str, float]:
@@ -291,7 +280,7 @@ def _timed(anchor: Anchor, scenario: Scenario) -> tuple[str, float]:
     }[anchor.metric]
 
 
-def _seconds(answer: Analysis, which: str) -> Prediction | None:
+def _seconds(answer: Analysis, which: str) -> Predicted | None:
     """Seconds of ttft, tpot, total or a token of the decode step; None if there is no token after the first."""
     expected: Estimate | None
     if which == "decode":
@@ -302,7 +291,7 @@ def _seconds(answer: Analysis, which: str) -> Prediction | None:
         bound, expected = getattr(answer.generation, which), getattr(answer.expected, which)
     if bound is None or expected is None:
         return None
-    return Prediction(bound, *(float(part) for part in expected))
+    return Predicted(bound, *(float(part) for part in expected))
 
 
 def _stored(anchor: Anchor, answer: Analysis) -> float:

@@ -16,6 +16,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import to_builtins
 
 from roofline.core.documents import finite_number, parse_yaml, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
@@ -25,7 +26,6 @@ from roofline.validate.check.anchor import (
     METRICS,
     TIMED,
     Anchor,
-    Prediction,
     error,
     load_anchors,
     precision_text,
@@ -35,6 +35,7 @@ from roofline.validate.check.anchor import (
 from roofline.validate.check.measured import FOLDER as MEASUREMENTS
 from roofline.validate.check.measured import KernelGroup, MeasurementFile, geometric_mean, load_row_files, predict_rows
 from roofline.validate.check.rows import row_document, row_figures
+from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.text import is_plausible
 
 PREDICTIONS = Path(__file__).resolve().parents[2] / "tests" / "golden" / "predictions.yaml"
@@ -68,8 +69,8 @@ class Change(NamedTuple):
     target: Target | None
     id: str
     figure: str
-    old: Prediction | None
-    new: Prediction | None
+    old: Predicted | None
+    new: Predicted | None
 
 
 def check(
@@ -129,7 +130,6 @@ def check(
 
 
 def _verdict(document: Mapping[str, Any]) -> str:
-    """The outcome of a check in one sentence."""
     count, moved = len(document["anchors"]), document["moved"]
     rows = sum(file["rows"] for file in document["kernels"])
     of_kernels = f" and those of {rows} measured kernels" if rows else ""
@@ -170,8 +170,8 @@ def _committed_path(anchors: Path | None, given: Path | None, accept: bool) -> P
 
 def _changes(
     targets: Mapping[str, Target],
-    today: Mapping[str, Prediction],
-    committed: Mapping[str, Prediction],
+    today: Mapping[str, Predicted],
+    committed: Mapping[str, Predicted],
     tolerance: float,
 ) -> Iterator[Change]:
     for target in targets.values():
@@ -207,7 +207,7 @@ def _moved_row(change: Change) -> dict[str, Any]:
 # --- measured kernels -------------------------------------------------------------------------------------------------
 
 
-def _classes(file: MeasurementFile, groups: Sequence[KernelGroup]) -> Iterator[tuple[str, Target, Prediction]]:
+def _classes(file: MeasurementFile, groups: Sequence[KernelGroup]) -> Iterator[tuple[str, Target, Predicted]]:
     """Id, target and prediction of each shape class of a file: geometric means in microseconds."""
     for group in groups:
         for label, chosen in group.classes:
@@ -216,7 +216,7 @@ def _classes(file: MeasurementFile, groups: Sequence[KernelGroup]) -> Iterator[t
                 1e6 * geometric_mean(values[chosen])
                 for values in (group.bound, group.low, group.mid, group.high, group.measured)
             )
-            yield id, Target(id, "us", measured, partial(_kernel_error, measured)), Prediction(bound, low, mid, high)
+            yield id, Target(id, "us", measured, partial(_kernel_error, measured)), Predicted(bound, low, mid, high)
 
 
 def _kernel_error(measured: float, predicted: float) -> float:
@@ -225,21 +225,12 @@ def _kernel_error(measured: float, predicted: float) -> float:
 
 def _kernel_document(file: MeasurementFile, groups: Sequence[KernelGroup]) -> dict[str, Any]:
     """A file of rows in the document: its provenance, and errors by op, format, kernel and cache state."""
-    about = file.provenance
     errors = [abs(group.mid / group.measured - 1) for group in groups]
     inside = [(group.low <= group.measured) & (group.measured <= group.high) for group in groups]
     return {
         "name": file.name,
-        "title": about.title,
+        **to_builtins(file.provenance),
         "hardware": file.hardware.name,
-        "machine": about.machine,
-        "software": about.software,
-        "command": about.command,
-        "date": about.date.isoformat(),
-        "revision": about.revision,
-        "load": about.load,
-        "fitted": about.fitted,
-        "constants": about.constants,
         "rows": sum(len(group.measured) for group in groups),
         "median_absolute_error": float(np.median(np.concatenate(errors))),
         "inside": float(np.mean(np.concatenate(inside))),
@@ -250,11 +241,7 @@ def _kernel_document(file: MeasurementFile, groups: Sequence[KernelGroup]) -> di
 def _group_row(group: KernelGroup) -> dict[str, Any]:
     errors = group.errors
     return {
-        "op": group.op,
-        "format": group.format,
-        "kernel": group.kernel,
-        "cache": group.cache,
-        "basis": group.basis,
+        **{name: getattr(group, name) for name in ("op", "format", "kernel", "cache", "basis")},
         "rows": len(group.measured),
         "median_absolute_error": errors.median_ape,
         "mean_absolute_error": errors.mape,
@@ -268,7 +255,7 @@ def _group_row(group: KernelGroup) -> dict[str, Any]:
 # --- the committed file -----------------------------------------------------------------------------------------------
 
 
-def read_predictions(path: Path) -> dict[str, Prediction]:
+def read_predictions(path: Path) -> dict[str, Predicted]:
     """The committed predictions; raises SpecError for a file of another structure."""
     where = str(path)
     content = read_mapping(path)
@@ -285,17 +272,17 @@ def read_predictions(path: Path) -> dict[str, Prediction]:
     }
 
 
-def _prediction(where: str, name: str, entry: object) -> Prediction:
+def _prediction(where: str, name: str, entry: object) -> Predicted:
     figures: dict[Any, Any] = entry if isinstance(entry, dict) else dict.fromkeys(FIGURES, entry)
     if set(figures) == set(FIGURES):
         values = [figures[figure] for figure in FIGURES]
         numbers = [number for value in values if is_plausible(number := finite_number(value) or 0.0)]
         if len(numbers) == len(values):
-            return Prediction(*numbers)
+            return Predicted(*numbers)
     raise SpecError(where, f"{quote(name, 120)}: must be a positive number, or one for each of {', '.join(FIGURES)}")
 
 
-def render_predictions(predictions: Mapping[str, Prediction], moved: Iterable[Change]) -> str:
+def render_predictions(predictions: Mapping[str, Predicted], moved: Iterable[Change]) -> str:
     """The text of the committed file: accepted changes, then one line per shape class, then one line per anchor."""
     lines = [f"  {_key(change.id)}: {_moved_text(_moved_row(change))}\n" for change in moved]
     head = f"moved:\n{''.join(lines)}" if lines else "moved: {}\n"
@@ -315,7 +302,7 @@ def _key(id: str) -> str:
     return f"'{id}'" if _of_kernels(id) or parse_yaml(id, "an id") != id else id
 
 
-def _text(prediction: Prediction) -> str:
+def _text(prediction: Predicted) -> str:
     figures = [number(value) for value in prediction]
     if len(set(figures)) == 1:
         return figures[0]
@@ -339,7 +326,7 @@ def number(value: float) -> str:
 # --- published and predicted ---------------------------------------------------------------------------------------
 
 
-def _row(anchor: Anchor, prediction: Prediction) -> dict[str, Any]:
+def _row(anchor: Anchor, prediction: Predicted) -> dict[str, Any]:
     """An anchor in the document, with figures in its unit."""
     published = anchor.value.number
     timed = METRICS[anchor.metric].kind in TIMED

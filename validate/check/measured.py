@@ -7,9 +7,7 @@ install suffices to read them.
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -21,7 +19,6 @@ from numpy.typing import NDArray
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quote
-from roofline.core.inputs import read_text
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.records import record
 from roofline.timing.chains import load_calibration
@@ -31,7 +28,7 @@ from roofline.validate.observation import MEASURED, observed
 from roofline.validate.score.errors import Group, group_of
 from roofline.validate.tables.rowfile import case_of
 from roofline.validate.tables.rows import TEXT, shape_names
-from roofline.validate.tables.text import MAX_BYTES
+from roofline.validate.tables.text import check_known, read_lines
 
 FOLDER = Path(str(files("roofline.validate"))) / "measurements"
 
@@ -84,7 +81,6 @@ class KernelGroup(Struct, frozen=True):
 
     @property
     def errors(self) -> Group:
-        """Errors over all rows."""
         return group_of({}, self.measured, self.low, self.mid, self.high, self.bound)
 
     @property
@@ -108,23 +104,9 @@ def _read(path: Path) -> MeasurementFile:
     provenance = record(Provenance, read_mapping(about), str(about))
     named = provenance.hardware
     hardware = load_hardware(str(path.parent / named) if named.endswith(".yaml") else named)
-    return MeasurementFile(path.stem, provenance, hardware, tuple(_rows(path, hardware.name)), str(path))
-
-
-def _rows(path: Path, hardware: str) -> Iterator[Mapping[str, str]]:
-    try:
-        reader = csv.DictReader(io.StringIO(read_text(path, MAX_BYTES), newline=""))
-        rows = [row for row in reader if None not in row and None not in row.values()]
-        short = reader.line_num - 1 - len(rows)
-    except csv.Error as error:
-        raise SpecError(str(path), f"cannot be read ({error})") from None
-    if short or not rows:
-        raise SpecError(str(path), f"has {short} rows with a wrong number of columns" if short else "has no rows")
-    for number, row in enumerate(rows, 1):
-        if row.get("hardware") != hardware:
-            named = quote(str(row.get("hardware")))
-            raise SpecError(str(path), f"row {number} has the hardware {named}, the provenance {quote(hardware)}")
-        yield row
+    lines = read_lines(path, ("hardware",))
+    check_known(lines, "hardware", {hardware.name}, str(path))
+    return MeasurementFile(path.stem, provenance, hardware, tuple(line.cells for line in lines), str(path))
 
 
 def predict_rows(file: MeasurementFile) -> list[KernelGroup]:

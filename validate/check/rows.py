@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from roofline.core.errors import RooflineError, SpecError
 from roofline.timing.intervals import Estimate
-from roofline.validate.check.anchor import Prediction
 from roofline.validate.score import end_to_end
+from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.loads import is_load
 from roofline.validate.tables.published import read_rows
 from roofline.validate.tables.text import Line
@@ -32,7 +32,7 @@ class RowFigure(NamedTuple):
     metric: str
     unit: str
     measured: float
-    prediction: Prediction
+    prediction: Predicted
     bound: float | None
 
     def error(self, predicted: float) -> float:
@@ -62,7 +62,7 @@ def _static(path: Path) -> Iterator[RowFigure]:
             found = end_to_end.predict(case)
         except RooflineError as error:
             raise SpecError(str(path), f"row {row.line.number}: {error}") from None
-        prediction = Prediction(*(1e3 * seconds for seconds in (found.bound, found.low, found.mid, found.high)))
+        prediction = Predicted(*(1e3 * seconds for seconds in found))
         yield RowFigure(row.line, str(case.quantity), "ms", 1e3 * case.measured, prediction, prediction.bound)
 
 
@@ -88,8 +88,8 @@ def _loaded(path: Path) -> Iterator[RowFigure]:
 def _of_load(line: Line, metric: str, seconds: float, predicted: Estimate) -> RowFigure:
     low, mid, high = predicted
     if metric == "tokens_per_s":
-        return RowFigure(line, metric, "tokens/s", 1 / seconds, Prediction(1 / low, 1 / high, 1 / mid, 1 / low), None)
-    times = Prediction(1e3 * low, 1e3 * low, 1e3 * mid, 1e3 * high)
+        return RowFigure(line, metric, "tokens/s", 1 / seconds, Predicted(1 / low, 1 / high, 1 / mid, 1 / low), None)
+    times = Predicted(1e3 * low, 1e3 * low, 1e3 * mid, 1e3 * high)
     return RowFigure(line, metric, "ms", 1e3 * seconds, times, None)
 
 

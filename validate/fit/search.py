@@ -90,7 +90,6 @@ class Rows(Struct, frozen=True):
 
     @classmethod
     def of(cls, parts: Sequence[Measurements], hardware: Hardware, harness: Harness) -> Rows:
-        """The rows of some tables of one op and format."""
         together = joined(parts)
         weights = np.concatenate([np.full(len(part), len(part) ** -0.5) for part in parts])
         return cls(harness.rows(together), hardware, together.seconds, weights)

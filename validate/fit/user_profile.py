@@ -84,7 +84,6 @@ class OwnProfile(Struct, frozen=True):
 
     @property
     def errors(self) -> str:
-        """The median errors in words."""
         left = "" if self.held_out is None else f", {self.held_out:.1%} for rows held out of it"
         return f"median error {self.before:.1%} by the shipped profile, {self.after:.1%} fitted{left}"
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from roofline.validate.gpu.shapes import Point
-from roofline.validate.kernels.benchmark import Benchmark
 from roofline.validate.kernels.registry import benchmarks
-from roofline.validate.kernels.work import Case
+from roofline.validate.kernels.work import Case, attention_case, experts_case, gemm_case, rows_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,47 +23,7 @@ TOLERANCES: Mapping[str, float] = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2, "fp
 """The norm of the error over that of the result, by format; int8 and 4-bit sums are exact, their outputs rounded."""
 
 
-def attention_case(op: str, dtype: str = "fp16", **given: int | str) -> Case:
-    """A case of attention; one token and one head but for what is given."""
-    small = {"batch": 1, "q_len": 1, "kv_len": 1, "heads": 1, "kv_heads": 1, "head_dim": 64, "window": 0}
-    return Case(op, {"dtype": dtype, "kv_dtype": dtype, **small, **given})
-
-
-def prefill_case(dtype: str = "fp16", **given: int | str) -> Case:
-    """A case of prefill attention."""
-    return attention_case("attention_prefill", dtype, **given)
-
-
-def decode_case(dtype: str = "fp16", **given: int | str) -> Case:
-    """A case of decode attention."""
-    return attention_case("attention_decode", dtype, **given)
-
-
-def gemm_case(dtype: str, m: int, n: int, k: int) -> Case:
-    """A case of a GEMM."""
-    return Case("gemm", {"dtype": dtype, "m": m, "n": n, "k": k})
-
-
-def experts_case(
-    tokens: int,
-    hidden: int,
-    intermediate: int,
-    top_k: int,
-    experts: int,
-    routing: str = "uniform",
-    dtype: str = "bf16",
-    tp: int = 1,
-    ep: int = 1,
-) -> Case:
-    """A case of routed experts."""
-    sizes = {"tokens": tokens, "hidden": hidden, "intermediate": intermediate, "top_k": top_k, "experts": experts}
-    return Case("moe", {"dtype": dtype, **sizes, "tp": tp, "ep": ep, "routing": routing})
-
-
-def rows_case(op: str, dtype: str, rows: int, columns: int) -> Case:
-    """A case of a kernel that streams rows."""
-    return Case(op, {"dtype": dtype, "rows": rows, "columns": columns})
-
+prefill_case, decode_case = (partial(attention_case, op) for op in ("attention_prefill", "attention_decode"))
 
 PREFILLS: Mapping[str, Case] = {
     "one token": prefill_case(),
@@ -156,11 +116,9 @@ def points(large: bool = True) -> list[Point]:
     weights = [gemm_case("int4_wo", *shape) for shape in WEIGHT_ONLY_SHAPES]
     rows = [rows_case(op, dtype, *shape) for op in ROW_OPS for dtype in ROW_FORMATS for shape in ROW_SHAPES]
     cases = [*gemms, *weights, *PREFILLS.values(), *DECODES.values(), *EXPERTS, *rows]
-    appended = [rows_case("copy", "bf16", *shape) for shape in ((1, 2), (7, 100), (33, 2048))]
     first = [*(LARGE if large else ()), *cases]
     return [
         *((case, "triton") for case in first),
-        *((case, "triton_append") for case in appended),
         *((case, "torch") for case in cases if case.op != "moe" and case.op not in ROW_OPS),
     ]
 
@@ -178,20 +136,10 @@ class Verdict(Struct, frozen=True):
         return not self.refused and self.error <= self.allowed
 
 
-def benchmark_of(point: Point) -> Benchmark:
-    """The benchmark that has a point's backend."""
-    case, backend = point
-    if backend.endswith("_append"):
-        from roofline.validate.kernels.append import APPEND
-
-        return APPEND
-    return benchmarks()[case.op]
-
-
 def verdict(point: Point, device: str, seed: int = 1) -> Verdict:
     """Run a case and compare all that it leaves with float64; inputs must be left as they were."""
     case, backend = point
-    benchmark = benchmark_of(point)
+    benchmark = benchmarks()[case.op]
     refused = benchmark.refusal(case, backend, device)
     if refused is not None:
         return Verdict(refused=refused)
@@ -209,16 +157,10 @@ def verdict(point: Point, device: str, seed: int = 1) -> Verdict:
 
 
 def relative_error(result: Any, exact: Any) -> float:
-    """The norm of the error over that of the exact result, where that is a number; infinite if a shape differs."""
+    """The norm of the error over that of the exact result; infinite if a shape differs."""
     if result.shape != exact.shape:
         return float("inf")
-    difference, exact = (result.double() - exact), exact
-    written = ~exact.isnan()
-    if not bool(written.all()):  # slots of a cache that nothing was written to keep their poison
-        if bool(result[~written].isfinite().any()):
-            return float("inf")
-        difference, exact = difference[written], exact[written]
-    return float(difference.norm() / exact.norm().clamp_min(1e-300))
+    return float((result.double() - exact).norm() / exact.norm().clamp_min(1e-300))
 
 
 @contextmanager

@@ -5,7 +5,7 @@ Weights are random; prefill at three lengths and decode steps at three batches a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -22,15 +22,6 @@ from roofline.validate.measure.device import Device
 
 MODEL = "llama-3.2-1b"
 
-LENGTHS = (128, 1024, 4096)
-"""Tokens of a prompt, of one sequence."""
-
-BATCHES = (1, 8, 64)
-"""Sequences in a decode step."""
-
-CONTEXT = 1024
-"""Tokens of each sequence before a decode step."""
-
 COLUMNS = (
     *("hardware", "model", "dtype", "phase", "batch", "context", "latency_us", "latency_p10_us", "latency_p90_us"),
     *("samples", "timing", "low_us", "expected_us", "high_us", "bound_us", "software"),
@@ -46,9 +37,11 @@ class Step(Struct, frozen=True):
     context: int
 
 
-def steps(lengths: tuple[int, ...] = LENGTHS, batches: tuple[int, ...] = BATCHES, context: int = CONTEXT) -> list[Step]:
-    """The passes to time."""
-    return [*(Step("prefill", 1, length) for length in lengths), *(Step("decode", batch, context) for batch in batches)]
+PASSES = (
+    *(Step("prefill", 1, length) for length in (128, 1024, 4096)),
+    *(Step("decode", batch, 1024) for batch in (1, 8, 64)),
+)
+"""The passes to time."""
 
 
 def captured_engine() -> Engine:
@@ -88,12 +81,12 @@ def predicted(model: Model, step: Step, hardware: Hardware, dtype: str) -> Mappi
 
 
 def timed(
-    device: Device, hardware: Hardware, dtype: str, model: Model | None = None, passes: list[Step] | None = None
+    device: Device, hardware: Hardware, dtype: str, model: Model | None = None, passes: Sequence[Step] = PASSES
 ) -> Iterator[dict[str, object]]:
-    """The row of each pass, as it is measured; `model` and `passes` default to the 1B model's."""
+    """The row of each pass, as it is measured; `model` defaults to the one of 1B."""
     network = load_model(MODEL) if model is None else model
     decoder = Decoder(network, dtype, device.name)
-    for step in steps() if passes is None else passes:
+    for step in passes:
         capacity = step.context + 1
         run = (
             prefill(decoder, step.batch, step.context, capacity)

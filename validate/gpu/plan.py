@@ -20,12 +20,12 @@ from roofline.core.files import save_text
 from roofline.core.inputs import read_text
 from roofline.core.units import si
 from roofline.specs.modelspec import load_model
-from roofline.validate.gpu import correctness, library, network, shapes
+from roofline.validate.gpu import correctness, network, shapes
 from roofline.validate.gpu.compiling import Target, compile_points
 from roofline.validate.gpu.pool import Answer, each
 from roofline.validate.gpu.shapes import Point
 from roofline.validate.gpu.summary import rows_in
-from roofline.validate.gpu.visit import CALIBRATION, KERNELS, NETWORK, ROWS, VERDICTS, Visit, machine_facts
+from roofline.validate.gpu.visit import CALIBRATION, NETWORK, ROWS, VERDICTS, Visit, machine_facts
 from roofline.validate.kernels.registry import benchmarks
 from roofline.validate.loop.whole_model import overlay
 from roofline.validate.measure.bench import measure_points
@@ -144,17 +144,15 @@ def timing(chosen: Callable[[shapes.Sizes], list[Point]]) -> Callable[[Visit], F
     """A step that times points with cold caches, short kernels in CUDA graphs."""
 
     def run(visit: Visit) -> Found:
-        return timed(
-            visit,
-            [(case, backend, correctness.benchmark_of((case, backend))) for case, backend in chosen(visit.bench.sizes)],
-        )
+        return timed(visit, chosen(visit.bench.sizes))
 
     return run
 
 
-def timed(visit: Visit, chosen: Sequence[Any]) -> Found:
+def timed(visit: Visit, points: Sequence[Point]) -> Found:
     """Time points into the file of rows until the step's time is up."""
-    device = visit.bench.find_device()
+    device, kernels = visit.bench.find_device(), benchmarks()
+    chosen = [(case, backend, kernels[case.op]) for case, backend in points]
     with RowFile(visit.folder / ROWS) as file:
         seconds = visit.left()
         # A point that has begun is finished: tuning a large kernel takes seconds.
@@ -166,38 +164,13 @@ def timed(visit: Visit, chosen: Sequence[Any]) -> Found:
     return f"{outcome.measured} rows{rest}{skipped}", {"skipped": dict(outcome.refused)}
 
 
-def layers(sizes: shapes.Sizes) -> list[Point]:
-    """The kernels between GEMMs and attention."""
-    return [*shapes.layers(sizes), *shapes.appends(sizes)]
-
-
-def asked(visit: Visit) -> Found:
-    """The kernels that the vendor's library chooses for GEMMs, in 16 bits and FP8."""
-    if not visit.bench.library:
-        return "this device has no vendor's library to ask", {}
-    device = visit.bench.find_device()
-    assert isinstance(device, Cuda)
-    count = 0
-    done = {tuple(row[name] for name in ("dtype", "m", "n", "k")) for row in rows_in(visit.folder / KERNELS)}
-    with RowFile(visit.folder / KERNELS, library.COLUMNS) as file:
-        origin = {"hardware": visit.machine.hardware.name, "software": device.software}
-        for dtype in library.FORMATS:
-            wanted = [shape for shape in shapes.asked(visit.bench.sizes) if (dtype, *map(str, shape)) not in done]
-            for row in library.library_kernels(device.torch, dtype, wanted, lambda: visit.left() - 5 * ENDING):
-                file.append({**row, **origin})
-                count += 1
-            device.release()
-    before = f", {len(done)} already there" if done else ""
-    return f"{count} GEMMs with the kernels that the library chose{before}", {}
-
-
 def whole(visit: Visit) -> Found:
     """A network of 1B parameters, replayed from CUDA graphs."""
     device, hardware = visit.bench.find_device(), visit.machine.hardware
     errors = []
     (visit.folder / NETWORK).unlink(missing_ok=True)
     with RowFile(visit.folder / NETWORK, network.COLUMNS) as file:
-        for row in network.timed(device, hardware, "bf16", visit.bench.model, list(visit.bench.passes)):
+        for row in network.timed(device, hardware, "bf16", visit.bench.model, visit.bench.passes):
             file.append(row)
             errors.append(float(str(row["expected_us"])) / float(str(row["latency_us"])) - 1.0)
             if visit.left() <= 0:
@@ -213,9 +186,8 @@ def more(visit: Visit) -> Found:
     peak = max(found.peaks.values(), default=1e12)
     limits = Limits(4e9, min(10e-3 * peak, 2.0 * sizes.rows * sizes.width**2), 10e-3 * found.bandwidth)
     cases = [case for case in design(formats, limits, visit.bench.further) if bounded(case.columns, sizes)]
-    kernels = benchmarks()
     chosen = [
-        (case, backend, kernels[case.op])
+        (case, backend)
         for case in cases
         for backend in ("torch", "triton")
         if backend == "triton" or not (case.op == "moe" or case.dtype == "int4_wo" or case.format == "bf16/fp8")
@@ -277,7 +249,7 @@ def refitted(visit: Visit) -> dict[str, list[float]]:
 def points(visit: Visit) -> list[Point]:
     """All points that the steps time by name."""
     sizes = visit.bench.sizes
-    return [*shapes.gemms(sizes), *shapes.attention(sizes), *layers(sizes), *shapes.quantized(sizes)]
+    return [*shapes.gemms(sizes), *shapes.attention(sizes), *shapes.layers(sizes), *shapes.quantized(sizes)]
 
 
 STEPS: tuple[Step, ...] = (
@@ -285,11 +257,10 @@ STEPS: tuple[Step, ...] = (
     Step("compile", "the Triton kernels of the plan, on all cores", 40, 60, compiling),
     Step("correct", "every Triton kernel against float64, odd shapes, all formats", 35, 90, correct),
     Step("gemm", "BF16 and FP8 GEMMs of models: cuBLAS and Triton", 40, 120, timing(shapes.gemms)),
-    Step("library", "which kernel cuBLAS chooses for some 10,000 GEMMs", 22, 40, asked),
     Step(
         "attention", "prefill and decode: SDPA and Triton, GQA, windows, FP8 caches", 35, 75, timing(shapes.attention)
     ),
-    Step("layers", "experts, norms, RoPE, activations, softmax, the KV append", 15, 60, timing(layers)),
+    Step("layers", "experts, norms, RoPE, activations, softmax", 15, 60, timing(shapes.layers)),
     Step("network", "a model of 1B in CUDA graphs: prefill and decode", 6, 45, whole),
     Step("quantized", "4-bit weights, INT8 and FP8 beside BF16", 10, 45, timing(shapes.quantized)),
     Step("more", "further shapes of all ops, until the time is up", 60, math.inf, more),

@@ -45,7 +45,6 @@ class Worker:
         self.started = 0.0
 
     def give(self, index: int) -> None:
-        """Start a task."""
         self.index, self.started = index, time.monotonic()
         self.connection.send(index)
 

@@ -23,12 +23,11 @@ import msgspec
 
 from roofline.core.errors import RooflineError, needs_extra, quote
 from roofline.core.files import cannot_write, save_text, write_bytes
-from roofline.validate.gpu import library, network
+from roofline.validate.gpu import network
 from roofline.validate.gpu.plan import STEPS, VERDICT_COLUMNS, Step
 from roofline.validate.gpu.pool import end_with_parent, sentence
 from roofline.validate.gpu.summary import rows_in, summary
 from roofline.validate.gpu.visit import (
-    KERNELS,
     LOG,
     NETWORK,
     PARQUET,
@@ -73,7 +72,6 @@ def check_folder(folder: Path) -> None:
     for name, columns in (
         (ROWS, COLUMNS),
         (VERDICTS, VERDICT_COLUMNS),
-        (KERNELS, library.COLUMNS),
         (NETWORK, network.COLUMNS),
     ):
         if (folder / name).exists():
@@ -191,7 +189,6 @@ def _isolated(step: Step, visit: Visit, seconds: float) -> Result:
 
 
 def _end(group: int | None) -> None:
-    """End a process group, if it is there."""
     if group is not None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

@@ -6,13 +6,12 @@ Sizes are those of published models (Llama 3 8B and 70B, Qwen3, Mixtral, DeepSee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-import numpy as np
 from msgspec import Struct
 
-from roofline.validate.kernels.work import Case
+from roofline.validate.kernels.work import Case, attention_case, experts_case, gemm_case, rows_case
 
 Item = TypeVar("Item")
 
@@ -32,7 +31,7 @@ class Sizes(Struct, frozen=True):
     def gemm(self, dtype: str, m: int, n: int, k: int) -> Case:
         """C[m, n] = A[m, k] W[n, k]^T, k a multiple of the groups of 4-bit weights where it is cut."""
         k = min(k, max(128, self.width // 128 * 128)) if k > self.width else k
-        return Case("gemm", {"dtype": dtype, "m": min(m, self.rows), "n": min(n, self.width), "k": k})
+        return gemm_case(dtype, min(m, self.rows), min(n, self.width), k)
 
     def attention(
         self,
@@ -50,38 +49,27 @@ class Sizes(Struct, frozen=True):
         keys = min(keys, self.length)
         group = heads // kv_heads
         kv_heads = max(1, min(kv_heads, self.heads // group))
-        columns: dict[str, int | str] = {
-            "dtype": "bf16",
-            "kv_dtype": kv_dtype,
-            "batch": max(1, min(batch, self.rows // 8)),
-            "q_len": min(queries, keys),
-            "kv_len": keys,
-            "heads": kv_heads * group,
-            "kv_heads": kv_heads,
-            "head_dim": min(head_dim, self.width),
-            "window": window if window < keys else 0,
-        }
-        return Case(op, columns)
+        return attention_case(
+            *(op, "bf16"),
+            kv_dtype=kv_dtype,
+            batch=max(1, min(batch, self.rows // 8)),
+            q_len=min(queries, keys),
+            kv_len=keys,
+            heads=kv_heads * group,
+            kv_heads=kv_heads,
+            head_dim=min(head_dim, self.width),
+            window=window if window < keys else 0,
+        )
 
     def experts_of(self, tokens: int, hidden: int, width: int, top_k: int, experts: int, ep: int = 1) -> Case:
         """Routed experts in bf16, uniformly routed."""
         experts = max(ep, min(experts, self.experts))
-        columns: dict[str, int | str] = {
-            "dtype": "bf16",
-            "tokens": min(tokens, self.rows),
-            "hidden": min(hidden, self.width),
-            "intermediate": min(width, self.width),
-            "top_k": min(top_k, experts),
-            "experts": experts,
-            "tp": 1,
-            "ep": ep,
-            "routing": "uniform",
-        }
-        return Case("moe", columns)
+        hidden, width = min(hidden, self.width), min(width, self.width)
+        return experts_case(min(tokens, self.rows), hidden, width, min(top_k, experts), experts, ep=ep)
 
     def rows_of(self, op: str, rows: int, columns: int) -> Case:
         """A kernel that streams rows, in bf16."""
-        return Case(op, {"dtype": "bf16", "rows": min(rows, self.rows), "columns": min(columns, self.width)})
+        return rows_case(op, "bf16", min(rows, self.rows), min(columns, self.width))
 
 
 FULL = Sizes()
@@ -131,25 +119,14 @@ def attention(sizes: Sizes = FULL) -> list[Point]:
         (4, 1, 131072, 32, 8), (64, 1, 4096, 8, 1), (32, 1, 4096, 16, 4, 64), (16, 1, 4096, 16, 8, 256),
         (64, 1, 8192, 32, 8, 128, 1024), (16, 4, 4096, 32, 8), (1, 1, 256, 32, 8), (512, 1, 2048, 32, 8),
     ]  # fmt: skip
+    case_of: Callable[..., Case] = sizes.attention  # of shapes with and without head_dim and window
     shapes = _interleaved(
         [("attention_decode", shape) for shape in decode], [("attention_prefill", shape) for shape in prefill]
     )
-    found = [
-        (_attention(sizes, op, shape), backend)
-        for op, shape in shapes
-        for backend in ("torch", "triton", "torch_flash")
-    ]
+    found = [(case_of(op, *shape), backend) for op, shape in shapes for backend in ("torch", "triton", "torch_flash")]
     for op, some in (("attention_decode", decode[:8]), ("attention_prefill", prefill[:4])):
-        found += [(_attention(sizes, op, shape, "fp8"), "triton") for shape in some]
+        found += [(case_of(op, *shape, kv_dtype="fp8"), "triton") for shape in some]
     return _different(found)
-
-
-def _attention(sizes: Sizes, op: str, shape: tuple[int, ...], kv_dtype: str = "bf16") -> Case:
-    """Batch, queries, keys, heads and KV heads; then the width of heads, and a window, where they are given."""
-    batch, queries, keys, heads, kv_heads, *rest = shape
-    head_dim = rest[0] if rest else 128
-    window = rest[1] if len(rest) > 1 else 0
-    return sizes.attention(op, batch, queries, keys, heads, kv_heads, head_dim, window, kv_dtype)
 
 
 MOE = ((4096, 14336, 2, 8), (2048, 768, 8, 128), (7168, 2048, 8, 256), (2880, 2880, 4, 32))
@@ -174,12 +151,6 @@ def layers(sizes: Sizes = FULL) -> list[Point]:
     return _different(_interleaved(streams, experts))
 
 
-def appends(sizes: Sizes = FULL) -> list[Point]:
-    """The KV append of 8 heads of 128: keys and values of new tokens to their slots."""
-    cases = [sizes.rows_of("copy", rows, 2048) for rows in (1, 64, 512, 4096, 16384)]
-    return _different((case, backend) for case in cases for backend in ("triton_append", "torch_append"))
-
-
 def quantized(sizes: Sizes = FULL) -> list[Point]:
     """4-bit weights and INT8 beside bf16, from 1 to 4,096 rows."""
     formats = (("int4_wo", "triton"), ("bf16", "torch"), ("int8", "torch"), ("int8", "triton"), ("fp8", "torch"))
@@ -189,32 +160,6 @@ def quantized(sizes: Sizes = FULL) -> list[Point]:
         for n, k in ((28672, 4096), (4096, 4096))
         for dtype, backend in formats
     )
-
-
-DRAWN = 1200
-"""GEMMs of random sizes that the library is asked about, beside those of models: what a rule says of others."""
-
-
-def asked(sizes: Sizes = FULL) -> list[tuple[int, int, int]]:
-    """Rows, outputs and inputs of the GEMMs whose kernel the vendor's library is asked for: some 2,600.
-
-    Every power of two of rows and those between, against the widths of published models and their tensor-parallel
-    parts: enough to see where the library changes its tile, its cluster and its split of k. And sizes between.
-    """
-    rows = sorted({m for power in range(15) for m in (1 << power, 3 << max(0, power - 1)) if m <= 16384} | {5, 17, 100})
-    widths = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (14336, 4096), (1024, 4096), (128256, 4096),
-              (8192, 8192), (10240, 8192), (1280, 8192), (7168, 8192), (8192, 1024), (8192, 28672), (8192, 3584),
-              (57344, 8192), (2048, 2048), (1024, 2048), (2048, 1024), (512, 2048), (2048, 8192), (5120, 5120),
-              (1536, 5120), (27648, 5120), (5120, 27648), (3072, 3072), (2112, 7168), (24576, 1536), (7168, 16384),
-              (4608, 7168), (7168, 2304), (36864, 7168), (7168, 18432), (256, 7168), (2880, 4096), (5120, 2880),
-              (768, 768), (3072, 768), (896, 896), (4864, 896), (896, 4864), (3584, 3584), (37888, 3584),
-              (3584, 18944), (4097, 4096), (4096, 4098), (1000, 1000), (333, 3336))  # fmt: skip
-    drawn = np.random.default_rng(DRAWN).uniform(size=(DRAWN, 3))
-    low, high = np.array([1, 128, 128]), np.array([16384, 65536, 32768])
-    between = [tuple(int(size) for size in row) for row in low * (high / low) ** drawn]
-    multiples = [(m, -(-n // 64) * 64, -(-k // 64) * 64) for m, n, k in between if n * k < 1 << 28]
-    grid = [(m, n, k) for n, k in widths for m in rows]
-    return sorted({(min(m, sizes.rows), min(n, sizes.width), min(k, sizes.width)) for m, n, k in (*grid, *multiples)})
 
 
 def _spread(items: Sequence[int]) -> list[int]:

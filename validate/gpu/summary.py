@@ -21,8 +21,7 @@ from roofline.core.errors import RooflineError
 from roofline.core.inputs import read_bytes
 from roofline.core.units import si
 from roofline.specs.hardware import Hardware
-from roofline.validate.gpu.library import Choice, choice
-from roofline.validate.gpu.visit import KERNELS, NETWORK, ROWS, VERDICTS, Result, machine_from
+from roofline.validate.gpu.visit import NETWORK, ROWS, VERDICTS, Result, machine_from
 from roofline.validate.kernels.work import Case, work_of
 from roofline.validate.tables.rowfile import case_of
 from roofline.validate.tables.text import MAX_BYTES
@@ -62,7 +61,7 @@ def summary(folder: Path, results: Sequence[Result]) -> str:
 def body(
     folder: Path, hardware: Hardware, machine: Result, results: Sequence[Result], others: Sequence[Row] = ()
 ) -> list[str]:
-    """The sections on the machine, correctness, kernels, the library's choices, a network and the fit.
+    """The sections on the machine, correctness, kernels, a network and the fit.
 
     `others` are timings beside those in the folder.
     """
@@ -70,7 +69,6 @@ def body(
         *_machine(hardware, machine),
         *_correctness(rows_in(folder / VERDICTS)),
         *_kernels(timings([*others, *rows_in(folder / ROWS)], hardware)),
-        *_choices(rows_in(folder / KERNELS)),
         *_network(rows_in(folder / NETWORK)),
         *_fit(results),
     ]
@@ -252,76 +250,6 @@ def middle(values: Sequence[float]) -> str:
 def spread(values: Sequence[float]) -> str:
     """The smallest and largest, in whole numbers."""
     return f"{min(values):.0f} to {max(values):.0f}" if values else ""
-
-
-def _choices(rows: Sequence[Row]) -> list[str]:
-    if not rows:
-        return []
-    lines = []
-    for dtype in sorted({row["dtype"] for row in rows}):
-        own = [row for row in rows if row["dtype"] == dtype]
-        split = [row for row in own if "splitk" in row["kernel"].lower() or int(row["kernels"]) > 1]
-        lines.append((dtype, len(own), len({row["kernel"] for row in own}), len(split)))
-    header = ("format", "GEMMs", "different kernels", "with k split or several kernels")
-    return ["## What the library chose", "", *table(header, lines), *_rules(rows)]
-
-
-ROWS_OF_GEMMS = (1, 9, 65, 129, 257, 1025, 4097)
-"""The first number of rows of each group of GEMMs."""
-
-
-def _rules(rows: Sequence[Row]) -> list[str]:
-    """What holds of the tiles of 16-bit GEMMs, by rows: how tiles divide m, and how many programs run."""
-    known = [(row, found) for row in rows if row["dtype"] == "bf16" and (found := choice(row["kernel"])) is not None]
-    if not known:
-        return []
-    lines = []
-    for low, high in zip(ROWS_OF_GEMMS, (*ROWS_OF_GEMMS[1:], 1 << 31), strict=True):
-        group = [(row, found) for row, found in known if low <= int(row["m"]) < high]
-        if not group:
-            continue
-        facts = [_facts(row, found) for row, found in group]
-        shares = (100 * statistics.mean(getattr(fact, name) for fact in facts) for name in Facts.__struct_fields__[:4])
-        lines.append(
-            (
-                f"{low} to {high - 1}" if high < 1 << 31 else f"from {low}",
-                len(group),
-                *(f"{share:.0f}%" for share in shares),
-                f"{statistics.median(fact.columns for fact in facts):.0f}",
-            )
-        )
-    header = (
-        *("rows m", "GEMMs", "tile rows = m / row tiles, to 8", "one row of tiles", "all tiles at once", "k split"),
-        "median tile columns",
-    )
-    note = (
-        "By the names of the bf16 kernels (cuBLAS's nvjet family): how often a tile is as high as m divided by the rows"
-        " of tiles, rounded up to a multiple of 8; how often one row of tiles covers m; how often all tiles run at"
-        " once, at most one a multiprocessor; how often k is split over programs."
-    )
-    asked = sum(row["dtype"] == "bf16" for row in rows)
-    rest = f" The other {asked - len(known)} of {asked} kernels are of other families." if asked > len(known) else ""
-    return [note + rest, "", *table(header, lines)]
-
-
-class Facts(Struct, frozen=True):
-    """Of a GEMM's kernel: whether its tiles divide m evenly, cover m in one row, all run at once, split k; columns."""
-
-    even: bool
-    single: bool
-    at_once: bool
-    split: bool
-    columns: int
-
-
-def _facts(row: Row, found: Choice) -> Facts:
-    m, n = int(row["m"]), int(row["n"])
-    high, wide = found.tiles(m, n)
-    even = found.rows == 8 * math.ceil(math.ceil(m / high) / 8)
-    programs = 1
-    for part in row["grid"].split("x"):
-        programs *= int(part)
-    return Facts(even, high == 1, high * wide <= programs, found.split, found.columns)
 
 
 def _network(rows: Sequence[Row]) -> list[str]:

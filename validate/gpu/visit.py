@@ -14,16 +14,16 @@ from roofline.core.inputs import read_bytes
 from roofline.specs.hardware import load_hardware
 from roofline.specs.hardware_files import parse_hardware
 from roofline.specs.model import Model
+from roofline.validate.gpu.network import PASSES
 from roofline.validate.gpu.network import Step as Pass
-from roofline.validate.gpu.network import steps as passes
 from roofline.validate.gpu.shapes import FULL, Sizes
 from roofline.validate.measure.device import Device, open_device, other_gpu_processes
 from roofline.validate.measure.host import available_cores
 from roofline.validate.measure.machine import Machine, examine
 from roofline.validate.tables.text import MAX_BYTES
 
-ROWS, VERDICTS, KERNELS, NETWORK = "measured.csv", "correctness.csv", "kernels.csv", "network.csv"
-"""Files of a visit that grow row by row: kernel timings, correctness, kernels of the library, passes of a network."""
+ROWS, VERDICTS, NETWORK = "measured.csv", "correctness.csv", "network.csv"
+"""Files of a visit that grow row by row: kernel timings, correctness, passes of a network."""
 
 LOG, SUMMARY, PARQUET, CALIBRATION = "steps.jsonl", "summary.md", "measured.parquet", "calibration.yaml"
 """Files that are written whole: a line for each step that ended, and what is made of all rows."""
@@ -33,8 +33,8 @@ class Bench(Struct, frozen=True):
     """The device that a visit measures, and how: replaced in tests by kernels in an interpreter and a clock of theirs.
 
     `device` is PyTorch's name of it. `sizes` bounds the shapes, `large` adds correctness at sizes that need a GPU.
-    Isolated steps run in processes of their own, which can be stopped. `asked` lists the library's kernels; None
-    leaves them out. `further` is the number of shapes of each op that the general design adds.
+    Isolated steps run in processes of their own, which can be stopped. `further` is the number of shapes of each op
+    that the general design adds.
     """
 
     device: str = "cuda"
@@ -44,9 +44,8 @@ class Bench(Struct, frozen=True):
     large: bool = True
     workers: int = field(default_factory=lambda: max(1, min(14, available_cores() - 1)))
     isolated: bool = True
-    library: bool = True
     model: Model | None = None
-    passes: tuple[Pass, ...] = tuple(passes())
+    passes: tuple[Pass, ...] = PASSES
     further: int = 60
     clock: Callable[[], float] = time.monotonic
 
@@ -75,7 +74,6 @@ class Visit(Struct):
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def left(self) -> float:
-        """Seconds that the step still has."""
         return self.deadline - self.bench.clock()
 
     @property
@@ -120,7 +118,6 @@ class Result(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The result in a line of a terminal."""
         return f"{self.step:<12}{self.status:<8}{self.seconds:6.1f} s  {self.sentence}"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from roofline.core.errors import RooflineError, SpecError
-from roofline.validate.imports import aiperf, guidellm, llama_bench, mlperf, sglang, tgi, trtllm, vllm
+from roofline.validate.imports import served, static
 from roofline.validate.imports.fields import Content, Fields, read_content
 from roofline.validate.imports.result import Given, Result, rows_of
 from roofline.validate.tables.published import COLUMNS
@@ -19,21 +19,21 @@ Read = Callable[[Fields], Result | Iterable[Result]]
 ReadText = Callable[[Content], Result | Iterable[Result]]
 
 READERS: tuple[tuple[Read, tuple[str, ...]], ...] = (
-    (vllm.serve, ("model_id", "tokenizer_id", "request_throughput", "total_output_tokens")),
-    (vllm.embeddings, ("model_id", "tokenizer_id", "request_throughput", "total_input_tokens", "mean_e2el_ms")),
-    (vllm.latency, ("avg_latency", "latencies", "percentiles")),
-    (vllm.throughput, ("elapsed_time", "num_requests", "total_num_tokens", "tokens_per_second")),
-    (sglang.run, ("backend", "total_output_tokens", "mean_e2e_latency_ms", "median_ttft_ms")),
-    (guidellm.report, ("benchmarks",)),
-    (aiperf.profile, ("request_latency.avg", "request_latency.unit", "input_config")),
-    (trtllm.report, ("engine.version", "world_info.world_size", "request_info.num_requests", "performance")),
-    (llama_bench.test, ("build_number", "model_type", "n_prompt", "n_gen", "avg_ts")),
+    (served.vllm_serve, ("model_id", "tokenizer_id", "request_throughput", "total_output_tokens")),
+    (served.vllm_embeddings, ("model_id", "tokenizer_id", "request_throughput", "total_input_tokens", "mean_e2el_ms")),
+    (served.vllm_latency, ("avg_latency", "latencies", "percentiles")),
+    (served.vllm_throughput, ("elapsed_time", "num_requests", "total_num_tokens", "tokens_per_second")),
+    (served.sglang, ("backend", "total_output_tokens", "mean_e2e_latency_ms", "median_ttft_ms")),
+    (served.guidellm, ("benchmarks",)),
+    (served.aiperf, ("request_latency.avg", "request_latency.unit", "input_config")),
+    (served.trtllm, ("engine.version", "world_info.world_size", "request_info.num_requests", "performance")),
+    (static.llama_bench, ("build_number", "model_type", "n_prompt", "n_gen", "avg_ts")),
 )
 """Readers of documents, each with the fields by which one is recognised."""
 
 TEXT_READERS: tuple[tuple[ReadText, tuple[str, ...]], ...] = (
-    (tgi.output, ("| Sequence Length", "| Decode (token)")),
-    (mlperf.summary, ("MLPerf Results Summary",)),
+    (static.tgi, ("| Sequence Length", "| Decode (token)")),
+    (served.mlperf, ("MLPerf Results Summary",)),
 )
 """Readers of texts that are neither JSON nor CSV, each with the words by which one is recognised."""
 
@@ -84,7 +84,6 @@ def _check_given(results: Sequence[Result], given: Given, where: str) -> None:
 
 
 def _results(content: Content) -> Iterator[Result]:
-    """The results in a file."""
     for read_text, words in TEXT_READERS:
         if all(word in content.text for word in words):
             yield from _several(read_text(content))

@@ -153,14 +153,10 @@ def _rows(entry: Mapping[str, Any], where: str) -> Iterator[Cells]:
         for part in _list(scenario, where):
             for space in _list(_mapping(part, where).get("search-space"), where):
                 for concurrency in _concurrencies(_mapping(space, where), where):
-                    own = max(concurrency // _each(space, where), 1)
+                    workers = _number(_mapping(space.get("worker") or {}, where), "num-worker", where)
+                    own = max(concurrency // max(workers, 1), 1)  # equal workers divide the requests
                     cells = shared | {"concurrency": str(own), "scenario": str(kind)}
                     yield cells | _layout(space, bool(entry.get("disagg")), where) | _load(part, space, cells, where)
-
-
-def _each(space: Mapping[str, Any], where: str) -> int:
-    """Equal workers that divide the requests."""
-    return max(_number(_mapping(space.get("worker") or {}, where), "num-worker", where), 1)
 
 
 POOLS = ("prefill", "decode")

@@ -46,7 +46,6 @@ class AttentionBenchmark(Benchmark):
     mixed = ("bf16/fp8",)
 
     def outputs(self, case: Case, device: str) -> dict[str, torch.Tensor]:
-        """The poisoned output (batch, q_len, heads, head_dim)."""
         shape = (case["batch"], case["q_len"], case["heads"], case["head_dim"])
         return {"output": poisoned(*shape, dtype=case.dtype, device=device)}
 
@@ -81,7 +80,6 @@ class Prefill(AttentionBenchmark):
         self.backends = {"triton": _triton_prefill, "torch": _torch, "torch_flash": _torch_flash}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
-        """Normal queries, keys and values."""
         random, head_dim = Random(device, seed), case["head_dim"]
         operands = {"query": random.normal(case["batch"], case["q_len"], case["heads"], head_dim, dtype=case.dtype)}
         for name in ("keys", "values"):
@@ -90,7 +88,6 @@ class Prefill(AttentionBenchmark):
         return operands
 
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """Attention in float64, one sequence and head at a time."""
         sequences = zip(inputs["query"], inputs["keys"], inputs["values"], strict=True)
         return {"output": torch.stack([attention_reference(*operands, case["window"]) for operands in sequences])}
 
@@ -131,7 +128,6 @@ class Decode(AttentionBenchmark):
         return operands
 
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """Attention over the pages in float64, one sequence and head at a time."""
         sequences = []
         for query, pages, count in zip(inputs["query"], inputs["block_table"], inputs["lengths"].tolist(), strict=True):
             keys, values = (inputs[cache][pages].flatten(0, 1)[:count] for cache in ("key_cache", "value_cache"))
@@ -158,7 +154,6 @@ class EagerAttention(Benchmark):
         self.backends = {"torch": _attend}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
-        """Normal queries, keys and values."""
         random, batch, width = Random(device, seed), case["batch"], case["head_dim"]
         heads = {"query": ("heads", "q_len"), "keys": ("kv_heads", "kv_len"), "values": ("kv_heads", "kv_len")}
         return {
@@ -167,12 +162,10 @@ class EagerAttention(Benchmark):
         }
 
     def outputs(self, case: Case, device: str) -> dict[str, torch.Tensor]:
-        """The poisoned output."""
         shape = (case["batch"], case["heads"], case["q_len"], case["head_dim"])
         return {"output": poisoned(*shape, dtype=case.dtype, device=device)}
 
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """Attention in float64, one sequence and head at a time."""
         sequences = zip(*heads_first(inputs["query"], inputs["keys"], inputs["values"]), strict=True)
         exact = [attention_reference(query, keys, values, case["window"]) for query, keys, values in sequences]
         return {"output": torch.stack(exact).transpose(1, 2)}

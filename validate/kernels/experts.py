@@ -55,7 +55,6 @@ class Experts(Benchmark):
         }
 
     def outputs(self, case: Case, device: str) -> dict[str, torch.Tensor]:
-        """The poisoned sums."""
         return {"output": poisoned(case["tokens"], case["hidden"], dtype=case.dtype, device=device)}
 
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:

@@ -46,7 +46,6 @@ class Gemm(Benchmark):
         self.backends = {"triton": _triton, "torch": _torch}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
-        """Random operands."""
         random = Random(device, seed)
         m, n, k = case["m"], case["n"], case["k"]
         if case.dtype == WEIGHT_ONLY:
@@ -72,7 +71,6 @@ class Gemm(Benchmark):
         }
 
     def outputs(self, case: Case, device: str) -> dict[str, torch.Tensor]:
-        """The poisoned output."""
         return {"output": poisoned(case["m"], case["n"], dtype=BASES.get(case.dtype, "bf16"), device=device)}
 
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:

@@ -21,8 +21,8 @@ HEAD_DIM = 128
 class Streaming(Benchmark):
     """A kernel over `rows` rows of `columns` elements, which reads each of `sources` and writes each of `targets` once.
 
-    `exact` returns the targets from operands in float64, `plain` runs PyTorch's kernels. `fused` is the launcher in
-    `triton_kernels.streaming`; it takes the operands, the targets and `constants`.
+    `exact` returns the targets from operands in float64, `plain` runs PyTorch's kernels, and Triton's
+    take `constants` beside operands and targets.
     """
 
     dtypes = FLOATS
@@ -33,12 +33,11 @@ class Streaming(Benchmark):
         sources: tuple[str, ...],
         exact: Callable[[Tensors], tuple[torch.Tensor, ...]],
         plain: Callable[[Tensors, Tensors], object],
-        fused: str,
         targets: tuple[str, ...] = ("output",),
         constants: tuple[float, ...] = (),
     ) -> None:
         self.op, self.sources, self.targets = op, sources, targets
-        self._exact, self._plain, self._fused, self._constants = exact, plain, fused, constants
+        self._exact, self._plain, self._constants = exact, plain, constants
         self.backends = {"triton": self._run_fused, "torch": self._run_plain}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
@@ -60,12 +59,10 @@ class Streaming(Benchmark):
         return operands
 
     def outputs(self, case: Case, device: str) -> dict[str, torch.Tensor]:
-        """Poisoned rows."""
         shape = (case["rows"], case["columns"])
         return {name: poisoned(*shape, dtype=case.dtype, device=device) for name in self.targets}
 
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """The results in float64."""
         del case
         results = self._exact({name: tensor.double() for name, tensor in inputs.items()})
         return dict(zip(self.targets, results, strict=True))
@@ -80,10 +77,10 @@ class Streaming(Benchmark):
         self._plain(inputs, outputs)
 
     def _run_fused(self, case: Case, inputs: Tensors, outputs: Tensors) -> None:
-        from roofline.validate.kernels.triton_kernels import streaming
+        from roofline.validate.kernels.triton_kernels.streaming import stream
 
         del case
-        getattr(streaming, self._fused)(*inputs.values(), *outputs.values(), *self._constants)
+        stream(self.op, [*inputs.values(), *outputs.values()], *self._constants)
 
 
 def head_dim(columns: int) -> int:
@@ -120,7 +117,7 @@ def _plain_rope(inputs: Tensors, outputs: Tensors) -> None:
 
 
 NORM = Streaming(
-    *("norm", ("source", "residual"), _exact_norm, _plain_norm, "norm"),
+    *("norm", ("source", "residual"), _exact_norm, _plain_norm),
     targets=("summed", "output"),
     constants=(EPSILON,),
 )
@@ -131,18 +128,16 @@ SOFTMAX = Streaming(
     ("source",),
     lambda inputs: (inputs["source"].softmax(-1),),
     lambda inputs, outputs: torch.softmax(inputs["source"], -1, out=outputs["output"]),
-    "softmax",
 )
 ACTIVATION = Streaming(
     "activation",
     ("gate", "up"),
     lambda inputs: (inputs["gate"] * torch.sigmoid(inputs["gate"]) * inputs["up"],),
     lambda inputs, outputs: torch.mul(silu(inputs["gate"]), inputs["up"], out=outputs["output"]),
-    "swiglu",
 )
 """SwiGLU: silu(gate) up. PyTorch runs two kernels, with silu(gate) in memory between them."""
 
-ROPE = Streaming("rope", ("source",), _exact_rope, _plain_rope, "rope")
+ROPE = Streaming("rope", ("source",), _exact_rope, _plain_rope)
 """Rotary embedding of rows of heads of 128 (else of one head as wide as the row), each half against the other."""
 
 COPY = Streaming(
@@ -150,7 +145,6 @@ COPY = Streaming(
     ("source",),
     lambda inputs: (inputs["source"],),
     lambda inputs, outputs: outputs["output"].copy_(inputs["source"]),
-    "copy",
 )
 
 BENCHMARKS = (NORM, SOFTMAX, ACTIVATION, ROPE, COPY)

@@ -89,7 +89,6 @@ class Random:
         return torch.randint(low, high, shape, dtype=dtype, device=self.device, generator=self._generator)
 
     def permutation(self, count: int) -> torch.Tensor:
-        """The numbers from 0 to `count` - 1, shuffled."""
         return torch.randperm(count, generator=self._generator, device=self.device)
 
 

@@ -48,14 +48,12 @@ class Case(Struct, frozen=True):
     columns: Columns
 
     def __getitem__(self, name: str) -> int:
-        """A shape column."""
         value = self.columns[name]
         assert isinstance(value, int)
         return value
 
     @property
     def dtype(self) -> str:
-        """The number format of the kernel."""
         return str(self.columns["dtype"])
 
     @property
@@ -75,6 +73,38 @@ class Case(Struct, frozen=True):
         return hash((self.op, *self.columns.items()))
 
 
+def gemm_case(dtype: str, m: int, n: int, k: int) -> Case:
+    """C[m, n] = A[m, k] W[n, k]^T."""
+    return Case("gemm", {"dtype": dtype, "m": m, "n": n, "k": k})
+
+
+def attention_case(op: str, dtype: str = "fp16", **given: int | str) -> Case:
+    """Attention; one token and one head but for what is given."""
+    small = {"batch": 1, "q_len": 1, "kv_len": 1, "heads": 1, "kv_heads": 1, "head_dim": 64, "window": 0}
+    return Case(op, {"dtype": dtype, "kv_dtype": dtype, **small, **given})
+
+
+def experts_case(
+    tokens: int,
+    hidden: int,
+    intermediate: int,
+    top_k: int,
+    experts: int,
+    routing: str = "uniform",
+    dtype: str = "bf16",
+    tp: int = 1,
+    ep: int = 1,
+) -> Case:
+    """Routed experts."""
+    sizes = {"tokens": tokens, "hidden": hidden, "intermediate": intermediate, "top_k": top_k, "experts": experts}
+    return Case("moe", {"dtype": dtype, **sizes, "tp": tp, "ep": ep, "routing": routing})
+
+
+def rows_case(op: str, dtype: str, rows: int, columns: int) -> Case:
+    """A kernel that streams rows."""
+    return Case(op, {"dtype": dtype, "rows": rows, "columns": columns})
+
+
 class Work(Struct, frozen=True):
     """The operators of one kernel, and the workload that fixes their sizes."""
 
@@ -87,12 +117,10 @@ class Work(Struct, frozen=True):
 
     @property
     def extents(self) -> Mapping[str, float]:
-        """The values of the symbolic sizes."""
         return extents(self.step, self.rules)
 
     @property
     def flops(self) -> float:
-        """FLOPs of all operators."""
         return float(total(op.flops for op in self.parts).evaluate(self.extents))
 
     @property

@@ -46,7 +46,6 @@ class CalibrationResult(Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """The result as text."""
         name = self.measured.machine.hardware.name
         return [
             *self.measured.lines,

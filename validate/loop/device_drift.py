@@ -73,12 +73,10 @@ class DriftResult(Struct, frozen=True):
 
     @property
     def changed(self) -> bool:
-        """Whether any ratio has changed."""
         return any(ratio.change != "same" for ratio in self.ratios)
 
     @property
     def lines(self) -> list[str]:
-        """The result as text."""
         lines = [f"time now over time in {self.path} (median, and its 99% confidence interval)"]
         for ratio in self.ratios:
             lines.append(

@@ -35,7 +35,6 @@ class MeasureResult(Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """The result as text."""
         return [*self.machine.lines, f"  {self.software}", *outcome_lines(self.outcome, self.path)]
 
 

@@ -41,12 +41,10 @@ class TimeComparison(Struct, frozen=True):
 
     @property
     def error(self) -> float:
-        """The relative error of the prediction."""
         return self.mid / self.measured - 1.0
 
     @property
     def inside(self) -> bool:
-        """Whether the measured time lies in the interval."""
         return self.low <= self.measured <= self.high
 
 
@@ -67,7 +65,6 @@ class ModelResult(Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """The result as text."""
         cut = f", {self.layers} of {self.model.layers} layers" if self.layers < self.model.layers else ""
         lines = [
             f"{self.model.name}{cut} on {self.hardware.name}, {self.dtype}, batch {self.batch},"

@@ -190,7 +190,6 @@ def _calls(case: Case, backend: str, device: Device, benchmark: Benchmark, sets:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:160].rstrip(". ")
 

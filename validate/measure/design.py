@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from roofline.core.errors import UnknownNameError
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
-from roofline.validate.kernels.work import Case, work_of
+from roofline.validate.kernels.work import Case, attention_case, experts_case, work_of
 
 CANDIDATES = 600
 """Candidate points of the Halton sequence."""
@@ -65,7 +65,6 @@ class Axis(Struct, frozen=True):
     choices: tuple[int, ...] = ()
 
     def at(self, position: float) -> int:
-        """The size at a position from 0 to 1."""
         if self.choices:
             return self.choices[min(int(position * len(self.choices)), len(self.choices) - 1)]
         size = float(self.low * (self.high / self.low) ** position)
@@ -180,24 +179,19 @@ def case_at(op: str, format: str, point: Sequence[float] | NDArray[np.float64]) 
     if op.startswith("attention"):
         queries = sizes.get("q_len", 1)
         keys = sizes.get("kv_len", queries * (1 + sizes.get("cached", 0)))
-        return Case(
-            op,
-            {
-                "dtype": dtype,
-                "kv_dtype": kv_dtype or dtype,
-                "batch": sizes["batch"],
-                "q_len": queries,
-                "kv_len": keys,
-                "heads": sizes["kv_heads"] * sizes["group"],
-                "kv_heads": sizes["kv_heads"],
-                "head_dim": sizes["head_dim"],
-                "window": sizes["window"] if sizes["window"] < keys else 0,
-            },
+        return attention_case(
+            *(op, dtype),
+            kv_dtype=kv_dtype or dtype,
+            batch=sizes["batch"],
+            q_len=queries,
+            kv_len=keys,
+            heads=sizes["kv_heads"] * sizes["group"],
+            kv_heads=sizes["kv_heads"],
+            head_dim=sizes["head_dim"],
+            window=sizes["window"] if sizes["window"] < keys else 0,
         )
     if op == "moe":
-        hidden, width, top_k, experts = EXPERTS[sizes["shape"]]
-        shape = {"tokens": sizes["tokens"], "hidden": hidden, "intermediate": width, "top_k": top_k, "experts": experts}
-        return Case(op, {"dtype": dtype, **shape, "tp": 1, "ep": sizes["ep"], "routing": "uniform"})
+        return experts_case(sizes["tokens"], *EXPERTS[sizes["shape"]], dtype=dtype, ep=sizes["ep"])
     return Case(op, {"dtype": dtype, **sizes})
 
 

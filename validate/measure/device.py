@@ -66,7 +66,6 @@ class Sample(Struct, frozen=True):
 
     @property
     def median(self) -> float:
-        """The p50 of the samples."""
         return self.percentile(0.5)
 
 
@@ -196,12 +195,10 @@ class Cuda(Device):
 
     @property
     def state(self) -> Mapping[str, str]:
-        """Clocks, temperature and driver."""
         return {"device": self.title, **self._gpu_state.now()}
 
     @property
     def software(self) -> str:
-        """PyTorch, the CUDA runtime, cuDNN, Triton."""
         version = self.torch.version
         parts = [f"torch {self.torch.__version__}"]
         parts += [f"CUDA {version.cuda}"] if version.cuda else []
@@ -209,7 +206,6 @@ class Cuda(Device):
         return "; ".join(parts + triton_version())
 
     def time(self, calls: Sequence[Call], cold: bool, replayed: bool = False) -> Sample:
-        """Time by events around a call, or around a CUDA graph of several short calls."""
         for call in calls[:2]:
             call()  # compiles, chooses algorithms, allocates
         self.torch.cuda.synchronize()
@@ -270,7 +266,6 @@ class Cuda(Device):
         return graph
 
     def release(self) -> None:
-        """Free the cached blocks of PyTorch's allocator."""
         self.torch.cuda.empty_cache()
 
 
@@ -296,7 +291,6 @@ def is_device_failure(error: BaseException) -> bool:
 
 
 def _sample_count(seconds: float) -> int:
-    """The number of samples of `seconds` each."""
     return max(MIN_SAMPLES, min(MAX_SAMPLES, int(SAMPLING_TIME / max(seconds, 1e-7))))
 
 
@@ -320,17 +314,14 @@ class Cpu(Device):
 
     @property
     def state(self) -> Mapping[str, str]:
-        """The name, threads in use and clock of the CPU."""
         clock = cpu_field("cpu MHz")
         return {"device": cpu_name(), "threads": str(self.threads), **({"clock_mhz": clock} if clock else {})}
 
     @property
     def software(self) -> str:
-        """PyTorch and the vector extension that its kernels use."""
         return f"torch {self.torch.__version__} {self.torch.backends.cpu.get_cpu_capability()}"
 
     def time(self, calls: Sequence[Call], cold: bool, replayed: bool = False) -> Sample:
-        """Time by the clock around each call."""
         del replayed
         calls[0]()
         evicting = cold and len(calls) > 2  # two alternating sets exceed the cache

@@ -255,7 +255,6 @@ def slug(title: str) -> str:
 
 
 def _rendered(content: Mapping[str, Any]) -> str:
-    """The text of a hardware file."""
     date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     precise = partial(si, digits=5)
     measured = {

@@ -27,11 +27,11 @@ from roofline.scenario.kv_capacity import kv_capacity, waves
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import Engine, load_engine
 from roofline.timing.intervals import Estimate
-from roofline.validate.score.errors import Group, check_keys, grouped
+from roofline.validate.score.errors import Group, Predicted, Skipped, check_keys, counted, grouped
 from roofline.validate.tables.loads import is_load
 from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
 from roofline.validate.tables.published import COLUMNS, Per, PublishedRow, Quantity, Relation, read_all
-from roofline.validate.tables.text import Line, parse_count
+from roofline.validate.tables.text import parse_count
 
 CONDITIONS = tuple(name for name in COLUMNS if name not in ("value", "unit", "source"))
 
@@ -77,22 +77,6 @@ class Case(Struct, frozen=True):
             "model": self.scenario.model.name,
             "hardware": self.scenario.hardware.name,
         }
-
-
-class Skipped(Struct, frozen=True):
-    """A row that cannot be simulated, and the reason."""
-
-    line: Line
-    reason: str
-
-
-class Predicted(Struct, frozen=True):
-    """Seconds: the bound, and the expected time with its interval."""
-
-    bound: float
-    low: float
-    mid: float
-    high: float
 
 
 def map_rows(rows: Sequence[PublishedRow], engine: str | None = None) -> tuple[list[Case], list[Skipped]]:
@@ -220,7 +204,6 @@ def predict(case: Case, engine: Engine | str | None = None) -> Predicted:
 
 
 def _times(generation: Any, quantity: Quantity) -> Any:
-    """The time of a generation for a quantity."""
     return {Quantity.TTFT: generation.ttft, Quantity.TPOT: generation.tpot, Quantity.TOTAL: generation.total}[quantity]
 
 
@@ -261,8 +244,7 @@ def end_to_end(path: Path, engine: str | None = None, by: Sequence[str] = ("file
     """The JSON document of `roofline validate end-to-end`."""
     rows, others = read_all(path)
     groups, predicted, skipped = score(rows, engine, by)
-    reasons = Counter(row.reason for row in skipped)
-    assumed = Counter(f"{case.row.cell('hardware')}: {case.assumed}" for case, _ in predicted if case.assumed)
+    assumed = (f"{case.row.cell('hardware')}: {case.assumed}" for case, _ in predicted if case.assumed)
     return {
         "schema": "roofline.end-to-end/1",
         "rows": len(rows),
@@ -274,8 +256,8 @@ def end_to_end(path: Path, engine: str | None = None, by: Sequence[str] = ("file
             {"file": row.line.file, "row": row.line.number, "metric": row.line.cells["metric"], "reason": row.reason}
             for row in skipped
         ],
-        "reasons": [{"reason": reason, "rows": rows} for reason, rows in reasons.most_common()],
-        "assumptions": [{"assumed": text, "rows": rows} for text, rows in assumed.most_common()],
+        "reasons": counted((row.reason for row in skipped), "reason"),
+        "assumptions": counted(assumed, "assumed"),
         "other_files": [{"file": name, "reason": reason} for name, reason in others.items()],
     }
 

@@ -7,16 +7,42 @@ the bound, and the fraction of rows inside the 80% interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from roofline.core.errors import UnknownNameError
+from roofline.validate.tables.text import Line
 
 Row = TypeVar("Row")
+
+
+class Predicted(Struct, frozen=True):
+    """A bound and the expected value with its interval: seconds, or the unit of a published figure."""
+
+    bound: float
+    low: float
+    mid: float
+    high: float
+
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.bound, self.low, self.mid, self.high))
+
+
+class Skipped(NamedTuple):
+    """A row that cannot be simulated, and the reason."""
+
+    line: Line
+    reason: str
+
+
+def counted(texts: Iterable[str], key: str) -> list[dict[str, Any]]:
+    """Reasons or assumptions with the number of their rows, the most frequent first, for JSON."""
+    return [{key: text, "rows": rows} for text, rows in Counter(texts).most_common()]
 
 
 class Group(Struct, frozen=True):
@@ -40,7 +66,6 @@ class Group(Struct, frozen=True):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The group for JSON."""
         found = {name: value for name, value in asdict(self).items() if name != "labels" and not math.isnan(value)}
         return {**self.labels, **found}
 

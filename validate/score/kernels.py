@@ -46,7 +46,6 @@ class Scored(Struct, frozen=True):
     origin: Origin = NONE
 
     def rows(self, chosen: NDArray[np.bool_]) -> Scored:
-        """The rows selected by a mask."""
         arrays: dict[str, Any] = {
             name: value[chosen] for name, value in asdict(self).items() if isinstance(value, np.ndarray)
         }
@@ -54,7 +53,6 @@ class Scored(Struct, frozen=True):
 
     @property
     def op(self) -> str:
-        """The kind of kernel."""
         return self.part.op
 
     @property
@@ -72,7 +70,6 @@ class Scored(Struct, frozen=True):
 
     @property
     def measured(self) -> Array:
-        """The measured times."""
         return self.part.seconds
 
 
@@ -131,15 +128,12 @@ def score(
         for part in parts
         for whole, chosen in _by_hardware(part, hardware)
         for origin, rows in by_origin(whole).items()
-        for found in predict(rows, chosen, calibration or _calibration(chosen, origin), origin)
+        for known in [calibration or load_calibration(chosen, engine=origin.engine, version=origin.version)]
+        for found in predict(rows, chosen, known, origin)
     ]
     if not scored:
         raise RooflineError("nothing to score: no row has an op and format that the hardware supports")
     return summarise(scored, by)
-
-
-def _calibration(hardware: Hardware, origin: Origin) -> Calibration:
-    return load_calibration(hardware, engine=origin.engine, version=origin.version)
 
 
 def _by_hardware(part: Measurements, hardware: Hardware | None) -> Iterator[tuple[Measurements, Hardware]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ from roofline.serving.simulation import simulate
 from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import Scheduler
 from roofline.timing.intervals import Estimate
-from roofline.validate.score.errors import Group, check_keys, grouped
+from roofline.validate.score.errors import Group, Skipped, check_keys, counted, grouped
 from roofline.validate.tables import disaggregated, inferencex
 from roofline.validate.tables.loads import REQUESTS
 from roofline.validate.tables.serving import COLUMNS, LOAD_COLUMNS, Agents, ServingCase, loaded_cases, to_case
@@ -42,30 +42,23 @@ KEYS = ("engine", "version", "model", "hardware", "format", "lengths", "deployme
 METRICS = ("ttft", "tpot", "e2e", "throughput")
 
 
-class SkippedLine(NamedTuple):
-    """A row that cannot be simulated, and the reason."""
-
-    line: Line
-    reason: str
-
-
-def read_cases(path: Path) -> tuple[list[ServingCase], list[SkippedLine]]:
+def read_cases(path: Path) -> tuple[list[ServingCase], list[Skipped]]:
     """The rows of a file as cases, and those that cannot be, with the reason. Raises SpecError for no such table."""
     cases: list[ServingCase] = []
-    skipped: list[SkippedLine] = []
+    skipped: list[Skipped] = []
     if has_loads(path):
         for found in loaded_cases(read_lines(path, (*LOAD_COLUMNS, "value", "unit"))):
             if isinstance(found, ServingCase):
                 cases.append(found)
             else:
-                skipped.append(SkippedLine(*found))
+                skipped.append(Skipped(*found))
         return cases, skipped
     lines, convert = _table(path)
     for line in lines:
         try:
             cases.append(convert(line))
         except RooflineError as reason:
-            skipped.append(SkippedLine(line, str(reason)))
+            skipped.append(Skipped(line, str(reason)))
     return cases, skipped
 
 
@@ -103,7 +96,6 @@ class Predictor:
         return replace(found, steps=found.steps.of(scenario.profile), scheduler=replace(scheduler, tokens=tokens))
 
     def outcome(self, scenario: Scenario, load: Load, scheduler: Scheduler) -> Outcome:
-        """The outcome of a deployment; raises RooflineError."""
         replica = self.replica(scenario, load, scheduler)
         lengths = (load.prompts.written, load.outputs.written, load.hits, load.ramp, load.rounds)
         key = (_key(scenario), replica.scheduler, load.concurrency, load.rate, load.offline, *lengths)
@@ -186,15 +178,15 @@ def _key(scenario: Scenario) -> tuple[Any, ...]:
 
 def predict(
     cases: Iterable[ServingCase], predictor: Predictor
-) -> tuple[list[tuple[ServingCase, Outcome | SessionOutcome]], list[SkippedLine]]:
+) -> tuple[list[tuple[ServingCase, Outcome | SessionOutcome]], list[Skipped]]:
     """The cases with their outcomes, and those that cannot be simulated."""
     found: list[tuple[ServingCase, Outcome | SessionOutcome]] = []
-    skipped: list[SkippedLine] = []
+    skipped: list[Skipped] = []
     for case in cases:
         try:
             found.append((case, predictor(case)))
         except RooflineError as reason:
-            skipped.append(SkippedLine(case.line, str(reason)))
+            skipped.append(Skipped(case.line, str(reason)))
     return found, skipped
 
 
@@ -249,8 +241,6 @@ def score_serving(path: Path, by: Sequence[str] = ("engine", "metric")) -> Mappi
     if not rows:
         common = Counter(entry.reason for entry in skipped).most_common(1)
         raise RooflineError(f"none of the rows can be simulated; mostly: {common[0][0] if common else 'no times'}")
-    reasons = Counter(entry.reason for entry in skipped)
-    assumed = Counter(case.assumed for case, _ in predicted if case.assumed)
     return {
         "schema": "roofline.serving-score/1",
         "rows": len(cases) + len(skipped) - len(more),
@@ -258,7 +248,7 @@ def score_serving(path: Path, by: Sequence[str] = ("engine", "metric")) -> Mappi
         "groups": [group.document for group in summarise(rows, by)],
         "totals": [group.document for group in summarise(rows, ("metric",))],
         "predictions": rows,
-        "reasons": [{"reason": reason, "rows": count} for reason, count in reasons.most_common()],
-        "assumptions": [{"assumed": text, "rows": count} for text, count in assumed.most_common()],
+        "reasons": counted((entry.reason for entry in skipped), "reason"),
+        "assumptions": counted((case.assumed for case, _ in predicted if case.assumed), "assumed"),
         "other_files": [],
     }

@@ -181,11 +181,8 @@ class Client:
             yield self._parsed(rest.strip().removeprefix(b"data:"))
 
     def _parsed(self, content: bytes) -> Mapping[str, Any]:
-        try:
-            found = json.loads(content)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+        found = _mapping(content)
+        if found is None:
             raise ServerError(f"{self._host} answers with {self._shown(content.decode('utf-8', 'replace'))}, not JSON")
         if found.get("error") is not None:
             raise ServerError(f"{self._host} answers with an error: {self._reason(content)}")
@@ -233,11 +230,8 @@ class Client:
 
     def _reason(self, content: bytes) -> str:
         """The message in an error document, or the start of other content."""
-        try:
-            found = json.loads(content)
-        except (ValueError, RecursionError):
-            found = None
-        error = found.get("error", found) if isinstance(found, dict) else None
+        found = _mapping(content)
+        error = None if found is None else found.get("error", found)
         message = error.get("message") if isinstance(error, dict) else error
         return self._shown(message if isinstance(message, str) else content.decode("utf-8", "replace"))
 
@@ -248,6 +242,14 @@ class Client:
 
 class _RefusedError(ServerError):
     """A refused request, maybe for a field that is not in OpenAI's protocol."""
+
+
+def _mapping(content: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _has_token(event: Mapping[str, Any]) -> bool:

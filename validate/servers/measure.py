@@ -48,7 +48,6 @@ class Point(Struct, frozen=True):
 
     @property
     def requests(self) -> int:
-        """The requests of the point."""
         return REPEATS if self.concurrency == 1 else ROUNDS * self.concurrency
 
 
@@ -110,7 +109,6 @@ class Load:
 
     @property
     def left(self) -> float:
-        """The seconds that are left."""
         return self._limits.seconds - (time.monotonic() - self._started)
 
     async def warm_up(self) -> None:

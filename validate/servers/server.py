@@ -140,7 +140,6 @@ async def _only_model(client: Client, host: str) -> str:
 
 
 def _key(variable: str | None) -> str | None:
-    """The key in an environment variable."""
     if variable is None:
         return None
     key = os.environ.get(variable, "").strip()

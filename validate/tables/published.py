@@ -99,7 +99,6 @@ class PublishedRow(Struct, frozen=True):
     value: float
 
     def cell(self, column: str) -> str:
-        """The text of a column."""
         return self.line.cells[column].strip()
 
 

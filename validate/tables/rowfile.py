@@ -86,7 +86,6 @@ class RowFile:
         os.close(self._file)
 
     def append(self, row: Mapping[str, object]) -> None:
-        """Append one row, atomically."""
         self._write(as_line([row.get(name, "") for name in self.columns]))
         self.rows.append({name: str(row.get(name, "")) for name in self.columns})
 

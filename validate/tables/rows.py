@@ -31,6 +31,7 @@ from roofline.core.documents import finite_number
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.timing.kernels import KERNELS, Row, kernel
 from roofline.validate.tables.frames import read_frame
+from roofline.validate.tables.text import lacking, refuse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +88,6 @@ class Measurements(Struct, frozen=True):
 
     @property
     def seconds(self) -> NDArray[np.float64]:
-        """The measured times."""
         return self.frame["latency_us"].to_numpy(dtype=np.float64) * 1e-6
 
     @property
@@ -97,7 +97,6 @@ class Measurements(Struct, frozen=True):
 
     @property
     def warm(self) -> NDArray[np.bool_]:
-        """The rows with operands in the caches (all but `cold` ones)."""
         return np.asarray(self.cache != "cold", dtype=bool)
 
     @property
@@ -307,19 +306,12 @@ def _check_shapes(frame: pd.DataFrame, op: str, names: Sequence[str], where: str
 
 
 def _require(frame: pd.DataFrame, names: Sequence[str], where: str, purpose: str = "") -> None:
-    missing = [name for name in names if name not in frame]
-    if missing:
-        columns = "column" if len(missing) == 1 else "columns"
-        raise SpecError(where, f"lacks the {columns} {', '.join(map(quote, missing))}{purpose}")
+    lacking([name for name in names if name not in frame], where, purpose)
 
 
 def _refuse(wrong: pd.Series[bool], problem: str, where: str) -> None:
     """Raise SpecError with the first few rows where `wrong` is true."""
-    if not wrong.any():
-        return
-    rows = [int(index) + 1 for index in wrong.index[wrong]]
-    listed = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
-    raise SpecError(where, f"{problem} (row {listed})" if len(rows) == 1 else f"{problem} (rows {listed})")
+    refuse([int(index) + 1 for index in wrong.index[wrong]], problem, where)
 
 
 def only_hardware(parts: Sequence[Measurements], where: str) -> str:

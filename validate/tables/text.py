@@ -38,10 +38,7 @@ def read_lines(path: Path, columns: Sequence[str]) -> list[Line]:
         raise SpecError(where, "is empty")
     header, *body = rows
     names = [name.strip() for name in header]
-    missing = [name for name in columns if name not in names]
-    if missing:
-        noun = "column" if len(missing) == 1 else "columns"
-        raise SpecError(where, f"lacks the {noun} {', '.join(map(quote, missing))}")
+    lacking([name for name in columns if name not in names], where)
     twice = [name for name in columns if names.count(name) > 1]
     if twice:
         raise SpecError(where, f"has the column {quote(twice[0])} twice")
@@ -80,11 +77,17 @@ def _bytes(path: Path) -> bytes:
 
 
 def _rows(text: str, where: str) -> Iterator[list[str]]:
-    """The non-blank rows."""
     try:
         yield from (row for row in csv.reader(text.splitlines(keepends=True), strict=True) if any(row))
     except csv.Error as error:
         raise SpecError(where, f"is no readable CSV file ({error})") from None
+
+
+def lacking(columns: Sequence[str], where: str, purpose: str = "") -> None:
+    """Raise SpecError with these missing columns, if there are any."""
+    if columns:
+        noun = "column" if len(columns) == 1 else "columns"
+        raise SpecError(where, f"lacks the {noun} {', '.join(map(quote, columns))}{purpose}")
 
 
 def refuse(numbers: Sequence[int], problem: str, where: str) -> None:

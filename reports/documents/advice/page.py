@@ -62,7 +62,6 @@ def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def _finding(entry: Mapping[str, Any]) -> str:
-    """A finding or caution with the name of its rule."""
     return f"{_sentence_case(entry['text'])} [{entry['rule']}]."
 
 
@@ -213,9 +212,7 @@ def _sentence_case(text: str) -> str:
 
 def _objective(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Any:
     base, _, reading = document["metric"].rpartition(".")
-    if base in figures:
-        return figures[base][reading]
-    return figures.get(document["metric"])
+    return figures[base][reading] if base in figures else figures.get(document["metric"])
 
 
 def _limit(name: str, value: float) -> str:

@@ -62,10 +62,10 @@ def machine(_: Device) -> Machine:
 
 
 def bench(**changes: Any) -> Bench:
-    """Small shapes, a tiny network and no library to ask."""
+    """Small shapes and a tiny network."""
     settings: dict[str, Any] = {
         "device": "cpu", "find_device": Interpreted, "examine": machine, "sizes": SMALL, "large": False, "workers": 2,
-        "isolated": False, "library": False, "model": TINY, "passes": (Step("prefill", 1, 8), Step("decode", 2, 8)),
+        "isolated": False, "model": TINY, "passes": (Step("prefill", 1, 8), Step("decode", 2, 8)),
         "further": 1,
     }  # fmt: skip
     return Bench(**{**settings, **changes})

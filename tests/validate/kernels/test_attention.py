@@ -9,9 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
 
-from roofline.validate.gpu.correctness import DECODES, PREFILLS, attention_case  # noqa: E402
+from roofline.validate.gpu.correctness import DECODES, PREFILLS  # noqa: E402
 from roofline.validate.kernels.attention import DECODE, PREFILL, Decode  # noqa: E402
-from roofline.validate.kernels.work import Case, work_of  # noqa: E402
+from roofline.validate.kernels.work import (  # noqa: E402
+    Case,
+    attention_case,
+    work_of,
+)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HAS_TRITON = importlib.util.find_spec("triton") is not None

@@ -15,13 +15,12 @@ from roofline.graph.op import Kind
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel_bound
 from roofline.validate.gpu import correctness
-from roofline.validate.gpu.correctness import experts_case as moe_case
-from roofline.validate.gpu.correctness import gemm_case
 from roofline.validate.kernels.benchmark import Benchmark
 from roofline.validate.kernels.experts import EXPERTS
 from roofline.validate.kernels.gemm import GEMM
 from roofline.validate.kernels.tools import interpreted
-from roofline.validate.kernels.work import Case, work_of
+from roofline.validate.kernels.work import Case, gemm_case, work_of
+from roofline.validate.kernels.work import experts_case as moe_case
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if find_spec("triton") is None:

@@ -6,7 +6,8 @@ scores; the second kernel combines them, always in the same order. A cache in an
 read.
 """
 # mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-any-unimported, unused-ignore"
-# ruff: noqa: N803 (compile-time constants are in capitals)
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, disallow-incomplete-defs=False
+# ruff: noqa: N803, ARG001 (compile-time constants are in capitals; the batch is a key of the tuning)
 
 from __future__ import annotations
 
@@ -47,15 +48,7 @@ def _prune(configs: list[Any], arguments: Mapping[str, Any], **meta: Any) -> lis
 
 
 @triton.jit
-def _split_range(
-    length: tl.tensor,
-    q_len: tl.tensor,
-    window: tl.tensor,
-    split: tl.tensor,
-    splits: tl.tensor,
-    WINDOWED: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> Any:
+def _split_range(length, q_len, window, split, splits, WINDOWED: tl.constexpr, BLOCK_N: tl.constexpr):
     """The first and one past the last key of a split, of those that any query sees."""
     begin = 0
     if WINDOWED:
@@ -67,13 +60,11 @@ def _split_range(
 
 @triton.jit
 def _attend_pages(
-    queries: tl.tensor, key_cache: tl.tensor, value_cache: tl.tensor, table: tl.tensor, begin: tl.tensor, end:
-    tl.tensor, position: tl.tensor, window: tl.tensor, kv_head: tl.tensor, kv_heads: tl.tensor, scale:
-    tl.tensor,
+    queries, key_cache, value_cache, table, begin, end, position, window, kv_head, kv_heads, scale,
     DTYPE: tl.constexpr, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, PAGE: tl.constexpr,
     WINDOWED: tl.constexpr, CONVERT: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """The running softmax over keys `begin` to `end` of the pages in `table`."""
     accumulator = tl.zeros([BLOCK_M, HEAD_PAD], tl.float32)
     row_max = tl.full([BLOCK_M], LOWEST, tl.float32)
@@ -111,7 +102,7 @@ def _attend_pages(
 
 
 @triton.jit
-def _mean_and_lse(accumulator: tl.tensor, row_max: tl.tensor, row_sum: tl.tensor) -> Any:
+def _mean_and_lse(accumulator, row_max, row_sum):
     """Mean of values and LSE of a softmax; zeros and minus infinity for rows without keys.
 
     Those are rows of an empty split, or past the causal edge.
@@ -128,32 +119,12 @@ def _mean_and_lse(accumulator: tl.tensor, row_max: tl.tensor, row_sum: tl.tensor
 )
 @triton.jit(do_not_specialize=["batch", "q_len", "heads", "kv_heads", "table_width", "window", "splits"])
 def _decode(
-    query: tl.tensor,
-    key_cache: tl.tensor,
-    value_cache: tl.tensor,
-    block_table: tl.tensor,
-    lengths: tl.tensor,
-    output: tl.tensor,
-    partial: tl.tensor,
-    lse: tl.tensor,
-    batch: tl.tensor,  # noqa: ARG001 (a key of the tuning)
-    q_len: tl.tensor,
-    heads: tl.tensor,
-    kv_heads: tl.tensor,
-    table_width: tl.tensor,
-    window: tl.tensor,
-    splits: tl.tensor,
-    scale: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    HEAD_PAD: tl.constexpr,
-    PAGE: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    CONVERT: tl.constexpr,
-    SPLIT: tl.constexpr,
-    UPCAST: tl.constexpr,
-    BLOCK_M: tl.constexpr,
+    query, key_cache, value_cache, block_table, lengths, output, partial, lse, batch, q_len, heads, kv_heads,
+    table_width, window, splits, scale,
+    HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, PAGE: tl.constexpr, WINDOWED: tl.constexpr,
+    CONVERT: tl.constexpr, SPLIT: tl.constexpr, UPCAST: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-) -> None:
+):  # fmt: skip
     group = heads // kv_heads
     kv_head = tl.program_id(0) % kv_heads
     tiles = tl.cdiv(q_len * group, BLOCK_M)
@@ -191,15 +162,9 @@ def _decode(
 
 @triton.jit(do_not_specialize=["splits"])
 def _combine(
-    partial: tl.tensor,
-    lse: tl.tensor,
-    output: tl.tensor,
-    splits: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    HEAD_PAD: tl.constexpr,
-    SPLITS_PAD: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+    partial, lse, output, splits,
+    HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, SPLITS_PAD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Combine the splits of one row of (batch, q_len, heads), weighted by their softmax sums."""
     row = tl.cast(tl.program_id(0), tl.int64)
     column = tl.arange(0, HEAD_PAD)

@@ -8,38 +8,16 @@ of the operands, and runs nothing. Operands may then be on PyTorch's `meta` devi
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import triton
-from msgspec import Struct
 
 from roofline.validate.kernels import tools
 
 TUNING_WARMUP, TUNING_TIME = 5, 20
 """Milliseconds to warm up and to time a tile when tuning: tiles differ by more than the noise of so short a time."""
-
-
-class Binary(Struct, frozen=True):
-    """A compiled kernel: its constants, and what one program of it takes of a multiprocessor.
-
-    `shared` is in bytes, `registers` in 32-bit registers of a thread, `spilled` in bytes of local memory of a thread.
-    """
-
-    name: str
-    constants: Mapping[str, Any]
-    warps: int
-    stages: int
-    shared: int
-    registers: int
-    spilled: int
-    instructions: tuple[str, ...]
 
 
 _found: list[Any] | None = None
@@ -84,8 +62,8 @@ class _Absent:
 
 
 @contextmanager
-def compiled_only(capability: int, multiprocessors: int) -> Iterator[Callable[[], list[Binary]]]:
-    """Launches compile for an NVIDIA GPU and run nothing; what is yielded lists the binaries so far.
+def compiled_only(capability: int, multiprocessors: int) -> Iterator[list[Any]]:
+    """Launches compile for an NVIDIA GPU and run nothing; what is yielded lists the compiled kernels so far.
 
     `capability` is 90 for a compute capability of 9.0. It must be entered before any kernel ran in this process.
     """
@@ -95,45 +73,6 @@ def compiled_only(capability: int, multiprocessors: int) -> Iterator[Callable[[]
     driver.set_active(_Absent(capability))
     _found, tools.absent_multiprocessors = [], multiprocessors
     try:
-        yield partial(_binaries, _found)
+        yield _found
     finally:
         _found, tools.absent_multiprocessors = None, None
-
-
-def _binaries(found: Sequence[Any]) -> list[Binary]:
-    """Every different binary, with its use of registers and local memory as NVIDIA's cuobjdump prints it."""
-    different = {kernel.hash: kernel for kernel in found}
-    return [_binary(kernel) for kernel in different.values()]
-
-
-_MATRIX = re.compile(r"(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)[\w.]+")
-
-
-def _binary(kernel: Any) -> Binary:
-    names = kernel.src.fn.arg_names
-    constants = {names[path[0]]: value for path, value in kernel.src.constants.items()}
-    usage = _resources(kernel.asm["cubin"])
-    return Binary(
-        kernel.name,
-        {name: str(value) if not isinstance(value, int | float | bool) else value for name, value in constants.items()},
-        kernel.metadata.num_warps,
-        kernel.metadata.num_stages,
-        kernel.metadata.shared,
-        usage.get("REG", 0),
-        usage.get("LOCAL", 0) + usage.get("STACK", 0),
-        tuple(sorted(set(_MATRIX.findall(kernel.asm["ptx"])))),
-    )
-
-
-def _resources(cubin: bytes) -> Mapping[str, int]:
-    """Registers, stack and local memory of a kernel; empty where there is no cuobjdump."""
-    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    if not program.is_file():
-        return {}
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        answer = subprocess.run(  # noqa: S603
-            [str(program), "-res-usage", file.name], capture_output=True, text=True, check=False, timeout=60
-        )
-    return {name: int(number) for name, number in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", answer.stdout)}

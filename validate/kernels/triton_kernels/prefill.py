@@ -5,7 +5,8 @@ running maximum and sum of the softmax in fp32 (base 2: the scale holds log2 e),
 keys that no query sees are skipped; only blocks at the diagonal and at the window's edge are masked.
 """
 # mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-any-unimported, unused-ignore"
-# ruff: noqa: N803 (compile-time constants are in capitals)
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, disallow-incomplete-defs=False
+# ruff: noqa: N803, ARG001 (compile-time constants are in capitals; the batch is a key of the tuning)
 
 from __future__ import annotations
 
@@ -75,15 +76,7 @@ def tiles_that_fit(configs: list[Any], rows: int | None, head: int, element: int
 
 
 @triton.jit
-def softmax_update(
-    accumulator: tl.tensor,
-    row_sum: tl.tensor,
-    row_max: tl.tensor,
-    new_max: tl.tensor,
-    weights: tl.tensor,
-    value: tl.tensor,
-    UPCAST: tl.constexpr,
-) -> Any:
+def softmax_update(accumulator, row_sum, row_max, new_max, weights, value, UPCAST: tl.constexpr):
     """Rescale the accumulator and sum of the online softmax to a new maximum, and add a block of keys."""
     rescale = tl.exp2(row_max - new_max)
     row_sum = row_sum * rescale + tl.sum(weights, 1)
@@ -96,14 +89,9 @@ def softmax_update(
 
 @triton.jit
 def _load_keys(
-    keys: tl.tensor,
-    tile: tl.tensor,
-    valid: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    HEAD_PAD: tl.constexpr,
-    MASKED: tl.constexpr,
-    CONVERT: tl.constexpr,
-) -> tl.tensor:
+    keys, tile, valid,
+    HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, MASKED: tl.constexpr, CONVERT: tl.constexpr,
+):  # fmt: skip
     """A block of keys or values in the queries' format; rows that are not `valid` are zero where `MASKED`."""
     column = tl.arange(0, HEAD_PAD)
     if MASKED:
@@ -119,12 +107,10 @@ def _load_keys(
 
 @triton.jit
 def _attend(
-    accumulator: tl.tensor, row_max: tl.tensor, row_sum: tl.tensor, query: tl.tensor, keys: tl.tensor, values:
-    tl.tensor, begin: tl.tensor, end: tl.tensor, position: tl.tensor, kv_len: tl.tensor, window: tl.tensor,
-    stride: tl.tensor, scale: tl.tensor,
+    accumulator, row_max, row_sum, query, keys, values, begin, end, position, kv_len, window, stride, scale,
     HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, WINDOWED: tl.constexpr, MASKED: tl.constexpr,
     CONVERT: tl.constexpr, UPCAST: tl.constexpr, BLOCK_N: tl.constexpr,
-) -> Any:  # fmt: skip
+):  # fmt: skip
     """Add keys `begin` to `end`, in blocks, to a running softmax."""
     inside = tl.arange(0, BLOCK_N)
     tile = inside[:, None] * stride + tl.arange(0, HEAD_PAD)[None, :]
@@ -155,15 +141,7 @@ def _attend(
 
 
 @triton.jit
-def _key_ranges(
-    first: tl.tensor,
-    q_len: tl.tensor,
-    kv_len: tl.tensor,
-    window: tl.tensor,
-    WINDOWED: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> Any:
+def _key_ranges(first, q_len, kv_len, window, WINDOWED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """`begin`, `left`, `right`, `end` of the keys of a block of queries.
 
     Some query sees each of begin..end, and every query sees all of left..right: those blocks need no mask.
@@ -182,25 +160,10 @@ def _key_ranges(
 @autotune(CONFIGS, ["batch", "q_len", "kv_len", "heads", "kv_heads", "window", "HEAD_DIM", "CONVERT"], _prune)
 @triton.jit(do_not_specialize=["batch", "q_len", "kv_len", "heads", "kv_heads", "window"])
 def _prefill(
-    query: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    output: tl.tensor,
-    batch: tl.tensor,  # noqa: ARG001 (a key of the tuning)
-    q_len: tl.tensor,
-    kv_len: tl.tensor,
-    heads: tl.tensor,
-    kv_heads: tl.tensor,
-    window: tl.tensor,
-    scale: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    HEAD_PAD: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    CONVERT: tl.constexpr,
-    UPCAST: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> None:
+    query, keys, values, output, batch, q_len, kv_len, heads, kv_heads, window, scale,
+    HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, WINDOWED: tl.constexpr, CONVERT: tl.constexpr,
+    UPCAST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     # Blocks of a head run together to share its keys in L2, the longest first to keep the tail short.
     blocks = tl.cdiv(q_len, BLOCK_M)
     block = blocks - 1 - tl.program_id(0) % blocks

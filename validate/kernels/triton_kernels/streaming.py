@@ -4,10 +4,12 @@ Arithmetic is in fp32. Rows that fit into one block stay in registers; wider one
 L2, if it holds them) for the second pass.
 """
 # mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-any-unimported, unused-ignore"
+# mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, disallow-incomplete-defs=False
 # ruff: noqa: N803 (compile-time constants are in capitals)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,7 +33,7 @@ MIN_PROGRAMS = 1 if interpreted() else 256
 
 
 @triton.jit
-def _load_sum(source, residual, summed, offset, mask, STORE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _load_sum(source, residual, summed, offset, mask, STORE: tl.constexpr):
     """A block of `source` + `residual` at `offset`, stored in `summed` where `STORE`."""
     value = tl.load(source + offset, mask=mask, other=0.0).to(tl.float32)
     value += tl.load(residual + offset, mask=mask, other=0.0).to(tl.float32)
@@ -41,7 +43,7 @@ def _load_sum(source, residual, summed, offset, mask, STORE: tl.constexpr):  # t
 
 
 @triton.jit
-def _store_scaled(output, offset, value, factor, weight, column, columns, mask):  # type: ignore[no-untyped-def]
+def _store_scaled(output, offset, value, factor, weight, column, columns, mask):
     """Store a block of a normalised row times its weights."""
     gain = tl.load(weight + column, mask=column < columns, other=0.0).to(tl.float32)
     tl.store(output + offset, (value * factor * gain).to(output.dtype.element_ty), mask=mask)
@@ -49,10 +51,9 @@ def _store_scaled(output, offset, value, factor, weight, column, columns, mask):
 
 @triton.jit(do_not_specialize=["rows"])
 def _norm(
-    source: tl.tensor, residual: tl.tensor, weight: tl.tensor, summed: tl.tensor, output: tl.tensor, rows:
-    tl.tensor, columns: tl.tensor, epsilon: tl.tensor,
+    source, residual, weight, summed, output, rows, columns, epsilon,
     LOOP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = tl.arange(0, BLOCK)
     row_mask = (row < rows)[:, None]
@@ -79,15 +80,7 @@ def _norm(
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _softmax(
-    source: tl.tensor,
-    output: tl.tensor,
-    rows: tl.tensor,
-    columns: tl.tensor,
-    LOOP: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+def _softmax(source, output, rows, columns, LOOP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = tl.arange(0, BLOCK)
     row_mask = (row < rows)[:, None]
@@ -120,13 +113,7 @@ def _softmax(
 
 
 @triton.jit
-def _swiglu(
-    gate: tl.tensor,
-    up: tl.tensor,
-    output: tl.tensor,
-    count: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> None:
+def _swiglu(gate, up, output, count, BLOCK: tl.constexpr):
     offset = tl.cast(tl.program_id(0), tl.int64) * BLOCK + tl.arange(0, BLOCK)
     gated = tl.load(gate + offset, mask=offset < count, other=0.0).to(tl.float32)
     value = tl.load(up + offset, mask=offset < count, other=0.0).to(tl.float32)
@@ -135,17 +122,7 @@ def _swiglu(
 
 
 @triton.jit(do_not_specialize=["blocks", "heads"])
-def _rope(
-    source: tl.tensor,
-    cosine: tl.tensor,
-    sine: tl.tensor,
-    output: tl.tensor,
-    blocks: tl.tensor,
-    heads: tl.tensor,
-    half: tl.tensor,
-    HEADS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+def _rope(source, cosine, sine, output, blocks, heads, half, HEADS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.cast(tl.program_id(0) // blocks, tl.int64)
     head = (tl.program_id(0) % blocks) * HEADS + tl.arange(0, HEADS)
     inside = tl.arange(0, BLOCK)
@@ -164,30 +141,9 @@ def _rope(
 
 
 @triton.jit
-def _copy(source: tl.tensor, output: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr) -> None:
+def _copy(source, output, count, BLOCK: tl.constexpr):
     offset = tl.cast(tl.program_id(0), tl.int64) * BLOCK + tl.arange(0, BLOCK)
     tl.store(output + offset, tl.load(source + offset, mask=offset < count), mask=offset < count)
-
-
-@triton.jit
-def _append(
-    keys: tl.tensor,
-    values: tl.tensor,
-    key_cache: tl.tensor,
-    value_cache: tl.tensor,
-    slots: tl.tensor,
-    width: tl.tensor,
-    BLOCK: tl.constexpr,
-) -> None:
-    """The key and value of one token, `width` elements each, to its slot of the cache."""
-    token = tl.cast(tl.program_id(0), tl.int64)
-    slot = tl.cast(tl.load(slots + token), tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = column < width
-    key = tl.load(keys + token * width + column, mask=mask)
-    value = tl.load(values + token * width + column, mask=mask)
-    tl.store(key_cache + slot * width + column, key, mask=mask)
-    tl.store(value_cache + slot * width + column, value, mask=mask)
 
 
 def _warps(elements: int) -> int:
@@ -206,14 +162,8 @@ def _tile(rows: int, columns: int) -> tuple[bool, int, int]:
     return False, max(1, min(SHORT_ROWS_BLOCK // block, triton.next_power_of_2(rows) // MIN_PROGRAMS)), block
 
 
-def _check(*tensors: torch.Tensor) -> None:
-    """Assert what the kernels assume: contiguous tensors."""
-    assert all(tensor.is_contiguous() for tensor in tensors)
-
-
-def _over_rows(kernel: Any, tensors: tuple[torch.Tensor, ...], rows: int, columns: int, *more: float) -> None:
+def _over_rows(kernel: Any, tensors: Sequence[torch.Tensor], rows: int, columns: int, *more: float) -> None:
     """Launch a kernel on rows of so many columns, several of them a program where they are short."""
-    _check(*tensors)
     loop, together, block = _tile(rows, columns)
     sizes = {"LOOP": loop, "ROWS": together, "BLOCK": block, "num_warps": _warps(together * block)}
     launch(kernel, (triton.cdiv(rows, together),), *tensors, rows, columns, *more, **sizes)
@@ -221,40 +171,13 @@ def _over_rows(kernel: Any, tensors: tuple[torch.Tensor, ...], rows: int, column
 
 def _over_elements(kernel: Any, *tensors: torch.Tensor) -> None:
     """Launch a kernel on tensors of one shape, element by element."""
-    _check(*tensors)
     count = tensors[-1].numel()
     sizes = {"BLOCK": FLAT_BLOCK, "num_warps": _warps(FLAT_BLOCK)}
     launch(kernel, (triton.cdiv(count, FLAT_BLOCK),), *tensors, count, **sizes)
 
 
-def norm(
-    source: torch.Tensor,
-    residual: torch.Tensor,
-    weight: torch.Tensor,
-    summed: torch.Tensor,
-    output: torch.Tensor,
-    epsilon: float,
-) -> None:
-    """RMSNorm of `source` + `residual`, a sum that is written to `summed`: all (rows, columns); `weight` (columns)."""
-    _over_rows(_norm, (source, residual, weight, summed, output), *source.shape, epsilon)
-
-
-def softmax(source: torch.Tensor, output: torch.Tensor) -> None:
-    """Softmax over each row; both (rows, columns), contiguous."""
-    _over_rows(_softmax, (source, output), *source.shape)
-
-
-def swiglu(gate: torch.Tensor, up: torch.Tensor, output: torch.Tensor) -> None:
-    """silu(gate) * up, of one shape."""
-    _over_elements(_swiglu, gate, up, output)
-
-
-def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output: torch.Tensor) -> None:
-    """Rotate each head of each row: its first half against its second.
-
-    `source` and `output` (rows, columns); `cosine` and `sine` (rows, half of a head) of fp32.
-    """
-    _check(source, cosine, sine, output)
+def _over_heads(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output: torch.Tensor) -> None:
+    """Launch the rotation of each head of each row: its first half against its second."""
     rows, columns = source.shape
     half = cosine.shape[1]
     heads = columns // (2 * half)
@@ -271,29 +194,19 @@ def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output:
     )
 
 
-def copy(source: torch.Tensor, output: torch.Tensor) -> None:
-    """Copy the elements of `source` to `output`; both contiguous."""
-    _over_elements(_copy, source, output)
+def stream(op: str, tensors: Sequence[torch.Tensor], *more: float) -> None:
+    """Run the kernel of an op on its operands and targets: contiguous, (rows, columns) but for the weight and angles.
 
-
-def append(
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slots: torch.Tensor,
-) -> None:
-    """Write the keys and values of new tokens to their slots of a paged cache.
-
-    `keys` and `values` (tokens, width), the caches (slots, width) in the same format; `slots` (tokens) of int32.
+    norm        source, residual, weight (columns), summed, output, and epsilon: RMSNorm of the sum, which is written
+    softmax     source, output
+    activation  gate, up, output: silu(gate) up
+    rope        source, cosine, sine (rows, half of a head; fp32), output
+    copy        source, output
     """
-    _check(keys, values, key_cache, value_cache, slots)
-    tokens, width = keys.shape
-    block = min(SHORT_ROWS_BLOCK, triton.next_power_of_2(width))
-    launch(
-        _append,
-        (tokens, triton.cdiv(width, block)),
-        *(keys, values, key_cache, value_cache, slots, width),
-        BLOCK=block,
-        num_warps=_warps(block),
-    )
+    assert all(tensor.is_contiguous() for tensor in tensors)
+    if op in ("norm", "softmax"):
+        _over_rows({"norm": _norm, "softmax": _softmax}[op], tensors, *tensors[0].shape, *more)
+    elif op == "rope":
+        _over_heads(*tensors)
+    else:
+        _over_elements({"activation": _swiglu, "copy": _copy}[op], *tensors)

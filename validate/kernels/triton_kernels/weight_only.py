@@ -14,7 +14,6 @@ registers, where the weights are unpacked, and need at least 64 rows, which the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,10 +53,6 @@ def configs_for(m: int) -> list[Any]:
     return [make_config(*tile) for tile in _TALL]
 
 
-def _prune(_: Sequence[Any], arguments: Mapping[str, Any], **__: Any) -> list[Any]:
-    return configs_for(arguments["m"])
-
-
 @triton.jit
 def _dequantize(bits, UPCAST: tl.constexpr):
     """Integers from 0 to 15, minus 8, in bf16: they are the last bits of 0x4300, which is 128."""
@@ -67,7 +62,11 @@ def _dequantize(bits, UPCAST: tl.constexpr):
     return numbers - 136.0
 
 
-@autotune(configs_for(1) + ([] if interpreted() else configs_for(SKINNY + 1)), ["m", "n", "k", "split_length"], _prune)
+@autotune(
+    configs_for(1) + ([] if interpreted() else configs_for(SKINNY + 1)),
+    ["m", "n", "k", "split_length"],
+    lambda _, arguments, **__: configs_for(arguments["m"]),
+)
 @triton.jit(do_not_specialize=["m"])
 def _weight_only_gemm(
     a, w, scales, c, m, n, k, split_length,

@@ -1,9 +1,9 @@
 """The table of docs/theory/systems.md: what systems of the papers published, and what is simulated of them.
 
-    python -m docs.systems    # run every command, and write the table into the page: about two minutes
+    python -m lab.systems    # run every command, and write the table into the page: about two minutes
 
-docs/systems.yaml has the rows: the command, the figure that it is about, the command without the system where the
-published effect is a ratio, and what the paper allows for the effect, which `tests/test_systems.py` holds.
+lab/systems.yaml has the rows: the command, the figure that it is about, the command without the system where the
+published effect is a ratio, and what the paper allows for the effect, which `tests/lab/test_systems.py` holds.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import yaml
 from msgspec import Struct, convert
 
-PAGE = Path(__file__).resolve().parent / "theory" / "systems.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "theory" / "systems.md"
 ROWS = Path(__file__).resolve().with_suffix(".yaml")
-BEGIN, END = "<!-- table: {} (python -m docs.systems) -->", "<!-- end of the table -->"
+BEGIN, END = "<!-- table: {} (python -m lab.systems) -->", "<!-- end of the table -->"
 
 Document = dict[str, Any]
 Tell = Callable[[float], str]

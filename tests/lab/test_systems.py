@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from docs.systems import PAGE, TABLES, Row
+from lab.systems import PAGE, TABLES, Row
 
 Run = Callable[..., tuple[int, str, str]]
 

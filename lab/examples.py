@@ -1,6 +1,6 @@
 """The examples of README and docs: found, run, and their shown output compared or renewed.
 
-    python -m docs.examples [PAGE...]    # run all pages, or these, and renew the output that they show
+    python -m lab.examples [PAGE...]    # run all pages, or these, and renew the output that they show
 
 A fenced block of `console`, `sh` or `bash` holds commands; where one begins with `$ `, the lines below it are its
 output, `...` standing for any. A block of `python` runs in the namespace of its page. A block with a title is a file of
@@ -223,7 +223,7 @@ class Session:
             self.renewed[command.at + index] = actual[found - 1].rstrip()
 
 
-RENEW = "python -m docs.examples renews what pages show"
+RENEW = "python -m lab.examples renews what pages show"
 
 
 def _alike(one: str, other: str) -> float:

@@ -2,24 +2,38 @@
 
 What cuBLAS chooses by is published nowhere. PyTorch's profiler sees the names, and a shape costs a few launches:
 thousands of shapes take seconds. Operands lie in a buffer larger than the L2 cache, and each launch reads another part.
+
+    python -m lab.library_kernels FOLDER    # beside the rows of `roofline validate gpu`, for `lab.publish`
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
+import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
+from lab.command import run_command
 from roofline.core.inputs import read_bytes
+from roofline.validate.gpu.summary import rows_in, table
 from roofline.validate.kernels.benchmark import torch_dtype
+from roofline.validate.measure.device import Cuda, open_device
+from roofline.validate.measure.machine import examine
+from roofline.validate.tables.rowfile import RowFile
 from roofline.validate.tables.text import MAX_BYTES
+
+KERNELS = "kernels.csv"
+"""The file of a visit's folder that grows row by row."""
 
 COLUMNS = (
     *("hardware", "dtype", "m", "n", "k", "kernel", "kernels", "grid", "block", "registers", "shared_bytes"),
@@ -207,3 +221,128 @@ def choice(name: str) -> Choice | None:
     if found[8] == "N":
         first, second, wide, high = second, first, high, wide
     return Choice(second, first, depth, stages, high, wide, found[7] is not None)
+
+
+DRAWN = 1200
+"""GEMMs of random sizes that the library is asked about, beside those of models: what a rule says of others."""
+
+
+def asked() -> list[tuple[int, int, int]]:
+    """Rows, outputs and inputs of the GEMMs whose kernel the vendor's library is asked for: some 2,600.
+
+    Every power of two of rows and those between, against the widths of published models and their tensor-parallel
+    parts: enough to see where the library changes its tile, its cluster and its split of k. And sizes between.
+    """
+    rows = sorted({m for power in range(15) for m in (1 << power, 3 << max(0, power - 1)) if m <= 16384} | {5, 17, 100})
+    widths = ((4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (14336, 4096), (1024, 4096), (128256, 4096),
+              (8192, 8192), (10240, 8192), (1280, 8192), (7168, 8192), (8192, 1024), (8192, 28672), (8192, 3584),
+              (57344, 8192), (2048, 2048), (1024, 2048), (2048, 1024), (512, 2048), (2048, 8192), (5120, 5120),
+              (1536, 5120), (27648, 5120), (5120, 27648), (3072, 3072), (2112, 7168), (24576, 1536), (7168, 16384),
+              (4608, 7168), (7168, 2304), (36864, 7168), (7168, 18432), (256, 7168), (2880, 4096), (5120, 2880),
+              (768, 768), (3072, 768), (896, 896), (4864, 896), (896, 4864), (3584, 3584), (37888, 3584),
+              (3584, 18944), (4097, 4096), (4096, 4098), (1000, 1000), (333, 3336))  # fmt: skip
+    drawn = np.random.default_rng(DRAWN).uniform(size=(DRAWN, 3))
+    low, high = np.array([1, 128, 128]), np.array([16384, 65536, 32768])
+    between = [tuple(int(size) for size in row) for row in low * (high / low) ** drawn]
+    multiples = [(m, -(-n // 64) * 64, -(-k // 64) * 64) for m, n, k in between if n * k < 1 << 28]
+    grid = [(m, n, k) for n, k in widths for m in rows]
+    return sorted({*grid, *multiples})
+
+
+def choices(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """The section of a page on the kernels of a visit; none without rows."""
+    if not rows:
+        return []
+    lines = []
+    for dtype in sorted({row["dtype"] for row in rows}):
+        own = [row for row in rows if row["dtype"] == dtype]
+        split = [row for row in own if "splitk" in row["kernel"].lower() or int(row["kernels"]) > 1]
+        lines.append((dtype, len(own), len({row["kernel"] for row in own}), len(split)))
+    header = ("format", "GEMMs", "different kernels", "with k split or several kernels")
+    return ["## What the library chose", "", *table(header, lines), *_rules(rows)]
+
+
+ROWS_OF_GEMMS = (1, 9, 65, 129, 257, 1025, 4097)
+"""The first number of rows of each group of GEMMs."""
+
+
+def _rules(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """What holds of the tiles of 16-bit GEMMs, by rows: how tiles divide m, and how many programs run."""
+    known = [(row, found) for row in rows if row["dtype"] == "bf16" and (found := choice(row["kernel"])) is not None]
+    if not known:
+        return []
+    lines = []
+    for low, high in zip(ROWS_OF_GEMMS, (*ROWS_OF_GEMMS[1:], 1 << 31), strict=True):
+        group = [(row, found) for row, found in known if low <= int(row["m"]) < high]
+        if not group:
+            continue
+        facts = [_facts(row, found) for row, found in group]
+        shares = (100 * statistics.mean(getattr(fact, name) for fact in facts) for name in Facts.__struct_fields__[:4])
+        lines.append(
+            (
+                f"{low} to {high - 1}" if high < 1 << 31 else f"from {low}",
+                len(group),
+                *(f"{share:.0f}%" for share in shares),
+                f"{statistics.median(fact.columns for fact in facts):.0f}",
+            )
+        )
+    header = (
+        *("rows m", "GEMMs", "tile rows = m / row tiles, to 8", "one row of tiles", "all tiles at once", "k split"),
+        "median tile columns",
+    )
+    note = (
+        "By the names of the bf16 kernels (cuBLAS's nvjet family): how often a tile is as high as m divided by the rows"
+        " of tiles, rounded up to a multiple of 8; how often one row of tiles covers m; how often all tiles run at"
+        " once, at most one a multiprocessor; how often k is split over programs."
+    )
+    asked = sum(row["dtype"] == "bf16" for row in rows)
+    rest = f" The other {asked - len(known)} of {asked} kernels are of other families." if asked > len(known) else ""
+    return [note + rest, "", *table(header, lines)]
+
+
+class Facts(Struct, frozen=True):
+    """Of a GEMM's kernel: whether its tiles divide m evenly, cover m in one row, all run at once, split k; columns."""
+
+    even: bool
+    single: bool
+    at_once: bool
+    split: bool
+    columns: int
+
+
+def _facts(row: Mapping[str, str], found: Choice) -> Facts:
+    m, n = int(row["m"]), int(row["n"])
+    high, wide = found.tiles(m, n)
+    even = found.rows == 8 * math.ceil(math.ceil(m / high) / 8)
+    programs = 1
+    for part in row["grid"].split("x"):
+        programs *= int(part)
+    return Facts(even, high == 1, high * wide <= programs, found.split, found.columns)
+
+
+def ask(folder: Path, seconds: float) -> str:
+    """Ask the library on this GPU for at most so many seconds, into the folder of a visit; GEMMs there are kept."""
+    device, count, end = open_device("cuda"), 0, time.monotonic() + seconds
+    assert isinstance(device, Cuda)
+    origin = {"hardware": examine(device).hardware.name, "software": device.software}
+    done = {tuple(row[name] for name in ("dtype", "m", "n", "k")) for row in rows_in(folder / KERNELS)}
+    with RowFile(folder / KERNELS, COLUMNS) as file:
+        for dtype in FORMATS:
+            wanted = [shape for shape in asked() if (dtype, *map(str, shape)) not in done]
+            for row in library_kernels(device.torch, dtype, wanted, lambda: end - time.monotonic()):
+                file.append({**row, **origin})
+                count += 1
+            device.release()
+    return f"{count} GEMMs with the kernels that the library chose, {len(done)} already there\n"
+
+
+def main() -> None:
+    """Ask from the command line."""
+    parser = argparse.ArgumentParser(description=ask.__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=40.0)
+    raise SystemExit(run_command(parser, lambda given: ask(given.folder, given.seconds)))
+
+
+if __name__ == "__main__":
+    main()
