@@ -256,7 +256,7 @@ class Future(Protocol):
 
 
 class Executor(Protocol):
-    """An executor, such as `concurrent.futures.Executor` or Dask's `Client.get_executor()`."""
+    """An executor, such as `concurrent.futures.Executor`."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future: ...
 
@@ -301,8 +301,7 @@ def _worker_failure(error: Exception) -> RooflineError | None:
     """The error message for a failure of the workers themselves; None for other errors."""
     if isinstance(error, ImportError) or (isinstance(error, RuntimeError) and "deserialization" in str(error)):
         return RooflineError("the workers need the same version of roofline as this process")
-    cluster = type(error).__module__.partition(".")[0] in ("distributed", "dask")
-    if not cluster and not isinstance(error, (BrokenExecutor, CancelledError, OSError)):
+    if not isinstance(error, (BrokenExecutor, CancelledError, OSError)):
         return None
     return LostWorkersError(f"the workers were lost ({type(error).__name__})")
 
