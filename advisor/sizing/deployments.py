@@ -67,7 +67,6 @@ class Deployment(Struct, frozen=True, dict=True):
 
     @property
     def devices(self) -> int:
-        """Devices of all replicas."""
         return self.replicas * self.configuration.devices
 
     @cached_property
@@ -93,7 +92,6 @@ class Deployment(Struct, frozen=True, dict=True):
 
     @property
     def utilisation(self) -> float:
-        """Requests/s over the largest sustainable rate."""
         assert self.outcome.saturated_at is not None
         return self.outcome.requests_per_second / self.outcome.saturated_at
 

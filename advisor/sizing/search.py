@@ -84,7 +84,6 @@ class Search:
 
     @property
     def simulated(self) -> int:
-        """The number of configurations simulated under load."""
         return len({index for index, _ in self.deployments})
 
     def names(self, priced: bool | None = None) -> set[str]:
@@ -103,7 +102,6 @@ class Search:
         return hardware.price.buy if self.service.alone else hardware.price.rent
 
     def choices(self) -> Iterator[Choice]:
-        """The best and the runner-up by each objective with known figures."""
         most = math.inf
         for objective in objectives_of(self.service):
             best, runner_up = self._best_two(objective, most if objective.name == "fastest" else math.inf)

@@ -72,7 +72,6 @@ class Config:
         self.defaults = defaults
 
     def replaced(self, content: Mapping[str, Any]) -> Config:
-        """The same section with other content."""
         return Config(content, self.where, self.read, self.defaults)
 
     def _find(self, names: tuple[str, ...], default: Any, kinds: tuple[type, ...], expected: str) -> Any:
@@ -107,14 +106,12 @@ class Config:
         return self.integer(*(names or ("sliding_window",)), default=None, least=0, most=10**9) or None
 
     def natural(self, *names: str, default: int = 0) -> int:
-        """An integer that may be 0."""
         return int(self.integer(*names, default=default, least=0))
 
     def layers(self, *names: str) -> int:
         return int(self.integer(*(names or ("num_hidden_layers",)), most=10**5))
 
     def factor(self, name: str, default: Any = _REQUIRED) -> float:
-        """A ratio of widths."""
         value = float(self._find((name,), default, (int, float), "a number"))
         if not 1e-3 <= value <= 1e3:
             raise SpecError(self.where, f"{quote(name)} must be between 0.001 and 1000, got {value}")
@@ -165,7 +162,6 @@ class Config:
         return Config(value, self.where, self.read, self.defaults.get(name, NO_DEFAULTS) if value else NO_DEFAULTS)
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
-        """The configuration with class defaults for missing keys."""
         given = {key: value for key, value in self.content.items() if value is not None}
         return self.replaced({**defaults, **given})
 
