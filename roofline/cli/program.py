@@ -46,7 +46,6 @@ QUESTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "What is known, and how sure is it?": {
             "specs": "specs",
-            "schema": "schema",
             "validate": "validate",
             "mcp": "mcp",
         },
