@@ -48,6 +48,9 @@ def class_defaults(model_type: str, section: bool = False) -> Mapping[str, Any]:
 WINDOWED: Mapping[str, str] = {"sliding_attention": "local", "full_attention": "global"}
 """The entries of `layer_types` in models with sliding windows."""
 
+FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+"""The formats of tensors that no scheme quantizes."""
+
 PER_LAYER = "per_layer_config"
 """Keys that differ in single layers, by the layers' numbers (Transformers 5)."""
 
@@ -248,6 +251,13 @@ def layer_types(config: Config, names: Mapping[str, str]) -> list[str] | None:
     ):
         raise SpecError(config.where, f"'layer_types' must name {layers} layers, each one of {', '.join(names)}")
     return [names[entry] for entry in given]
+
+
+def of_each_layer(config: Config, given: list[Any], name: str, default: list[Any]) -> list[Any]:
+    """A list under the key `name` with an entry for each layer, or the default where it is empty."""
+    if len(given or default) != len(default):
+        raise SpecError(config.where, f"'{name}' must have an entry for each of {len(default)} layers")
+    return given or default
 
 
 def read_layers(config: Config, reader: Reader) -> Spec:
