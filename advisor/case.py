@@ -131,9 +131,6 @@ class Case(Struct, frozen=True, dict=True):
             return float("nan")
         return float(np.asarray(self.goal.gain(self.base.value, trial.value)))
 
-    def in_use(self, slot: str) -> bool:
-        return any(check_request(name).slot == slot for name in self.scenario.techniques)
-
     @cached_property
     def decode_stake(self) -> float:
         """The fraction of the objective that is decode time: 1 for TPOT, 0 for TTFT and memory."""
@@ -181,10 +178,6 @@ class Case(Struct, frozen=True, dict=True):
         for name, move in self.moves.items():
             if move.slot in slots and (trial := self.trials.placed(frozenset({move}))) is not None:
                 yield name, trial
-
-    @cached_property
-    def prefill_gemm(self) -> WeightGemm | None:
-        return largest_gemm(self.analysis.prefill)
 
     @cached_property
     def decode_gemm(self) -> WeightGemm | None:

@@ -220,8 +220,3 @@ USER_OBJECTIVES = (
     RankingObjective("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),
     RankingObjective("efficient", "J/token at most", lambda f: _known(f.energy, f.tpot), "total", rated=False),
 )
-
-
-def objectives_of(service: Service) -> tuple[RankingObjective, ...]:
-    """The ranking objectives of a service or of one user."""
-    return USER_OBJECTIVES if service.alone else SERVICE_OBJECTIVES

@@ -399,11 +399,6 @@ def bundled_profiles() -> Mapping[str, Path]:
     return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
 
 
-def bundled_content(name: str) -> Mapping[str, Any]:
-    """The content of a bundled profile's file."""
-    return read_mapping(bundled_profiles()[name])
-
-
 @lru_cache(maxsize=4)
 def _aliases(own: tuple[File, ...]) -> Mapping[str, str]:
     """The aliases of the versions of all profiles, with the requests that they stand for."""

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from roofline.core.documents import finite_number
+from roofline.core.documents import finite_number, read_mapping
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
-from roofline.specs.engine import PARAMETERS, Engine, bundled_content, bundled_profiles
+from roofline.specs.engine import PARAMETERS, Engine, bundled_profiles
 from roofline.specs.engine_versions import KEYS, aliases_of, merged, versions_of
 from roofline.specs.library import as_mapping, check_keys
 from roofline.specs.precision import check_scheme
@@ -49,7 +49,7 @@ def _inherited(content: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     name, known = content[BASE], list(bundled_profiles())
     if name not in known:
         raise SpecError(where, f"unknown name {quote(str(name))} in {quote(BASE)}{suggest(str(name), known)}")
-    base = {key: value for key, value in bundled_content(str(name)).items() if key not in KEYS}
+    base = {key: value for key, value in read_mapping(bundled_profiles()[str(name)]).items() if key not in KEYS}
     return merged({**base, "own_kernels_of": name}, {key: value for key, value in content.items() if key != BASE})
 
 
