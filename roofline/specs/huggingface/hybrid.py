@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from roofline.core.errors import SpecError, quote
 from roofline.specs.huggingface.config import (
@@ -241,7 +242,7 @@ def _qwen3_next(config: Config) -> Spec:
     return moe_spec(config, base, qwen_sparse(config), _qwen_experts(config, 512, 10), kinds, **mixers)
 
 
-def _qwen3_5(config: Config, **feed: Spec) -> Spec:
+def _qwen3_5(config: Config, **feed: Any) -> Spec:
     mixers, kinds = _qwen_hybrid(config)
     return spec_with_pattern(base_spec(config, mtp=config.natural("mtp_num_hidden_layers"), **feed), mixers, kinds)
 
