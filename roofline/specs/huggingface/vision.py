@@ -108,7 +108,7 @@ def _tower(vision: Config, sizes: Sequence[int | None] = (None,) * 4, **parts: A
     """
 
     def size(index: int, *names: str, most: int = 10**7) -> int:
-        default = {} if sizes[index] is None else {"default": sizes[index]}
+        default: dict[str, Any] = {} if sizes[index] is None else {"default": sizes[index]}
         return int(vision.integer(*names, most=most, **default))
 
     attention = {"heads": size(2, "num_attention_heads", "num_heads", "vt_num_attention_heads"), "causal": False}
