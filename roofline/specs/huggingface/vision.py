@@ -494,10 +494,10 @@ def _kimi_k25(config: Config) -> Spec:
     return _seen("deepseek_v3", _moonvit, alone=True)(tied)
 
 
-def _moonvit(_: Config, vision: Config, text: Spec) -> Spec:
+def _moonvit(config: Config, vision: Config, text: Spec) -> Spec:
     """MoonViT: learned positions, rotating patches, and a projector after a norm that is stored alone."""
     hidden = vision.integer("hidden_size", "vt_hidden_size", default=1152)
-    normed = vision.integer("mm_hidden_size", default=hidden)
+    normed = config.natural("projection_hidden_size", default=vision.integer("mm_hidden_size", default=hidden))
     return _kimi_tower(vision, text, hidden, biased=True, extra_parameters=2 * normed)
 
 
@@ -522,6 +522,7 @@ def _kimi_tower(vision: Config, text: Spec, hidden: int, biased: bool, **parts: 
         vision,
         (hidden, 27, 16),
         mlp=plain_mlp(vision, vision.integer("intermediate_size", "vt_intermediate_size", default=4304), biased),
+        hidden=hidden,
         attention={"rotary": True, "qkv_bias": biased, "output_bias": biased},
         positions={"kind": "learned", "count": rows * columns},
         patch=3 * patch * patch,
