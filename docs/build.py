@@ -189,7 +189,8 @@ def options_page() -> str:
 _OPTIONS_TEXT = """\
 An option is `--tp` on the command line, `tp` as a keyword of `Scenario` and as a key or an axis of a study, and a field
 of the live page. The names that engines have for it are read in its place, on the command line and in studies. Options
-of a load are keywords of `serve`, those of sessions, too.
+of a load are keywords of `serve`, those of sessions, too. `roofline schema` prints the same as a JSON
+Schema.
 
 Counts may be written like 32k (32,000) or 128K (131,072); `none` stands for an option that is not set."""
 

@@ -46,6 +46,7 @@ QUESTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "What is known, and how sure is it?": {
             "specs": "specs",
+            "schema": "schema",
             "validate": "validate",
             "mcp": "mcp",
         },

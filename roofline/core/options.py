@@ -1,6 +1,7 @@
 """Options: what a person can vary, with the kind, range and unit of its values, and how they are read from text.
 
-The table of options is `roofline.scenario.options`. Commands, studies, axes and the page are made from it.
+The table of options is `roofline.scenario.options`. Commands, studies, axes, the page and the JSON schema are made from
+it.
 """
 
 from __future__ import annotations

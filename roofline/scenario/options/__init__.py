@@ -1,7 +1,7 @@
 """The table of options: everything that a person can vary of a scenario, one entry each.
 
-The entries are the keywords of `Scenario`. Commands, axes and keys of studies, the page's fields and the
-reference pages are made from them, and the names that engines have for an option are spellings of its entry.
+The entries are the keywords of `Scenario`. Commands, axes and keys of studies, the page's fields, the JSON schema and
+the reference pages are made from them, and the names that engines have for an option are spellings of its entry.
 """
 
 # Annotations are evaluated here, at once: their metadata is the table.

@@ -20,7 +20,9 @@ from roofline.cli.scenario_options import parse_scenarios
 from roofline.core.options import Kind, Option
 from roofline.scenario.options import OPTIONS, read_options
 from roofline.whatif.command_line import command_words, option_texts
+from roofline.whatif.schema import scenario_schema
 from roofline.whatif.study import make_study, read_study
+from tests.roofline.json_schema import problems
 
 USUAL = {"model": "llama-3.1-8b", "hw": "h100-sxm"}
 LENGTHS = ("uniform:128:1024", "lognormal:mean=512,p95=1500", "exponential:mean=300")
@@ -52,6 +54,7 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
 
 def test_random_scenarios_stay_equal(tmp_path: Path) -> None:
     seen: set[frozenset[tuple[str, str]]] = set()
+    schema = scenario_schema()
 
     @settings(
         max_examples=300,
@@ -73,6 +76,8 @@ def test_random_scenarios_stay_equal(tmp_path: Path) -> None:
             assert hash(found) == hash(scenario), (form, texts)
             if form != "command":  # which does not name what is the default
                 assert found.options == scenario.options, form
+        for written in (texts, scenario.options):
+            assert list(problems(schema, written)) == []
 
     check()
     assert len(seen) >= 200
