@@ -74,6 +74,9 @@ def sweep(
         bool, typer.Option("--resume", help="Keep completed chunks if interrupted, and continue from them.")
     ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes on this machine.")] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on the cluster of a Dask scheduler: tcp://host:8786.")
+    ] = None,
     chunk: Annotated[int | None, typer.Option(min=1, help="Points evaluated together.", hidden=True)] = None,
     yes: Annotated[bool, typer.Option("--yes", help=f"Do not ask before more than {MANY_POINTS:,} points.")] = False,
     **options: Any,
@@ -96,7 +99,7 @@ def sweep(
         if format is None and output.suffix and output.suffix.lower() not in ENDINGS:
             raise RooflineError(f"{quote(str(output), 200)} must end in {alternatives(ENDINGS)}", options=["format"])
     _ask(study.points, yes)
-    with pool(workers) as found, _hinting(output, resume):
+    with pool(workers, dask) as found, _hinting(output, resume):
         run = page.Run(found, chunk, resume, page.on_terminal())
         if chosen is page.SweepFormat.TABLE:
             rows, tally = page.table_sweep(study, run)

@@ -1,21 +1,62 @@
-"""Worker processes of sweeps on this machine."""
+"""Executors of sweeps: processes on this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 from msgspec import Struct
 
-from roofline.whatif.sweeps import Executor
+from roofline.core.errors import RooflineError, install, quote
+from roofline.whatif.sweeps import Executor, Future, LostWorkersError
+
+CONNECT = 5
+"""Timeout of the connection to a Dask scheduler, in seconds."""
+
+PATIENCE = 10
+"""Seconds to wait for a worker of a cluster that has none."""
+
+RETRIES = 10
+"""Retries of a chunk whose worker was lost."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables for the threads of BLAS: one per worker process."""
+
+
+class _Watched:
+    """A cluster's executor whose futures fail once no worker is left: Dask's wait for another one."""
+
+    def __init__(self, executor: Any, client: Any) -> None:
+        self._executor, self._client = executor, client
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future:
+        return _Watchful(self._executor.submit(fn, *args), self._client)
+
+
+class _Watchful:
+    def __init__(self, future: Any, client: Any) -> None:
+        self._future, self._client = future, client
+        self.cancel = future.cancel
+
+    def result(self) -> Any:
+        """The result; raises LostWorkersError if the cluster has had no workers for `PATIENCE` seconds."""
+        had = True
+        while True:
+            try:
+                return self._future.result(timeout=PATIENCE / 2)
+            except TimeoutError:
+                has = bool(self._client.nthreads())
+                if not has and not had:
+                    raise LostWorkersError("the cluster has no workers left") from None
+                had = has
 
 
 class Pool(Struct, frozen=True):
@@ -26,9 +67,19 @@ class Pool(Struct, frozen=True):
 
 
 @contextmanager
-def pool(workers: int | None = None) -> Iterator[Pool]:
-    """The pool of `workers` processes, or of this process."""
-    if workers is None or workers == 1:
+def pool(workers: int | None = None, dask: str | None = None) -> Iterator[Pool]:
+    """The pool of `workers` processes, of the Dask scheduler at an address such as tcp://host:8786, or of this process.
+
+    Raises RooflineError if the scheduler does not answer or has no workers.
+    """
+    if workers is not None and dask is not None:
+        raise RooflineError(
+            "workers of this machine and a Dask cluster exclude each other", options=["workers", "dask"]
+        )
+    if dask is not None:
+        with _cluster(dask) as found:
+            yield found
+    elif workers is None or workers == 1:
         yield Pool(None)
     else:
         with _processes(workers) as found:
@@ -85,3 +136,26 @@ def _interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Pool]:
+    try:
+        distributed: Any = import_module("distributed")
+    except ModuleNotFoundError:
+        raise RooflineError(f"a Dask cluster needs distributed: {install('cluster')}", options=["dask"]) from None
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are reported as RooflineError
+    try:
+        client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise RooflineError(
+            f"no Dask scheduler answers at {quote(address, 200)}; write it like tcp://host:8786"
+        ) from None
+    try:
+        threads = sum(client.nthreads().values())
+        if not threads:
+            raise RooflineError(f"the Dask scheduler at {quote(address, 200)} has no workers")
+        yield Pool(_Watched(client.get_executor(retries=RETRIES), client), 2 * threads + 1)
+    finally:
+        client.close()

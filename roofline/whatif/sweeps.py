@@ -255,7 +255,7 @@ class Future(Protocol):
 
 
 class Executor(Protocol):
-    """An executor, such as `concurrent.futures.Executor`."""
+    """An executor, such as `concurrent.futures.Executor` or Dask's `Client.get_executor()`."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future: ...
 
@@ -300,7 +300,8 @@ def _worker_failure(error: Exception) -> RooflineError | None:
     """The error message for a failure of the workers themselves; None for other errors."""
     if isinstance(error, ImportError) or (isinstance(error, RuntimeError) and "deserialization" in str(error)):
         return RooflineError("the workers need the same version of roofline as this process")
-    if not isinstance(error, (BrokenExecutor, CancelledError, OSError)):
+    cluster = type(error).__module__.partition(".")[0] in ("distributed", "dask")
+    if not cluster and not isinstance(error, (BrokenExecutor, CancelledError, OSError)):
         return None
     return LostWorkersError(f"the workers were lost ({type(error).__name__})")
 

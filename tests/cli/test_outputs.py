@@ -16,6 +16,7 @@ import yaml
 from roofline.core import files
 from roofline.core.errors import RooflineError
 from roofline.core.files import write_together
+from roofline.whatif import executors
 from roofline.whatif.sweeps import LostWorkersError
 from tests.conftest import Run
 from tests.paths import ROOT
@@ -142,6 +143,39 @@ def test_an_endless_sweep_asks_first(run: Run, tmp_path: Path) -> None:
     assert (status, out) == (2, "")
     assert "has 10,000,000,000 points, more than 1,000,000,000: shorten an axis, or confirm with --yes" in err
     assert list(tmp_path.iterdir()) == []
+
+
+# Clusters that lose their workers
+
+
+class Scheduler:
+    """A cluster with so many workers at each look, whose calls never end."""
+
+    def __init__(self, *workers: int) -> None:
+        self.workers = list(workers)
+
+    def submit(self, *_: object) -> Scheduler:
+        return self
+
+    def result(self, timeout: float) -> None:
+        assert timeout == executors.PATIENCE / 2
+        if not self.workers:
+            return
+        raise TimeoutError
+
+    def cancel(self) -> None:
+        pass
+
+    def nthreads(self) -> dict[str, int]:
+        return {str(index): 1 for index in range(self.workers.pop(0))}
+
+
+def test_a_cluster_without_workers_is_told() -> None:
+    lost = Scheduler(2, 2, 0, 0)
+    with pytest.raises(LostWorkersError, match="no workers left"):
+        executors._Watched(lost, lost).submit(int).result()
+    late = Scheduler(0, 1, 1)
+    executors._Watched(late, late).submit(int).result()
 
 
 @pytest.mark.parametrize(

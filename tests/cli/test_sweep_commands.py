@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,7 @@ def test_the_options_of_a_scenario_are_those_of_analyze(run: Run) -> None:
         ((*BASE, "--over", "tp=3", "--format", "csv"), ["can run: tensor parallelism of 3 does not divide"]),
         ((*BASE, "--over", "batch=1", "--format", "parquet"), ["--output"]),
         ((*BASE, "--over", "batch=1", "--format", "csv", "--resume"), ["--output"]),
+        ((*BASE, "--over", "batch=1", "--workers", "2", "--dask", "tcp://x:1"), ["exclude each other"]),
         ((*BASE, "--over", "batch=1", "-o", "no/such/a.csv", "--resume"), ["No such file"]),
         (("sweep", "--over", "batch=1", "--hw", "h100-sxm"), ["a model"]),
         (("sweep", "no-study.yaml", "--over", "batch=1", "--hw", "h100-sxm"), ["no-study.yaml"]),
@@ -250,6 +252,17 @@ def test_a_full_stdout_is_one_sentence() -> None:
     assert process.returncode == 2
     assert err.startswith("roofline: cannot write the output: No space left")
     assert err.count("\n") == 1
+
+
+def test_an_unreachable_scheduler_is_one_sentence(complain: Complain, monkeypatch: pytest.MonkeyPatch) -> None:
+    if find_spec("distributed") is None:
+        message = complain(*GRID, "--dask", "tcp://127.0.0.1:1")
+        assert "[cluster]'" in message
+        return
+    process = start(*GRID, "--dask", "tcp://127.0.0.1:1", stdout=subprocess.PIPE)
+    out, err = process.communicate()
+    assert (process.returncode, out) == (2, "")
+    assert err == "roofline: no Dask scheduler answers at 'tcp://127.0.0.1:1'; write it like tcp://host:8786\n"
 
 
 # Interruptions
@@ -454,3 +467,55 @@ def test_workers_end_with_their_parent(tmp_path: Path, sent: int) -> None:
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+class Cluster:
+    """A Dask scheduler and two worker processes on the loopback interface."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        self._options: dict[str, Any] = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        where = folder / "scheduler.json"
+        self.processes = [self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", where)]
+        end = time.monotonic() + 60
+        while not (where.exists() and where.read_text().strip().endswith("}")):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        self.address = json.loads(where.read_text())["address"]
+        for _ in range(2):
+            self.processes.append(
+                self._start("worker", self.address, "--no-nanny", "--nthreads", "1", "--host", "127.0.0.1")
+            )
+
+    def _start(self, what: str, *args: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *map(str, args), "--no-dashboard"]
+        return subprocess.Popen(command, cwd=self.folder, **self._options)
+
+    def stop(self) -> None:
+        for process in reversed(self.processes):
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if find_spec("distributed") is None:
+        pytest.skip("distributed is not installed: pip install 'llm-roofline[cluster]'")
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def test_a_cluster_that_loses_a_worker_loses_nothing(cluster: Cluster, run: Run, tmp_path: Path) -> None:
+    assert run(*MANY, "-o", "serial.csv")[0] == 0
+    manifest = tmp_path / "answer.csv.part.manifest"
+    process = start(*MANY, "-o", tmp_path / "answer.csv", "--resume", "--dask", cluster.address, stdout=subprocess.PIPE)
+    wait_for(lambda: lines(manifest) > 10, process)
+    cluster.processes[1].kill()
+    assert lines(manifest) < 70, "it was killed midway"
+    _, err = process.communicate()
+    assert (process.returncode, err) == (0, "16,000 points, 16,000 rows\n")
+    assert (tmp_path / "answer.csv").read_bytes() == (tmp_path / "serial.csv").read_bytes()

@@ -67,7 +67,7 @@ ARGUMENTS = (
     *("-1", "0", "1e99", "nan", "32k", "1:3", "all", "8xH200", "model.yaml", "hw.yaml", "engine.yaml", "rows.csv", "-"),
 )
 
-_FORBIDDEN = frozenset({"--workers", "server", "measure", "calibrate", "drift", "demo"})
+_FORBIDDEN = frozenset({"--workers", "--dask", "server", "measure", "calibrate", "drift", "demo"})
 """Processes, networks and benchmarks: not of the input."""
 
 
