@@ -124,7 +124,7 @@ def _labels(document: Mapping[str, Any]) -> tuple[str, str]:
     question, never = document["question"], document["verdict"] == "never"
     if question == "break-even":
         return "these options", "the others"
-    second = {"max-bits": "next wider", "min-bits": "next narrower"}
+    second = {"max-bits": "next wider", "min-bits": "next narrower", "max-draft": "no draft" if never else "next"}
     default = "next smaller" if question.startswith("min-") else "next"
     return "best tried" if never else "answer", second.get(question, default)
 

@@ -88,6 +88,7 @@ class Question(StrEnum):
     MIN_PEAK = "min-peak"
     MAX_BITS = "max-bits"
     MIN_BITS = "min-bits"
+    MAX_DRAFT = "max-draft"
     BREAK_EVEN = "break-even"
     CROSSOVER = "crossover"
 

@@ -12,6 +12,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.whatif.solve import Targets, max_batch
 
 SMALL = ("llama-3.2-1b", "--hw", "l4", "--prompt", "128", "--generate", "8")
+DRAFT = "prompt-lookup:acceptance=0.6"
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -38,6 +39,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "min-peak": ("--ttft", "20ms", "--no-chips"),
     "max-bits": ("--tpot", "8ms"),
     "min-bits": ("--tpot", "8ms"),
+    "max-draft": ("--with", DRAFT),
     "break-even": ("--against", "--quant awq"),
     "crossover": (),
 }
@@ -210,6 +212,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
         ("solve", "max-bits", *SMALL, "--quant", "awq"),
         "omit the scheme, or set formats one by one (--quant)",
     ),
+    "no draft": (("solve", "max-draft", *SMALL), "max-draft needs"),
     "nothing against": (("solve", "break-even", *SMALL), "--against"),
     "against nothing": (("solve", "max-batch", *SMALL, "--against", "--quant awq"), "--against"),
     "against the same": (("solve", "break-even", *SMALL, "--against", ""), "both scenarios are the same"),

@@ -232,6 +232,7 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "max_rate": lambda given: solve.max_rate(given, tpot=1),
     "min_bits": lambda given: solve.min_bits(given, tpot=1),
     "min_peak": lambda given: solve.min_peak(given, tpot=1),
+    "max_draft": solve.max_draft,
     "crossover": solve.crossover,
     "break_even": lambda given: solve.break_even(SMALL, given),
 }

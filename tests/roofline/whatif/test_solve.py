@@ -26,6 +26,7 @@ from roofline.whatif.solve import (
     max_batch,
     max_bits,
     max_context,
+    max_draft,
     min_bandwidth,
     min_bits,
     min_gpus,
@@ -254,6 +255,29 @@ def test_bits_do_not_exceed_the_released_format(model: str, options: dict[str, s
     widest = analyze(request).memory.weights
     tried = [min_bits(request, Targets(), [scheme]).value for scheme in ("fp8", "bf16", "q4_k_m")]
     assert all(analyze(request.with_(quant=str(name))).memory.weights <= widest for name in tried)
+
+
+def test_largest_draft_length_that_pays_off() -> None:
+    request = Scenario(
+        load_model("llama-3.1-70b"),
+        load_hardware("h100-sxm"),
+        tp=4,
+        generate=32,
+        techniques=("speculative-decoding:draft=llama-3.2-1b,acceptance=0.7",),
+    )
+    answer = max_draft(request, Targets())
+
+    def step(*techniques: str) -> float:
+        return float(figures(analyze(request.with_(techniques=techniques)), "mid").tpot)
+
+    draft = "speculative-decoding:draft=llama-3.2-1b,acceptance=0.7,length="
+    assert step(f"{draft}{answer.value}") <= step() < step(f"{draft}{answer.value + 1}")
+    assert answer.neighbour is not None
+    assert answer.neighbour.missed == ("tpot without draft",)
+    assert max_draft(request.with_(techniques=draft.replace("0.7,length=", "0.02")), Targets()).verdict == "never"
+    for wrong in (("awq",), ("eagle",), ("speculative-decoding:draft=llama-3.2-1b",)):
+        with pytest.raises(RooflineError, match="max-draft needs"):
+            max_draft(request.with_(techniques=wrong), Targets())
 
 
 def test_break_even_equals_brute_force() -> None:
