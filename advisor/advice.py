@@ -305,7 +305,6 @@ def _recommended(case: Case, findings: Findings, groups: Sequence[list[Trial]], 
 
 
 def _before(groups: Sequence[list[Trial]]) -> list[Trial | None]:
-    """The first trial of the group before each."""
     return [None, *(group[0] for group in groups)]
 
 

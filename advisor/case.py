@@ -52,12 +52,10 @@ class Case(Struct, frozen=True, dict=True):
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario after its techniques."""
         return self.analysis.scenario
 
     @property
     def model(self) -> Model:
-        """The model after the scenario's techniques."""
         return self.scenario.model
 
     @property
@@ -79,12 +77,10 @@ class Case(Struct, frozen=True, dict=True):
 
     @cached_property
     def generates(self) -> bool:
-        """Whether there are decode steps."""
         return steps(self.analysis) > 0
 
     @cached_property
     def decode_share(self) -> float:
-        """Decode's share of the total time."""
         if not self.generates:
             return 0.0
         whole, first = self.analysis.expected.total.mid, self.analysis.expected.ttft.mid
@@ -92,23 +88,19 @@ class Case(Struct, frozen=True, dict=True):
 
     @property
     def prefill_share(self) -> float:
-        """Prefill's share of the total time."""
         return 1.0 - self.decode_share
 
     @property
     def decode(self) -> Phase:
-        """The decode phase of a case that generates."""
         assert self.analysis.decode is not None
         return self.analysis.decode
 
     @cached_property
     def decode_breakdown(self) -> Breakdown:
-        """Expected seconds of the mean decode step by operator."""
         return decode_breakdown(self.analysis, "expected")
 
     @cached_property
     def prefill_breakdown(self) -> Breakdown:
-        """Expected seconds of prefill by operator."""
         return prefill_breakdown(self.analysis, "expected")
 
     @cached_property
@@ -129,7 +121,6 @@ class Case(Struct, frozen=True, dict=True):
 
     @property
     def fits(self) -> bool:
-        """Whether the scenario fits in memory: over one that does not no gain means anything."""
         return bool(self.base.fits)
 
     def gain(self, name: str) -> float:
@@ -139,10 +130,6 @@ class Case(Struct, frozen=True, dict=True):
         if trial is None:
             return float("nan")
         return float(np.asarray(self.goal.gain(self.base.value, trial.value)))
-
-    def in_use(self, slot: str) -> bool:
-        """Whether the scenario already has a technique of this slot."""
-        return any(check_request(name).slot == slot for name in self.scenario.techniques)
 
     @cached_property
     def decode_stake(self) -> float:
@@ -183,24 +170,17 @@ class Case(Struct, frozen=True, dict=True):
         return MappingProxyType({name: new for name, new in self.formats_after.items() if predicate(old, new)})
 
     def trials_of(self, *slots: str) -> Iterator[tuple[str, Trial]]:
-        """The applicable moves of some slots, by name, each simulated alone."""
         for name, move in self.moves.items():
             if move.slot in slots and (trial := self.trials.attempt([move])) is not None:
                 yield name, trial
 
     def placed_of(self, *slots: str) -> Iterator[tuple[str, Trial]]:
-        """The applicable moves of some slots, by name, before their times."""
         for name, move in self.moves.items():
             if move.slot in slots and (trial := self.trials.placed(frozenset({move}))) is not None:
                 yield name, trial
 
     @cached_property
-    def prefill_gemm(self) -> WeightGemm | None:
-        return largest_gemm(self.analysis.prefill)
-
-    @cached_property
     def decode_gemm(self) -> WeightGemm | None:
-        """The largest GEMM of a decode step; None without decode."""
         return largest_gemm(self.decode) if self.generates else None
 
     def time_share(self, phase: Phase, predicate: Callable[[OpFigures], bool]) -> float:
@@ -212,7 +192,6 @@ class Case(Struct, frozen=True, dict=True):
 
     @cached_property
     def kind_shares(self) -> Mapping[str, float]:
-        """The share of the total expected time by kind of operator, and of the host under `HOST`."""
         found: dict[str, float] = {}
         phases = [(self.prefill_share, self.analysis.prefill, self.prefill_breakdown)]
         if self.generates:
@@ -259,7 +238,6 @@ class Case(Struct, frozen=True, dict=True):
         return self.trials.attempt([move])
 
     def at_batches(self, trial: Trial, batches: list[int]) -> Analysis | None:
-        """A trial at several batches as one grid; None where it cannot be simulated."""
         try:
             return analyze(trial.scenario.at(batch=np.array(batches)))
         except RooflineError:

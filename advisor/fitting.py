@@ -91,7 +91,6 @@ def remedy(error: DoesNotFitError) -> str:
 
 
 def _utilization(scenario: Scenario) -> Fit | None:
-    """A larger share of the device's memory than the engine takes by default."""
     usual = scenario.profile.memory.on(scenario.hardware)
     given = scenario.given("gpu_memory_utilization") is not None
     if given or not usual.profiles or usual.utilization >= UTILIZED:  # others have activations beside it

@@ -76,12 +76,10 @@ class Row(Struct, frozen=True, dict=True):
 
     @property
     def fits(self) -> bool:
-        """Whether it runs, and fits in memory."""
         return not self.reason
 
     @property
     def requests_per_second(self) -> float:
-        """Requests/s of all copies."""
         return 0.0 if self.outcome is None else self.outcome.requests_per_second * self.alternative.copies
 
     @property

@@ -94,12 +94,10 @@ def _pipeline(case: Case, name: str, trial: Trial) -> Iterator[Finding]:
 
 
 def _span(analysis: Analysis) -> Span:
-    """The span of the tensor-parallel devices."""
     return analysis.parallel.span(analysis.parallel.tensor)
 
 
 def _over_host(analysis: Analysis) -> bool:
-    """Whether tensor-parallel devices communicate over the host's link."""
     try:
         return analysis.scenario.hardware.link(_span(analysis)).scope == "host"
     except RooflineError:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from roofline.advisor.case import NEGLIGIBLE, Case
+from roofline.advisor.formats import largest_gemm
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rule
 from roofline.bound.roof import Bound
 from roofline.core.errors import RooflineError
@@ -97,7 +98,7 @@ def memory_bound_decode(case: Case) -> Iterator[Finding]:
 )
 def compute_bound_prefill(case: Case) -> Iterator[Finding]:
     """Applies where most of the bound time of prefill is compute-bound."""
-    gemm, formats = case.prefill_gemm, case.formats
+    gemm, formats = largest_gemm(case.analysis.prefill), case.formats
     share = case.bound_share(case.analysis.prefill, Bound.COMPUTE)
     if share < 0.5 or gemm is None or formats is None:
         return

@@ -95,7 +95,8 @@ def chunked_prefill(case: Case) -> Iterator[Finding]:
 )
 def shared_prefix(case: Case) -> Iterator[Finding]:
     """Applies where the objective depends on prefill and no prefix is cached yet."""
-    if not case.generates or case.in_use("prefix"):
+    shared = any(check_request(name).slot == "prefix" for name in case.scenario.techniques)
+    if not case.generates or shared:
         return
     if case.prefill_stake < NEGLIGIBLE:
         text = f"prefill takes {case.prefill_share:.1%} of the time: there is little to share"

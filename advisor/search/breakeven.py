@@ -90,7 +90,6 @@ class BreakEven:
 
     @cached_property
     def _present(self) -> Any:
-        """The objective of the scenario without moves."""
         return self._goal.value(analyze(self._request))
 
     def conditions(self, move: Move) -> tuple[Condition, ...]:
@@ -156,7 +155,6 @@ class BreakEven:
 
 
 def _limit(variable: str, scenario: Scenario) -> int:
-    """The largest value that is simulated."""
     if variable == "batch":
         return min(MOST_BATCH, scenario.max_batch)
     return min(scenario.model.max_context or MAX_LENGTH, 1 << 20)

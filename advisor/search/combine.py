@@ -159,7 +159,6 @@ def _local_search(
 
 
 def _better(before: Leaders, after: Leaders, seen: Mapping[Moves, Trial]) -> bool:
-    """Whether the score of any leader improved by more than rounding."""
     return any(
         seen[new].scores[figure] < seen[old].scores[figure] * (1 - 1e-9)
         for figure, (old, new) in enumerate(zip(before, after, strict=True))
@@ -174,7 +173,6 @@ def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
 
 
 def _enumerate(trials: Trials, slots: Mapping[str, list[Move]], quality: Quality, seen: dict[Moves, Trial]) -> str:
-    """Simulates every combination."""
     everything = product(*([None, *members] for members in slots.values()))
     seen |= _simulated(
         trials, (frozenset(move for move in chosen if move is not None) for chosen in everything), quality

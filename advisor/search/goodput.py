@@ -63,7 +63,6 @@ class Served(Struct, frozen=True):
 
     @property
     def value(self) -> float:
-        """Requests/s per device."""
         return self.rate / self.devices
 
     @property

@@ -336,7 +336,6 @@ def _keeps(scenario: Scenario, engine: str) -> bool:
 
 
 def _serves(engine: str, hardware: Hardware) -> bool:
-    """Whether an engine runs on a device, by vendor and kind."""
     if engine == "llama.cpp":
         return hardware.kind in ("gpu", "cpu", "soc")
     if engine == "tensorrt-llm":

@@ -58,7 +58,6 @@ class Outcomes:
 
     @cached_property
     def _feasible(self) -> NDArray[np.bool_]:
-        """Whether all limits are met."""
         met = np.isfinite(self._costs)
         for use in self._used.values():
             met &= use <= 1

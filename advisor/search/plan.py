@@ -23,7 +23,6 @@ class Step(Gain, frozen=True):
 
     @property
     def price(self) -> Price:
-        """What the move requires."""
         return price_of(self.move, self.trial.analysis.scenario)
 
 
@@ -106,7 +105,6 @@ WORTHWHILE = 1.02
 
 
 def _moves(trials: Trials, choice: Choice) -> Moves:
-    """The moves of a choice, with that to its batch."""
     batch = () if choice.batch == int(trials.base.analysis.scenario.batch) else (batch_move(choice.batch),)
     return choice.moves.union(batch)
 
@@ -140,7 +138,6 @@ def _steps(trials: Trials, moves: Moves) -> Iterator[Step]:
 
 
 def _interactions(trials: Trials, steps: Sequence[Step]) -> Iterator[Interaction]:
-    """The interacting pairs of a plan's moves, at the plan's batch."""
     moves = [step.move for step in steps if step.move.kind is not Kind.BATCH]
     batch = [step.move for step in steps if step.move.kind is Kind.BATCH]
     base = trials.attempt(batch)

@@ -75,17 +75,14 @@ class Trial:
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """The limits that a single scenario exceeds."""
         return tuple(name for name, use in self.used.items() if not use <= 1)
 
     @cached_property
     def price(self) -> Price:
-        """The highest price of its moves."""
         prices = [price_of(move, self.analysis.scenario) for move in self.moves]
         return max(prices, key=list(Price).index, default=Price.LOSSLESS)
 
     def figure(self, name: str) -> Any:
-        """Any metric at the goal's reading; NaN if it is unknown."""
         try:
             return self.goal.figure(self.analysis, name)
         except RooflineError:

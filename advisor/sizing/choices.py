@@ -72,7 +72,6 @@ def _differs(best: Deployment, runner_up: Deployment) -> Iterator[str]:
 
 
 def _weight(objective: RankingObjective, deployment: Deployment) -> float:
-    """The contribution of one replica to the objective."""
     key = objective.key(deployment.figures)
     assert key is not None
     return key[0] / deployment.replicas
@@ -128,7 +127,6 @@ REPLICAS_AHEAD = 64
 def _crossings(
     objective: RankingObjective, best: Deployment, runner_up: Deployment, amount: float
 ) -> tuple[float | None, float | None]:
-    """The nearest loads above and below at which the runner-up is better: where a number of replicas changes."""
     one, other = _weight(objective, best), _weight(objective, runner_up)
 
     def better(at: float) -> bool:

@@ -58,7 +58,6 @@ class Configuration(Struct, frozen=True, dict=True):
 
     @property
     def devices(self) -> int:
-        """Devices of a replica."""
         return self.parallel.devices
 
     @property
@@ -84,7 +83,6 @@ class Configuration(Struct, frozen=True, dict=True):
 
     @cached_property
     def arithmetic(self) -> str:
-        """The arithmetic native to the inputs of linear layers: no GEMM runs in a faster one."""
         return self.scenario.run_precision.activations.arithmetic
 
 

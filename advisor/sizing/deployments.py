@@ -67,7 +67,6 @@ class Deployment(Struct, frozen=True, dict=True):
 
     @property
     def devices(self) -> int:
-        """Devices of all replicas."""
         return self.replicas * self.configuration.devices
 
     @cached_property
@@ -93,7 +92,6 @@ class Deployment(Struct, frozen=True, dict=True):
 
     @property
     def utilisation(self) -> float:
-        """Requests/s over the largest sustainable rate."""
         assert self.outcome.saturated_at is not None
         return self.outcome.requests_per_second / self.outcome.saturated_at
 
@@ -222,8 +220,3 @@ USER_OBJECTIVES = (
     RankingObjective("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),
     RankingObjective("efficient", "J/token at most", lambda f: _known(f.energy, f.tpot), "total", rated=False),
 )
-
-
-def objectives_of(service: Service) -> tuple[RankingObjective, ...]:
-    """The ranking objectives of a service or of one user."""
-    return USER_OBJECTIVES if service.alone else SERVICE_OBJECTIVES

@@ -20,6 +20,8 @@ from roofline.advisor.sizing.bounds import Bounds, Candidate, Candidates
 from roofline.advisor.sizing.choices import Choice
 from roofline.advisor.sizing.configurations import NOTHING_GIVEN, Configuration, Given, configurations
 from roofline.advisor.sizing.deployments import (
+    SERVICE_OBJECTIVES,
+    USER_OBJECTIVES,
     At,
     Deployment,
     Figures,
@@ -27,7 +29,6 @@ from roofline.advisor.sizing.deployments import (
     RankingObjective,
     deployed,
     figures_of,
-    objectives_of,
     replicas_for,
 )
 from roofline.advisor.sizing.workload import Service
@@ -84,7 +85,6 @@ class Search:
 
     @property
     def simulated(self) -> int:
-        """The number of configurations simulated under load."""
         return len({index for index, _ in self.deployments})
 
     def names(self, priced: bool | None = None) -> set[str]:
@@ -103,9 +103,8 @@ class Search:
         return hardware.price.buy if self.service.alone else hardware.price.rent
 
     def choices(self) -> Iterator[Choice]:
-        """The best and the runner-up by each objective with known figures."""
         most = math.inf
-        for objective in objectives_of(self.service):
+        for objective in USER_OBJECTIVES if self.service.alone else SERVICE_OBJECTIVES:
             best, runner_up = self._best_two(objective, most if objective.name == "fastest" else math.inf)
             if best is not None and objective.name == "fewest":
                 most = max(NODE, FASTEST_WITHIN * best.devices)

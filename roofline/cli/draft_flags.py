@@ -85,7 +85,6 @@ def _taken(words: Iterable[str], names: Mapping[str, str]) -> tuple[list[str], d
 
 
 def _of_adapters(given: Mapping[str, str]) -> str:
-    """Adapters of one rank, or of several (8,16,64) in equal numbers; as many as slots where nothing says more."""
     ranks = [_count("rank", each) for each in given.get("rank", "16").split(",")]
     values = {"rank": round(sum(ranks) / len(ranks)), "largest": max(ranks) if len(ranks) > 1 else 0}
     counts = {name: _count(name, given[name]) for name in ("adapters", "slots") if name in given}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.cli.options import FORMAT, AnswerFormat, OutputFormat, OutputOption, emit, print_document
+from roofline.cli.options import FORMAT, OutputFormat, OutputOption, print_document
 from roofline.cli.scenario_options import LOAD_PARAMETERS, scenario_command
 from roofline.scenario.options import STATIC
 
@@ -44,18 +44,8 @@ def fleet(
     from roofline.reports.documents import fleet as page
     from roofline.serving.fleet import run_fleet
 
-    scaling: dict[str, Any] = {
-        "replicas": replicas,
-        "share": load_share,
-        "startup": startup,
-        "hold": hold,
-        "loss": loss,
-    }
-    found = run_fleet(
-        scenario, low=low, **scaling, **{name: value for name, value in load.items() if value is not None}
-    )
+    given = {name: value for name, value in load.items() if value is not None}
+    scaling: dict[str, Any] = {"replicas": replicas, "startup": startup, "hold": hold, "loss": loss}
+    found = run_fleet(scenario, low=low, share=load_share, **scaling, **given)
     document = page.fleet_document(found)
-    if format is OutputFormat.CSV:
-        emit(page.as_csv(document), output)
-        return
-    print_document(document, page.fleet_blocks(document), AnswerFormat(format), output)
+    print_document(document, page.fleet_blocks(document), format, output, page.as_csv)

@@ -85,10 +85,12 @@ def print_answer(answer: Any, format: StrEnum, output: Path | None) -> None:
     print_document(document, blocks, format, output)
 
 
-def print_document(document: Mapping[str, Any], page: Any, format: StrEnum, output: Path | None) -> None:
+def print_document(
+    document: Mapping[str, Any], page: Any, format: StrEnum, output: Path | None, as_csv: Any = None
+) -> None:
     """Print a document, or write it to a file: as JSON, or as its `page`.
 
-    That is a list of blocks, or a module with `as_csv`, `as_markdown` and `parts`.
+    That is a list of blocks, of which `as_csv` makes CSV, or a module with `as_csv`, `as_markdown` and `parts`.
     """
     from roofline.reports.output import blocks, export
 
@@ -97,7 +99,7 @@ def print_document(document: Mapping[str, Any], page: Any, format: StrEnum, outp
         case "json":
             text = export.as_json(document)
         case "csv":
-            text = page.as_csv(document)
+            text = (as_csv or page.as_csv)(document)
         case "markdown":
             text = blocks.as_markdown(page) if listed else page.as_markdown(document)
         case _:

@@ -63,7 +63,6 @@ SETTINGS = {"compare": {"ignore_unknown_options": True}}
 
 
 def _function(name: str) -> Any:
-    """The function of a command, or the Typer of several."""
     return getattr(import_module(f"roofline.cli.{COMMANDS[name]}"), name)
 
 
@@ -231,7 +230,6 @@ def _keep_memory() -> None:
 
 
 def _terminate(*_: object) -> None:
-    """Ends at SIGTERM as at an error: temporary files are deleted, workers end."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(128 + signal.SIGTERM)
 

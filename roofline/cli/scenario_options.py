@@ -35,16 +35,11 @@ def _parameter(option: Option) -> inspect.Parameter:
     declared = typer.Option(flag, help=told, **shown)
     needed = option.name in NEEDED
     return inspect.Parameter(
-        _identifier(option.name),
+        f"{option.name}_" if option.name == "with" else option.name,  # Python reserves `with`
         inspect.Parameter.KEYWORD_ONLY,
         default=inspect.Parameter.empty if needed else None,
         annotation=Annotated[type_ if needed else type_ | None, declared],
     )
-
-
-def _identifier(name: str) -> str:
-    """The name of a parameter: Python reserves `with`."""
-    return f"{name}_" if name == "with" else name
 
 
 SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {entry.name: entry for entry in map(_parameter, OPTIONS.values())}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roofline.cli.options import FORMAT, AnswerFormat, OutputFormat, OutputOption, emit, print_document, say
+from roofline.cli.options import FORMAT, OutputFormat, OutputOption, print_document, say
 from roofline.cli.scenario_options import LOAD_PARAMETERS, SESSION_PARAMETERS, scenario_command
 from roofline.scenario.options import OPTIONS, STATIC
 
@@ -54,10 +54,7 @@ def serve(
         document = page.sweep_document(*page.swept(combinations(over, STATIC, fixed), served))
     else:
         document = page.serving_document(served({}))
-    if format is OutputFormat.CSV:
-        emit(page.as_csv(document), output)
-        return
-    print_document(document, page.serving_blocks(document), AnswerFormat(format), output)
+    print_document(document, page.serving_blocks(document), format, output, page.as_csv)
 
 
 def _serve_sessions(
@@ -79,7 +76,4 @@ def _serve_sessions(
         style.save(sessions_figure(document), output)
         say(f"wrote {output}")
         return
-    if format is OutputFormat.CSV:
-        emit(page.as_csv(document), output)
-        return
-    print_document(document, page.sessions_blocks(document), AnswerFormat(format), output)
+    print_document(document, page.sessions_blocks(document), format, output, page.as_csv)

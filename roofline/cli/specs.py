@@ -22,7 +22,6 @@ specs = typer.Typer(
 
 
 def _show(document: Any, parts: Callable[[], list[Any]], format: StrEnum) -> None:
-    """Print a document as JSON, or its parts."""
     from roofline.reports.output import export
 
     typer.echo(export.as_json(document) if format is ListFormat.JSON else rendered(parts(), True), nl=False)

@@ -62,7 +62,6 @@ Rule = tuple[Callable[[Any], bool], str]
 
 @lru_cache(maxsize=256)
 def _rules(kind: type[Struct]) -> tuple[tuple[str, Callable[[Any], bool], str, object], ...]:
-    """The rules of the fields that hold numbers, texts of a list, or mappings of numbers, with the fields' defaults."""
     hints, found = get_type_hints(kind, include_extras=True), fields(kind)
     rules = ((each, _rule(hints[each.name])) for each in found)
     return tuple((each.name, *rule, each.default) for each, rule in rules if rule is not None)
@@ -130,7 +129,6 @@ def _or(bound: Any, otherwise: float) -> float:
 
 
 def _words(limits: Iterable[tuple[str, Any]]) -> Iterator[str]:
-    """Bounds in words."""
     return (f"{word} {bound:g}" for word, bound in limits if bound is not None)
 
 

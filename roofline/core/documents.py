@@ -147,8 +147,6 @@ class _Container:
 
 
 class _Composer:
-    """Builds a document from parser events."""
-
     def __init__(self) -> None:
         self._documents = _Container([], None)
         self._open = [self._documents]
@@ -157,7 +155,6 @@ class _Composer:
 
     @property
     def content(self) -> object:
-        """The content of the document; None if it is empty."""
         return next(iter(self._documents.content), None)
 
     def take(self, event: Any) -> None:

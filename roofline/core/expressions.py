@@ -134,7 +134,6 @@ class _Reader:
         self._depth = 0
 
     def read(self, node: ast.expr) -> tuple[Type, Function]:
-        """The type of a node and the function that evaluates it."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise RooflineError("the expression is nested too deeply")

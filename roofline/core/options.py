@@ -39,12 +39,10 @@ class Kind(Enum):
 
     @property
     def counts(self) -> bool:
-        """Whether values are whole numbers."""
         return self in (Kind.GRID, Kind.INTEGER)
 
     @property
     def ranged(self) -> bool:
-        """Whether values are numbers of a range."""
         return self.counts or self is Kind.NUMBER
 
 
@@ -102,7 +100,6 @@ class Option(Struct, frozen=True):
 
     @property
     def flag(self) -> str:
-        """The option's name on the command line."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
@@ -147,7 +144,6 @@ class Option(Struct, frozen=True):
         return [str(value).removesuffix(".0")]
 
     def number(self, value: object) -> int | float:
-        """A number within the option's range; an integer if the option counts."""
         what = "a whole number" if self.kind.counts else "a number"
         what += " such as 512, 32k or 128K" if self.kind is Kind.GRID else ""
         try:

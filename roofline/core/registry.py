@@ -82,7 +82,6 @@ class Registry(Mapping[str, Value], Generic[Value]):
         return Registration(undo)
 
     def digests(self) -> Iterator[str]:
-        """A digest of each value that was added."""
         return (entry.digest for entry in self._added)
 
     def _update(self) -> None:

@@ -240,7 +240,6 @@ class Analysis(Result):
 
     @property
     def _steps(self) -> Any:
-        """Decode steps of each point of the flattened grid."""
         scenario = self.scenario
         return self._flat(scenario.generate) - 1 if self.decode else np.zeros(self._flat(scenario.batch).size)
 

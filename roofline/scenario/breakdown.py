@@ -116,7 +116,6 @@ def mean_step(analysis: Analysis) -> Phase:
 
 
 def _summed(analysis: Analysis, times: bool) -> Breakdown:
-    """Each operator's bound time or bytes, averaged exactly over all steps."""
     count = steps(analysis)
     if not count:
         return Breakdown({}, 0.0)

@@ -106,5 +106,4 @@ def _means(prompts: Prompts, budget: int, points: tuple[int | range, ...]) -> It
 
 
 def _sum(low: Any, high: Any) -> Any:
-    """The sum of the integers from `low` to `high` - 1."""
     return (high * (high - 1) - low * (low - 1)) / 2

@@ -90,7 +90,6 @@ class PhaseEnergy(Struct, frozen=True):
 
     @property
     def total(self) -> Any:
-        """The sum of the components, at most the limit."""
         found = np.minimum(self.static + self.compute + self.memory + self.link, self.limit)
         return found if np.shape(found) else float(found)
 
@@ -104,7 +103,6 @@ class BatchEnergy(Struct, frozen=True):
 
     @property
     def total(self) -> Any:
-        """Joules of both phases."""
         return self.prefill.total + self.decode.total
 
 

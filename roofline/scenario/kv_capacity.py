@@ -51,12 +51,10 @@ class Capacity(Struct, frozen=True):
 
     @property
     def cache(self) -> float:
-        """Bytes left for the KV cache."""
         return self.budget - self.weights - self.activations - self.context
 
     @property
     def tokens(self) -> int | None:
-        """Tokens that fit, in whole blocks."""
         if self.bytes_per_token == 0:
             return None
         return max(0, int(self.cache / (self.bytes_per_token * self.block))) * self.block

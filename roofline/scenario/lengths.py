@@ -65,7 +65,6 @@ class Lengths(Struct, frozen=True, dict=True):
         return parse_lengths, (self.written,)
 
     def quantile(self, share: float) -> float:
-        """The length at a quantile."""
         return float(np.maximum(self.inverse(np.asarray(share, float)), 1.0))
 
     def beyond(self, lengths: Any) -> Any:
@@ -92,12 +91,10 @@ class Lengths(Struct, frozen=True, dict=True):
 
     @property
     def varies(self) -> bool:
-        """Whether lengths vary."""
         return self.deviation > 1e-9 * self.mean
 
     @property
     def deviation(self) -> float:
-        """The standard deviation."""
         return math.sqrt(max(self.second - self.mean**2, 0.0))
 
     @property

@@ -183,14 +183,12 @@ def _workload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
 
 
 def _over_host(analysis: Analysis) -> bool:
-    """Whether devices communicate over PCIe links of their host."""
     phases = (phase for phase in (analysis.prefill, analysis.decode) if phase is not None)
     runs = [run.placement for phase in phases for run in phase.passes]
     return any(op.link and run.hardware.over_host(op.link.reach) for run in runs for op, _, _ in run.network.ops)
 
 
 def _host_note(analysis: Analysis) -> str:
-    """The assumed host, where collectives run over PCIe and none is named."""
     if analysis.scenario.hardware.host is not None or not _over_host(analysis):
         return ""
     others = ", ".join(name for name in list_hosts() if name != DEFAULT_HOST)
@@ -216,7 +214,6 @@ def _exchange_note(analysis: Analysis) -> str:
 
 
 def _network_note(analysis: Analysis) -> str:
-    """The assumed network, where exchanges cross nodes and none is named."""
     hardware, parallel = analysis.scenario.hardware, analysis.scenario.settings.parallel
     if hardware.network is not None or parallel.on(hardware).nodes in (None, 1):
         return ""
@@ -228,7 +225,6 @@ def _network_note(analysis: Analysis) -> str:
 
 
 def _graphs(analysis: Analysis) -> tuple[Network, ...]:
-    """The graphs of all passes: of the model, its encoder and a draft."""
     phases = (analysis.prefill, analysis.decode)
     return tuple(dict.fromkeys(run.placement.network for phase in phases if phase is not None for run in phase.passes))
 
@@ -238,6 +234,5 @@ def _operators(analysis: Analysis) -> set[str]:
 
 
 def _attends(analysis: Analysis) -> bool:
-    """Whether any operator is softmax attention, fused or not."""
     parts = (*FUSIONS[ATTENTION].parts, FUSIONS[ATTENTION].name)
     return not _operators(analysis).isdisjoint((*parts, *(f"cross_{part}" for part in parts)))

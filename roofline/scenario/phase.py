@@ -155,18 +155,15 @@ class Phase:
 
     @property
     def bound(self) -> Any:
-        """The Bound that limits most of the bound time."""
         total, memory, link = self._totals[:3]
         return _choose(total - memory - link, memory, link)
 
     @property
     def flops(self) -> Any:
-        """FLOPs per device."""
         return self._plain(self._totals[3])
 
     @property
     def bytes(self) -> Any:
-        """Memory traffic per device in bytes."""
         return self._plain(self._totals[4])
 
     @property
@@ -185,7 +182,6 @@ class Phase:
 
     @cached_property
     def ops(self) -> tuple[OpFigures, ...]:
-        """Every distinct operator in execution order."""
         total_time = self.bound_time
         return tuple(
             figures
@@ -326,7 +322,6 @@ def _ratio(upper: Any, lower: Any) -> Any:
 
 
 def _choose(compute: Any, memory: Any, link: Any) -> Any:
-    """The Bound with the longest time."""
     if isinstance(compute, np.ndarray):
         on_device = np.where(memory > compute, str(Bound.MEMORY), str(Bound.COMPUTE))
         return np.where(link > np.maximum(compute, memory), str(Bound.LINK), on_device)

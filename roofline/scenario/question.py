@@ -189,7 +189,6 @@ class Question(Struct, frozen=True, dict=True):
 
     @property
     def default_engine(self) -> str:
-        """The engine where none is given."""
         return GGUF_ENGINE if self._of_gguf else default_engine(self.values["hw"], self.values["model"])
 
     @property
@@ -316,7 +315,6 @@ def _mixed(new: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counted(devices: tuple[Hardware, int]) -> str:
-    """Devices as a name: 2xrtx-3090, and rtx-3090 of one."""
     hardware, count = devices
     return f"{count}x{hardware.name}" if count > 1 else hardware.name
 

@@ -110,7 +110,6 @@ class Schedule:
 
     @property
     def decoder(self) -> Hardware:
-        """The hardware of decode."""
         return self.settings.decode_hardware or self.hardware
 
     @cached_property

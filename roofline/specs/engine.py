@@ -336,7 +336,6 @@ class Engine(Checked, frozen=True, dict=True):
         return hardware.kind not in self.own_kernels
 
     def __getitem__(self, name: str) -> float:
-        """The value of a parameter, in base units."""
         return self.parameters[name] if name in self.parameters else DEFAULTS[name]
 
     def host_wait(self, busy: Any, sequences: Any) -> Any:

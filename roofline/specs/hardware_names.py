@@ -265,7 +265,6 @@ def _is_named(entry: _Entry, given: tuple[str, ...]) -> bool:
 
 
 def _may_be_left_out(word: str) -> bool:
-    """Whether a word of a name is a form factor or a memory."""
     return word in FORM_FACTORS or re.fullmatch(r"\d+gb", word) is not None
 
 
@@ -292,7 +291,6 @@ def _sized(given: tuple[str, ...], entries: tuple[_Entry, ...], count: int) -> N
 
 
 def _gigabytes(entry: _Entry) -> list[int]:
-    """The sizes of memory in GB that are words for a spec."""
     return [int(word.removesuffix("gb")) for word in entry.words if re.fullmatch(r"\d+gb", word)]
 
 

@@ -30,7 +30,6 @@ def spec_files(package: str) -> dict[str, Path]:
 
 @lru_cache(maxsize=4)
 def _listed(folder: File) -> dict[str, Path]:
-    """The specs of a folder as it was at a time."""
     return {path.stem: path for path in sorted(folder.path.glob("*.yaml"), key=lambda path: path.stem)}
 
 

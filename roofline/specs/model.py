@@ -49,7 +49,6 @@ class Norm(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def vectors(self) -> int:
-        """Learned vectors of one norm: a weight, and for LayerNorm a bias."""
         return self.weight + (self.kind == "layernorm" and self.bias and self.weight)
 
 

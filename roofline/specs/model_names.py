@@ -428,5 +428,4 @@ def _begins(own: Words, entry: _Entry) -> bool:
 
 
 def _contains(whole: Words, part: Words) -> bool:
-    """Whether `part` appears in `whole` in one piece."""
     return any(whole[at : at + len(part)] == part for at in range(len(whole) - len(part) + 1))

@@ -69,7 +69,6 @@ def load_model(name: str | os.PathLike[str] | Model) -> Model:
 
 
 def _from_hub(name: str, unknown: UnknownNameError) -> Model:
-    """The model of a repository that no spec names, from the hub where the person allows it."""
     from roofline.specs.hub import folder_of, is_on, repository
 
     wanted = repository(name)
@@ -84,7 +83,6 @@ def _from_hub(name: str, unknown: UnknownNameError) -> Model:
 
 
 def _modified(path: Path) -> tuple[int, ...]:
-    """When the files of a model last changed."""
     return tuple(map(modified, filter(None, (path, modelopt_file(path)))))
 
 
@@ -395,7 +393,6 @@ class _Switches(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _record(spec: ModelSpec, key: str, section: dict[str, Any], prefix: str, where: str) -> Any:
-    """The record of one section, validated under its own key."""
     if SECTIONS[key] is Attention:
         section = dict(section)
         heads = section.get("heads")

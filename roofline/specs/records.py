@@ -87,5 +87,4 @@ def _at(types: tuple[Any, ...], given: Any, steps: list[str]) -> tuple[tuple[Any
 
 
 def _fields(types: tuple[Any, ...]) -> dict[str, Any]:
-    """The types of the keys of Structs, by key."""
     return {field.encode_name: field.type for one in types for field in getattr(one, "fields", ())}

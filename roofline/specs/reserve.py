@@ -147,11 +147,9 @@ class Reserve(Checked, frozen=True):
         )
 
     def without_graphs(self) -> Reserve:
-        """The settings of an engine that captures no CUDA graphs."""
         return self._with_graphs(0.0)
 
     def _with_graphs(self, share: float) -> Reserve:
-        """The settings with a fraction of the CUDA graphs."""
         if not self.graphs or share == 1.0:
             return self
         sizes, left = (self.context, self.group_context, self.pcie_context), self.graphs * (1 - share)
@@ -181,7 +179,6 @@ class Reserve(Checked, frozen=True):
         return whole if whole <= self.whole else self.tokens
 
     def runtime(self, devices: int) -> float:
-        """Bytes of the runtime on one of `devices` devices."""
         return self.group_context if devices > 1 else self.context
 
     def budget(self, visible: float, weights: float, activations: Any, context: float) -> Any:

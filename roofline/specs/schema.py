@@ -77,7 +77,6 @@ def model_schema() -> Schema:
 
 
 def _definitions(*records: type) -> dict[str, Schema]:
-    """The schemas of records and of those within them, by name."""
     _, found = json.schema_components(records, ref_template="#/$defs/{name}")
     return dict(found)
 

@@ -36,7 +36,6 @@ class Mixture(Struct, frozen=True):
     rule: Callable[[int, int], bool]
 
     def average(self, layers: int, columns: int = BLOCK) -> Format:
-        """The average format over a model of `layers` layers, of matrices of so many columns."""
         fraction = sum(self.rule(layer, layers) for layer in range(layers)) / layers
         base, better = _of_rows(self.base, columns), _of_rows(self.better, columns)
         bits = fraction * better.bits + (1 - fraction) * base.bits
@@ -124,7 +123,6 @@ class WeightScheme(Struct, frozen=True):
     beside_experts: Collection[str] = frozenset()
 
     def of_model(self, experts: bool) -> WeightScheme:
-        """The scheme as a model has it, with `experts` or without."""
         if not experts or not self.beside_experts:
             return self
         return replace(self, unquantized=frozenset(self.unquantized) | frozenset(self.beside_experts))
@@ -144,11 +142,9 @@ class WeightScheme(Struct, frozen=True):
         return _of_rows(self.linear, columns)
 
     def with_parts(self, formats: Mapping[str, Choice]) -> WeightScheme:
-        """The scheme with components in formats of their own."""
         return replace(self, special=MappingProxyType({**self.special, **formats}))
 
     def without(self, parts: Collection[str]) -> WeightScheme:
-        """The scheme with these `PARTS` left unquantized."""
         kept = frozenset(self.unquantized).union(*(PARTS[part] for part in parts))
         return replace(self, unquantized=kept)
 

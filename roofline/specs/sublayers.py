@@ -76,17 +76,14 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def value_width(self) -> int:
-        """Elements of a value vector."""
         return self.value_dim or self.head_dim
 
     @property
     def group(self) -> int:
-        """Query heads per KV head."""
         return self.heads // self.kv_heads
 
     @property
     def biases(self) -> tuple[bool, bool, bool]:
-        """Whether the projections of queries, keys and values have a bias."""
         return bool(self.qkv_bias), self.qkv_bias is True, bool(self.qkv_bias)
 
 

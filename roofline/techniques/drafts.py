@@ -92,7 +92,6 @@ def _residual_layer(target: Model, matrices: float) -> Layer:
 
 
 def _dense(layer: Layer) -> Layer:
-    """The layer with a dense MLP of an expert's width in place of experts."""
     block = layer.feed_forward
     if not isinstance(block, MixtureOfExperts):
         return layer

@@ -160,7 +160,6 @@ def engines_with(technique: str) -> tuple[str, ...]:
 
 
 def _rows(technique: str) -> Mapping[str, Support]:
-    """The rows of a technique by engine. The catalogue is read only for names that are not in the table."""
     rows = load_support().techniques
     return rows[technique] if technique in rows else rows.get(find_technique(technique).name, {})
 

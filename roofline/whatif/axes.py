@@ -49,12 +49,10 @@ class Axis(Struct, frozen=True, eq=False):
 
     @property
     def grid(self) -> bool:
-        """Whether all values are evaluated at once."""
         return self.option.kind is Kind.GRID
 
     @property
     def pairs(self) -> list[tuple[Any, Any]]:
-        """The labels with their values."""
         return list(zip(self.labels, self.values, strict=True))
 
     def __len__(self) -> int:

@@ -56,16 +56,13 @@ class Selection(Struct, frozen=True):
 
     @property
     def everything(self) -> bool:
-        """Whether all rows are kept, in their order."""
         return not self.pareto and self.by is None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns of the choice."""
         return (*(name for name, _ in self.pareto), *(() if self.by is None else self.by[:1]))
 
     def of(self, rows: Rows) -> Rows:
-        """The chosen rows. Choosing from the `partial` rows of parts equals choosing from all rows."""
         if self.everything or not rows.count:
             return rows
         if self.pareto:

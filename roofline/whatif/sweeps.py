@@ -237,7 +237,6 @@ def _fails(question: Question, part: Part) -> bool:
 
 
 def _missing(question: Question, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Metrics of points that cannot run."""
     blank: Mapping[Type, Any] = {Type.NUMBER: np.nan, Type.TRUTH: False, Type.TEXT: ""}
     points = math.prod(shape)
     return {name: np.full(points, blank[find_metric(name, question.at).type]) for name in question.figures}
@@ -319,7 +318,6 @@ class Tally(Struct):
         self.count(answer.points, answer.rows.count, answer.reasons)
 
     def count(self, points: int, rows: int, reasons: Mapping[str, int]) -> None:
-        """Adds counts of points, of selected rows, and of reasons for invalid points."""
         self.points += points
         self.rows += rows
         self.invalid += sum(reasons.values())

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from roofline import RooflineError, load_hardware, load_model
+from roofline import load_hardware, load_model
 from roofline.advisor import Goal, Limits, Objective, advise
 from roofline.advisor.search.goodput import Demand
 from roofline.advisor.search.trials import Trials
@@ -61,11 +61,6 @@ def test_sessions_find_the_cache_that_a_change_leaves_them() -> None:
     assert after.command.endswith("--kv fp8 --sessions 8 --profile swe-agent")
 
 
-def test_a_profile_is_of_sessions() -> None:
-    with pytest.raises(RooflineError, match="a profile, tiers and routing are of sessions"):
-        Demand(concurrency=4, profile="chat")
-
-
 def test_commands_reproduce_the_goodput(run) -> None:
     asked = ("--objective", "goodput", "--concurrency", 16, "--prompt", 900, "--prefix", 300, "--generate", 100)
     status, out, err = run("advise", "llama-3.1-8b", "--hw", "h100-sxm", *asked, "--tp", 2, "--format", "json")
@@ -104,8 +99,3 @@ def test_what_does_not_fit_is_told(run) -> None:
     status, _, err = run("advise", "llama-3.1-70b", "--hw", "h100-sxm", "--objective", "goodput")
     assert status == 2
     assert "does not fit" in err
-
-
-def test_goals_without_load_take_none() -> None:
-    with pytest.raises(RooflineError, match="goodput"):
-        Goal(Objective.TPOT, demand=Demand(8))

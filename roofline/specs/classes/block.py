@@ -26,7 +26,6 @@ class Parameters:
         return sum(value.numel() for value in module.parameters(recurse=False) if self.take(value))
 
     def has(self, parameter: Any) -> bool:
-        """Whether the parameter is still there."""
         return id(parameter) in self.left
 
     @property

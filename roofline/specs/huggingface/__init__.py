@@ -30,6 +30,7 @@ from roofline.specs.huggingface import mla as latent
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import (
     ATTENTION_BIAS,
+    FORMATS,
     NO_DEFAULTS,
     Config,
     Reader,
@@ -96,8 +97,6 @@ TEXT_DECODERS: Mapping[str, Reader] = {
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """The keys of the text decoder in multimodal files."""
 
-FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-
 
 def register(model_type: str, reader: Reader, *, replace: bool = False) -> Registration:
     """Read files of a `model_type` with a reader of one's own, until the registration is undone.
@@ -135,31 +134,24 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     reject_other_kinds(content, where)
     model_type = config.text("model_type")
     readers = {**TEXT_DECODERS, **READERS}
-    if model_type not in readers and knows_class(model_type):
-        return _from_class(config, name, modelopt)
-    if model_type not in readers:
+    given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()
+    chosen = (name or given or "model")[:80]
+    if model_type not in readers and not knows_class(model_type):
         raise SpecError(where, f"unsupported model_type {quote(model_type)}{_alternative(config, readers)}")
-    chosen = _name(config, name)
     try:
-        spec = complete_spec(config, read_layers(config, readers[model_type]), chosen)
+        reader = readers.get(model_type)
+        spec = _from_class(config) if reader is None else complete_spec(config, read_layers(config, reader), chosen)
     except InexpressibleError:
         if not knows_class(model_type):
             raise
-        return _from_class(config, name, modelopt)
+        spec = _from_class(config)
     plain = {"name": chosen, "dtype": _dtype(config), **spec}
     return {**plain, **quantization(config, modelopt, plain)}
 
 
-def _name(config: Config, name: str) -> str:
-    given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()
-    return (name or given or "model")[:80]
-
-
-def _from_class(config: Config, name: str, modelopt: Config | None) -> Spec:
-    """The spec of the class that the installed Transformers has of a `model_type` that no reader knows."""
-    spec = read_class(config.content, config.where)
-    plain = {"name": _name(config, name), "dtype": _dtype(config), **spec}
-    return {**plain, **quantization(config, modelopt, plain)}
+def _from_class(config: Config) -> Spec:
+    """The spec of the class that the installed Transformers has of a `model_type`."""
+    return read_class(config.content, config.where)
 
 
 def _alternative(config: Config, readers: Mapping[str, Reader]) -> str:

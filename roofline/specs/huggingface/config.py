@@ -49,6 +49,9 @@ def class_defaults(model_type: str, section: bool = False) -> Mapping[str, Any]:
 WINDOWED: Mapping[str, str] = {"sliding_attention": "local", "full_attention": "global"}
 """The entries of `layer_types` in models with sliding windows."""
 
+FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+"""The formats of tensors that no scheme quantizes."""
+
 PER_LAYER = "per_layer_config"
 """Keys that differ in single layers, by the layers' numbers (Transformers 5)."""
 
@@ -73,7 +76,6 @@ class Config:
         self.defaults = defaults
 
     def replaced(self, content: Mapping[str, Any]) -> Config:
-        """The same section with other content."""
         return Config(content, self.where, self.read, self.defaults)
 
     def _find(self, names: tuple[str, ...], default: Any, kinds: tuple[type, ...], expected: str) -> Any:
@@ -108,14 +110,12 @@ class Config:
         return self.integer(*(names or ("sliding_window",)), default=None, least=0, most=10**9) or None
 
     def natural(self, *names: str, default: int = 0) -> int:
-        """An integer that may be 0."""
         return int(self.integer(*names, default=default, least=0))
 
     def layers(self, *names: str) -> int:
         return int(self.integer(*(names or ("num_hidden_layers",)), most=10**5))
 
     def factor(self, name: str, default: Any = _REQUIRED) -> float:
-        """A ratio of widths."""
         value = float(self._find((name,), default, (int, float), "a number"))
         if not 1e-3 <= value <= 1e3:
             raise SpecError(self.where, f"{quote(name)} must be between 0.001 and 1000, got {value}")
@@ -166,7 +166,6 @@ class Config:
         return Config(value, self.where, self.read, self.defaults.get(name, NO_DEFAULTS) if value else NO_DEFAULTS)
 
     def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
-        """The configuration with class defaults for missing keys."""
         given = {key: value for key, value in self.content.items() if value is not None}
         return self.replaced({**defaults, **given})
 
@@ -253,6 +252,13 @@ def layer_types(config: Config, names: Mapping[str, str]) -> list[str] | None:
     ):
         raise SpecError(config.where, f"'layer_types' must name {layers} layers, each one of {', '.join(names)}")
     return [names[entry] for entry in given]
+
+
+def of_each_layer(config: Config, given: list[Any], name: str, default: list[Any]) -> list[Any]:
+    """A list under the key `name` with an entry for each layer, or the default where it is empty."""
+    if len(given or default) != len(default):
+        raise SpecError(config.where, f"'{name}' must have an entry for each of {len(default)} layers")
+    return given or default
 
 
 def read_layers(config: Config, reader: Reader) -> Spec:

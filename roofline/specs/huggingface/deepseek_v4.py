@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, base_spec, layer_types, spec_with_pattern
+from roofline.specs.huggingface.mla import indexer_section
 from roofline.specs.huggingface.moe import moe_section
 
 WINDOW, SPARSE, HEAVY = "window", "csa", "hca"
@@ -31,11 +32,7 @@ def _deepseek_v4(config: Config) -> Spec:
         "output_rank": config.integer("o_lora_rank", default=1024),
         "window": config.integer("sliding_window", default=128),
     }
-    indexer = {
-        "heads": config.integer("index_n_heads", default=64),
-        "head_dim": config.integer("index_head_dim", default=128),
-        "selected": config.integer("index_topk", default=512),
-    }
+    indexer = indexer_section(config, 64, 512)
     sparse = rates.integer("compressed_sparse_attention", default=4)
     heavy = rates.integer("heavily_compressed_attention", default=128)
     width = config.integer("moe_intermediate_size", default=2048)

@@ -19,34 +19,10 @@ from roofline.specs.huggingface.config import (
     base_spec,
     gated_mlp,
     layer_types,
+    of_each_layer,
     spec_with_pattern,
 )
 from roofline.specs.huggingface.per_layer import gemma4_per_layer
-
-
-def qwen_windows(config: Config, spec: Spec) -> Spec:
-    """Qwen's windows, off by default: layers from max_window_layers on attend to sliding_window keys.
-
-    If the file has `layer_types`, that list applies instead (`model_wide`).
-    """
-    if not config.flag("use_sliding_window", False) or config.content.get("layer_types") is not None:
-        return spec
-    layers = spec["layers"]
-    full = min(config.integer("max_window_layers", default=28, least=0), layers)
-    pattern = [f"{full} x full", *([f"{layers - full} x windowed"] if layers > full else [])]
-    window = config.window()
-    blocks = {"full": {}, "windowed": {"attention": {"window": window}}}
-    return {**spec, "layers": {"count": layers, "pattern": pattern}, "blocks": blocks}
-
-
-def _qwen2(config: Config) -> Spec:
-    attention = attention_section(config, qkv_bias=True)
-    return qwen_windows(config, base_spec(config, attention=attention, mlp=gated_mlp(config)))
-
-
-def _qwen3(config: Config) -> Spec:
-    attention = attention_section(config, ATTENTION_BIAS, head_dim=128, qk_norm=True)
-    return qwen_windows(config, base_spec(config, attention=attention, mlp=gated_mlp(config)))
 
 
 def _gemma2(config: Config) -> Spec:
@@ -146,9 +122,8 @@ def _smollm3(config: Config) -> Spec:
     """Every fourth layer has no positions: 0 in `no_rope_layers`."""
     config.reject("use_sliding_window")
     layers, period = config.layers(), config.integer("no_rope_layer_interval", default=4)
-    rotating = config.integers("no_rope_layers") or [(index + 1) % period for index in range(layers)]
-    if len(rotating) != layers:
-        raise SpecError(config.where, f"'no_rope_layers' must have an entry for each of {layers} layers")
+    every = [(index + 1) % period for index in range(layers)]
+    rotating = of_each_layer(config, config.integers("no_rope_layers"), "no_rope_layers", every)
     kinds = ["rotary" if turns else "unrotated" for turns in rotating]
     base = families.READERS["llama"](config)
     return spec_with_pattern(base, {"rotary": {}, "unrotated": {"attention": {"rotary": False}}}, kinds)
@@ -197,7 +172,5 @@ READERS: Mapping[str, Reader] = {
     "gemma3_text": _gemma3_text,
     "gemma4_text": _gemma4_text,
     "nemotron-nas": _nemotron_nas,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
     "smollm3": _smollm3,
 }

@@ -57,8 +57,8 @@ class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     `learned`: numbers that the activation of a layer learns. `post_norm`: the key of norms behind the sub-layers.
     `parallel`: attention and MLP read the same residual (one norm if `shared_norm`). `mtp`: the key of prediction
     modules. `window`: all layers have `sliding_window`; `windows`: the layers that `layer_types` names, else all but
-    each so-many-th (1: none), and `unrotated` says that the others have no positions. `context`: a key of the longest
-    context before the usual one. `refused`: a key whose feature is not read.
+    each so-many-th (1: none), and `unrotated` says that the others have no positions; `counted`: so many layers
+    have none. `context`: a key of the longest context before the usual one. `refused`: a key whose feature is not read.
     """
 
     qkv_bias: Switch = False
@@ -82,6 +82,7 @@ class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     window: bool = False
     windows: int = 0
     unrotated: bool = False
+    counted: bool = False
     context: str | None = None
     refused: str | None = None
     experts: _Experts | None = None
@@ -129,7 +130,23 @@ def _read(family: _Family, config: Config) -> Spec:
         parts["local"] = {"attention": {"window": window}}
         parts["global"] = {"attention": {"rotary": False}} if family.unrotated else {}
         axes.append(kinds)
-    return spec_with_pattern(base, parts, *axes)
+    spec = spec_with_pattern(base, parts, *axes)
+    return _counted_windows(config, spec) if family.counted else spec
+
+
+def _counted_windows(config: Config, spec: Spec) -> Spec:
+    """Qwen's windows, off by default: layers from max_window_layers on attend to sliding_window keys.
+
+    If the file has `layer_types`, that list applies instead (`model_wide`).
+    """
+    if not config.flag("use_sliding_window", False) or config.content.get("layer_types") is not None:
+        return spec
+    layers = spec["layers"]
+    full = min(config.integer("max_window_layers", default=28, least=0), layers)
+    pattern = [f"{full} x full", *([f"{layers - full} x windowed"] if layers > full else [])]
+    window = config.window()
+    blocks = {"full": {}, "windowed": {"attention": {"window": window}}}
+    return {**spec, "layers": {"count": layers, "pattern": pattern}, "blocks": blocks}
 
 
 def _mlp(family: _Family, config: Config, bias: bool) -> Spec:

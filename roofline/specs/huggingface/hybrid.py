@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from roofline.core.errors import SpecError, quote
 from roofline.specs.huggingface.config import (
@@ -241,17 +242,9 @@ def _qwen3_next(config: Config) -> Spec:
     return moe_spec(config, base, qwen_sparse(config), _qwen_experts(config, 512, 10), kinds, **mixers)
 
 
-def _qwen3_5_text(config: Config) -> Spec:
+def _qwen3_5(config: Config, **feed: Any) -> Spec:
     mixers, kinds = _qwen_hybrid(config)
-    mtp = config.natural("mtp_num_hidden_layers")
-    return spec_with_pattern(base_spec(config, mlp=gated_mlp(config), mtp=mtp), mixers, kinds)
-
-
-def _qwen3_5_moe_text(config: Config) -> Spec:
-    mixers, kinds = _qwen_hybrid(config)
-    mtp = config.natural("mtp_num_hidden_layers")
-    base = base_spec(config, moe=_qwen_experts(config, 256, 8), mtp=mtp)
-    return spec_with_pattern(base, mixers, kinds)
+    return spec_with_pattern(base_spec(config, mtp=config.natural("mtp_num_hidden_layers"), **feed), mixers, kinds)
 
 
 READERS: Mapping[str, Reader] = {
@@ -264,4 +257,7 @@ READERS: Mapping[str, Reader] = {
     "qwen3_next": _qwen3_next,
 }
 
-TEXT_DECODERS: Mapping[str, Reader] = {"qwen3_5_text": _qwen3_5_text, "qwen3_5_moe_text": _qwen3_5_moe_text}
+TEXT_DECODERS: Mapping[str, Reader] = {
+    "qwen3_5_text": lambda config: _qwen3_5(config, mlp=gated_mlp(config)),
+    "qwen3_5_moe_text": lambda config: _qwen3_5(config, moe=_qwen_experts(config, 256, 8)),
+}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import Config, Reader, Spec, base_spec, layer_types
-from roofline.specs.huggingface.mla import indexer_types, mla_section
+from roofline.specs.huggingface.mla import indexer_section, indexer_types, mla_section
 from roofline.specs.huggingface.moe import moe_section, moe_spec, sparse_layers
 
 DELTA, FULL = "linear", "full"
@@ -14,14 +14,23 @@ DELTA, FULL = "linear", "full"
 LAYERS: Mapping[str, str] = {"linear_attention": DELTA, "full_attention": FULL}
 
 
+def _delta_section(config: Config, linear: Config, heads: int) -> Spec:
+    """Delta attention, whose sizes stand in a section or at the top level; `heads` is a class default."""
+    width = linear.integer("head_dim", default=config.integer("linear_head_dim", default=128))
+    return {
+        "heads": linear.integer("num_heads", default=config.integer("linear_num_heads", default=heads)),
+        "head_dim": width,
+        "conv": linear.integer("short_conv_kernel_size", default=config.integer("linear_conv_kernel_dim", default=4)),
+        "gate_rank": width,
+    }
+
+
 def _kimi_linear(config: Config) -> Spec:
     """MLA does not rotate. In Kimi K3 its outputs are gated, experts compute on latents, residuals are attended to."""
     layers, linear = config.layers(), config.section("linear_attn_config")
-    heads = linear.integer("num_heads", default=config.integer("linear_num_heads", default=32))
-    width = linear.integer("head_dim", default=config.integer("linear_head_dim", default=128))
-    conv = linear.integer("short_conv_kernel_size", default=config.integer("linear_conv_kernel_dim", default=4))
-    full_rank = linear.flag("use_full_rank_gate", False)
-    delta: Spec = {"heads": heads, "head_dim": width, "conv": conv, **({} if full_rank else {"gate_rank": width})}
+    delta = _delta_section(config, linear, 32)
+    if linear.flag("use_full_rank_gate", False):
+        del delta["gate_rank"]
     gated = config.flag("mla_use_output_gate", False)
     latent = {**mla_section(config), "rotary": not config.flag("mla_use_nope", True), "gate": gated}
     parts: dict[str, Spec] = {DELTA: {"kimi_delta": delta}, FULL: {"latent_attention": latent}}
@@ -71,20 +80,9 @@ def _glm5_next_text(config: Config) -> Spec:
     Streams end in their mean, where specs have the weights of a sum: what pools learn is counted less those.
     """
     layers, linear, hidden = config.layers(), config.section("linear_attn_config"), config.integer("hidden_size")
-    width = linear.integer("head_dim", default=config.integer("linear_head_dim", default=128))
-    delta: Spec = {
-        "heads": linear.integer("num_heads", default=config.integer("linear_num_heads", default=64)),
-        "head_dim": width,
-        "conv": linear.integer("short_conv_kernel_size", default=config.integer("linear_conv_kernel_dim", default=4)),
-        "gate_rank": width,
-    }
-    pool, key = config.integer("index_kpool", default=16), config.integer("index_head_dim", default=128)
-    indexer = {
-        "heads": config.integer("index_n_heads", default=32),
-        "head_dim": key,
-        "selected": config.integer("index_topk", default=2048),
-        "block": pool,
-    }
+    delta = _delta_section(config, linear, 64)
+    pool = config.integer("index_kpool", default=16)
+    indexer = indexer_section(config, 32, 2048, block=pool)
     kinds = layer_types(config, POOLED) or [FULL if index % 4 == 3 else DELTA for index in range(layers)]
     if "shared" in {kind for kind, mixer in zip(indexer_types(config), kinds, strict=True) if mixer == FULL}:
         raise SpecError(config.where, "'indexer_types': shared indexers are not read for GLM-5.3-Flash")
@@ -92,7 +90,7 @@ def _glm5_next_text(config: Config) -> Spec:
     moe = moe_section(config, "moe_intermediate_size", shared_width=shared, router_bias=True)
     latent = {**mla_section(config), "rotary": False, "indexer": indexer}
     streams = config.integer("hc_mult", default=4, most=16)
-    pooling = kinds.count(FULL) * key * (pool + hidden) - streams * (streams * hidden + 1) - 1
+    pooling = kinds.count(FULL) * indexer["head_dim"] * (pool + hidden) - streams * (streams * hidden + 1) - 1
     base = base_spec(
         config, streams=streams, extra_parameters=max(0, pooling), mtp=config.natural("num_nextn_predict_layers")
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import (
     Config,
     Reader,
@@ -13,6 +12,7 @@ from roofline.specs.huggingface.config import (
     base_spec,
     gated_mlp,
     layer_types,
+    of_each_layer,
     spec_with_pattern,
 )
 from roofline.specs.huggingface.moe import moe_section, sparse_layers
@@ -44,16 +44,13 @@ def _minimax_m3_text(config: Config) -> Spec:
         "moe": {"moe": experts},
         "dense": {"mlp": dense},
     }
-    listed = [bool(each) for each in config.integers("moe_layer_freq")] or [True] * layers
-    if len(listed) != layers:
-        raise SpecError(config.where, f"'moe_layer_freq' must have an entry for each of {layers} layers")
+    listed = of_each_layer(config, config.integers("moe_layer_freq"), "moe_layer_freq", [1] * layers)
     mixers = layer_types(config, LAYERS)
     if mixers is None:
-        given = sparse.integers("sparse_attention_freq") or [0] * layers
-        if len(given) != layers:
-            raise SpecError(config.where, f"'sparse_attention_freq' must have an entry for each of {layers} layers")
+        attends = sparse.integers("sparse_attention_freq")
+        given = of_each_layer(config, attends, "sparse_attention_freq", [0] * layers)
         mixers = ["sparse" if each else "full" for each in given]
-    feeds = ["moe" if each else "dense" for each in sparse_layers(config, listed)]
+    feeds = ["moe" if each else "dense" for each in sparse_layers(config, [bool(each) for each in listed])]
     base = base_spec(
         config,
         attention=attention_section(config, head_dim=128, qk_norm=config.flag("use_qk_norm", True)),

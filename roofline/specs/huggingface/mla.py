@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from roofline.core.errors import SpecError, quote
 from roofline.specs.huggingface.config import Config, Reader, Spec, base_spec, gated_mlp, layer_types
@@ -68,11 +69,7 @@ def _relative(dense: int, router_bias: bool = True) -> Reader:
 def _deepseek_v32(config: Config) -> Spec:
     """Also GLM-5; in GLM-5.2 most layers reuse the keys that an earlier layer's indexer selected."""
     layer_types(config, SPARSE)
-    indexer = {
-        "heads": config.integer("index_n_heads", default=64),
-        "head_dim": config.integer("index_head_dim", default=128),
-        "selected": config.integer("index_topk", default=2048),
-    }
+    indexer = indexer_section(config, 64, 2048)
     parts: dict[str, Spec] = {
         "full": {"latent_attention": {"indexer": indexer}},
         "shared": {"latent_attention": {"indexer": {**indexer, "shared": True}}},
@@ -80,6 +77,16 @@ def _deepseek_v32(config: Config) -> Spec:
     latent = mla_section(config)
     mixers = [indexer_types(config)]
     return _deepseek(config, latent, dense=3, shared=1, router_bias=True, mixers=mixers, parts=parts)
+
+
+def indexer_section(config: Config, heads: int, selected: int, **parts: Any) -> Spec:
+    """The keys that an indexer selects; `heads` and `selected` are class defaults."""
+    return {
+        "heads": config.integer("index_n_heads", default=heads),
+        "head_dim": config.integer("index_head_dim", default=128),
+        "selected": config.integer("index_topk", default=selected),
+        **parts,
+    }
 
 
 SPARSE: Mapping[str, str] = dict.fromkeys(("deepseek_sparse_attention", "indexed_attention", "full_attention"), "dsa")

@@ -16,6 +16,7 @@ from roofline.specs.huggingface.config import (
     base_spec,
     gated_mlp,
     layer_types,
+    of_each_layer,
     spec_with_pattern,
 )
 
@@ -62,13 +63,12 @@ def _llama4_text(config: Config) -> Spec:
     All layers are dense where no step or no experts are given (Llama Guard 4, MobileLLM-R1).
     """
     layers = config.layers()
-    rotating = config.integers("no_rope_layers") or [int((index + 1) % 4 != 0) for index in range(layers)]
+    every = [int((index + 1) % 4 != 0) for index in range(layers)]
+    rotating = of_each_layer(config, config.integers("no_rope_layers"), "no_rope_layers", every)
     step = config.natural("interleave_moe_layer_step", default=1)
     some = config.natural("num_local_experts", default=16) > 0
     listed = config.content.get("moe_layers") is not None
     sparse = set(config.integers("moe_layers") if listed else range(step - 1, layers, step) if step else ())
-    if len(rotating) != layers:
-        raise SpecError(config.where, f"'no_rope_layers' must have an entry for each of {layers} layers")
     kinds = ["local" if turns else "global" for turns in rotating]
     if (layer_types(config, {"chunked_attention": "local", "full_attention": "global"}) or kinds) != kinds:
         raise SpecError(config.where, "'layer_types': chunks elsewhere than in rotating layers are not supported")

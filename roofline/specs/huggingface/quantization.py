@@ -141,7 +141,6 @@ def _exceptions(formats: Mapping[str, Mapping[str, float]], main: str, model: Mo
 
 
 def _weights(scheme: str) -> str:
-    """The format of a scheme's weights."""
     return scheme_formats(scheme)[0] or scheme
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from roofline.core.errors import SpecError, quote, suggest
-from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, base_spec, spec_with_pattern
+from roofline.specs.huggingface.config import FORMATS, LAYER_NORM, Config, Reader, Spec, base_spec, spec_with_pattern
 
 
 def _mamba(config: Config) -> Spec:
@@ -52,16 +52,13 @@ def mamba2_section(config: Config, heads: int, head_dim: int, state: str, chunk:
     }
 
 
-_STATE_FORMATS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-
-
 def state_format(config: Config) -> Spec:
     """The format of the states that the file asks engines to keep (vLLM's `mamba_ssm_cache_dtype`), if it does."""
     name = "mamba_ssm_dtype" if "mamba_ssm_dtype" in config.content else "mamba_ssm_cache_dtype"
     given = config.text(name, "float32")
-    if given not in _STATE_FORMATS:
-        raise SpecError(config.where, f"{quote(name)}: unknown format {quote(given)}{suggest(given, _STATE_FORMATS)}")
-    return {} if given == "float32" else {"state_format": _STATE_FORMATS[given]}
+    if given not in FORMATS:
+        raise SpecError(config.where, f"{quote(name)}: unknown format {quote(given)}{suggest(given, FORMATS)}")
+    return {} if given == "float32" else {"state_format": FORMATS[given]}
 
 
 def _rwkv_frame(config: Config, rwkv: Spec, width: int, **mlp: object) -> Spec:

@@ -5,8 +5,8 @@ For encoders of any resolution an image has 32 x 32 patches; `tower_tokens` in a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.huggingface import dense, families, hybrid, kimi, minimax_m3, mla, per_layer
@@ -70,9 +70,27 @@ def _text(config: Config, default: str, key: str = "text_config", tied_by_text: 
     return read_layers(text, _TEXT[model_type])
 
 
-def _with_vision_tower(text: Spec, tower: Spec, tokens: int, **image: Any) -> Spec:
-    rule = {"image": image} if image else {}
-    return {**text, "tower_kind": "vision", "tower_tokens": tokens, "tower": tower, **rule}
+Tower: TypeAlias = Callable[[Config, Config, Spec], Spec]
+"""From a file, its section of the tower and the spec of the text decoder to the keys of the tower."""
+
+
+def _seen(default: str, tower: Tower, alone: bool = False, **text: Any) -> Reader:
+    """The reader of a text decoder that by default is of the type `default`, and a tower.
+
+    `alone`: files without a section of the tower have none; others have it with the defaults of the class.
+    """
+
+    def read(config: Config) -> Spec:
+        decoder = _text(config, default, **text)
+        if alone and not config.content.get("vision_config"):
+            return decoder
+        return {**decoder, "tower_kind": "vision", **tower(config, config.section("vision_config"), decoder)}
+
+    return read
+
+
+def _encoder(tower: Spec, tokens: int, **image: Any) -> Spec:
+    return {"tower_tokens": tokens, "tower": tower, **({"image": image} if image else {})}
 
 
 def _dynamic(vision: Config, patch: int) -> dict[str, int]:
@@ -82,18 +100,44 @@ def _dynamic(vision: Config, patch: int) -> dict[str, int]:
     return {"patch": patch, "merge": merge, "min_pixels": low, "max_pixels": high}
 
 
-def _tower(hidden: int, layers: int, heads: int, mlp: Spec, **parts: Any) -> Spec:
-    """A vision transformer with bidirectional attention and biases in all projections."""
-    attention = {"heads": heads, "causal": False, "qkv_bias": True, "output_bias": True}
-    extended = {**attention, **parts.pop("attention", {})}
+def _tower(vision: Config, sizes: Sequence[int | None] = (None,) * 4, **parts: Any) -> Spec:
+    """A vision transformer with bidirectional attention, biases in all projections, and `parts`.
+
+    Its section gives width, layers, heads and the width of an MLP of two matrices, under the names of CLIP, Qwen or
+    Kimi; one of `sizes` may be left out there.
+    """
+
+    def size(index: int, *names: str, most: int = 10**7) -> int:
+        default: dict[str, Any] = {} if sizes[index] is None else {"default": sizes[index]}
+        return int(vision.integer(*names, most=most, **default))
+
+    attention = {"heads": size(2, "num_attention_heads", "num_heads", "vt_num_attention_heads"), "causal": False}
     return {
-        "hidden": hidden,
-        "layers": layers,
-        "attention": extended,
-        "mlp": mlp,
+        "hidden": size(0, "hidden_size", "vt_hidden_size"),
+        "layers": size(1, "num_hidden_layers", "depth", "vt_num_hidden_layers", most=10**5),
         "norm": {"kind": "layernorm"},
         **parts,
+        "mlp": parts.get("mlp") or plain_mlp(vision, size(3, "intermediate_size", "vt_intermediate_size")),
+        "attention": {**attention, "qkv_bias": True, "output_bias": True, **parts.get("attention", {})},
     }
+
+
+def _side_of_patch(vision: Config, default: int = 14) -> int:
+    return int(vision.integer("patch_size", default=default))
+
+
+def _patch(vision: Config, side: int, frames: int = 1) -> int:
+    """Numbers in a patch: colours, frames, height, width. `in_chans`, in older files, is without effect."""
+    return int(vision.integer("num_channels", "in_channels", default=3)) * frames * side**2
+
+
+def _frames(vision: Config) -> int:
+    return int(vision.integer("temporal_patch_size", default=2))
+
+
+def _classed(hidden: int, patches: int) -> Spec:
+    """Learned positions of an image's patches and of a class token, which is a vector more."""
+    return {"positions": {"kind": "learned", "count": patches + 1}, "extra_parameters": hidden}
 
 
 _CLIP = "clip-vit-large-patch14-336"
@@ -117,72 +161,68 @@ def _check_original_llava(config: Config) -> None:
 
 
 def _llava(config: Config) -> Spec:
+    if not config.content.get("vision_config") and not config.content.get("text_config"):
+        _check_original_llava(config)
+    return _seen("llama", _clip)(config)
+
+
+def _clip(config: Config, vision: Config, text: Spec) -> Spec:
     """CLIP without its class token, which is left out of the pass and of what the decoder sees.
 
     The decoder takes the output of the last layer but one; all layers are stored, and run.
     """
-    if not config.content.get("vision_config") and not config.content.get("text_config"):
-        _check_original_llava(config)
-    text = _text(config, "llama")
-    vision = config.section("vision_config")
     kind = vision.text("model_type", "clip_vision_model")
     if kind != "clip_vision_model":
         raise SpecError(config.where, f"'vision_config': unsupported model_type {quote(kind)}")
     if config.text("vision_feature_select_strategy", "default") != "default":
         raise SpecError(config.where, "'vision_feature_select_strategy': only default is supported")
-    hidden, patch = vision.integer("hidden_size", default=1024), vision.integer("patch_size", default=14)
+    hidden, patch = vision.integer("hidden_size", default=1024), _side_of_patch(vision)
     tokens = (vision.integer("image_size", default=336) // patch) ** 2
     tower = _tower(
-        hidden,
-        vision.integer("num_hidden_layers", default=24),
-        vision.integer("num_attention_heads", default=16),
-        plain_mlp(vision, vision.integer("intermediate_size", default=4096)),
-        positions={"kind": "learned", "count": tokens + 1},
+        vision,
+        (hidden, 24, 16, 4096),
+        **_classed(hidden, tokens),
         embedding_norm=True,
-        extra_parameters=hidden,  # the class token
-        patch=vision.integer("num_channels", default=3) * patch * patch,
+        patch=_patch(vision, patch),
         projector=[hidden, text["hidden"], text["hidden"]],
         projector_bias=config.flag("multimodal_projector_bias", True),
     )
-    return _with_vision_tower(text, tower, tokens)
+    return _encoder(tower, tokens)
 
 
-def _llama4(config: Config) -> Spec:
+def _llama4(config: Config, vision: Config, text: Spec) -> Spec:
     """One tile of an image; four neighbouring patches become one token."""
-    text = _text(config, "llama4_text", tied_by_text=True)
-    vision = config.section("vision_config")
-    hidden, patch = vision.integer("hidden_size"), vision.integer("patch_size", default=14)
-    tokens = (vision.integer("image_size", default=336) // patch) ** 2
+    hidden, patch = vision.integer("hidden_size"), _side_of_patch(vision)
+    tile = vision.integer("image_size", default=336)
+    tokens = (tile // patch) ** 2
     merged = round(hidden / vision.factor("pixel_shuffle_ratio", 0.5) ** 2)
     inner, outer = vision.integer("projector_input_dim"), vision.integer("projector_output_dim")
     wide, out = vision.integer("intermediate_size"), vision.integer("vision_output_dim", default=outer)
     if (merged, inner, outer) != (wide, outer, out):
         raise SpecError(config.where, "'vision_config': the widths of the projector do not follow each other")
     tower = _tower(
-        hidden,
-        vision.integer("num_hidden_layers"),
-        vision.integer("num_attention_heads"),
-        plain_mlp(vision, vision.integer("intermediate_size")),
+        vision,
         attention={"rotary": True},
-        positions={"kind": "learned", "count": tokens + 1},
+        **_classed(hidden, tokens),
         embedding_norm=True,
-        extra_parameters=hidden,  # the class token
-        patch=vision.integer("num_channels", default=3) * patch * patch,
+        patch=_patch(vision, patch),
         projector=[merged, inner, outer, text["hidden"]],
         projector_bias=False,  # whatever multi_modal_projector_bias says
     )
-    tile = vision.integer("image_size", default=336)
-    return _with_vision_tower(text, tower, tokens, patch=patch, tile=tile, tiles=LLAMA_4_TILES)
+    return _encoder(tower, tokens, patch=patch, tile=tile, tiles=LLAMA_4_TILES)
 
 
 def _internvl(config: Config) -> Spec:
+    """Files of InternVL's own code (internvl_chat) name the decoder llm_config."""
+    return _seen("qwen2", _intern_vit, key="llm_config" if config.content.get("llm_config") else "text_config")(config)
+
+
+def _intern_vit(config: Config, vision: Config, text: Spec) -> Spec:
     """InternViT without its class token; four neighbouring patches become one token, and an image several tiles.
 
-    Files of InternVL's own code (internvl_chat) name the decoder llm_config, and give sides as single numbers. Weights
-    that scale each sub-layer's output (LayerScale) and the norm before the projector are stored, and not run.
+    InternVL's own files give sides as single numbers. Weights that scale each sub-layer's output (LayerScale) and the
+    norm before the projector are stored, and not run.
     """
-    key = "llm_config" if config.content.get("llm_config") else "text_config"
-    text, vision = _text(config, "qwen2", key), config.section("vision_config")
     if not config.flag("use_thumbnail", True):
         raise SpecError(config.where, "'use_thumbnail': tiles without a thumbnail are not supported")
     hidden, layers = vision.integer("hidden_size", default=1024), vision.layers()
@@ -197,23 +237,21 @@ def _internvl(config: Config) -> Spec:
     if normed and not rms:
         raise SpecError(config.where, "'vision_config': norms of queries and keys are read beside rms_norm alone")
     tower = _tower(
-        hidden,
-        layers,
-        vision.integer("num_attention_heads", default=16),
-        plain_mlp(vision, vision.integer("intermediate_size", default=4096)),
+        vision,
+        (hidden, layers, 16, 4096),
         attention={"qkv_bias": biased, **({"qk_norm": "full"} if normed else {})},
         norm={"kind": "rmsnorm" if rms else "layernorm"},
         positions={"kind": "learned", "count": tokens + 1} if learned else "none",
         final_norm=False,
         extra_parameters=hidden * (1 + 2 * layers + masked + 2 * pooled) + 2 * merged,
-        patch=vision.integer("num_channels", default=3) * patch * patch,
+        patch=_patch(vision, patch),
         patch_bias=True,
         projector=[merged, text["hidden"], text["hidden"]],
     )
     tiles = config.integer("max_dynamic_patch", default=INTERNVL_TILES, most=256)
     dynamic = config.flag("dynamic_image_size", True)
     rule = {"patch": patch, "tile": tile, "tiles": tiles, "grid": "aspect"} if dynamic else {}
-    return _with_vision_tower(text, tower, tokens, **rule)
+    return _encoder(tower, tokens, **rule)
 
 
 def _side(vision: Config, name: str, default: int) -> int:
@@ -225,39 +263,32 @@ def _side(vision: Config, name: str, default: int) -> int:
     return int(sides.pop())
 
 
-def _patch(vision: Config, size: int) -> int:
-    """Numbers in a patch: colours, frames, height, width. `in_chans`, in older files, is without effect."""
-    return int(vision.integer("in_channels", default=3) * vision.integer("temporal_patch_size", default=2) * size**2)
-
-
 def _merged(vision: Config, hidden: int, output: int) -> list[int]:
     """The projector's widths: it takes spatial_merge_size^2 neighbouring patches at once."""
     merged = hidden * vision.integer("spatial_merge_size", default=2) ** 2
     return [merged, merged, output]
 
 
-def _qwen2_vl(config: Config) -> Spec:
-    text, vision = _text(config, "qwen2"), config.section("vision_config")
-    hidden = vision.integer("embed_dim", default=1280)
+def _qwen2_vl(_: Config, vision: Config, __: Spec) -> Spec:
+    hidden, patch = vision.integer("embed_dim", default=1280), _side_of_patch(vision)
+    output = vision.integer("hidden_size", default=3584)
     tower = _tower(
-        hidden,
-        vision.integer("depth", default=32),
-        vision.integer("num_heads", default=16),
-        plain_mlp(vision, int(hidden * vision.factor("mlp_ratio", 4))),
-        patch=_patch(vision, vision.integer("patch_size", default=14)),
-        projector=_merged(vision, hidden, vision.integer("hidden_size", default=3584)),
+        vision,
+        (hidden, 32, 16),
+        mlp=plain_mlp(vision, int(hidden * vision.factor("mlp_ratio", 4))),
+        hidden=hidden,
+        patch=_patch(vision, patch, _frames(vision)),
+        projector=_merged(vision, hidden, output),
     )
-    return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, vision.integer("patch_size", default=14)))
+    return _encoder(tower, PATCHES, **_dynamic(vision, patch))
 
 
-def _qwen2_5_vl(config: Config) -> Spec:
+def _qwen2_5_vl(_: Config, vision: Config, __: Spec) -> Spec:
     """Most layers of the tower see windows of 112 x 112 pixels; class defaults are the 7B model's.
 
     Files saved again by transformers 4.49 and later keep only the width of the tower.
     """
-    text, vision = _text(config, "qwen2"), config.section("vision_config")
-    hidden, layers = vision.integer("hidden_size", default=1280), vision.integer("depth", default=32, most=10**5)
-    size = vision.integer("patch_size", default=14)
+    size = _side_of_patch(vision)
     window = (vision.integer("window_size", default=112) // size) ** 2
     full = vision.integers("fullatt_block_indexes") or [7, 15, 23, 31]
     mlp = {
@@ -266,65 +297,55 @@ def _qwen2_5_vl(config: Config) -> Spec:
         "activation": vision.activation("hidden_act", default="silu"),
         "bias": True,
     }
-    tower = _tower(
-        hidden,
-        layers,
-        vision.integer("num_heads", default=16),
-        mlp,
-        norm={"kind": "rmsnorm"},
-        patch=_patch(vision, size),
-        projector=_merged(vision, hidden, vision.integer("out_hidden_size", default=3584)),
-    )
-    tower["layers"] = {"count": layers, "pattern": ["full" if index in full else "local" for index in range(layers)]}
+    hidden = vision.integer("hidden_size", default=1280)
+    projector = _merged(vision, hidden, vision.integer("out_hidden_size", default=3584))
+    patch = _patch(vision, size, _frames(vision))
+    tower = _tower(vision, (hidden, 32, 16), mlp=mlp, norm={"kind": "rmsnorm"}, patch=patch, projector=projector)
+    pattern = ["full" if index in full else "local" for index in range(tower["layers"])]
+    tower["layers"] = {"count": len(pattern), "pattern": pattern}
     tower["blocks"] = {"local": {"attention": {"window": window}}, "full": {}}
-    return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, size))
+    return _encoder(tower, PATCHES, **_dynamic(vision, size))
 
 
-def _qwen3_5(config: Config) -> Spec:
-    """Also the model with experts: the nested file says which."""
-    return _qwen3_tower(config, _text(config, f"{config.text('model_type')}_text"))
-
-
-def _qwen3_vl(config: Config) -> Spec:
+def _qwen3_vl(config: Config, vision: Config, text: Spec) -> Spec:
     """Outputs of three layers of the tower have projectors too (DeepStack), with norms of their own.
 
     The decoder adds them to the hidden states of its first layers, an addition that is left out.
     """
-    text = _text(config, "qwen3_moe" if config.text("model_type").endswith("moe") else "qwen3")
-    spec = _qwen3_tower(config, text)
+    taps = len(vision.integers("deepstack_visual_indexes"))
+    spec = _qwen3_tower(config, vision, text)
     tower = spec["tower"]
-    taps = len(config.section("vision_config").integers("deepstack_visual_indexes"))
     deepstack = {"deepstack": taps, "extra_parameters": 2 * tower["projector"][0] * taps} if taps else {}
     return {**spec, "tower": {**tower, **deepstack}}
 
 
-def _qwen3_tower(config: Config, text: Spec) -> Spec:
-    """Learned positions are added, and patches rotate too."""
-    vision = config.section("vision_config")
-    if vision.content.get("deepstack_visual_indexes") and not config.text("model_type").startswith("qwen3_vl"):
+def _qwen3_5(config: Config, vision: Config, text: Spec) -> Spec:
+    if vision.content.get("deepstack_visual_indexes"):
         raise SpecError(config.where, "'vision_config': deepstack_visual_indexes are not supported")
-    hidden = vision.integer("hidden_size", default=1152)
+    return _qwen3_tower(config, vision, text)
+
+
+def _qwen3_tower(_: Config, vision: Config, __: Spec) -> Spec:
+    """Learned positions are added, and patches rotate too."""
+    hidden, patch = vision.integer("hidden_size", default=1152), _side_of_patch(vision, 16)
     tower = _tower(
-        hidden,
-        vision.integer("depth", default=27),
-        vision.integer("num_heads", default=16),
-        plain_mlp(vision, vision.integer("intermediate_size", default=4304)),
+        vision,
+        (hidden, 27, 16, 4304),
         attention={"rotary": True},
         positions={"kind": "learned", "count": vision.integer("num_position_embeddings", default=2304)},
-        patch=_patch(vision, vision.integer("patch_size", default=16)),
+        patch=_patch(vision, patch, _frames(vision)),
         patch_bias=True,
         projector=_merged(vision, hidden, vision.integer("out_hidden_size", default=3584)),
     )
-    return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, vision.integer("patch_size", default=16)))
+    return _encoder(tower, PATCHES, **_dynamic(vision, patch))
 
 
-def _mistral3(config: Config) -> Spec:
+def _mistral3(config: Config, vision: Config, text: Spec) -> Spec:
     """The tower of Pixtral, whose patches rotate, and a projector that merges them before its two layers.
 
     The tokens that end each row of patches in the prompt are left out.
     """
-    text, vision = _text(config, "mistral"), config.section("vision_config")
-    hidden, patch = vision.integer("hidden_size", default=1024), vision.integer("patch_size", default=14)
+    hidden, patch = vision.integer("hidden_size", default=1024), _side_of_patch(vision)
     merge, side = config.integer("spatial_merge_size", default=2), vision.integer("image_size", default=1540)
     biased = config.flag("multimodal_projector_bias", False)
     mlp = {
@@ -333,45 +354,37 @@ def _mistral3(config: Config) -> Spec:
         "activation": vision.activation("hidden_act", default="gelu"),
     }
     tower = _tower(
-        hidden,
-        vision.integer("num_hidden_layers", default=24),
-        vision.integer("num_attention_heads", default=16),
-        mlp,
+        vision,
+        (hidden, 24, 16),
+        mlp=mlp,
         attention={"rotary": True, "qkv_bias": False, "output_bias": False},
         norm=RMS,
         embedding_norm=True,
-        patch=vision.integer("num_channels", default=3) * patch * patch,
+        patch=_patch(vision, patch),
         projector=[hidden * merge**2, hidden, text["hidden"], text["hidden"]],
         projector_bias=[False, True, True] if biased else False,  # the merger never has one
     )
-    return _with_vision_tower(text, tower, PATCHES, patch=patch, merge=merge, max_side=side)
+    return _encoder(tower, PATCHES, patch=patch, merge=merge, max_side=side)
 
 
-def _gemma3(config: Config) -> Spec:
+def _gemma3(config: Config, vision: Config, text: Spec) -> Spec:
     """SigLIP, whose 4,096 patches are averaged to 256 tokens, and one projection after a norm that is stored alone."""
-    text = _text(config, "gemma3_text")
-    if not config.content.get("vision_config"):
-        return text
-    vision = config.section("vision_config")
     hidden, patch = vision.integer("hidden_size"), vision.integer("patch_size")
     patches, width = (vision.integer("image_size") // patch) ** 2, vision.integer("intermediate_size")
     extra = hidden
     if vision.flag("vision_use_head", True):  # attention pooling, which the projector does not use
         extra += 5 * hidden + 4 * hidden * hidden + 2 * hidden + 2 * hidden * width + hidden + width
     tower = _tower(
-        hidden,
-        vision.layers(),
-        vision.integer("num_attention_heads"),
-        plain_mlp(vision, width),
+        vision,
         positions={"kind": "learned", "count": patches},
-        patch=vision.integer("num_channels") * patch * patch,
+        patch=_patch(vision, patch),
         patch_bias=True,
         pool=max(patches // config.integer("mm_tokens_per_image", default=256), 1),
         projector=[hidden, text["hidden"]],
         projector_bias=False,
         extra_parameters=extra,
     )
-    return _with_vision_tower(text, tower, patches)
+    return _encoder(tower, patches)
 
 
 def _gemma3n(config: Config) -> Spec:
@@ -381,17 +394,13 @@ def _gemma3n(config: Config) -> Spec:
 
 
 def _gemma4(config: Config) -> Spec:
-    """Gemma 4's own tower, with tables of positions by row and column; 3 x 3 patches are averaged to a token."""
-    text = _text(config, "gemma4_text")
     config.read.add("audio_config")  # the audio encoder of E2B and E4B is not read
-    if not config.content.get("vision_config"):
-        return text
-    vision = config.section("vision_config")
-    hidden, patch, pool = (
-        vision.integer("hidden_size"),
-        vision.integer("patch_size"),
-        vision.integer("pooling_kernel_size") ** 2,
-    )
+    return _seen("gemma4_text", _gemma4_tower, alone=True)(config)
+
+
+def _gemma4_tower(config: Config, vision: Config, text: Spec) -> Spec:
+    """Gemma 4's own tower, with tables of positions by row and column; 3 x 3 patches are averaged to a token."""
+    pool = vision.integer("pooling_kernel_size") ** 2
     attention = {
         "kv_heads": vision.integer("num_key_value_heads"),
         "head_dim": vision.integer("head_dim"),
@@ -402,68 +411,58 @@ def _gemma4(config: Config) -> Spec:
         "rotary": True,
     }
     tower = _tower(
-        hidden,
-        vision.layers(),
-        vision.integer("num_attention_heads"),
-        {**gated_mlp(vision), "activation": vision.activation("hidden_activation", default="gelu")},
+        vision,
+        mlp={**gated_mlp(vision), "activation": vision.activation("hidden_activation", default="gelu")},
         attention=attention,
         norm={**RMS, "placement": "sandwich"},
         positions={"kind": "learned", "count": 2 * vision.integer("position_embedding_size")},
         final_norm=False,
-        patch=3 * patch * patch,
+        patch=3 * vision.integer("patch_size") ** 2,
         pool=pool,
-        projector=[hidden, text["hidden"]],
+        projector=[vision.integer("hidden_size"), text["hidden"]],
         projector_bias=False,
     )
-    return _with_vision_tower(text, tower, pool * config.integer("vision_soft_tokens_per_image", default=280))
+    return _encoder(tower, pool * config.integer("vision_soft_tokens_per_image", default=280))
 
 
 KIMI_PIXELS = 3584**2
 """The pixels of the largest image of Kimi K2.5 and K3 (in_patch_limit of the released image processors)."""
 
 
-def _glm4v(config: Config) -> Spec:
+def _glm4v(_: Config, vision: Config, __: Spec) -> Spec:
     """GLM-4.1V, 4.5V and 4.6V: positions are added, and patches rotate too; a norm follows the patches."""
-    text = _text(config, "glm4v_moe_text" if config.text("model_type").endswith("moe") else "glm4v_text")
-    vision = config.section("vision_config")
-    rows = (vision.integer("image_size", default=336) // vision.integer("patch_size", default=14)) ** 2
+    rows = (vision.integer("image_size", default=336) // _side_of_patch(vision)) ** 2
     extra: Spec = {"positions": {"kind": "learned", "count": rows}, "embedding_norm": True}
     output, wide = vision.integer("out_hidden_size", default=4096), vision.integer("intermediate_size", default=13696)
-    return _with_glm_tower(text, vision, vision.integer("hidden_size", default=1536), output, output, wide, **extra)
+    return _glm_tower(vision, vision.integer("hidden_size", default=1536), output, output, wide, **extra)
 
 
-def _glm5_next(config: Config) -> Spec:
-    """A file of the decoder alone has no sections."""
-    text = _text(config, "glm5_next_text")
-    if not config.content.get("vision_config"):
-        return text
-    vision = config.section("vision_config")
-    biased, wide = (vision.flag("attention_bias", True), vision.integer("projection_intermediate_size", default=10240))
+def _glm5_next(_: Config, vision: Config, __: Spec) -> Spec:
+    biased, wide = vision.flag("attention_bias", True), vision.integer("projection_intermediate_size", default=10240)
     hidden, output = vision.integer("hidden_size", default=1024), vision.integer("out_hidden_size", default=1536)
     own = vision.integer("intermediate_size", default=4096)
-    return _with_glm_tower(text, vision, hidden, output, own, wide, biased, attention={"qk_norm": True})
+    return _glm_tower(vision, hidden, output, own, wide, biased, attention={"qk_norm": True})
 
 
-def _with_glm_tower(
-    text: Spec, vision: Config, hidden: int, output: int, width: int, wide: int, biased: bool = False, **parts: Any
+def _glm_tower(
+    vision: Config, hidden: int, output: int, width: int, wide: int, biased: bool = False, **parts: Any
 ) -> Spec:
     """A tower that ends in a block `wide`, gated, which is stored, and not run; `width` is that of its own layers."""
-    merge, size = vision.integer("spatial_merge_size", default=2), vision.integer("patch_size", default=14)
+    merge, size = vision.integer("spatial_merge_size", default=2), _side_of_patch(vision)
     tower = _tower(
-        hidden,
-        vision.integer("depth", default=24),
-        vision.integer("num_heads", default=12),
-        {"width": width, "gated": True, "activation": "silu", "bias": biased},
+        vision,
+        (hidden, 24, 12),
+        mlp={"width": width, "gated": True, "activation": "silu", "bias": biased},
         attention={"rotary": True, "qkv_bias": biased, "output_bias": biased, **parts.pop("attention", {})},
         norm=RMS,
-        patch=_patch(vision, size),
+        patch=_patch(vision, size, _frames(vision)),
         patch_bias=True,
         projector=[hidden * merge**2, output, output],
         projector_bias=[True, False],
         extra_parameters=3 * output * wide + 2 * output,
         **parts,
     )
-    return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, size))
+    return _encoder(tower, PATCHES, **_dynamic(vision, size))
 
 
 def _qwen3_omni(config: Config) -> Spec:
@@ -476,7 +475,7 @@ def _qwen3_omni(config: Config) -> Spec:
     named = {**thinker.content, "model_type": "qwen3_vl_moe", "text_config": text}
     nested = Config(named, config.where, config.read)
     config.read.update(("thinker_config", "talker_config", "code2wav_config", "audio_config"))
-    spec, audio = _qwen3_vl(nested), thinker.section("audio_config")
+    spec, audio = READERS["qwen3_vl_moe"](nested), thinker.section("audio_config")
     if not audio.content:
         return spec
     width, channels = audio.integer("d_model", default=1280), audio.integer("downsample_hidden_size", default=480)
@@ -491,109 +490,93 @@ def _qwen3_omni(config: Config) -> Spec:
 
 
 def _kimi_k25(config: Config) -> Spec:
+    tied = config.with_defaults({"tie_word_embeddings": config.flag("tie_word_embeddings", True)})
+    return _seen("deepseek_v3", _moonvit, alone=True)(tied)
+
+
+def _moonvit(config: Config, vision: Config, text: Spec) -> Spec:
     """MoonViT: learned positions, rotating patches, and a projector after a norm that is stored alone."""
-    text = _text(config.with_defaults({"tie_word_embeddings": config.flag("tie_word_embeddings", True)}), "deepseek_v3")
-    if not config.content.get("vision_config"):
-        return text
-    vision = config.section("vision_config")
     hidden = vision.integer("hidden_size", "vt_hidden_size", default=1152)
     normed = config.natural("projection_hidden_size", default=vision.integer("mm_hidden_size", default=hidden))
-    tower = _moonvit(vision, text, hidden, biased=True)
-    return _with_kimi_tower(text, vision, {**tower, "extra_parameters": 2 * normed})
+    return _kimi_tower(vision, text, hidden, biased=True, extra_parameters=2 * normed)
 
 
-def _kimi_k3(config: Config) -> Spec:
+def _moonvit_2(_: Config, vision: Config, text: Spec) -> Spec:
     """MoonViT-V2: RMS norms, no biases, wider attention than the stream, and a norm after the projector."""
-    text = _text(config, "kimi_linear")
-    if not config.content.get("vision_config"):
-        return text
-    vision = config.section("vision_config")
     hidden = vision.integer("vt_hidden_size", default=1024)
-    tower = _moonvit(vision, text, hidden, biased=False)
-    heads = tower["attention"]["heads"]
-    tower["attention"]["head_dim"] = vision.integer("qkv_hidden_size", default=hidden) // heads
-    return _with_kimi_tower(text, vision, {**tower, "norm": RMS, "extra_parameters": text["hidden"]})
+    spec = _kimi_tower(vision, text, hidden, biased=False, norm=RMS, extra_parameters=text["hidden"])
+    attention = spec["tower"]["attention"]
+    attention["head_dim"] = vision.integer("qkv_hidden_size", default=hidden) // attention["heads"]
+    return spec
 
 
-def _moonvit(vision: Config, text: Spec, hidden: int, biased: bool) -> Spec:
-    patch = vision.integer("patch_size", default=14)
+def _kimi_tower(vision: Config, text: Spec, hidden: int, biased: bool, **parts: Any) -> Spec:
+    patch = _side_of_patch(vision)
     rows = vision.integer("pos_emb_height", "init_pos_emb_height", default=64)
     columns = vision.integer("pos_emb_width", "init_pos_emb_width", default=64)
-    merged = hidden * _kimi_merge(vision) ** 2
-    return _tower(
-        hidden,
-        vision.integer("num_hidden_layers", "vt_num_hidden_layers", default=27),
-        vision.integer("num_attention_heads", "vt_num_attention_heads", default=16),
-        plain_mlp(vision, vision.integer("intermediate_size", "vt_intermediate_size", default=4304), biased),
+    sides = vision.integers("merge_kernel_size") or [2, 2]
+    if len(set(sides)) != 1:
+        raise SpecError(vision.where, "'merge_kernel_size' must be the same along both sides")
+    merged = hidden * sides[0] ** 2
+    tower = _tower(
+        vision,
+        (hidden, 27, 16),
+        mlp=plain_mlp(vision, vision.integer("intermediate_size", "vt_intermediate_size", default=4304), biased),
+        hidden=hidden,
         attention={"rotary": True, "qkv_bias": biased, "output_bias": biased},
         positions={"kind": "learned", "count": rows * columns},
         patch=3 * patch * patch,
         patch_bias=biased,
         projector=[merged, merged, text["hidden"]],
         projector_bias=biased,
+        **parts,
     )
+    return _encoder(tower, PATCHES, patch=patch, merge=sides[0], max_pixels=KIMI_PIXELS)
 
 
-def _kimi_merge(vision: Config) -> int:
-    sides = vision.integers("merge_kernel_size") or [2, 2]
-    if len(set(sides)) != 1:
-        raise SpecError(vision.where, "'merge_kernel_size' must be the same along both sides")
-    return sides[0]
-
-
-def _with_kimi_tower(text: Spec, vision: Config, tower: Spec) -> Spec:
-    patch = vision.integer("patch_size", default=14)
-    rule = {"patch": patch, "merge": _kimi_merge(vision), "max_pixels": KIMI_PIXELS}
-    return _with_vision_tower(text, tower, PATCHES, **rule)
-
-
-def _minimax_m3_vl(config: Config) -> Spec:
+def _minimax_m3_vl(config: Config, vision: Config, text: Spec) -> Spec:
     """CLIP's layers after a norm, with rotating patches; two projections of each patch, then two of merged ones."""
-    text = _text(config, "minimax_m3_vl_text")
-    if not config.content.get("vision_config"):
-        return text
-    vision = config.section("vision_config")
-    hidden, patch = vision.integer("hidden_size", default=1280), vision.integer("patch_size", default=14)
+    patch, output = _side_of_patch(vision), text["hidden"]
     compression = config.section("img_token_compression_config")
     merge = compression.integer("spatial_merge_size", default=vision.integer("spatial_merge_size", default=2))
-    frames = compression.integer("temporal_patch_size", default=vision.integer("temporal_patch_size", default=2))
-    side, output = vision.integer("image_size", default=2016), text["hidden"]
+    frames = compression.integer("temporal_patch_size", default=_frames(vision))
     inner = config.integer("projector_hidden_size", default=output)
+    hidden = vision.integer("hidden_size", default=1280)
     tower = _tower(
-        hidden,
-        vision.integer("num_hidden_layers", default=32),
-        vision.integer("num_attention_heads", default=16),
-        plain_mlp(vision, vision.integer("intermediate_size", default=5120)),
+        vision,
+        (hidden, 32, 16, 5120),
         attention={"rotary": True},
         embedding_norm=True,
         final_norm=False,
-        patch=vision.integer("num_channels", default=3) * frames * patch * patch,
+        patch=_patch(vision, patch, frames),
         projector=[hidden, inner, output],
         merger=[output * merge**2, inner, output],
     )
-    return _with_vision_tower(text, tower, PATCHES, patch=patch, merge=merge, max_side=side)
+    side = vision.integer("image_size", default=2016)
+    return _encoder(tower, PATCHES, patch=patch, merge=merge, max_side=side)
 
 
 READERS: Mapping[str, Reader] = {
-    "gemma3": _gemma3,
+    "gemma3": _seen("gemma3_text", _gemma3, alone=True),
     "gemma3n": _gemma3n,
     "gemma4": _gemma4,
-    **dict.fromkeys(("glm46v", "glm4v", "glm4v_moe"), _glm4v),
-    "glm5_next": _glm5_next,
+    **dict.fromkeys(("glm46v", "glm4v"), _seen("glm4v_text", _glm4v)),
+    "glm4v_moe": _seen("glm4v_moe_text", _glm4v),
+    "glm5_next": _seen("glm5_next_text", _glm5_next, alone=True),
     "internvl": _internvl,
     "internvl_chat": _internvl,
     "kimi_k25": _kimi_k25,
-    "kimi_k3": _kimi_k3,
-    "llama4": _llama4,
+    "kimi_k3": _seen("kimi_linear", _moonvit_2, alone=True),
+    "llama4": _seen("llama4_text", _llama4, tied_by_text=True),
     "llava": _llava,
-    "minimax_m3_vl": _minimax_m3_vl,
-    "mistral3": _mistral3,
-    "qwen2_5_vl": _qwen2_5_vl,
-    "qwen2_vl": _qwen2_vl,
-    "qwen3_5": _qwen3_5,
-    "qwen3_5_moe": _qwen3_5,
+    "minimax_m3_vl": _seen("minimax_m3_vl_text", _minimax_m3_vl, alone=True),
+    "mistral3": _seen("mistral", _mistral3),
+    "qwen2_5_vl": _seen("qwen2", _qwen2_5_vl),
+    "qwen2_vl": _seen("qwen2", _qwen2_vl),
+    "qwen3_5": _seen("qwen3_5_text", _qwen3_5),
+    "qwen3_5_moe": _seen("qwen3_5_moe_text", _qwen3_5),
     "qwen3_omni_moe": _qwen3_omni,
     "qwen3_omni_moe_thinker": _qwen3_omni,
-    "qwen3_vl": _qwen3_vl,
-    "qwen3_vl_moe": _qwen3_vl,
+    "qwen3_vl": _seen("qwen3", _qwen3_vl),
+    "qwen3_vl_moe": _seen("qwen3_moe", _qwen3_vl),
 }

@@ -87,7 +87,6 @@ def read_header(path: Path, whole: int | None = None) -> tuple[list[StoredTensor
 
 
 def _tensor(name: str, entry: Any, where: str) -> tuple[tuple[int, int], StoredTensor]:
-    """The place and the tensor of an entry of the header."""
     if not isinstance(entry, dict):
         raise SpecError(where, f"tensor {quote(name)} must be a mapping")
     kind, shape, place = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")

@@ -63,7 +63,6 @@ class Stored(Struct, frozen=True):
 
     @property
     def padding(self) -> int:
-        """Bytes of the files that are neither header nor tensor: alignment."""
         return self.size - self.header - self.bytes
 
 

@@ -337,7 +337,6 @@ def _readings(analysis: Analysis) -> tuple[tuple[Reading, str], ...]:
 
 
 def _tokens(analysis: Analysis) -> str:
-    """The formula of the generated tokens of all sequences."""
     scenario = analysis.scenario
     if analysis.decode is None:
         raise RooflineError(f"{scenario.model.name} only encodes: it generates no tokens")

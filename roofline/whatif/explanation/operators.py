@@ -149,7 +149,6 @@ def _roofs(op: OpFigures, run: Pass, index: int) -> list[Line]:
 
 
 def _link_name(nodes: Nodes, sent: Link, link: Interconnect) -> str:
-    """The links that a collective uses."""
     members = ring_members(nodes, sent.collective, sent.reach, sent.ranks)
     return f"rings over nodes of {members}, one port of {link.kind} per device" if members else link.kind
 

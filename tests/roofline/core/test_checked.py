@@ -132,9 +132,3 @@ def test_runs_that_are_none(load: dict[str, Any], arguments: dict[str, Any]) -> 
     said = told[next(name for name in told if name in arguments)]
     with pytest.raises(RooflineError, match=said):
         serve(Scenario(LLAMA, H100), Load(prompt=128, generate=8, **load), **arguments)
-
-
-@pytest.mark.parametrize("price", [math.nan, -1.0, "two", True])
-def test_prices_that_are_none(price: Any) -> None:
-    with pytest.raises(RooflineError, match="price"):
-        Scenario(LLAMA, H100, price=price)

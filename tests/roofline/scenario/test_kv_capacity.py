@@ -144,11 +144,6 @@ def test_waves_are_as_large_as_fits() -> None:
         waves(2, 7000, room)
 
 
-def test_ranks_must_divide() -> None:
-    with pytest.raises(RooflineError, match="tensor parallelism of 3 does not divide"):
-        kv_capacity(LLAMA, H100, None, Parallelism(tensor=3))
-
-
 # Sequences that vLLM 0.30 runs at once on an H100 (its own count), by formats, prompt and generated tokens.
 RUNNING = ((None, 8192, 512, 43), (None, 1024, 128, 327), ("fp8", 8192, 512, 49))
 

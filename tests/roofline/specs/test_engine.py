@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from roofline import Precision, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.core.documents import read_mapping
-from roofline.core.errors import SpecError, UnknownNameError
+from roofline.core.errors import SpecError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.phase import Phase
 from roofline.scenario.settings import Settings
@@ -215,11 +215,6 @@ def test_the_host_launches_what_no_graph_replays(sequences: int, tmp_path: Path)
     assert decode is not None
     launched = decode.timed(decode.passes[0]).number * 2e-3
     assert (decode.expected.mid >= launched) == (sequences > 4)
-
-
-def test_unknown_engine_suggests_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="vllm"):
-        Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine="vlm")
 
 
 @pytest.mark.parametrize(

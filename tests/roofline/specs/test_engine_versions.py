@@ -8,7 +8,7 @@ import pytest
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.documents import read_mapping
-from roofline.core.errors import RooflineError, SpecError, UnknownNameError
+from roofline.core.errors import RooflineError, SpecError
 from roofline.scenario.notes import notes
 from roofline.specs.engine import list_engines, load_engine
 from roofline.specs.engine_files import parse_engine
@@ -124,11 +124,6 @@ def test_invalid_versions_in_a_file(tmp_path: Path, changes: str, message: str) 
     with pytest.raises(SpecError, match=message) as caught:
         load_engine(str(path))
     assert str(caught.value).startswith(str(path))
-
-
-def test_unknown_engines_are_refused_with_a_version() -> None:
-    with pytest.raises(UnknownNameError, match="vllm"):
-        Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine="vlm@1")
 
 
 @pytest.mark.parametrize("name", list_engines())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roofline import Scenario, load_hardware
-from roofline.core.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError
+from roofline.core.errors import RooflineError, SpecError, UnsupportedError
 from roofline.specs.hardware import NETWORK, list_hardware, networked
 from roofline.specs.network import list_networks, load_fabric, parse_network
 
@@ -67,11 +67,6 @@ def test_the_ports_of_a_node_are_shared_by_its_devices() -> None:
 def test_what_is_no_network_is_refused(text: str) -> None:
     with pytest.raises(RooflineError):
         load_fabric(text)
-
-
-def test_a_wrong_kind_offers_the_right_one() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'roce'"):
-        load_fabric("400G-roces")
 
 
 def test_a_file(tmp_path: Path) -> None:

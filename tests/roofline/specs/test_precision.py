@@ -7,7 +7,6 @@ import pytest
 from roofline import (
     RooflineError,
     Scenario,
-    UnknownNameError,
     UnsupportedError,
     analyze,
     kv_bytes_per_token,
@@ -119,11 +118,6 @@ def test_single_formats_override_the_scheme() -> None:
 def test_unknown_schemes(scheme: str) -> None:
     with pytest.raises(RooflineError):
         parse_precision("fp16", scheme)
-
-
-def test_unknown_format_names_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'nvfp4'"):
-        find_format("nvpf4")
 
 
 @pytest.mark.parametrize(

@@ -312,13 +312,6 @@ def test_a_gguf_file_type_equals_its_weight_scheme(name: str) -> None:
     assert found.precision.activations.name == "int8"
 
 
-def test_an_unknown_gguf_file_type_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(RooflineError, match="unknown GGUF file type 'q4_k_n'; did you mean 'q4_k_"):
-        applied(scenario(), "gguf:type=q4_k_n")
-    with pytest.raises(RooflineError, match="which is already int8"):
-        applied(scenario().changed(precision=parse_precision("fp16", "int8")), "gguf")
-
-
 def test_quantized_activations_raise_the_peak_only_with_hardware_support() -> None:
     long = {"batch": 8, "prompt": 2048}
     for hardware, written, least, most in (

@@ -5,7 +5,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from roofline import RooflineError, UnknownNameError, analyze, load_hardware, load_model
+from roofline import RooflineError, analyze, load_hardware, load_model
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.explanation import METRICS, Explanation, explain
 from roofline.whatif.metrics import find_metric
@@ -129,8 +129,3 @@ def test_single_roof_has_no_margin() -> None:
     check(found)
     assert found.margin is not None
     assert (found.margin.bound, found.margin.ratio) == ("memory", None)
-
-
-def test_misspelt_name_has_a_suggestion() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'down_proj'"):
-        explain(SCENARIOS["dense"], "down_prj")

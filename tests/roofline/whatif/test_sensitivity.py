@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from roofline import RooflineError, analyze, load_hardware, load_model
+from roofline import analyze, load_hardware, load_model
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.sensitivities import Sensitivity, sensitivity
 
@@ -114,8 +114,3 @@ def test_bits_scale_what_is_stored() -> None:
         assert entry.value == 16
         assert np.isclose([entry.low, entry.high], [15.84, 16.16]).all()
         assert (entry.elasticities["tpot"] or 0) > 0.3
-
-
-def test_step_out_of_range() -> None:
-    with pytest.raises(RooflineError, match="step must be between"):
-        sensitivity(REQUEST, step=0.7)
