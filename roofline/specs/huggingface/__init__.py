@@ -96,6 +96,9 @@ TEXT_DECODERS: Mapping[str, Reader] = {
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """The keys of the text decoder in multimodal files."""
 
+DECODERS_TOO = (SECTION, "torch_dtype", "dtype", "tie_word_embeddings")
+"""Keys of multimodal files that are also about their text decoder."""
+
 FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -138,7 +141,7 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     if model_type not in readers and knows_class(model_type):
         return _from_class(config, name, modelopt)
     if model_type not in readers:
-        raise SpecError(where, f"unsupported model_type {quote(model_type)}{_alternative(config, readers)}")
+        return _decoder(config, readers, name, modelopt)
     chosen = _name(config, name)
     try:
         spec = complete_spec(config, read_layers(config, readers[model_type]), chosen)
@@ -162,18 +165,21 @@ def _from_class(config: Config, name: str, modelopt: Config | None) -> Spec:
     return {**plain, **quantization(config, modelopt, plain)}
 
 
-def _alternative(config: Config, readers: Mapping[str, Reader]) -> str:
-    """The alternative to an unsupported `model_type`: a supported text decoder, or a YAML spec.
+def _decoder(config: Config, readers: Mapping[str, Reader], name: str, modelopt: Config | None) -> Spec:
+    """The text decoder of a multimodal file whose `model_type` has no reader; SpecError where none is known.
 
     No similar name: programs write these files, and one letter tells models apart (olmo, olmoe).
     """
+    shared = {key: config.content[key] for key in DECODERS_TOO if config.content.get(key) is not None}
     for key in TEXT_CONFIGS:
         nested = config.content.get(key)
-        kind = nested.get("model_type") if isinstance(nested, dict) else None
-        if isinstance(kind, str) and kind in readers:
-            formats = f" with the {quote(SECTION)}" if config.content.get(SECTION) else ""
-            return f"; its {quote(key)}, saved{formats} as a file of its own, is read as {quote(kind)}"
-    return f"; describe it in a model spec (YAML) instead{without_classes(', or ')}"
+        if isinstance(nested, dict) and isinstance(nested.get("model_type"), str) and nested["model_type"] in readers:
+            chosen = _name(config, name)
+            spec = translate({**shared, **nested}, config.where, chosen, modelopt)
+            return {**spec, "title": f"{chosen} (text decoder only)"}
+    kind = quote(config.text("model_type"))
+    hint = f"describe it in a model spec (YAML) instead{without_classes(', or ')}"
+    raise SpecError(config.where, f"unsupported model_type {kind}; {hint}")
 
 
 def _dtype(config: Config) -> str:

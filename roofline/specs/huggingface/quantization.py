@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -158,7 +159,11 @@ def _method(section: Config) -> Callable[[Config], Rules]:
     return METHODS[method]
 
 
-SIGNS: Mapping[str, str] = {"quant_algo": "modelopt", "global_quant_config": "quark"}
+SIGNS: Mapping[str, str] = {
+    "quant_algo": "modelopt",
+    "global_quant_config": "quark",
+    **dict.fromkeys(("load_in_4bit", "load_in_8bit"), "bitsandbytes"),
+}
 """Keys of sections without a `quant_method`, and whose they are."""
 
 
@@ -243,7 +248,7 @@ MODELOPT_ALGORITHMS: Mapping[str, str] = {
     "W4A16_NVFP4": "w4a16_nvfp4",
     **dict.fromkeys(("W4A16_AWQ", "INT4_AWQ"), "awq"),
     "W8A8_SQ_PER_CHANNEL": "int8",
-    "MXFP4": "mxfp4",
+    **{name: name.lower() for name in ("MXFP4", "MXFP8")},
 }
 """The schemes of `quant_algo`; vLLM runs FP8_PB_WO, blocks of 128 x 128, as it runs DeepSeek's."""
 
@@ -252,6 +257,7 @@ MIXED = "MIXED_PRECISION"
 
 
 def _modelopt(section: Config) -> Rules:
+    section = section.section(OTHER_SECTION) if section.content.get(OTHER_SECTION) else section
     algorithm = (section.text("quant_algo", "") or "").upper()
     if algorithm != MIXED:
         groups = section.section("config_groups")
@@ -325,7 +331,7 @@ def _group_scheme(group: Config) -> str:
             (4, 16): "w4a16_nvfp4",
         }
         if size == 32:
-            known = {(4, 16): "mxfp4", (4, 4): "mxfp4"}
+            known = {(4, 16): "mxfp4", (4, 4): "mxfp4", (8, 8): "mxfp8"}
         if (bits, fed) not in known:
             raise _unknown(group, f"{bits}-bit floating-point weights and {fed}-bit activations")
         return known[bits, fed]
@@ -396,6 +402,10 @@ TORCHAO: Mapping[str, Callable[[Config], str]] = {
     "int8dynamicactivationint4weight": lambda _: "W4A8",
     "float8weightonly": lambda _: "w8a16_fp8",
     "float8dynamicactivationfloat8weight": lambda _: "fp8",
+    "float8dynamicactivationint4weight": lambda _: "w4afp8",
+    "intxweightonly": lambda data: _intx(data, "granularity"),
+    "int8dynamicactivationintxweight": lambda data: f"{_intx(data, 'weight_granularity').partition('-')[0]}A8",
+    **dict.fromkeys(("nvfp4dynamicactivationnvfp4weight", "nvfp4inference"), lambda _: "nvfp4"),
 }
 """The schemes of torchao's configurations, by their names in small letters alone, without Config."""
 
@@ -422,6 +432,13 @@ def _torchao_scheme(config: Config) -> str:
     return TORCHAO[key](config.replaced(data if isinstance(data, dict) else config.content))
 
 
+def _intx(data: Config, granularity: str) -> str:
+    """Integers of a torch type, with a scale a group or a channel."""
+    bits = data.section("weight_dtype").text("_data", "int8").removeprefix("int")
+    group = data.section(granularity).section("_data").integer("group_size", default=None)
+    return f"affine{bits}-g{group}" if group else f"W{bits}"
+
+
 def _hqq(section: Config) -> Rules:
     """HQQ: a scale and a zero point of 16 bits a group (hqq/core/quantize.py)."""
     given = section.section("quant_config").section("weight_quant_params")
@@ -429,15 +446,20 @@ def _hqq(section: Config) -> Rules:
     return Rules(f"affine{sizes.integer('nbits', 'bits', most=8)}-g{sizes.integer('group_size')}")
 
 
+def _plain(scheme: str, section: Config) -> Rules:
+    """One scheme for all linear layers."""
+    return Rules(scheme)
+
+
 METHODS: Mapping[str, Callable[[Config], Rules]] = {
     "fp8": lambda section: Rules("fp8_block" if section.integers("weight_block_size") else "fp8"),  # DeepSeek-V3
-    "fbgemm-fp8": lambda _: Rules("fp8"),
-    "mxfp4": lambda _: Rules("mxfp4"),
+    **{name: partial(_plain, name) for name in ("mxfp4", "mxfp8", "nvfp4", "w4afp8")},
+    **{"fbgemm-fp8": partial(_plain, "fp8"), "bitnet": partial(_plain, "ternary"), "eetq": partial(_plain, "W8")},
+    **{f"w8a8-{name}": partial(_plain, name) for name in ("fp8", "int8")},  # SGLang's names
     "awq": lambda section: Rules(_grouped(section, "awq")),
     "gptq": _gptq,
-    "auto-round": _auto_round,
+    **dict.fromkeys(("auto-round", "inc"), _auto_round),
     "bitsandbytes": _bitsandbytes,
-    "bitnet": lambda _: Rules("ternary"),
     "modelopt": _modelopt,
     "modelopt-fp4": _modelopt,
     "compressed-tensors": _compressed,
