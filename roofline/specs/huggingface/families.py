@@ -53,8 +53,9 @@ class _Experts(Struct, frozen=True, forbid_unknown_fields=True):
 class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     """How the layers of a `model_type` differ from Llama's without biases.
 
-    `head_dim`: that of a file that gives none, or hidden / heads `rounded` down. `gate`: a key says that heads have one. `plain`: an MLP of two matrices.
-    `renamed`: the file's names of the usual keys. `halves`: the key of the width counts both halves of a gated MLP.
+    `head_dim`: that of a file that gives none, or hidden / heads `rounded` down. `plain`: an MLP of two matrices.
+    `gate`: a key says that heads have one. `renamed`: the file's names of the usual keys. `halves`: the key of the
+    width counts both halves of a gated MLP.
     `learned`: numbers that the activation of a layer learns. `post_norm`: the key of norms behind the sub-layers.
     `parallel`: attention and MLP read the same residual (one norm if `shared_norm`). `mtp`: the key of prediction
     modules. `window`: all layers have `sliding_window`; `windows`: the layers that `layer_types` names, else all but
@@ -144,7 +145,11 @@ def _read(family: _Family, config: Config) -> Spec:
 def _mlp(family: _Family, config: Config, bias: bool) -> Spec:
     mlp = plain_mlp(config, config.integer("intermediate_size"), bias) if family.plain else gated_mlp(config, bias)
     width = mlp["width"] // (1 + family.halves)
-    return {**mlp, "width": width, "activation": config.activation("hidden_activation", "hidden_act", default=family.activation)}
+    return {
+        **mlp,
+        "width": width,
+        "activation": config.activation("hidden_activation", "hidden_act", default=family.activation),
+    }
 
 
 def _experts(row: _Experts, config: Config, activation: str) -> tuple[Spec, list[str]]:

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 
+from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.formats import find_format
 from roofline.specs.huggingface.config import Config, Spec
@@ -35,6 +37,8 @@ EXPERTS = "re:.*[.]experts[.].*"
 
 PLAIN = ""
 """In place of a scheme: not quantized."""
+
+_TABLES: Mapping[str, Mapping[str, str]] = read_mapping(Path(__file__).with_name("quantization.yaml"))
 
 
 class Rules(Struct):
@@ -241,17 +245,6 @@ def _bitsandbytes(section: Config) -> Rules:
     return Rules("nf4" if double else "nf4_single", towers=True)
 
 
-MODELOPT_ALGORITHMS: Mapping[str, str] = {
-    **dict.fromkeys(("FP8", "FP8_PER_CHANNEL_PER_TOKEN"), "fp8"),
-    "FP8_PB_WO": "fp8_block",
-    **dict.fromkeys(("NVFP4", "NVFP4_AWQ"), "nvfp4"),
-    "W4A16_NVFP4": "w4a16_nvfp4",
-    **dict.fromkeys(("W4A16_AWQ", "INT4_AWQ"), "awq"),
-    "W8A8_SQ_PER_CHANNEL": "int8",
-    **{name: name.lower() for name in ("MXFP4", "MXFP8")},
-}
-"""The schemes of `quant_algo`; vLLM runs FP8_PB_WO, blocks of 128 x 128, as it runs DeepSeek's."""
-
 MIXED = "MIXED_PRECISION"
 """The `quant_algo` of a checkpoint in which each quantized module has an algorithm of its own."""
 
@@ -272,7 +265,7 @@ def _modelopt(section: Config) -> Rules:
 
 
 def _algorithm(section: Config, algorithm: str) -> str:
-    found = MODELOPT_ALGORITHMS.get(algorithm)
+    found = _TABLES["modelopt"].get(algorithm)
     if found is None:
         raise _unknown(section, f"the algorithm {quote(algorithm)}")
     return found
@@ -446,16 +439,13 @@ def _hqq(section: Config) -> Rules:
     return Rules(f"affine{sizes.integer('nbits', 'bits', most=8)}-g{sizes.integer('group_size')}")
 
 
-def _plain(scheme: str, section: Config) -> Rules:
-    """One scheme for all linear layers."""
+def _whole(scheme: str, _: Config) -> Rules:
     return Rules(scheme)
 
 
 METHODS: Mapping[str, Callable[[Config], Rules]] = {
     "fp8": lambda section: Rules("fp8_block" if section.integers("weight_block_size") else "fp8"),  # DeepSeek-V3
-    **{name: partial(_plain, name) for name in ("mxfp4", "mxfp8", "nvfp4", "w4afp8")},
-    **{"fbgemm-fp8": partial(_plain, "fp8"), "bitnet": partial(_plain, "ternary"), "eetq": partial(_plain, "W8")},
-    **{f"w8a8-{name}": partial(_plain, name) for name in ("fp8", "int8")},  # SGLang's names
+    **{method: partial(_whole, scheme) for method, scheme in _TABLES["methods"].items()},
     "awq": lambda section: Rules(_grouped(section, "awq")),
     "gptq": _gptq,
     **dict.fromkeys(("auto-round", "inc"), _auto_round),

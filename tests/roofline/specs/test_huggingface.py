@@ -463,7 +463,7 @@ def test_the_text_decoder_of_an_unknown_wrapper_is_read(key: str) -> None:
     assert "(YAML)" in rejection({"model_type": "ovis2_5", key: []})
 
 
-# Published totals of the safetensors files; Qwen's and DeepSeek's files are of 2023 and 2024, before Transformers' names.
+# Published totals of the safetensors files; Qwen's and DeepSeek's are older than Transformers' names.
 REMOTE_CODE = {
     "qwen": (7_721_324_544, {"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
         "num_hidden_layers": 32, "num_attention_heads": 32, "seq_length": 8192, "kv_channels": 128}),
