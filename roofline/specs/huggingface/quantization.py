@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -388,21 +387,6 @@ def _mlx_scheme(section: Config) -> str:
     return f"affine{section.integer('bits', default=4, most=8)}-g{section.integer('group_size', default=64)}"
 
 
-TORCHAO: Mapping[str, Callable[[Config], str]] = {
-    "int4weightonly": lambda data: f"affine4-g{data.integer('group_size', default=128)}",
-    "int8weightonly": lambda _: "W8",
-    "int8dynamicactivationint8weight": lambda _: "int8",
-    "int8dynamicactivationint4weight": lambda _: "W4A8",
-    "float8weightonly": lambda _: "w8a16_fp8",
-    "float8dynamicactivationfloat8weight": lambda _: "fp8",
-    "float8dynamicactivationint4weight": lambda _: "w4afp8",
-    "intxweightonly": lambda data: _intx(data, "granularity"),
-    "int8dynamicactivationintxweight": lambda data: f"{_intx(data, 'weight_granularity').partition('-')[0]}A8",
-    **dict.fromkeys(("nvfp4dynamicactivationnvfp4weight", "nvfp4inference"), lambda _: "nvfp4"),
-}
-"""The schemes of torchao's configurations, by their names in small letters alone, without Config."""
-
-
 def _torchao(section: Config) -> Rules:
     """torchao: one configuration, by its class or its older name, or one for each module by name."""
     given = section.content.get("quant_type")
@@ -417,12 +401,18 @@ def _torchao(section: Config) -> Rules:
 
 
 def _torchao_scheme(config: Config) -> str:
-    name = config.text("_type")
+    """The scheme of one configuration, by its name in small letters alone, without Config."""
+    name, given = config.text("_type"), config.content.get("_data")
+    data = config.replaced(given) if isinstance(given, dict) else config
     key = name.lower().replace("_", "").removesuffix("config")
-    if key not in TORCHAO:
+    if key == "int4weightonly":
+        return f"affine4-g{data.integer('group_size', default=128)}"
+    if key in ("intxweightonly", "int8dynamicactivationintxweight"):
+        whole = _intx(data, "granularity" if key[3] == "x" else "weight_granularity")
+        return whole if key[3] == "x" else f"{whole.partition('-')[0].replace('affine', 'W')}A8"
+    if key not in _TABLES["torchao"]:
         raise _unknown(config, f"torchao's {quote(name)}")
-    data: Any = config.content.get("_data")
-    return TORCHAO[key](config.replaced(data if isinstance(data, dict) else config.content))
+    return _TABLES["torchao"][key]
 
 
 def _intx(data: Config, granularity: str) -> str:
