@@ -54,6 +54,7 @@ _FORMATS = (
     Format("nf4", grouped(4, 64, 8 + 32 / 256), "fp4"),
     Format("nf4_single", grouped(4, 64, 32), "fp4"),  # bitsandbytes without bnb_4bit_use_double_quant: fp32 scales
     Format("mxfp4", grouped(4, 32, 8), "fp4"),  # OCP Microscaling Formats 1.0: E2M1, blocks of 32, E8M0 scale
+    Format("mxfp8", grouped(8, 32, 8), "fp8"),  # the same: E4M3
     Format("nvfp4", grouped(4, 16, 8), "fp4"),  # NVIDIA: E2M1, blocks of 16, E4M3 scale
     # llama.cpp's block formats, scales included
     *(Format(name, 8 * size / block, "int8") for name, block, size in GGML.values() if name.startswith(("q", "iq"))),

@@ -24,7 +24,6 @@ from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
-from roofline.specs.ollama import OLLAMA_TAGS
 from roofline.specs.precision import scheme_formats
 from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS
 
@@ -120,6 +119,11 @@ def _spell(text: str) -> Words:
     return tuple(match[0] for match in _words(text))
 
 
+@lru_cache(maxsize=1)
+def _tags() -> Mapping[str, str]:
+    return read_mapping(Path(__file__).with_name("ollama.yaml"))
+
+
 @lru_cache(maxsize=4)
 def _index(files: Files) -> tuple[tuple[_Entry, ...], frozenset[Words]]:
     """Every model, and the makers' names that repositories begin with where the specs' names do not: Meta, NVIDIA."""
@@ -145,7 +149,7 @@ def _read(text: str, files: Files) -> Named:
     plain = _HUB.sub("", text.strip())
     if may_name and (listed := _listed(plain.lower(), entries)) is not None:
         return listed
-    if (model := OLLAMA_TAGS.get(plain.lower())) is not None:
+    if (model := _tags().get(plain.lower())) is not None:
         meant = _read(model, files)
         tag = next(entry.tag for entry in entries if entry.name == meant.name)
         return Named(meant.name, meant.path, {**meant.changes, **({} if tag is None else {"quantization": tag})})

@@ -69,6 +69,7 @@ SCHEMES: Mapping[str, tuple[str | None, str | None, str | None]] = MappingProxyT
         "nf4": ("nf4", None, None),
         "nf4_single": ("nf4_single", None, None),
         "mxfp4": ("mxfp4", None, None),
+        "mxfp8": ("mxfp8", "mxfp8", None),
         "nvfp4": ("nvfp4", "nvfp4", None),
         "ternary": ("ternary", "int8", None),
         "binary": ("binary", "int8", None),

@@ -147,7 +147,7 @@ def _runs_weights(scenario: Scenario, name: str, activations: Format) -> bool:
     both = BOTH.get((name, _plain(activations)))
     if both is not None and runs(both, engine, hardware):
         return True
-    grouped = (name, activations.name) == ("fp8_block", "fp8_group")
+    grouped = (name, activations.name) in (("fp8_block", "fp8_group"), ("mxfp8", "mxfp8"))
     if grouped or not hardware.supports(activations.arithmetic):
         return runs_format("weights", name, engine, hardware)
     return False

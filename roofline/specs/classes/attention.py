@@ -18,14 +18,15 @@ OUT = ("o_proj", "out_proj", "c_proj", "dense", "wo", "o", "out_lin")
 def attend(block: Block, layer: str, index: int, calls: list[Call], made: Trace, text: Any) -> None:
     """Put the attention of layer `index`, whose modules `calls` ran, into its block.
 
-    Several calls alike are one with the heads of all (differential attention). Raises UnsupportedError for others.
+    Several calls alike are one with the heads of all (differential attention). Fewer keys than tokens are not of the
+    sequence (residuals of blocks, Inkling 2). Raises UnsupportedError for others.
     """
     names, begun = {linear.name for linear in block.linears}, set[str]()
     found: list[tuple[int, Core]] = []
     for call in calls:
         if call.core is None:
             begun.add(call.path.removeprefix(f"{layer}."))
-        elif block.cross is None or call.core.keys != SOURCE:
+        elif call.core.keys >= TOKENS and (block.cross is None or call.core.keys != SOURCE):
             found.append((len(begun & names), call.core))
     if found:
         block.before, block.core = found[0][0], _joined([core for _, core in found])

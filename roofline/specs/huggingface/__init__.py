@@ -97,6 +97,9 @@ TEXT_DECODERS: Mapping[str, Reader] = {
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """The keys of the text decoder in multimodal files."""
 
+DECODERS_TOO = (SECTION, "torch_dtype", "dtype", "tie_word_embeddings")
+"""Keys of multimodal files that are also about their text decoder."""
+
 
 def register(model_type: str, reader: Reader, *, replace: bool = False) -> Registration:
     """Read files of a `model_type` with a reader of one's own, until the registration is undone.
@@ -137,7 +140,7 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()
     chosen = (name or given or "model")[:80]
     if model_type not in readers and not knows_class(model_type):
-        raise SpecError(where, f"unsupported model_type {quote(model_type)}{_alternative(config, readers)}")
+        return _decoder(config, readers, chosen, modelopt)
     try:
         reader = readers.get(model_type)
         spec = _from_class(config) if reader is None else complete_spec(config, read_layers(config, reader), chosen)
@@ -154,18 +157,20 @@ def _from_class(config: Config) -> Spec:
     return read_class(config.content, config.where)
 
 
-def _alternative(config: Config, readers: Mapping[str, Reader]) -> str:
-    """The alternative to an unsupported `model_type`: a supported text decoder, or a YAML spec.
+def _decoder(config: Config, readers: Mapping[str, Reader], chosen: str, modelopt: Config | None) -> Spec:
+    """The text decoder of a multimodal file whose `model_type` has no reader; SpecError where none is known.
 
     No similar name: programs write these files, and one letter tells models apart (olmo, olmoe).
     """
+    shared = {key: config.content[key] for key in DECODERS_TOO if config.content.get(key) is not None}
     for key in TEXT_CONFIGS:
         nested = config.content.get(key)
-        kind = nested.get("model_type") if isinstance(nested, dict) else None
-        if isinstance(kind, str) and kind in readers:
-            formats = f" with the {quote(SECTION)}" if config.content.get(SECTION) else ""
-            return f"; its {quote(key)}, saved{formats} as a file of its own, is read as {quote(kind)}"
-    return f"; describe it in a model spec (YAML) instead{without_classes(', or ')}"
+        if isinstance(nested, dict) and isinstance(nested.get("model_type"), str) and nested["model_type"] in readers:
+            spec = translate({**shared, **nested}, config.where, chosen, modelopt)
+            return {**spec, "title": f"{chosen} (text decoder only)"}
+    kind = quote(config.text("model_type"))
+    hint = f"describe it in a model spec (YAML) instead{without_classes(', or ')}"
+    raise SpecError(config.where, f"unsupported model_type {kind}; {hint}")
 
 
 def _dtype(config: Config) -> str:

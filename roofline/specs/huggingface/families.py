@@ -43,7 +43,7 @@ class _Experts(Struct, frozen=True, forbid_unknown_fields=True):
     shared: str | None = None
     shared_width: str | None = None
     shared_gate: bool = False
-    router_bias: bool = False
+    router_bias: Switch = False
     bias: bool = False
     stepped: bool = False
     experts: int | None = None
@@ -54,6 +54,8 @@ class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     """How the layers of a `model_type` differ from Llama's without biases.
 
     `head_dim`: that of a file that gives none, or hidden / heads `rounded` down. `plain`: an MLP of two matrices.
+    `gate`: a key says that heads have one. `renamed`: the file's names of the usual keys. `halves`: the key of the
+    width counts both halves of a gated MLP.
     `learned`: numbers that the activation of a layer learns. `post_norm`: the key of norms behind the sub-layers.
     `parallel`: attention and MLP read the same residual (one norm if `shared_norm`). `mtp`: the key of prediction
     modules. `window`: all layers have `sliding_window`; `windows`: the layers that `layer_types` names, else all but
@@ -61,12 +63,14 @@ class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     have none. `context`: a key of the longest context before the usual one. `refused`: a key whose feature is not read.
     """
 
+    renamed: Mapping[str, str] = {}
+    halves: bool = False
     qkv_bias: Switch = False
     output_bias: Switch = False
     head_dim: int | None = None
     rounded: bool = False
     qk_norm: bool | str = False
-    gate: bool = False
+    gate: Switch = False
     sinks: bool = False
     plain: bool = False
     mlp_bias: Switch = False
@@ -89,13 +93,19 @@ class _Family(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _read(family: _Family, config: Config) -> Spec:
+    if family.renamed:
+        named = {key: config.content[own] for key, own in family.renamed.items() if own in config.content}
+        config = config.replaced({**config.content, **named})
+
     def on(switch: Switch) -> bool:
         return config.flag(switch, False) if isinstance(switch, str) else switch
 
     if family.refused:
         config.reject(family.refused)
     given: Spec = {"window": config.window()} if family.window else {}
-    given |= {key: True for key in ("gate", "sinks") if getattr(family, key)}
+    given |= {key: True for key in ("gate", "sinks") if getattr(family, key) is True}
+    if isinstance(family.gate, str) and config.flag(family.gate, False):
+        given["gate"] = "head"
     width = (
         config.integer("hidden_size") // config.integer("num_attention_heads") if family.rounded else family.head_dim
     )
@@ -151,7 +161,12 @@ def _counted_windows(config: Config, spec: Spec) -> Spec:
 
 def _mlp(family: _Family, config: Config, bias: bool) -> Spec:
     mlp = plain_mlp(config, config.integer("intermediate_size"), bias) if family.plain else gated_mlp(config, bias)
-    return {**mlp, "activation": config.activation("hidden_activation", "hidden_act", default=family.activation)}
+    width = mlp["width"] // (1 + family.halves)
+    return {
+        **mlp,
+        "width": width,
+        "activation": config.activation("hidden_activation", "hidden_act", default=family.activation),
+    }
 
 
 def _experts(row: _Experts, config: Config, activation: str) -> tuple[Spec, list[str]]:
@@ -162,7 +177,9 @@ def _experts(row: _Experts, config: Config, activation: str) -> tuple[Spec, list
         moe["shared_width"] = config.natural(row.shared) * moe["width"]
     if row.shared_width:  # a gate of shared experts without width is refused
         moe["shared_width"] = config.integer(row.shared_width) if row.shared_gate else config.natural(row.shared_width)
-    moe |= {key: True for key in ("shared_gate", "router_bias", "bias") if getattr(row, key)}
+    biased = config.flag(row.router_bias, False) if isinstance(row.router_bias, str) else row.router_bias
+    moe |= {"router_bias": biased} if biased else {}
+    moe |= {key: True for key in ("shared_gate", "bias") if getattr(row, key)}
     sparse = qwen_sparse(config) if row.stepped else [True] * config.layers()
     if row.dense:
         first = config.natural(row.dense, default=row.first)

@@ -41,7 +41,10 @@ def _draft(config: Config, what: str, technique: str) -> SpecError:
     )
 
 
-TEXT_ONLY = ("gemma3", "gemma3n", "gemma4", "glm5_next", "kimi_k25", "kimi_k3", "minimax_m3_vl")
+TEXT_ONLY = (
+    *("dots_ocr", "gemma3", "gemma3n", "gemma4", "glm5_next", "kimi_k25", "kimi_k3", "minimax_m3_vl"),
+    *("phi3_v", "phi4mm"),
+)
 """Multimodal models that are read as their text decoder alone where their file describes no tower."""
 
 TOWERS = ("vision_config", "audio_config", "mm_vision_tower", "vision_tower")

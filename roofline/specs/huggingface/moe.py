@@ -101,7 +101,10 @@ def _minimax_m2(config: Config) -> Spec:
 
 
 def _step3p5(config: Config) -> Spec:
-    """Step 3.5 Flash: layers with a window have heads of another number; lists also name the prediction modules."""
+    """Step 3.5 Flash: layers with a window have heads of another number; lists also name the prediction modules.
+
+    Step 3's queries are of low rank, without a norm of heads (arXiv 2507.19427, section 3).
+    """
     layers, prediction = config.layers(), config.natural("num_nextn_predict_layers")
     config.reject("attention_bias", "sink")
     if not all(config.flags("use_rope_layers")):
@@ -113,11 +116,13 @@ def _step3p5(config: Config) -> Spec:
     config.read.add("moe_layers_enum")
     split = [entry for entry in given.split(",") if entry.strip().isdigit()] if isinstance(given, str) else None
     sparse = set(map(int, split) if split is not None else config.integers("moe_layers_enum") or range(3, layers))
+    rank = config.integer("share_q_dim", default=None)
     attention = {
         "heads": config.integer("num_attention_heads"),
         "kv_heads": config.integer("num_key_value_heads", "num_attention_groups"),
         "head_dim": config.integer("head_dim", default=128),
-        "qk_norm": config.flag("use_qk_norm", True),
+        "qk_norm": config.flag("use_qk_norm", rank is None),
+        **({} if rank is None else {"query_rank": rank}),
         "gate": "head" if config.flag("use_head_wise_attn_gate", False) else False,
     }
     other = config.section("attention_other_setting")
@@ -260,4 +265,4 @@ READERS: Mapping[str, Reader] = {
     "step3p5": _step3p5,
 }
 
-TEXT_DECODERS: Mapping[str, Reader] = {"llama4_text": _llama4_text}
+TEXT_DECODERS: Mapping[str, Reader] = {"llama4_text": _llama4_text, "step3_text": _step3p5}

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from pathlib import Path
 
 from msgspec import Struct, field
 
+from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.formats import find_format
 from roofline.specs.huggingface.config import Config, Spec
@@ -34,6 +36,8 @@ EXPERTS = "re:.*[.]experts[.].*"
 
 PLAIN = ""
 """In place of a scheme: not quantized."""
+
+_TABLES: Mapping[str, Mapping[str, str]] = read_mapping(Path(__file__).with_name("quantization.yaml"))
 
 
 class Rules(Struct):
@@ -157,7 +161,11 @@ def _method(section: Config) -> Callable[[Config], Rules]:
     return METHODS[method]
 
 
-SIGNS: Mapping[str, str] = {"quant_algo": "modelopt", "global_quant_config": "quark"}
+SIGNS: Mapping[str, str] = {
+    "quant_algo": "modelopt",
+    "global_quant_config": "quark",
+    **dict.fromkeys(("load_in_4bit", "load_in_8bit"), "bitsandbytes"),
+}
 """Keys of sections without a `quant_method`, and whose they are."""
 
 
@@ -235,22 +243,12 @@ def _bitsandbytes(section: Config) -> Rules:
     return Rules("nf4" if double else "nf4_single", towers=True)
 
 
-MODELOPT_ALGORITHMS: Mapping[str, str] = {
-    **dict.fromkeys(("FP8", "FP8_PER_CHANNEL_PER_TOKEN"), "fp8"),
-    "FP8_PB_WO": "fp8_block",
-    **dict.fromkeys(("NVFP4", "NVFP4_AWQ"), "nvfp4"),
-    "W4A16_NVFP4": "w4a16_nvfp4",
-    **dict.fromkeys(("W4A16_AWQ", "INT4_AWQ"), "awq"),
-    "W8A8_SQ_PER_CHANNEL": "int8",
-    "MXFP4": "mxfp4",
-}
-"""The schemes of `quant_algo`; vLLM runs FP8_PB_WO, blocks of 128 x 128, as it runs DeepSeek's."""
-
 MIXED = "MIXED_PRECISION"
 """The `quant_algo` of a checkpoint in which each quantized module has an algorithm of its own."""
 
 
 def _modelopt(section: Config) -> Rules:
+    section = section.section(OTHER_SECTION) if section.content.get(OTHER_SECTION) else section
     algorithm = (section.text("quant_algo", "") or "").upper()
     if algorithm != MIXED:
         groups = section.section("config_groups")
@@ -265,7 +263,7 @@ def _modelopt(section: Config) -> Rules:
 
 
 def _algorithm(section: Config, algorithm: str) -> str:
-    found = MODELOPT_ALGORITHMS.get(algorithm)
+    found = _TABLES["modelopt"].get(algorithm)
     if found is None:
         raise _unknown(section, f"the algorithm {quote(algorithm)}")
     return found
@@ -324,7 +322,7 @@ def _group_scheme(group: Config) -> str:
             (4, 16): "w4a16_nvfp4",
         }
         if size == 32:
-            known = {(4, 16): "mxfp4", (4, 4): "mxfp4"}
+            known = {(4, 16): "mxfp4", (4, 4): "mxfp4", (8, 8): "mxfp8"}
         if (bits, fed) not in known:
             raise _unknown(group, f"{bits}-bit floating-point weights and {fed}-bit activations")
         return known[bits, fed]
@@ -388,17 +386,6 @@ def _mlx_scheme(section: Config) -> str:
     return f"affine{section.integer('bits', default=4, most=8)}-g{section.integer('group_size', default=64)}"
 
 
-TORCHAO: Mapping[str, Callable[[Config], str]] = {
-    "int4weightonly": lambda data: f"affine4-g{data.integer('group_size', default=128)}",
-    "int8weightonly": lambda _: "W8",
-    "int8dynamicactivationint8weight": lambda _: "int8",
-    "int8dynamicactivationint4weight": lambda _: "W4A8",
-    "float8weightonly": lambda _: "w8a16_fp8",
-    "float8dynamicactivationfloat8weight": lambda _: "fp8",
-}
-"""The schemes of torchao's configurations, by their names in small letters alone, without Config."""
-
-
 def _torchao(section: Config) -> Rules:
     """torchao: one configuration, by its class or its older name, or one for each module by name."""
     given = section.content.get("quant_type")
@@ -413,12 +400,25 @@ def _torchao(section: Config) -> Rules:
 
 
 def _torchao_scheme(config: Config) -> str:
-    name = config.text("_type")
+    """The scheme of one configuration, by its name in small letters alone, without Config."""
+    name, given = config.text("_type"), config.content.get("_data")
+    data = config.replaced(given) if isinstance(given, dict) else config
     key = name.lower().replace("_", "").removesuffix("config")
-    if key not in TORCHAO:
+    if key == "int4weightonly":
+        return f"affine4-g{data.integer('group_size', default=128)}"
+    if key in ("intxweightonly", "int8dynamicactivationintxweight"):
+        whole = _intx(data, "granularity" if key[3] == "x" else "weight_granularity")
+        return whole if key[3] == "x" else f"{whole.partition('-')[0].replace('affine', 'W')}A8"
+    if key not in _TABLES["torchao"]:
         raise _unknown(config, f"torchao's {quote(name)}")
-    data: Any = config.content.get("_data")
-    return TORCHAO[key](config.replaced(data if isinstance(data, dict) else config.content))
+    return _TABLES["torchao"][key]
+
+
+def _intx(data: Config, granularity: str) -> str:
+    """Integers of a torch type, with a scale a group or a channel."""
+    bits = data.section("weight_dtype").text("_data", "int8").removeprefix("int")
+    group = data.section(granularity).section("_data").integer("group_size", default=None)
+    return f"affine{bits}-g{group}" if group else f"W{bits}"
 
 
 def _hqq(section: Config) -> Rules:
@@ -428,15 +428,17 @@ def _hqq(section: Config) -> Rules:
     return Rules(f"affine{sizes.integer('nbits', 'bits', most=8)}-g{sizes.integer('group_size')}")
 
 
+def _whole(scheme: str, _: Config) -> Rules:
+    return Rules(scheme)
+
+
 METHODS: Mapping[str, Callable[[Config], Rules]] = {
     "fp8": lambda section: Rules("fp8_block" if section.integers("weight_block_size") else "fp8"),  # DeepSeek-V3
-    "fbgemm-fp8": lambda _: Rules("fp8"),
-    "mxfp4": lambda _: Rules("mxfp4"),
+    **{method: partial(_whole, scheme) for method, scheme in _TABLES["methods"].items()},
     "awq": lambda section: Rules(_grouped(section, "awq")),
     "gptq": _gptq,
-    "auto-round": _auto_round,
+    **dict.fromkeys(("auto-round", "inc"), _auto_round),
     "bitsandbytes": _bitsandbytes,
-    "bitnet": lambda _: Rules("ternary"),
     "modelopt": _modelopt,
     "modelopt-fp4": _modelopt,
     "compressed-tensors": _compressed,

@@ -452,17 +452,36 @@ def test_no_other_model_is_suggested(model_type: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
-def test_supported_text_decoder_is_suggested(key: str) -> None:
-    message = rejection({"model_type": "minicpmv", key: config("qwen2-7b")})
-    assert f"its '{key}', saved as a file of its own, is read as 'qwen2'" in message
-    assert "(YAML)" in rejection({"model_type": "minicpmv", key: {"model_type": "other"}})
-    assert "(YAML)" in rejection({"model_type": "minicpmv", key: []})
+def test_the_text_decoder_of_an_unknown_wrapper_is_read(key: str) -> None:
+    """With the quantization and the format of the whole file; a section that is no known decoder is refused."""
+    whole = {"model_type": "ovis2_5", key: config("qwen2-7b"), "quantization_config": {"quant_method": "fp8"}}
+    model = read(whole)
+    assert model.title == "own (text decoder only)"
+    assert parameters(model) == parameters(load_model("qwen2-7b"))
+    assert model.quantization == "fp8"
+    assert "(YAML)" in rejection({"model_type": "ovis2_5", key: {"model_type": "other"}})
+    assert "(YAML)" in rejection({"model_type": "ovis2_5", key: []})
 
 
-def test_the_suggested_file_has_the_quantization_of_the_whole() -> None:
-    whole = {"model_type": "minicpmv", "text_config": config("qwen2-7b")}
-    assert "quantization_config" not in rejection(whole)
-    assert "quantization_config" in rejection({**whole, "quantization_config": {"quant_method": "fp8"}})
+# Published totals of the safetensors files; Qwen's and DeepSeek's are older than Transformers' names.
+REMOTE_CODE = {
+    "qwen": (7_721_324_544, {"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "seq_length": 8192, "kv_channels": 128}),
+    "minicpm": (2_724_880_896, {"vocab_size": 122753, "hidden_size": 2304, "intermediate_size": 5760,
+        "num_hidden_layers": 40, "num_attention_heads": 36, "num_key_value_heads": 36}),
+    "deepseek": (16_375_728_128, {"vocab_size": 102400, "hidden_size": 2048, "intermediate_size": 10944,
+        "moe_intermediate_size": 1408, "num_hidden_layers": 28, "num_attention_heads": 16, "n_routed_experts": 64,
+        "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1}),
+    "spark2_5": (4_112_079_360, {"vocab_size": 131072, "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256,
+        "sliding_window": 512, "headwise_attn_output_gate": True, "tie_word_embeddings": True, "hidden_act": "gelu"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REMOTE_CODE)
+def test_models_of_remote_code_have_their_published_sizes(kind: str) -> None:
+    total, content = REMOTE_CODE[kind]
+    assert parameters(read({"model_type": kind, **content})) == total
 
 
 @pytest.mark.parametrize("place", ["wrapper", "section"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -304,6 +304,8 @@ def test_separators_and_case_do_not_count(name: str, separator: str, upper: bool
     text = f"{first}{separator}{rest}" if rest else first
     found, model = load_model(text.upper() if upper else text), load_model(name)
     tag = separator == ":" and rest and model.task == "generate" and model.quantization != "mxfp4"
+    # Ollama's tag qwen:7b is Qwen1.5, and Q4_K_M keeps the formats that parts were released in.
+    assume(not tag or (found.name == name and model.formats is None and not model.unquantized))
     assert found == (replace(model, quantization="q4_k_m") if tag else model)
 
 
