@@ -67,8 +67,8 @@ EIGHT = 8
 FEW = 0.5
 """Sequences a device from which attention divides these, and no longer heads and layers.
 
-Each rank then reads the whole weights of attention: on 72 GB300 one sequence of ten mixtures decodes 1.5 to 2.6 times as
-fast with tensor parallelism and a pipeline, and both layouts are alike with 12 to 60 sequences.
+Each rank then reads the whole weights of attention: on 72 GB300 one sequence of ten mixtures decodes 1.5 to 2.6 times
+as fast with tensor parallelism and a pipeline, and both layouts are alike with 12 to 60 sequences.
 """
 
 _FUSIONS = replace(OPTIONS["fuse"], keyword="fusions")

@@ -226,6 +226,16 @@ def test_a_rack_is_not_slower_than_a_part_of_it(model: str) -> None:
         assert rack <= (1.01 if batch < 36 else 1.1) * part
 
 
+def test_few_users_of_a_rack_have_replicas() -> None:
+    """Each with all experts, which ranks of one vLLM server would share: its command is that of one of them."""
+    few, part = (answer("gpt-oss-120b", hw, users=10) for hw in ("36xgb300", "8xgb300"))
+    parallel = few.scenario.settings.parallel
+    assert (parallel.tensor, parallel.data, parallel.expert) == (4, 9, 1)
+    assert few.outcome is not None and part.outcome is not None
+    assert few.outcome.output_tokens_per_second > part.outcome.output_tokens_per_second
+    assert "data-parallel" not in few.command
+
+
 def test_a_rate_has_the_layout_that_serves_it() -> None:
     """Two L40S on PCIe: tensor parallelism does not sustain what two stages or two replicas do."""
     found = answer("llama-3.1-8b", "2xl40s", rate=20)
