@@ -231,7 +231,8 @@ def test_few_users_of_a_rack_have_replicas() -> None:
     few, part = (answer("gpt-oss-120b", hw, users=10) for hw in ("36xgb300", "8xgb300"))
     parallel = few.scenario.settings.parallel
     assert (parallel.tensor, parallel.data, parallel.expert) == (4, 9, 1)
-    assert few.outcome is not None and part.outcome is not None
+    assert few.outcome is not None
+    assert part.outcome is not None
     assert few.outcome.output_tokens_per_second > part.outcome.output_tokens_per_second
     assert "data-parallel" not in few.command
 
