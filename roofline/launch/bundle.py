@@ -94,12 +94,17 @@ def launch_command(scenario: Scenario, server: str | None = None, *, concurrency
     'vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2 --max-model-len 16384'
 
     `server` is another engine of `SERVERS` than the scenario's; `concurrency` the requests in flight, by default the
-    batch. Over several nodes it is the leader's command. Raises RooflineError where the server does not start, and for
-    what the engine has no option for.
+    batch. Over several nodes it is the leader's command; of replicas of a mixture, whose experts data-parallel ranks of
+    one server would share, it is that of each. Raises RooflineError where the server does not start, and for what the
+    engine has no option for.
     """
     found = scenario_of(scenario)
-    slots = concurrency or int(np.max(found.batch))
-    return plan_of(found, server, slots, _longest(found)).command(False, needs=False, listen=Listen.UNSAID).line
+    slots, parallel, beside = concurrency or int(np.max(found.batch)), found.settings.parallel, ""
+    if found.model.experts and parallel.data > 1 and parallel.expert == 1 and found.asked:
+        found, slots = found.with_(dp=None), -(-slots // parallel.data)
+        beside = f"  # each of {parallel.data} servers behind a router"
+    plan = plan_of(found, server, slots, _longest(found))
+    return plan.command(False, needs=False, listen=Listen.UNSAID).line + beside
 
 
 def refused(scenario: Scenario, slots: int = 1) -> str:

@@ -199,6 +199,14 @@ class Scenario:
         """Whether the hardware was named with its count, as in 8xH200."""
         return self._asked.counted > 1
 
+    def laid_out(self, sequences: float) -> Scenario:
+        """The same with the layout that devices named with their count have for so many sequences at once."""
+        if not self.asked or not self.counted or sequences == self._asked.together:
+            return self
+        found = object.__new__(Scenario)
+        found._ask(replace(self._asked, together=sequences).with_({}))
+        return found
+
     @property
     def formats(self) -> Mapping[str, str | None]:
         """The formats that were given, by argument of `parse_precision`."""

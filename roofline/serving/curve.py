@@ -169,6 +169,8 @@ def serve(
     if scenario.model.task == "encode" and math.isfinite(targets[1]):
         raise RooflineError(f"{scenario.model.name} only encodes: omit tpot", options=["tpot"])
     points = _points(load, values)
+    if load.arrivals is Arrivals.CLOSED:
+        scenario = scenario.laid_out(max(points))
     quick = load.arrivals in VARIED and requests is None and load.rounds is None
     _check_simulated(load, requests, seed, quick)
     if scheduler is not None:

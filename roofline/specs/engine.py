@@ -88,7 +88,7 @@ PARAMETERS = (
     Parameter("draft_step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time before a draft pass of speculative decoding"),
     Parameter("gap", Unit.SECONDS, 0.0, 100e-6, 0.0, "idle time between two kernels"),
     Parameter("issue", Unit.SECONDS, 0.0, 1e-3, 0.0, "host time to launch a kernel without a CUDA graph"),
-    Parameter("launches", Unit.RATIO, 1.0, 10.0, 1.0, "kernels that the host launches for one of these"),
+    Parameter("launches", Unit.RATIO, 0.1, 10.0, 1.0, "kernels that the host launches for one of these"),
     Parameter("eager", Unit.SECONDS, 0.0, 1e-3, 0.0, "least host time to launch a kernel with graphs switched off"),
     Parameter("launch", Unit.RATIO, 0.1, 10.0, 1.0, "kernel launch time relative to the calibration"),
     Parameter("memory", Unit.RATIO, 0.1, 1.5, 1.0, "achieved memory bandwidth relative to the calibration"),

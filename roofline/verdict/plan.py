@@ -28,6 +28,7 @@ from roofline.scenario.kv_capacity import startable
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import of_group
 from roofline.scenario.options.groups import FORMATS
+from roofline.scenario.question import EIGHT
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets
@@ -289,8 +290,9 @@ def _bits(asked: Scenario, engine: str | None, formats: dict[str, Any]) -> float
 def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict[str, Any]]:
     """As asked; and of devices that were named with their count, other degrees of tensor and pipeline parallelism.
 
-    Of several users also replicas of fewer devices, among which engines divide the experts of a mixture; so they do
-    where tensor parallelism would cut experts inside blocks of their weights.
+    Of several users also replicas of fewer devices, among which engines divide the experts of a mixture, and for few
+    users of a rack also with all experts each; so they do where tensor parallelism would cut experts inside blocks of
+    their weights.
     """
     devices, inside = asked.settings.parallel.devices, asked.hardware.node_devices
     yield {}
@@ -305,6 +307,9 @@ def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict
                 yield {"enable_expert_parallel": True}
             if loaded and tensor < devices:
                 yield {"tp": tensor, "dp": devices // tensor, **({"ep": devices} if asked.model.experts else {})}
+    own = asked.settings.parallel
+    if loaded and asked.model.experts and inside > EIGHT and own.expert == 1 and own.pipeline > 1:
+        yield {"tp": own.tensor, "dp": own.pipeline}
 
 
 def _by_engine(tried: tuple[Candidate, ...]) -> Iterator[list[Candidate]]:

@@ -340,7 +340,7 @@ def answer(
         schemes = server.loads
     targets = targets_of(told["ttft"], told["tpot"])
     if load is not None:
-        asked = with_slots(asked, load.concurrency)
+        asked = with_slots(asked.laid_out(load.concurrency or math.inf), load.concurrency)
     return Verdict(choose(asked, load, targets, schemes), load, targets)
 
 

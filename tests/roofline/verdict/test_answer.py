@@ -206,13 +206,35 @@ def test_a_number_of_devices_that_does_not_divide_heads(model: str, hardware: st
 def test_a_mixture_on_a_rack_has_its_experts_on_all_devices(model: str) -> None:
     """As NVL72 is used: data-parallel attention and experts over all (NVIDIA/TensorRT-LLM, tech_blog 4)."""
     alone = Scenario(model, "72xgb200")
-    for scenario in (answer(model, "72xgb200").scenario, alone, alone.with_(batch=8)):
+    for scenario in (answer(model, "72xgb200", rate=500).scenario, alone.with_(batch=72), alone.laid_out(72)):
         parallel = scenario.settings.parallel
         assert (parallel.tensor, parallel.data, parallel.expert, parallel.pipeline) == (1, 72, 72, 1)
         assert parallel.exchange == "nvlink_one_sided"
+    for scenario in (alone, alone.with_(batch=72).with_(batch=1)):
+        parallel = scenario.settings.parallel
+        assert (parallel.tensor, parallel.data, parallel.expert, parallel.pipeline) == (8, 1, 1, 9)
     asked = alone.with_(tp=8, pp=9).settings.parallel
     assert (asked.tensor, asked.data, asked.pipeline, asked.exchange) == (8, 1, 9, "")
     assert alone.with_(hw="8xh200").settings.parallel.data == 1
+
+
+@pytest.mark.parametrize("model", ["kimi-k3", "deepseek-r1", "qwen3-235b-a22b", "gpt-oss-120b"])
+def test_a_rack_is_not_slower_than_a_part_of_it(model: str) -> None:
+    """Where layers and heads are divided it is as fast; a tenth is for where sequences begin to be."""
+    for batch in (1, 4, 16, 36, 72, 1152):
+        rack, part = (analyze(Scenario(model, f"{n}xgb300", batch=batch)).expected.tpot.mid for n in (72, 8))
+        assert rack <= (1.01 if batch < 36 else 1.1) * part
+
+
+def test_few_users_of_a_rack_have_replicas() -> None:
+    """Each with all experts, which ranks of one vLLM server would share: its command is that of one of them."""
+    few, part = (answer("gpt-oss-120b", hw, users=10) for hw in ("36xgb300", "8xgb300"))
+    parallel = few.scenario.settings.parallel
+    assert (parallel.tensor, parallel.data, parallel.expert) == (4, 9, 1)
+    assert few.outcome is not None
+    assert part.outcome is not None
+    assert few.outcome.output_tokens_per_second > part.outcome.output_tokens_per_second
+    assert "data-parallel" not in few.command
 
 
 def test_a_rate_has_the_layout_that_serves_it() -> None:
