@@ -73,8 +73,9 @@ class Question(Struct, frozen=True, dict=True):
     `counted` are the devices of hardware named with its count, as in 8xH200. Those of a node share every layer (`tp`),
     as many as divide the model, and the layers are split over the rest (`pp`), as vLLM's guide to parallelism has it;
     where the engine splits layers it does so over all devices. Of a mixture in a domain of more devices than share a
-    layer, each attends to sequences of its own, and the experts are over all. Other hardware and another such degree
-    replace it; `laid` are the options that it sets.
+    layer, each attends to sequences of its own, and the experts are over all. Degrees that fill a part of them are those
+    of a replica, of which the others hold more (`dp`). Other hardware and another such degree replace it; `laid` are the
+    options that it sets.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -112,14 +113,15 @@ class Question(Struct, frozen=True, dict=True):
                 continue
             if name == "hw":
                 read, devices = read
-                counted = devices if devices > 1 and _needed(values, devices, str(value)) == 1 else 1
+                counted = devices if devices > 1 and _needed(values, devices, str(value)) < devices else 1
             values[name] = read
         found = Question(values, names, counted)
         if counted > 1:
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
-            if needed > 1:  # degrees of their own, which were given since
+            if needed == counted:  # degrees of their own, which were given since
                 return Question(values, names)
-            layout = found._layout(counted)
+            of_a_replica = needed > 1 or "tp" in values
+            layout = {"dp": counted // needed} if of_a_replica else found._layout(counted)
             return Question({**values, **layout}, names, counted, frozenset(layout))
         return found
 
@@ -324,12 +326,14 @@ def _counted(devices: tuple[Hardware, int]) -> str:
 def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:
     """The devices that degrees of parallelism need, of hardware named with its count; raises RooflineError for others.
 
-    Where no degree is given the tensor parallelism fills it. Nodes and decode context parallelism take no devices more.
+    Where no degree is given the tensor parallelism fills it, and replicas do where those of one fill a part of it. Nodes
+    and decode context parallelism take no devices more.
     """
     taking = ((part, key) for part, key in DEGREES.items() if key not in ("nodes", "dcp"))
     asked: dict[str, Any] = {part: values[key] for part, key in taking if key in values}
     needed = Parallelism(**asked).devices
-    if needed != devices and (needed > 1 or "tp" in values):
+    whole = devices % needed == 0 and "dp" not in values and OVER_NODES.isdisjoint(values)
+    if needed != devices and (needed > 1 or "tp" in values) and not whole:
         raise RooflineError(f"{quote(name)} is {devices} devices, and the degrees of parallelism need {needed}")
     return needed
 

@@ -71,7 +71,9 @@ class Acceptance(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        return f"{self.model} on {self.task}" + (f", rates times {self.scale:.2g}" if self.scale not in (None, 1.0) else "")
+        return f"{self.model} on {self.task}" + (
+            f", rates times {self.scale:.2g}" if self.scale not in (None, 1.0) else ""
+        )
 
 
 class _Figures(Struct, frozen=True, forbid_unknown_fields=True):
