@@ -73,8 +73,8 @@ class Question(Struct, frozen=True, dict=True):
     `counted` are the devices of hardware named with its count, as in 8xH200. Those of a node share every layer (`tp`),
     as many as divide the model, and the layers are split over the rest (`pp`), as vLLM's guide to parallelism has it;
     where the engine splits layers it does so over all devices. Of a mixture in a domain of more devices than share a
-    layer, each attends to sequences of its own, and the experts are over all. Degrees that fill a part of them are those
-    of a replica, of which the others hold more (`dp`). Other hardware and another such degree replace it; `laid` are the
+    layer, each attends to sequences of its own, and the experts are over all. Degrees that fill a part of them are of a
+    replica, and the others hold more of these (`dp`). Other hardware and another such degree replace it; `laid` are the
     options that it sets.
     """
 
@@ -326,8 +326,8 @@ def _counted(devices: tuple[Hardware, int]) -> str:
 def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:
     """The devices that degrees of parallelism need, of hardware named with its count; raises RooflineError for others.
 
-    Where no degree is given the tensor parallelism fills it, and replicas do where those of one fill a part of it. Nodes
-    and decode context parallelism take no devices more.
+    Where no degree is given the tensor parallelism fills it, and where degrees fill a part of it, replicas do. Nodes and
+    decode context parallelism take no devices more.
     """
     taking = ((part, key) for part, key in DEGREES.items() if key not in ("nodes", "dcp"))
     asked: dict[str, Any] = {part: values[key] for part, key in taking if key in values}
