@@ -326,8 +326,8 @@ def _counted(devices: tuple[Hardware, int]) -> str:
 def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:
     """The devices that degrees of parallelism need, of hardware named with its count; raises RooflineError for others.
 
-    Where no degree is given the tensor parallelism fills it, and where degrees fill a part of it, replicas do. Nodes and
-    decode context parallelism take no devices more.
+    Where no degree is given the tensor parallelism fills it, and where degrees fill a part of it, replicas do. Nodes
+    and decode context parallelism take no devices more.
     """
     taking = ((part, key) for part, key in DEGREES.items() if key not in ("nodes", "dcp"))
     asked: dict[str, Any] = {part: values[key] for part, key in taking if key in values}
@@ -407,6 +407,12 @@ def _settings(question: Question) -> Settings:
     if question.degrees:
         ranks: dict[str, Any] = question.degrees
         single["parallel"] = Parallelism(**ranks)
+        if layers is not None and single["host"] is not None and single["parallel"].devices > 1:
+            raise RooflineError(
+                f"layers on a CPU beside several devices are not simulated: {layers} of {values['model'].layers} are on"
+                " the devices; take one device, or keep all layers on them",
+                options=["n_gpu_layers"],
+            )
     return replace(settings, **single) if single else settings
 
 

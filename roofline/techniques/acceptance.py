@@ -6,8 +6,8 @@ w tokens in a level of a tree, at most those that the draft continues, a level m
 
 A model without figures borrows those of the method's first model. How predictable a model's text is, one draft's rate
 on it over that on another model, holds nearly for other trained drafts: with EAGLE's ratio, EAGLE-2's rate on Llama 3.1
-8B gives those on four Llamas 2 to 5% too low, without 14 to 20%. So borrowed rates of EAGLE's drafts are scaled by their
-siblings on that model, else by the median of models that have figures.
+8B gives those on four Llamas 2 to 5% too low, without 14 to 20%. So borrowed rates of EAGLE's drafts are scaled by
+their siblings on that model, else by the median of models that have figures.
 """
 
 from __future__ import annotations
