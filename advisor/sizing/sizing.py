@@ -87,7 +87,7 @@ class Sizing(Result, Struct, frozen=True):
 
 
 def size(
-    model: str | os.PathLike[str] | Model,
+    model: str | os.PathLike[str] | Model | Scenario,
     service: Service | None = None,
     hw: Sequence[str] | str | None = None,
     quality: str = Quality.CALIBRATED,
@@ -114,9 +114,15 @@ def size(
     consumer hardware. `price` is USD per hour and device (to buy, for a
     single user) by name and overrides those of the specs. Targets must hold `at` expected mid or high. Further options
     of a scenario, such as tp=, quant= and techniques=, are fixed, or as a `Given`. With `most` it stops after so many
-    choices, of which the cheapest is the first. `disaggregation` also finds the ratio of prefill and decode apart on
+    choices, of which the cheapest is the first. In place of a model it may be a `Scenario`, whose hardware is the only one
+    by default and whose options are fixed. `disaggregation` also finds the ratio of prefill and decode apart on
     the fewest devices of the first choice's hardware. Raises RooflineError.
     """
+    if isinstance(model, Scenario):
+        options = {**model.given_options(("engine",)), **options}  # type: ignore[typeddict-item]
+        engine = model.given("engine") if engine is None else engine
+        model, own = options.pop("model"), options.pop("hw")  # type: ignore[typeddict-item]
+        hw = [own] if hw is None else hw
     object_of(model, (str, os.PathLike, Model), "a model is needed, such as 'llama-3.1-8b'")
     check_reading(at, get_args(At))
     asked_for = service is None
