@@ -94,10 +94,11 @@ def choose(
     >>> found.best.label
     'llama.cpp'
 
-    In place of a model and hardware it may be a `Scenario`, with its options. The load are `users` with a request in flight each (1 by default), or a `rate` in requests/s; lengths and further
-    `options` are those of a scenario. `objective` is throughput (of a device; the default of several users), latency
-    (of requests; of one user or a rate), ttft, tpot or cost (of hardware and API). `ttft` and `tpot` are limits at p95;
-    throughput and cost have TTFT_LIMIT and TPOT_LIMIT by default. Raises RooflineError where nothing runs.
+    A `Scenario` in place of model and hardware has its own. The load are `users` with a request in flight each (1 by
+    default), or a `rate` in requests/s; lengths and further `options` are those of a scenario. `objective` is
+    throughput (of a device; the default of several users), latency (of requests; of one user or a rate), ttft, tpot or
+    cost (of hardware and API). `ttft` and `tpot` are limits at p95; throughput and cost have TTFT_LIMIT and TPOT_LIMIT
+    by default. Raises RooflineError where nothing runs.
     """
     if decided not in list(Decided):
         raise UnknownNameError("choice", decided, map(str, Decided))

@@ -114,8 +114,8 @@ def size(
     consumer hardware. `price` is USD per hour and device (to buy, for a
     single user) by name and overrides those of the specs. Targets must hold `at` expected mid or high. Further options
     of a scenario, such as tp=, quant= and techniques=, are fixed, or as a `Given`. With `most` it stops after so many
-    choices, of which the cheapest is the first. In place of a model it may be a `Scenario`, whose hardware is the only one
-    by default and whose options are fixed. `disaggregation` also finds the ratio of prefill and decode apart on
+    choices, of which the cheapest is the first. A `Scenario` in place of the model has its hardware, unless `hw` is
+    given, and its options are fixed. `disaggregation` also finds the ratio of prefill and decode apart on
     the fewest devices of the first choice's hardware. Raises RooflineError.
     """
     if isinstance(model, Scenario):

@@ -17,7 +17,6 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE
-from roofline.specs.precision import PLAIN
 from roofline.techniques.unsupported import not_started, unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
@@ -207,7 +206,7 @@ def _chosen(verdict: Verdict) -> str:
         why = "as asked"
     else:
         stored = scenario.model.quantization
-        same = stored is None or released_scheme(scenario.model, scenario.profile) != PLAIN
+        same = stored is None or released_scheme(scenario.model, scenario.profile).startswith(stored)
         why = "as released" if same else f"converted from {stored}"
     kv = plan.candidate.options.get("kv")
     released = f"{scenario.precision.weights.name} {why}, KV {kv} for more users at once"
@@ -331,7 +330,9 @@ def _failure(verdict: Verdict) -> Iterator[str]:
     yield "It fits, the fastest first, with"
     for fit in fits:
         yield f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s"
-    yield f"{RUN}{run_command(fits[0].scenario, longest_context(fits[0].scenario, 1))}"
+    owned = (fit.scenario for fit in fits if fit.scenario.settings.parallel.devices <= plan.devices)
+    started = next(owned, fits[0].scenario)  # on what there is, though more devices are faster
+    yield f"{RUN}{run_command(started, longest_context(started, 1))}"
 
 
 def fit_text(asked: Scenario, fit: Fit) -> str:

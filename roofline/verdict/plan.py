@@ -50,6 +50,9 @@ As vLLM's recipes do for gpt-oss-120b on one H100 (vllm-project/recipes, OpenAI/
 UNDOCUMENTED = "w8a16"
 """The scheme that is tried on engines whose formats no document states: 8-bit weights, computed as released."""
 
+PIPELINES = 0.3
+"""The doubt of pipelines (`roofline.whatif.odds`)."""
+
 LAYOUT = ("tp", "pp", "dp", "ep", "enable_expert_parallel")
 """Options that say how the model is spread over devices."""
 
@@ -236,8 +239,19 @@ def _candidates(asked: Scenario, changes: Iterable[dict[str, Any]]) -> list[Cand
 
 
 def _best(some: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
-    """The candidate that serves a load best; the first of equal ones."""
-    return max(some, key=lambda each: judged(each.scenario, load, targets)) if len(some) > 1 else some[0]
+    """The candidate that serves a load best; the first of equal ones.
+
+    No pipeline within a node is measured: one is chosen that is better by more than the error of those over nodes.
+    """
+
+    def key(each: Candidate) -> tuple[bool, int, float]:
+        parallel, profile = each.scenario.settings.parallel, each.scenario.profile
+        inside = parallel.devices <= each.scenario.hardware.node_devices
+        staged = parallel.pipeline > 1 and inside and not profile.split_layers
+        *met, value = judged(each.scenario, load, targets)
+        return *met, value / (1 + PIPELINES) if staged else value
+
+    return max(some, key=key) if len(some) > 1 else some[0]
 
 
 def _changes(asked: Scenario, loaded: bool, schemes: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ HARDWARE = ("h100-sxm", "a100-sxm-80gb", "l40s", "mi300x", "rtx-4090", "b200-sxm
 
 def drawn(count: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Random scenarios, as options, with their loads."""
-    some = random.Random(52)  # noqa: S311 - no secret
+    some = random.Random(52)
     for _ in range(count):
         tokens = {"prompt": some.choice((128, 600, 2048)), "generate": some.choice((32, 150, 400))}
         layout = {"tp": some.choice((2, 4))} if some.random() < 0.3 else {}
