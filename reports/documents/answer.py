@@ -17,6 +17,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE
+from roofline.specs.precision import PLAIN
 from roofline.techniques.unsupported import not_started, unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
@@ -202,11 +203,11 @@ def _chosen(verdict: Verdict) -> str:
         why = f"as {first.formats} has room for {first.room(verdict.slots)} of {verdict.slots} users at once"
     elif plan.narrower:
         why = f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
-    elif any(map(scenario.given, WEIGHT_OPTIONS)):
+    elif plan.candidate.released and any(map(scenario.given, WEIGHT_OPTIONS)):
         why = "as asked"
     else:
         stored = scenario.model.quantization
-        same = stored is None or released_scheme(scenario.model, scenario.profile).startswith(stored)
+        same = stored is None or released_scheme(scenario.model, scenario.profile) != PLAIN
         why = "as released" if same else f"converted from {stored}"
     kv = plan.candidate.options.get("kv")
     released = f"{scenario.precision.weights.name} {why}, KV {kv} for more users at once"

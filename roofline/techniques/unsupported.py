@@ -45,7 +45,7 @@ BOTH: Mapping[tuple[str, str], str] = MappingProxyType(
 """The technique whose rows cover a format of weights and one of activations."""
 
 TOGETHER: Mapping[tuple[str, str], str] = MappingProxyType(
-    {("fp8_block", "fp8_group"): "fp8_block", ("int4", "fp8"): "w4afp8"}
+    {("fp8_block", "fp8_group"): "fp8_block", ("int4", "fp8"): "int4_g128"}
 )
 """The row of a format of weights with one of activations, where no technique has them."""
 

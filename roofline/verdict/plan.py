@@ -31,7 +31,9 @@ from roofline.scenario.options.groups import FORMATS
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets
+from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE, load_engine
+from roofline.specs.precision import PLAIN
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.techniques import check_request
 from roofline.techniques.support import is_documented
@@ -49,6 +51,9 @@ As vLLM's recipes do for gpt-oss-120b on one H100 (vllm-project/recipes, OpenAI/
 
 UNDOCUMENTED = "w8a16"
 """The scheme that is tried on engines whose formats no document states: 8-bit weights, computed as released."""
+
+CONVERTED = 1.15
+"""The most bits of a weight over those of the checkpoint from which it is converted: of FP8 Q8_0 has 1.06."""
 
 PIPELINES = 0.3
 """The doubt of pipelines (`roofline.whatif.odds`)."""
@@ -288,6 +293,12 @@ def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[
     bits = {index: _bits(asked, engine, formats) for index, formats in enumerate(found)}
     released = max((bits[index] for index, formats in enumerate(found) if "quant" not in formats), default=math.inf)
     order = sorted(bits, key=lambda index: ("quant" in found[index], -bits[index]))
+    stored = asked.model.quantization
+    if stored is not None and asked.as_released and released_scheme(asked.model, profile) == PLAIN:
+        # An engine that does not read the checkpoint has it in as many bits, and not in 16 again.
+        most = CONVERTED * _bits(asked, engine, {"quant": stored})
+        if as_many := [found[index] for index in order if "quant" in found[index] and bits[index] <= most]:
+            return as_many
     return [found[index] for index in order if "quant" not in found[index] or bits[index] < released]
 
 
