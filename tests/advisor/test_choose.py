@@ -215,3 +215,11 @@ def test_a_scenario_is_asked_as_its_options_are() -> None:
     assert [row.outcome for row in choose("layout", scenario, users=4).rows] == [row.outcome for row in named.rows]
     with pytest.raises(RooflineError, match="tp is given beside a scenario"):
         choose("layout", scenario, tp=2)
+
+
+def test_offloading_has_what_the_cpu_computes() -> None:
+    """Experts on a CPU are several times as fast as weights that are streamed (llama.cpp's --n-cpu-moe)."""
+    found = choose("offload", "gpt-oss-120b", "rtx-3090")
+    assert "on the CPU (llama.cpp)" in found.best.label
+    streamed = next(row for row in found.rows if row.label.startswith("75%"))
+    assert streamed.value > 2 * found.best.value
