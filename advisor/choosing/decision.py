@@ -106,15 +106,18 @@ def choose(
     if isinstance(model, Scenario):
         if options:
             raise RooflineError(f"{beside(sorted(options))} a scenario: give it with them")
-        options = model.given_options()  # type: ignore[assignment]
-        model, own = options.pop("model"), options.pop("hw")  # type: ignore[typeddict-item]
+        given: Any = model.given_options()
+        asked: Any = given.pop("model")
+        own, options = given.pop("hw"), given
         hw = hw or [own]
+    else:
+        asked = model
     names = names_in(hw) if isinstance(hw, str) else list(hw or ())
     if not names:
         raise RooflineError("name the hardware", options=["hw"])
     if len(names) > 1 and what is not Decided.HARDWARE:
         raise RooflineError(f"choose {what} takes one kind of hardware, got {', '.join(names)}", options=["hw"])
-    scenario = served_scenario(Scenario(model, names[0], **options))
+    scenario = served_scenario(Scenario(asked, names[0], **options))
     without_carbon(scenario, "alternatives")
     if scenario.model.task != "generate":
         raise RooflineError(f"{scenario.model.name} only encodes: choices are of models that generate")

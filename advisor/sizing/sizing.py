@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -119,10 +119,11 @@ def size(
     the fewest devices of the first choice's hardware. Raises RooflineError.
     """
     if isinstance(model, Scenario):
-        options = {**model.given_options(("engine",)), **options}  # type: ignore[typeddict-item]
+        own: Any = {**model.given_options(("engine",)), **options}
         engine = model.given("engine") if engine is None else engine
-        model, own = options.pop("model"), options.pop("hw")  # type: ignore[typeddict-item]
-        hw = [own] if hw is None else hw
+        model, device, options = own.pop("model"), own.pop("hw"), own
+        hw = [device] if hw is None else hw
+    assert not isinstance(model, Scenario)
     object_of(model, (str, os.PathLike, Model), "a model is needed, such as 'llama-3.1-8b'")
     check_reading(at, get_args(At))
     asked_for = service is None

@@ -253,8 +253,8 @@ def _best(some: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
         parallel, profile = each.scenario.settings.parallel, each.scenario.profile
         inside = parallel.devices <= each.scenario.hardware.node_devices
         staged = parallel.pipeline > 1 and inside and not profile.split_layers
-        *met, value = judged(each.scenario, load, targets)
-        return *met, value / (1 + PIPELINES) if staged else value
+        sustained, met, value = judged(each.scenario, load, targets)
+        return sustained, met, value / (1 + PIPELINES) if staged else value
 
     return max(some, key=key) if len(some) > 1 else some[0]
 
