@@ -120,7 +120,7 @@ def _other_engine(scenario: Scenario) -> Fit | None:
         found = _fitting(scenario, {"engine": GGUF_ENGINE, "quant": scheme, **degrees})
         if found is not None:
             return None if unsupported(found.scenario) else found
-    return _cpu_memory(scenario, {"engine": GGUF_ENGINE, "quant": USUAL_BITS}) if devices == 1 else None
+    return cpu_memory(scenario, {"engine": GGUF_ENGINE, "quant": USUAL_BITS}) if devices == 1 else None
 
 
 def _devices(scenario: Scenario) -> Fit | None:
@@ -147,7 +147,7 @@ def _devices(scenario: Scenario) -> Fit | None:
     return None
 
 
-def _cpu_memory(scenario: Scenario, formats: Mapping[str, Any] = NOTHING) -> Fit | None:
+def cpu_memory(scenario: Scenario, formats: Mapping[str, Any] = NOTHING) -> Fit | None:
     """The fewest layers, or experts of layers, that llama.cpp's CPU computes; or the least fraction that is streamed.
 
     With other `formats`, or for weights that are streamed in the narrowest format that is faster.
@@ -242,5 +242,5 @@ def _stores_no_more(scenario: Scenario, other: Scenario) -> bool:
     return all(own <= before for own, before in pairs)
 
 
-KINDS = (_utilization, _formats, _devices, _other_engine, _cpu_memory, _less_work)
+KINDS = (_utilization, _formats, _devices, _other_engine, cpu_memory, _less_work)
 """The kinds of changes, those first that change least of what was asked."""

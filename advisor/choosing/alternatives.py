@@ -7,23 +7,27 @@ is for the decision to find out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.advisor.fitting import cpu_memory
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.search.moves import context_parallel, is_consumer
 from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
+from roofline.scenario.analysis import analyze
+from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.placement import divisors, laid_out
 from roofline.serving.pools import Pools
 from roofline.serving.ratios import Limits, ratios_on
-from roofline.specs.engine import list_engines
+from roofline.specs.engine import GGUF_ENGINE, list_engines
 from roofline.techniques import techniques
 from roofline.techniques.acceptance import is_superseded
 from roofline.techniques.support import is_documented, runs, runs_on
@@ -180,12 +184,18 @@ def disaggregations(scenario: Scenario, load: Load, limits: Limits) -> Iterator[
 
 
 def offloads(scenario: Scenario) -> Iterator[Alternative]:
-    """All on the devices, and parts of the weights, or the KV cache, in CPU memory."""
+    """All on the devices, and parts of the weights, or the KV cache, in CPU memory; what llama.cpp's CPU computes."""
     plain = scenario.without("offload", "n_gpu_layers")
     yield Alternative("all on the device", plain)
     yield Alternative("KV cache in CPU memory", plain.with_(offload="kv=1"))
     for fraction in OFFLOADED:
         yield Alternative(f"{fraction:.0%} of the weights in CPU memory", plain.with_(offload=f"weights={fraction}"))
+    if scenario.given("engine") in (None, GGUF_ENGINE) and not analyze(plain).memory.fits:
+        with suppress(RooflineError):
+            computed = cpu_memory(plain.with_(engine=GGUF_ENGINE))
+            if computed is not None and (host := computed.scenario.settings.host) is not None:
+                part = "experts" if host.part is Part.EXPERTS else "layers"
+                yield Alternative(f"{part}, {host.memory:.0%}, on the CPU (llama.cpp)", computed.scenario)
 
 
 ALTERNATIVES: Mapping[Decided, Callable[[Scenario], Iterator[Alternative]]] = MappingProxyType(

@@ -20,7 +20,7 @@ from roofline.advisor.search.goal import named
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import names_in
-from roofline.scenario.argument import without_carbon
+from roofline.scenario.argument import beside, without_carbon
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES
 from roofline.scenario.options.engine import Deployment as DeploymentOptions
@@ -73,8 +73,8 @@ class Decision(Result, Struct, frozen=True):
 
 def choose(
     decided: str,
-    model: str,
-    hw: str | Sequence[str],
+    model: str | Scenario,
+    hw: str | Sequence[str] | None = None,
     users: int | None = None,
     *,
     rate: float | str | None = None,
@@ -94,20 +94,30 @@ def choose(
     >>> found.best.label
     'llama.cpp'
 
-    The load are `users` with a request in flight each (1 by default), or a `rate` in requests/s; lengths and further
-    `options` are those of a scenario. `objective` is throughput (of a device; the default of several users), latency
-    (of requests; of one user or a rate), ttft, tpot or cost (of hardware and API). `ttft` and `tpot` are limits at p95;
-    throughput and cost have TTFT_LIMIT and TPOT_LIMIT by default. Raises RooflineError where nothing runs.
+    A `Scenario` in place of model and hardware has its own. The load are `users` with a request in flight each (1 by
+    default), or a `rate` in requests/s; lengths and further `options` are those of a scenario. `objective` is
+    throughput (of a device; the default of several users), latency (of requests; of one user or a rate), ttft, tpot or
+    cost (of hardware and API). `ttft` and `tpot` are limits at p95; throughput and cost have TTFT_LIMIT and TPOT_LIMIT
+    by default. Raises RooflineError where nothing runs.
     """
     if decided not in list(Decided):
         raise UnknownNameError("choice", decided, map(str, Decided))
     what = Decided(decided)
-    names = names_in(hw) if isinstance(hw, str) else list(hw)
+    if isinstance(model, Scenario):
+        if options:
+            raise RooflineError(f"{beside(sorted(options))} a scenario: give it with them")
+        given: Any = model.given_options()
+        asked: Any = given.pop("model")
+        own, options = given.pop("hw"), given
+        hw = hw or [own]
+    else:
+        asked = model
+    names = names_in(hw) if isinstance(hw, str) else list(hw or ())
     if not names:
         raise RooflineError("name the hardware", options=["hw"])
     if len(names) > 1 and what is not Decided.HARDWARE:
         raise RooflineError(f"choose {what} takes one kind of hardware, got {', '.join(names)}", options=["hw"])
-    scenario = served_scenario(Scenario(model, names[0], **options))
+    scenario = served_scenario(Scenario(asked, names[0], **options))
     without_carbon(scenario, "alternatives")
     if scenario.model.task != "generate":
         raise RooflineError(f"{scenario.model.name} only encodes: choices are of models that generate")

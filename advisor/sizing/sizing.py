@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -87,7 +87,7 @@ class Sizing(Result, Struct, frozen=True):
 
 
 def size(
-    model: str | os.PathLike[str] | Model,
+    model: str | os.PathLike[str] | Model | Scenario,
     service: Service | None = None,
     hw: Sequence[str] | str | None = None,
     quality: str = Quality.CALIBRATED,
@@ -114,9 +114,16 @@ def size(
     consumer hardware. `price` is USD per hour and device (to buy, for a
     single user) by name and overrides those of the specs. Targets must hold `at` expected mid or high. Further options
     of a scenario, such as tp=, quant= and techniques=, are fixed, or as a `Given`. With `most` it stops after so many
-    choices, of which the cheapest is the first. `disaggregation` also finds the ratio of prefill and decode apart on
+    choices, of which the cheapest is the first. A `Scenario` in place of the model has its hardware, unless `hw` is
+    given, and its options are fixed. `disaggregation` also finds the ratio of prefill and decode apart on
     the fewest devices of the first choice's hardware. Raises RooflineError.
     """
+    if isinstance(model, Scenario):
+        own: Any = {**model.given_options(("engine",)), **options}
+        engine = model.given("engine") if engine is None else engine
+        model, device, options = own.pop("model"), own.pop("hw"), own
+        hw = [device] if hw is None else hw
+    assert not isinstance(model, Scenario)
     object_of(model, (str, os.PathLike, Model), "a model is needed, such as 'llama-3.1-8b'")
     check_reading(at, get_args(At))
     asked_for = service is None

@@ -199,7 +199,7 @@ def _chosen(verdict: Verdict) -> str:
         why = f"as {first.formats} has room for {first.room(verdict.slots)} of {verdict.slots} users at once"
     elif plan.narrower:
         why = f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
-    elif any(map(scenario.given, WEIGHT_OPTIONS)):
+    elif plan.candidate.released and any(map(scenario.given, WEIGHT_OPTIONS)):
         why = "as asked"
     else:
         stored = scenario.model.quantization
@@ -327,7 +327,9 @@ def _failure(verdict: Verdict) -> Iterator[str]:
     yield "It fits, the fastest first, with"
     for fit in fits:
         yield f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s"
-    yield f"{RUN}{run_command(fits[0].scenario, longest_context(fits[0].scenario, 1))}"
+    owned = (fit.scenario for fit in fits if fit.scenario.settings.parallel.devices <= plan.devices)
+    started = next(owned, fits[0].scenario)  # on what there is, though more devices are faster
+    yield f"{RUN}{run_command(started, longest_context(started, 1))}"
 
 
 def fit_text(asked: Scenario, fit: Fit) -> str:

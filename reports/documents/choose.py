@@ -76,6 +76,8 @@ def _row(row: Row, found: Decision) -> dict[str, Any]:
         "usd_per_month": None if row.money is None else finite(row.money.month),
     }
     scenario = alternative.scenario
+    drafts = None if scenario is None else scenario.settings.speculation
+    document["borrowed_acceptance"] = drafts.measured if drafts is not None and drafts.borrowed else None
     if scenario is not None and scenario.asked and alternative.pools is None and row.fits:
         document["command"] = serve_command(scenario, found.load)
     return document
@@ -154,7 +156,7 @@ def _reason(found: Decision) -> str:
 
 
 def _flip(flip: Flip, rated: bool) -> str:
-    amount = f"{flip.load:.3g} requests/s" if rated else f"{flip.load:.0f} users"
+    amount = f"{flip.load:.3g} requests/s" if rated else f"{flip.load:.0f} user{'s' if flip.load > 1 else ''}"
     return f"from {amount} on {flip.label}" if flip.above else f"at {amount} and below {flip.label}"
 
 
@@ -226,6 +228,12 @@ def _notes(document: Mapping[str, Any]) -> Iterator[str]:
     for row in document["rows"]:
         if row["not_known_to_run"]:
             yield f"{row['choice']}: not known to run {', '.join(row['not_known_to_run'])}; times as if it did"
+    borrowed: dict[str, list[str]] = {}
+    for row in document["rows"]:
+        if row["borrowed_acceptance"]:
+            borrowed.setdefault(row["borrowed_acceptance"], []).append(row["choice"])
+    for where, labels in borrowed.items():
+        yield f"{', '.join(labels)}: no acceptance of {document['model']} is published; as {where}"
     if any("!" in cell for row in document["rows"] for cell in _cells(row)):
         yield "!: its p95 is over the limit"
     if any("load" in row["misses"] for row in document["rows"]):

@@ -137,7 +137,7 @@ def _scenario_notes(curve: Curve) -> tuple[str, ...]:
 def _pool_notes(curve: Curve) -> Iterator[str]:
     """That the devices that are named are those of one replica, of which the pools have several."""
     each, total = curve.scenario.settings.parallel.devices, sum(devices for _, devices in curve.pools)
-    if curve.tandem is not None and each > 1:
+    if curve.tandem is not None and each > 1 and each != total:
         pools = f"{curve.tandem.prefills} of prefill and {curve.tandem.decodes} of decode"
         yield f"{each} devices are those of a replica: {pools} have {total}"
 

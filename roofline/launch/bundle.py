@@ -27,6 +27,7 @@ from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve
 from roofline.serving.options import LoadOptions
+from roofline.serving.outcome import Outcome
 from roofline.specs.states import limit_of
 from roofline.techniques.unsupported import not_whole
 
@@ -141,14 +142,14 @@ def launch(
         raise UnknownNameError("target of a launch", target, list(Target))
     if too_long := Analysis(found).too_long:
         raise RooflineError(too_long)
-    bench, curve = forecast(found, load)
+    bench, curve, steady = forecast(found, load)
     plan = plan_of(found, server, bench.concurrency or 1, _longest(found), bool(bench.hits), trust_remote_code)
     if plan.server.allots and bench.concurrency is None and found.plain.settings.sequences is None:
         raise RooflineError(f"{plan.server.title} has slots: say how many", options=["max_num_seqs", "concurrency"])
     for part in not_whole(found):
         instead = "--enable-expert-parallel keeps them whole" if part.startswith(EXPERTS) else "fewer ranks do"
         raise RooflineError(f"{plan.server.title} does not start with {part}: {instead}", options=["tp"])
-    return _bundle(plan, bench, curve, Target(target))
+    return _bundle(plan, bench, curve, steady, Target(target))
 
 
 def _longest(scenario: Scenario) -> int:
@@ -157,7 +158,7 @@ def _longest(scenario: Scenario) -> int:
     return math.ceil(prompt.quantile(NEARLY_ALL) + output.quantile(NEARLY_ALL))
 
 
-def _bundle(plan: Plan, bench: Bench, curve: Curve, target: Target) -> Launch:
+def _bundle(plan: Plan, bench: Bench, curve: Curve, steady: Outcome, target: Target) -> Launch:
     if (curve.tandem is not None) != (target in APART):
         if target in APART:
             raise RooflineError(f"{target} has prefill and decode apart", options=["disaggregation"])
@@ -171,7 +172,7 @@ def _bundle(plan: Plan, bench: Bench, curve: Curve, target: Target) -> Launch:
         )
     scenario, server, version = plan.scenario, plan.server, plan.version
     engine, notes = f"{server.title} {version}".rstrip(), tuple(plan.notes())
-    found = forecast_of(curve, bench, engine, plan.scheme)
+    found = forecast_of(curve, steady, bench, engine, plan.scheme)
     measuring = benchmark_command(server, version, bench, plan.checkpoint[0] or "MODEL", server.port, scenario)
     places = " + ".join(f"{count} x {spec.title or spec.name}" for spec, count in curve.pools)
     head = [f"{scenario.model.title or scenario.model.name} on {places}, {engine}"]

@@ -1,4 +1,8 @@
-"""What a launched server is predicted to do under its benchmark."""
+"""What a launched server is predicted to do under its benchmark.
+
+A benchmark of a closed loop sends its first requests at once, and its means have that burst in them; users who keep the
+server busy see the steady state, which all other verbs answer with (`serve --rounds` is the benchmark): both are told.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve, serve
 from roofline.serving.load import Arrivals
 from roofline.serving.options import LoadOptions
+from roofline.serving.outcome import Outcome
 from roofline.timing.intervals import Estimate
 
 ROUNDS = 10
@@ -39,6 +44,7 @@ class Forecast(Struct, frozen=True):
 
     `prompt` and `output` are mean tokens, `load` the text of the load in rows of measurements. Times are means in
     milliseconds, `output_throughput_total` output tokens/s of all requests; the names are those of imported rows.
+    `steady` is the mean TTFT in steady state, without the burst of requests with which a closed loop begins.
     """
 
     model: str
@@ -50,6 +56,7 @@ class Forecast(Struct, frozen=True):
     output: Positive
     load: str
     metrics: dict[str, Interval]
+    steady: float | None = None
 
 
 class Bench(NamedTuple):
@@ -64,8 +71,11 @@ class Bench(NamedTuple):
     burstiness: float
 
 
-def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve]:
-    """The benchmark of a load, and its predicted outcome. Raises RooflineError where the model does not fit."""
+def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve, Outcome]:
+    """The benchmark of a load, its predicted outcome, and that of the steady state.
+
+    Raises RooflineError where the model does not fit.
+    """
     if any(load.get(name) is not None for name in ("offline", "trace", "simulate", "rounds", "seed")):
         raise RooflineError("a launched server is measured at a concurrency or a rate", options=["concurrency", "rate"])
     prompt, _ = scenario.lengths
@@ -84,8 +94,9 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve]:
     closed = given.get("concurrency") is not None
     served = scenario.with_(batch=None) if scenario.given("batch") else scenario
     served = with_slots(served, given.get("concurrency"))
-    given |= {"rounds": ROUNDS} if closed else {}
-    curve = serve(served, **given)
+    (steady,) = (curve := serve(served, **given)).outcomes
+    if closed:
+        curve = serve(served, **given, rounds=ROUNDS)
     concurrency, rate = curve.load.concurrency, curve.load.rate
     requests = ROUNDS * concurrency if concurrency else max(100, round((rate or 0) * RATE_SECONDS))
     means = int(prompt.mean), int(curve.load.outputs.mean)
@@ -96,7 +107,7 @@ def forecast(scenario: Scenario, load: LoadOptions) -> tuple[Bench, Curve]:
             f"requests arrive faster than the server answers: lower the rate to less than {most:.3g}/s",
             options=["rate"],
         )
-    return bench, curve
+    return bench, curve, steady
 
 
 def with_slots(scenario: Scenario, concurrency: int | None) -> Scenario:
@@ -108,7 +119,7 @@ def with_slots(scenario: Scenario, concurrency: int | None) -> Scenario:
     return scenario.with_(max_num_seqs=concurrency) if limited else scenario
 
 
-def forecast_of(curve: Curve, bench: Bench, engine: str, scheme: str | None) -> Forecast:
+def forecast_of(curve: Curve, steady: Outcome, bench: Bench, engine: str, scheme: str | None) -> Forecast:
     """The figures of an outcome that a benchmark's result has; `scheme` is that of weights not as released."""
     outcome, scenario = curve.outcomes[0], curve.scenario
     throughput = outcome.output_tokens_per_second
@@ -127,9 +138,9 @@ def forecast_of(curve: Curve, bench: Bench, engine: str, scheme: str | None) -> 
     hardware = f"{devices}x{scenario.hardware_name}" if devices > 1 else scenario.hardware_name
     formats = scheme or "", scenario.precision.kv.name
     lengths = float(bench.prompt), float(bench.output)
-    return Forecast(
-        scenario.model_name, hardware, engine, *formats, *lengths, load, {**metrics, "output_throughput_total": rates}
-    )
+    metrics["output_throughput_total"] = rates
+    after = 1e3 * steady.ttft.mean.mid if closed and "ttft_mean" in metrics else None
+    return Forecast(scenario.model_name, hardware, engine, *formats, *lengths, load, metrics, after)
 
 
 def forecast_lines(found: Forecast, bench: Bench) -> list[str]:
@@ -141,6 +152,10 @@ def forecast_lines(found: Forecast, bench: Bench) -> list[str]:
     for name, metric in [("latency", "e2e_mean")] if encodes else [("TTFT", "ttft_mean"), ("TPOT", "tpot_mean")]:
         low, mid, high = (seconds(getattr(found.metrics[metric], part) / 1e3) for part in ("low", "mid", "high"))
         lines.append(f"  mean {name} {mid} ({low} to {high})")
+    if found.steady is not None and seconds(found.steady / 1e3) != seconds(found.metrics["ttft_mean"].mid / 1e3):
+        first = f"{bench.concurrency} requests" if bench.concurrency != 1 else "request"
+        told = f"    {seconds(found.steady / 1e3)} in steady state: the benchmark begins with {first} at once"
+        lines.insert(2, told)
     rate = found.metrics["output_throughput_total"]
     unit = "sequences" if encodes else "output tokens"
     lines.append(f"  {rate.mid:,.0f} {unit}/s ({rate.low:,.0f} to {rate.high:,.0f})")

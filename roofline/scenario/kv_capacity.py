@@ -65,10 +65,11 @@ class Capacity(Struct, frozen=True):
         return max(self.cache, 0.0) / size if size else math.inf
 
     def tokens_of(self, length: float) -> int | None:
-        """Tokens that fit in sequences of `length` tokens; None for a model without KV cache and states."""
+        """Tokens that fit in sequences of `length` tokens; None without KV cache and states on the device."""
         if self.held.even or not length:
             return self.tokens
-        return int(self.sequences_of(length) * length)
+        found = self.sequences_of(length)
+        return None if math.isinf(found) else int(found * length)
 
     @property
     def states(self) -> int | None:

@@ -81,8 +81,9 @@ class Question(Struct, frozen=True, dict=True):
     as many as divide the model, and the layers are split over the rest (`pp`), as vLLM's guide to parallelism has it;
     where the engine splits layers it does so over all devices. Of a mixture in a domain of more devices than share a
     layer, with `FEW` sequences or more a device, each attends to sequences of its own, and the experts are over all.
-    Other hardware and another such degree replace it; `laid` are the options that it sets. `together`: the sequences of
-    a load that are in flight at once, where they are more than the batch.
+    Degrees that fill a part of them are of a replica, and the others hold more of these (`dp`). Other hardware and
+    another such degree replace it; `laid` are the options that it sets. `together`: the sequences of a load that are in
+    flight at once, where they are more than the batch.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -121,14 +122,15 @@ class Question(Struct, frozen=True, dict=True):
                 continue
             if name == "hw":
                 read, devices = read
-                counted = devices if devices > 1 and _needed(values, devices, str(value)) == 1 else 1
+                counted = devices if devices > 1 and _needed(values, devices, str(value)) < devices else 1
             values[name] = read
         found = Question(values, names, counted, together=self.together)
         if counted > 1:
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
-            if needed > 1:  # degrees of their own, which were given since
-                return Question(values, names)
-            layout = found._layout(counted)
+            if needed == counted:  # degrees of their own, which were given since
+                return replace(found, counted=1)
+            of_a_replica = needed > 1 or "tp" in values
+            layout = {"dp": counted // needed} if of_a_replica else found._layout(counted)
             return replace(found, values={**values, **layout}, laid=frozenset(layout))
         return found
 
@@ -332,12 +334,14 @@ def _counted(devices: tuple[Hardware, int]) -> str:
 def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:
     """The devices that degrees of parallelism need, of hardware named with its count; raises RooflineError for others.
 
-    Where no degree is given the tensor parallelism fills it. Nodes and decode context parallelism take no devices more.
+    Where no degree is given the tensor parallelism fills it, and where degrees fill a part of it, replicas do. Nodes
+    and decode context parallelism take no devices more.
     """
     taking = ((part, key) for part, key in DEGREES.items() if key not in ("nodes", "dcp"))
     asked: dict[str, Any] = {part: values[key] for part, key in taking if key in values}
     needed = Parallelism(**asked).devices
-    if needed != devices and (needed > 1 or "tp" in values):
+    whole = devices % needed == 0 and "dp" not in values and OVER_NODES.isdisjoint(values)
+    if needed != devices and (needed > 1 or "tp" in values) and not whole:
         raise RooflineError(f"{quote(name)} is {devices} devices, and the degrees of parallelism need {needed}")
     return needed
 
@@ -411,6 +415,12 @@ def _settings(question: Question) -> Settings:
     if question.degrees:
         ranks: dict[str, Any] = question.degrees
         single["parallel"] = Parallelism(**ranks)
+        if layers is not None and single["host"] is not None and single["parallel"].devices > 1:
+            raise RooflineError(
+                f"layers on a CPU beside several devices are not simulated: {layers} of {values['model'].layers} are on"
+                " the devices; take one device, or keep all layers on them",
+                options=["n_gpu_layers"],
+            )
     return replace(settings, **single) if single else settings
 
 

@@ -196,8 +196,14 @@ class Scenario:
 
     @property
     def counted(self) -> bool:
-        """Whether the hardware was named with its count, as in 8xH200."""
-        return self._asked.counted > 1
+        """Whether the hardware was named with its count, as in 8xH200, and no degree says how it is laid out."""
+        return self._asked.counted > 1 and not self.filled
+
+    @property
+    def filled(self) -> int:
+        """The devices of hardware named with its count that replicas fill, of which the degrees are those of one."""
+        asked: Question | None = vars(self)["_question"]
+        return asked.counted if asked is not None and "dp" in asked.laid else 0
 
     def laid_out(self, sequences: float) -> Scenario:
         """The same with the layout that devices named with their count have for so many sequences at once."""

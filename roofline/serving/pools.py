@@ -199,6 +199,8 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
     settings = scenario.settings
     hardware = pools.decode or settings.decode_hardware or scenario.hardware
     own = settings.parallel if pools.prefill_parallel is None else pools.prefill_parallel
+    if scenario.filled:
+        own = replace(own, data=1)
     parallel = pools.parallel or replace(own, nodes=None)
     first = scenario.changed(settings=replace(settings, decode_hardware=None, parallel=own))
     second = first.changed(hardware=hardware, settings=replace(first.settings, parallel=parallel))
@@ -206,6 +208,12 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
     if pools.sequences is not None:
         second = second.changed(settings=replace(second.settings, sequences=pools.sequences))
     prefill, decode = prefill_replica(first, load, policy), decode_replica(second, load, policy)
+    if scenario.filled not in (0, total := pools.prefills * own.devices + pools.decodes * parallel.devices):
+        raise RooflineError(
+            f"{pools.prefills} replicas of prefill with {own.devices} devices and {pools.decodes} of decode with"
+            f" {parallel.devices} have {total}, not {scenario.filled}",
+            options=["hw", "disaggregation"],
+        )
     ends = (first, second)
     tokens = geometric(1, load.longest, CONTEXTS)
     seconds = np.max(

@@ -205,6 +205,8 @@ class Hardware(Checked, frozen=True):
     def node_devices(self) -> int:
         """Devices per node: those the link joins, or a whole server if the cards also communicate over the host."""
         scopes = {link.scope: link for link in self.interconnects}
+        if "host" in scopes and scopes["host"].devices is not None:  # of a laptop
+            return scopes["host"].devices
         joined = scopes["node"].devices if "node" in scopes else None
         return SERVER_DEVICES if joined is None or (joined < SERVER_DEVICES and "host" in scopes) else joined
 
@@ -230,7 +232,8 @@ class Hardware(Checked, frozen=True):
         scopes = ("network",) if span.across_nodes else ("node", "host")
         found = [link for scope in scopes for link in self.interconnects if link.scope == scope]
         if not found:
-            across = f"across nodes, of {self.node_devices} devices each (scope: network)"
+            each = "1 device" if self.node_devices == 1 else f"{self.node_devices} devices"
+            across = f"across nodes, of {each} each (scope: network)"
             where = across if span.across_nodes else "within a node (scope: node or host)"
             name = ": name a network" if span.across_nodes else ""
             options = ["network"] if span.across_nodes else []
@@ -419,6 +422,6 @@ def list_hardware() -> list[str]:
 
 
 def searched_hardware() -> list[str]:
-    """The hardware that a search over all of it tries: nothing for laptops, and nothing old that has no price."""
+    """The hardware that a search over all of it tries: no laptops, and nothing old that has no price."""
     devices = (load_hardware(name) for name in list_hardware() if not name.endswith("-laptop"))
     return [each.name for each in devices if each.price is not None or (each.released or RECENT) >= RECENT]

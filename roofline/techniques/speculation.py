@@ -56,12 +56,15 @@ def _accepted(name: str, length: int, yields: Yields) -> float:
 
 def _accepted_as_published(
     scenario: Scenario, name: str, task: str, length: int, yields: Yields, tree: int = 0, topk: int = 1
-) -> tuple[float, str]:
-    """Tokens per iteration as given, else as published for the model and the task, and where those were measured."""
+) -> tuple[float, str, bool]:
+    """Tokens per iteration as given, else as published for the model and the task.
+
+    With where those were measured, and whether they are borrowed from another model.
+    """
     row = published_acceptance(name, scenario.model.name, task, bool(tree))
     if row is None or any(value is not None for value in yields.values()):
-        return _accepted(name, length, yields), ""
-    return row.of(length, tree, topk), f"{row.where} ({row.source})"
+        return _accepted(name, length, yields), "", False
+    return row.of(length, tree, topk), f"{row.where} ({row.source})", row.scale is not None
 
 
 def with_draft_model(
@@ -100,8 +103,8 @@ def look_up(scenario: Scenario, name: str, *, length: int, tree: int | None = No
 
 def look_up_prompt(scenario: Scenario, name: str, *, length: int, task: str, **yields: float | None) -> Scenario:
     """Drafts copied from the prompt, with the published acceptance of the model on a task."""
-    accepted, measured = _accepted_as_published(scenario, name, task, length, yields)
-    return _speculate(scenario, name, Speculation(length, accepted, length, measured=measured))
+    accepted, measured, borrowed = _accepted_as_published(scenario, name, task, length, yields)
+    return _speculate(scenario, name, Speculation(length, accepted, length, measured=measured, borrowed=borrowed))
 
 
 def look_ahead(
@@ -158,7 +161,7 @@ def draft_with_eagle(
     The draft continues `topk` tokens of a level of the tree.
     """
     network, shared_ends = EAGLE_DRAFTS[draft]
-    accepted, measured = _accepted_as_published(scenario, name, task, length, yields, tree, topk)
+    accepted, measured, borrowed = _accepted_as_published(scenario, name, task, length, yields, tree, topk)
     speculation = Speculation(
         length,
         accepted,
@@ -167,6 +170,7 @@ def draft_with_eagle(
         draft_width=topk if tree else 1,
         shared_ends=shared_ends,
         measured=measured,
+        borrowed=borrowed,
     )
     return _speculate(scenario, name, speculation, tree=bool(tree))
 
@@ -175,11 +179,17 @@ def draft_with_mtp(scenario: Scenario, name: str, *, length: int, task: str, **y
     """MTP modules of the checkpoint draft the next tokens."""
     if not scenario.model.mtp:
         raise UnsupportedError(f"{name} needs MTP modules in the checkpoint, and {scenario.model.name} has none")
-    accepted, measured = _accepted_as_published(scenario, name, task, length, yields)
-    draft, shared = prediction_module(scenario.model), (EMBEDDING, HEAD)
-    return _speculate(
-        scenario, name, Speculation(length, accepted, length, draft, shared_ends=shared, measured=measured)
+    accepted, measured, borrowed = _accepted_as_published(scenario, name, task, length, yields)
+    speculation = Speculation(
+        length,
+        accepted,
+        length,
+        prediction_module(scenario.model),
+        shared_ends=(EMBEDDING, HEAD),
+        measured=measured,
+        borrowed=borrowed,
     )
+    return _speculate(scenario, name, speculation)
 
 
 def draft_block(
@@ -187,9 +197,9 @@ def draft_block(
 ) -> Scenario:
     """Layers on the model's hidden states draft a block of `length` tokens in one pass, with `experts` or dense."""
     if is_published(name, scenario.model.name):
-        accepted, measured = _accepted_as_published(scenario, name, task, length, yields)
+        accepted, measured, borrowed = _accepted_as_published(scenario, name, task, length, yields)
     else:  # there are drafts for few models
-        accepted, measured = _accepted(name, length, yields), ""
+        accepted, measured, borrowed = _accepted(name, length, yields), "", False
     speculation = Speculation(
         length,
         accepted,
@@ -199,5 +209,6 @@ def draft_block(
         draft_passes=1,
         shared_ends=(EMBEDDING, HEAD),
         measured=measured,
+        borrowed=borrowed,
     )
     return _speculate(scenario, name, speculation)

@@ -44,6 +44,11 @@ BOTH: Mapping[tuple[str, str], str] = MappingProxyType(
 )
 """The technique whose rows cover a format of weights and one of activations."""
 
+TOGETHER: Mapping[tuple[str, str], str] = MappingProxyType(
+    {("fp8_block", "fp8_group"): "fp8_block", ("mxfp8", "mxfp8"): "mxfp8", ("int4", "fp8"): "int4_g128"}
+)
+"""The row of a format of weights with one of activations, where no technique has them."""
+
 DEGREES: Mapping[str, str] = MappingProxyType(
     {"tensor": "tensor-parallelism", "pipeline": "pipeline-parallelism", "expert": "expert-parallelism"}
 )
@@ -147,10 +152,8 @@ def _runs_weights(scenario: Scenario, name: str, activations: Format) -> bool:
     both = BOTH.get((name, _plain(activations)))
     if both is not None and runs(both, engine, hardware):
         return True
-    grouped = (name, activations.name) in (("fp8_block", "fp8_group"), ("mxfp8", "mxfp8"))
-    if grouped or not hardware.supports(activations.arithmetic):
-        return runs_format("weights", name, engine, hardware)
-    return False
+    row = TOGETHER.get((name, activations.name), "" if hardware.supports(activations.arithmetic) else name)
+    return bool(row) and runs_format("weights", row, engine, hardware)
 
 
 def _plain(format: Format) -> str:

@@ -32,7 +32,9 @@ from roofline.scenario.question import EIGHT
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets
+from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE, load_engine
+from roofline.specs.precision import PLAIN
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.techniques import check_request
 from roofline.techniques.support import is_documented
@@ -50,6 +52,12 @@ As vLLM's recipes do for gpt-oss-120b on one H100 (vllm-project/recipes, OpenAI/
 
 UNDOCUMENTED = "w8a16"
 """The scheme that is tried on engines whose formats no document states: 8-bit weights, computed as released."""
+
+CONVERTED = 1.15
+"""The most bits of a weight over those of the checkpoint from which it is converted: of FP8 Q8_0 has 1.06."""
+
+PIPELINES = 0.3
+"""The doubt of pipelines (`roofline.whatif.odds`)."""
 
 LAYOUT = ("tp", "pp", "dp", "ep", "enable_expert_parallel")
 """Options that say how the model is spread over devices."""
@@ -237,8 +245,19 @@ def _candidates(asked: Scenario, changes: Iterable[dict[str, Any]]) -> list[Cand
 
 
 def _best(some: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
-    """The candidate that serves a load best; the first of equal ones."""
-    return max(some, key=lambda each: judged(each.scenario, load, targets)) if len(some) > 1 else some[0]
+    """The candidate that serves a load best; the first of equal ones.
+
+    No pipeline within a node is measured: one is chosen that is better by more than the error of those over nodes.
+    """
+
+    def key(each: Candidate) -> tuple[bool, int, float]:
+        parallel, profile = each.scenario.settings.parallel, each.scenario.profile
+        inside = parallel.devices <= each.scenario.hardware.node_devices
+        staged = parallel.pipeline > 1 and inside and not profile.split_layers
+        sustained, met, value = judged(each.scenario, load, targets)
+        return sustained, met, value / (1 + PIPELINES) if staged else value
+
+    return max(some, key=key) if len(some) > 1 else some[0]
 
 
 def _changes(asked: Scenario, loaded: bool, schemes: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -275,6 +294,12 @@ def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[
     bits = {index: _bits(asked, engine, formats) for index, formats in enumerate(found)}
     released = max((bits[index] for index, formats in enumerate(found) if "quant" not in formats), default=math.inf)
     order = sorted(bits, key=lambda index: ("quant" in found[index], -bits[index]))
+    stored = asked.model.quantization
+    if stored is not None and asked.as_released and released_scheme(asked.model, profile) == PLAIN:
+        # An engine that does not read the checkpoint has it in as many bits, and not in 16 again.
+        most = CONVERTED * _bits(asked, engine, {"quant": stored})
+        if as_many := [found[index] for index in order if "quant" in found[index] and bits[index] <= most]:
+            return as_many
     return [found[index] for index in order if "quant" not in found[index] or bits[index] < released]
 
 

@@ -307,7 +307,7 @@ ASKED = ("concurrency", "rate", "ttft", "tpot", "prefix_hits")
 
 
 def answer(
-    model: str | os.PathLike[str] | Model | None = None,
+    model: str | os.PathLike[str] | Model | Scenario | None = None,
     hw: str | os.PathLike[str] | Hardware | None = None,
     /,
     **options: Any,
@@ -320,9 +320,13 @@ def answer(
     (True, 'vllm', 'awq')
 
     `options` are those of a scenario, but for a static batch's, and `users` (or `concurrency`), `rate`, `ttft`, `tpot`
-    and `prefix_hits` of a load. Engine, formats and layout are chosen where they are not given (`Plan`). Raises
-    RooflineError for options that no scenario has, and where the engine cannot run the model at all.
+    and `prefix_hits` of a load. A `Scenario` in place of the model has its own. Engine, formats and layout are chosen
+    where they are not given (`Plan`). Raises RooflineError for options that no scenario has, and where the engine
+    cannot run the model at all.
     """
+    if isinstance(model, Scenario):
+        options = {**model.given_options(), **options}
+        model, hw = options.pop("model"), hw or options.pop("hw")
     given = {"model": model, "hw": hw, **options}
     if "users" in given:
         given["concurrency"] = given.pop("users")

@@ -67,6 +67,12 @@ def _unfitted_kernel(scenario: Scenario) -> object:
     return None if family in kernel.fitted else kernel.name
 
 
+def _borrowed(scenario: Scenario) -> object:
+    """Where an acceptance was measured with another model; None for a model's own."""
+    drafts = scenario.settings.speculation
+    return drafts.measured if drafts is not None and drafts.borrowed else None
+
+
 RUNS = "median error of TPOT of InferenceX's runs (`roofline validate serving`)"
 
 DOUBTS = (
@@ -76,6 +82,12 @@ DOUBTS = (
         "decode context parallelism", 0.3, "none measured: as pipelines", lambda found: found.settings.parallel.context
     ),
     Doubt("drafts", 0.12, f"{RUNS} with multi-token prediction", lambda found: found.settings.speculation),
+    Doubt(
+        "an acceptance measured with another model",
+        0.11,
+        "BORROWED beside TASKS (roofline.scenario.speculation)",
+        _borrowed,
+    ),
     Doubt("the layout of experts", 0.1, f"{RUNS} with experts or attention divided among 4 or 8", _expert_layout),
     Doubt(
         "this weight-only kernel",

@@ -207,3 +207,19 @@ def test_what_does_not_sustain_a_rate_says_what_it_does() -> None:
     assert largest == sorted(largest, reverse=True)
     assert 0 < largest[0] < 10
     assert f"at most {largest[0]:.3g}" in decision_document(found)["sentence"]
+
+
+def test_a_scenario_is_asked_as_its_options_are() -> None:
+    scenario = Scenario("llama-3.1-8b", "2xh100-sxm", prompt=256, generate=32, kv="fp8")
+    named = choose("layout", "llama-3.1-8b", "2xh100-sxm", users=4, prompt=256, generate=32, kv="fp8")
+    assert [row.outcome for row in choose("layout", scenario, users=4).rows] == [row.outcome for row in named.rows]
+    with pytest.raises(RooflineError, match="tp is given beside a scenario"):
+        choose("layout", scenario, tp=2)
+
+
+def test_offloading_has_what_the_cpu_computes() -> None:
+    """Experts on a CPU are several times as fast as weights that are streamed (llama.cpp's --n-cpu-moe)."""
+    found = choose("offload", "gpt-oss-120b", "rtx-3090")
+    assert "on the CPU (llama.cpp)" in found.best.label
+    streamed = next(row for row in found.rows if row.label.startswith("75%"))
+    assert streamed.value > 2 * found.best.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -130,12 +131,20 @@ def test_a_count_of_devices_is_their_tensor_parallelism() -> None:
     divided = Scenario("deepseek-v3", "16xh200", dcp=4)  # which takes no devices more
     assert divided == Scenario("deepseek-v3", "16xh200").with_(dcp=4)
     assert (divided.settings.parallel.devices, divided.settings.parallel.context) == (16, 4)
-    for degrees in ({"tp": 2}, {"tp": 1}, {"pp": 2}):
-        needed = max(degrees.values())
-        with pytest.raises(RooflineError, match=f"is 8 devices, and the degrees of parallelism need {needed}"):
-            Scenario("llama-3.1-70b", "8xh200", **degrees)
-    with pytest.raises(RooflineError, match="'8xh200-sxm' is 8 devices, and the degrees of parallelism need 2"):
-        eight.with_(pp=2)
+    for degrees in ({"tp": 3}, {"tp": 16}, {"tp": 2, "dp": 2}, {"ep": 4}):
+        with pytest.raises(RooflineError, match="is 8 devices, and the degrees of parallelism need"):
+            Scenario("deepseek-v3", "8xh200", **degrees)
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 2}, {"tp": 1}, {"pp": 2}, {"tp": 2, "pp": 2}])
+def test_replicas_fill_a_count_of_devices(degrees: dict[str, int]) -> None:
+    """Degrees that divide the count are those of a replica, and stay so on other hardware of that count."""
+    each = math.prod(degrees.values())
+    found = Scenario("llama-3.1-70b", "8xh200", **degrees)
+    assert found == Scenario("llama-3.1-70b", "h200-sxm", **degrees, dp=8 // each)
+    assert found.with_(hw="16xh100-sxm") == Scenario("llama-3.1-70b", "h100-sxm", **degrees, dp=16 // each)
+    assert found.with_(batch=16).filled == 8
+    assert not found.counted  # nothing is left to lay out
 
 
 def test_a_degree_that_is_varied_replaces_the_count_of_devices() -> None:

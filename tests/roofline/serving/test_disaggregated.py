@@ -328,3 +328,14 @@ def test_no_rank_starves_where_requests_wait_for_slots() -> None:
 def test_a_ratio_is_replicas_of_prefill_and_decode(text: str) -> None:
     assert parse_pools(text) == parse_pools("prefills=2,decodes=1")
     assert parse_pools(f"{text},tp=8") == parse_pools("prefills=2,decodes=1,tp=8")
+
+
+def test_counted_hardware_with_a_layout_is_that_of_all_pools() -> None:
+    """16 devices with TP 8 and 1:1 are a replica of prefill and one of decode."""
+    load = {"rate": 2.0, "disaggregation": "1:1"}
+    counted = serve(Scenario("llama-3.3-70b", "16xh200-sxm", tp=8, prompt=512, generate=64), **load)
+    named = serve(Scenario("llama-3.3-70b", "h200-sxm", tp=8, prompt=512, generate=64), **load)
+    assert counted.outcomes == named.outcomes
+    assert sum(devices for _, devices in counted.pools) == 16
+    with pytest.raises(RooflineError, match="have 24, not 16"):
+        serve(Scenario("llama-3.3-70b", "16xh200-sxm", tp=8), rate=2.0, disaggregation="2:1")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from roofline import Scenario, UnknownNameError, analyze, load_hardware, load_model, parameters
 from roofline.scenario.speculation import acceptance_rate, accepted_tokens
 from roofline.techniques import apply_techniques, techniques
-from roofline.techniques.acceptance import TASKS, Acceptance, published_acceptance, published_rows
+from roofline.techniques.acceptance import TASKS, Acceptance, published_acceptance, published_rows, relative_rate
 from roofline.techniques.drafts import eagle_3_layer
 
 H100 = load_hardware("h100-sxm")
@@ -161,3 +161,26 @@ def test_the_default_is_the_published_figure_and_says_of_what() -> None:
     given_ = apply_techniques(scenario, ["eagle-3:accept=2"]).settings.speculation
     assert given_ is not None
     assert (given_.accepted, given_.measured) == (2.0, "")
+
+
+@pytest.mark.parametrize("model", ["llama-7b", "llama-13b", "llama-2-7b", "llama-2-13b"])
+def test_a_sibling_says_how_predictable_a_model_is(model: str) -> None:
+    """EAGLE-2's published rates come from EAGLE's on the same model within 6%, and without them off by 14 to 20%."""
+    reference = "llama-3.1-8b"
+    rates = {}
+    for row in published_rows():
+        if row.method == "eagle-2":
+            rates.setdefault(row.model, acceptance_rate(row.of(3), 3))
+    borrowed = rates[reference] * relative_rate("eagle-2", model, reference)
+    assert borrowed == pytest.approx(rates[model], rel=0.06)
+    assert abs(rates[reference] / rates[model] - 1) > 0.14
+
+
+@pytest.mark.parametrize("model", ["qwen3-32b", "qwen3-8b", "kimi-k2.5", "llama-3.1-405b", "gpt-oss-20b"])
+def test_a_borrowed_figure_does_not_put_an_older_draft_before_a_newer(model: str) -> None:
+    """EAGLE-3 yields more than EAGLE wherever both were measured, and so where either is borrowed."""
+    older, newer = (published_acceptance(method, model, TASKS[0]) for method in ("eagle", "eagle-3"))
+    assert older is not None
+    assert newer is not None
+    assert older.scale is not None
+    assert all(older.of(length) < newer.of(length) for length in (1, 2, 3, 5))
