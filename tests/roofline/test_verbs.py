@@ -323,7 +323,8 @@ TRACE = Trace((0.0, 1.0), (100, 100), (10, 10))
         (lambda: sweep(SMALL, batch=[1], where=3), "where takes a condition"),  # type: ignore[arg-type]
         (lambda: sweep(SMALL, batch=[1], chunk="x"), "a chunk"),  # type: ignore[arg-type]
         (lambda: sweep(SMALL, 3, batch=[1]), "an executor"),  # type: ignore[arg-type]
-        (lambda: size(SMALL, rate=4), "a model is needed"),  # type: ignore[arg-type]
+        (lambda: size(4, rate=4), "a model is needed"),  # type: ignore[arg-type]
+        (lambda: size(SMALL, rate=4), "batch is no option that a sizing fixes"),
         (lambda: size("llama-3.2-1b", 4), "a service is"),  # type: ignore[arg-type]
         (lambda: size("llama-3.2-1b", rate=4, at="low"), "known: high, mid"),  # type: ignore[arg-type]
         (lambda: size("llama-3.2-1b", rate=4, price=3), "price maps names"),  # type: ignore[arg-type]
