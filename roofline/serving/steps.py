@@ -12,7 +12,8 @@ of together q tokens in k prompts takes
 with p tokens cached before a chunk; an engine that computes the logits of all prompt tokens runs head(d b + q). b, q
 and k are those of one data-parallel rank, the one with the most; the kernels of experts, whose tokens come from all
 ranks, take the mean over ranks. Where n ranks divide the experts, the one with the most rows decides: with t tokens to
-e experts each at random, it has 1 + z ((n - 1) / (e t))^(1/2) times the mean, z the expected largest of n deviates.
+e experts each, and u the variance of the loads of experts over their number, it has 1 + z ((n - 1) (1 / (e t) +
+u))^(1/2) times the mean, z the expected largest of n deviates.
 
 Images of prompts are encoded in the step of the chunk that has their tokens: tower(q density) more seconds. A model
 that only encodes has chunks alone. The prompts of an encoder-decoder are those of its encoder, beside which its decoder

@@ -7,7 +7,7 @@ interval that of the fit's residuals:
     kernel   t_k = max(form(shape; constants), bound of its operators)                    (`timing.corrections`)
     pass     t   = max(sum n_k t_k + gap N, [no CUDA graph] issue N) + step + sequence batch   (`roofline.specs.engine`)
              with overlap scheduling `sequence batch` is in the maximum
-    two-batch overlap: the shorter of collectives and the rest of sum n_k t_k is hidden, and each batch has half a step
+    two-batch overlap: 0.62 of the shorter of exchanges and the other n_k t_k is hidden, and each batch has half a step
     shared experts on a stream of their own: s + r - max(s, r, bounds of both) of a layer's times s, r is hidden
     an upcast KV cache:   t_k = (form^2 + conversion^2)^(1/2)                  (`timing.evaluation.conversion_time`)
 

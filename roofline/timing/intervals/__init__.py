@@ -19,7 +19,7 @@ The spread x of a version that came out soon after a model's architecture reache
 that of layers over several nodes farther both ways (`intervals.deployments`).
 A collective through a host covers the machines of the host's kind (`timing.pcie_collectives`). Times of passes add with
 full correlation, and a scheduler's spread widens the latencies under load (`serving.outcome`). The ratio of two
-predictions has the error of the difference of their kernels, so that what they share cancels (`passes.difference`).
+predictions has the error of the difference of their kernels, so that what they share cancels (`passes.ratio_error`).
 """
 
 from roofline.timing.intervals.estimate import READINGS, Estimate, Reading
