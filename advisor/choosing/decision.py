@@ -20,7 +20,7 @@ from roofline.advisor.search.goal import named
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import names_in
-from roofline.scenario.argument import beside, without_carbon
+from roofline.scenario.argument import beside, parts_of, without_carbon
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES
 from roofline.scenario.options.engine import Deployment as DeploymentOptions
@@ -106,18 +106,15 @@ def choose(
     if isinstance(model, Scenario):
         if options:
             raise RooflineError(f"{beside(sorted(options))} a scenario: give it with them")
-        given: Any = model.given_options()
-        asked: Any = given.pop("model")
-        own, options = given.pop("hw"), given
-        hw = hw or [own]
-    else:
-        asked = model
+        given: Any
+        model, device, given = parts_of(model)
+        hw, options = hw or [device], given
     names = names_in(hw) if isinstance(hw, str) else list(hw or ())
     if not names:
         raise RooflineError("name the hardware", options=["hw"])
     if len(names) > 1 and what is not Decided.HARDWARE:
         raise RooflineError(f"choose {what} takes one kind of hardware, got {', '.join(names)}", options=["hw"])
-    scenario = served_scenario(Scenario(asked, names[0], **options))
+    scenario = served_scenario(Scenario(model, names[0], **options))
     without_carbon(scenario, "alternatives")
     if scenario.model.task != "generate":
         raise RooflineError(f"{scenario.model.name} only encodes: choices are of models that generate")

@@ -26,7 +26,7 @@ from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, by_name, missing
 from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import GGUF_ENGINE, Engine, default_engine, resolve_engine
-from roofline.specs.hardware import Hardware, load_devices, load_hardware, load_mixed, networked
+from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_devices, load_hardware, load_mixed, networked
 from roofline.specs.library import spec_path, written
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
@@ -60,9 +60,6 @@ INSTEAD: Mapping[str, str] = {
 
 OVER_NODES = frozenset({"ep", "enable_expert_parallel", "redundant_experts", "all_to_all", "dp_attention", "dcp"})
 """Options of a group of all devices, over nodes too: with one of them all devices share every layer."""
-
-EIGHT = 8
-"""Devices of an NVLink domain within a server."""
 
 FEW = 0.5
 """Sequences a device from which attention divides these, and no longer heads and layers.
@@ -147,7 +144,8 @@ class Question(Struct, frozen=True, dict=True):
         )
         wide = Parallelism(data=devices, expert=devices)
         many = max(np.max(self.values.get("batch", 1)), self.together) >= FEW * devices
-        if many and tensor < devices == inside > EIGHT and self.values["model"].experts and self._divides(wide):
+        rack = tensor < devices == inside > SERVER_DEVICES
+        if many and rack and self.values["model"].experts and self._divides(wide):
             others = other_exchanges(self.profile, self.values["hw"], wide)
             return {"tp": devices, "dp_attention": True, **({"all_to_all": others[0]} if others else {})}
         return {"tp": tensor, **({"pp": devices // tensor} if tensor < devices else {})}

@@ -423,5 +423,5 @@ def list_hardware() -> list[str]:
 
 def searched_hardware() -> list[str]:
     """The hardware that a search over all of it tries: no laptops, and nothing old that has no price."""
-    devices = (load_hardware(name) for name in list_hardware() if not name.endswith("-laptop"))
+    devices = (each for each in map(load_hardware, list_hardware()) if each.node_devices > 1)
     return [each.name for each in devices if each.price is not None or (each.released or RECENT) >= RECENT]

@@ -24,6 +24,7 @@ from roofline.launch.bundle import refused
 from roofline.launch.forecast import with_slots
 from roofline.launch.table import SERVERS, Server, server_of
 from roofline.scenario.analysis import Analysis, ExpectedGeneration, analyze, static_batch
+from roofline.scenario.argument import parts_of
 from roofline.scenario.cost import hourly_rent
 from roofline.scenario.options import STATIC, missing
 from roofline.scenario.scenario import Scenario
@@ -325,8 +326,8 @@ def answer(
     cannot run the model at all.
     """
     if isinstance(model, Scenario):
-        options = {**model.given_options(), **options}
-        model, hw = options.pop("model"), hw or options.pop("hw")
+        model, device, own = parts_of(model)
+        hw, options = hw or device, {**own, **options}
     given = {"model": model, "hw": hw, **options}
     if "users" in given:
         given["concurrency"] = given.pop("users")

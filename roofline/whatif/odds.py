@@ -75,12 +75,13 @@ def _borrowed(scenario: Scenario) -> object:
 
 RUNS = "median error of TPOT of InferenceX's runs (`roofline validate serving`)"
 
+NODES = 0.3
+"""The median error over several nodes, and of pipelines, of which none is measured."""
+
 DOUBTS = (
-    Doubt("pipelines", 0.3, "no measured pipeline: as several nodes", lambda found: found.settings.parallel.pipeline),
-    Doubt("several nodes", 0.3, f"{RUNS} with wide expert parallelism, and of public speeds of 2 to 8 nodes", _nodes),
-    Doubt(
-        "decode context parallelism", 0.3, "none measured: as pipelines", lambda found: found.settings.parallel.context
-    ),
+    Doubt("pipelines", NODES, "no measured pipeline: as several nodes", lambda found: found.settings.parallel.pipeline),
+    Doubt("several nodes", NODES, f"{RUNS} with wide expert parallelism, and of public speeds of 2 to 8 nodes", _nodes),
+    Doubt("decode context parallelism", NODES, "none measured: as nodes", lambda found: found.settings.parallel.context),
     Doubt("drafts", 0.12, f"{RUNS} with multi-token prediction", lambda found: found.settings.speculation),
     Doubt(
         "an acceptance measured with another model",

@@ -54,6 +54,13 @@ def test_formats_as_released_come_first() -> None:
     assert not found.plan.narrower
 
 
+def test_options_beside_a_scenario_replace_its_own() -> None:
+    scenario = Scenario("llama-3.1-8b", "h100-sxm", kv="fp8")
+    found = answer(scenario, "l40s", prompt=1000).scenario
+    assert found == Scenario("llama-3.1-8b", "l40s", kv="fp8", prompt=1000)
+    assert answer(scenario).scenario == scenario
+
+
 def test_what_is_said_is_kept() -> None:
     found = answer("llama-3.3-70b", "4090", quant="awq", engine="vllm")
     assert not found.fits
