@@ -81,7 +81,7 @@ NODES = 0.3
 DOUBTS = (
     Doubt("pipelines", NODES, "no measured pipeline: as several nodes", lambda found: found.settings.parallel.pipeline),
     Doubt("several nodes", NODES, f"{RUNS} with wide expert parallelism, and of public speeds of 2 to 8 nodes", _nodes),
-    Doubt("decode context parallelism", NODES, "none measured: as nodes", lambda found: found.settings.parallel.context),
+    Doubt("decode context parallelism", NODES, "none measured", lambda found: found.settings.parallel.context),
     Doubt("drafts", 0.12, f"{RUNS} with multi-token prediction", lambda found: found.settings.speculation),
     Doubt(
         "an acceptance measured with another model",
