@@ -79,15 +79,15 @@ class Question(Struct, frozen=True, dict=True):
     where the engine splits layers it does so over all devices. Of a mixture in a domain of more devices than share a
     layer, with `FEW` sequences or more a device, each attends to sequences of its own, and the experts are over all.
     Degrees that fill a part of them are of a replica, and the others hold more of these (`dp`). Other hardware and
-    another such degree replace it; `laid` are the options that it sets. `together`: the sequences of a load that are in
-    flight at once, where they are more than the batch.
+    another such degree replace it; `laid` are the options that it sets. `in_flight`: the sequences of a load at once,
+    where they are more than the batch.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
     counted: int = 1
     laid: frozenset[str] = frozenset()
-    together: float = 1
+    in_flight: float = 1
 
     def with_(self, changes: Mapping[str, Any]) -> Question:
         """The question with other values; None takes a value back. Raises RooflineError."""
@@ -121,7 +121,7 @@ class Question(Struct, frozen=True, dict=True):
                 read, devices = read
                 counted = devices if devices > 1 and _needed(values, devices, str(value)) < devices else 1
             values[name] = read
-        found = Question(values, names, counted, together=self.together)
+        found = Question(values, names, counted, in_flight=self.in_flight)
         if counted > 1:
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
             if needed == counted:  # degrees of their own, which were given since
@@ -143,7 +143,7 @@ class Question(Struct, frozen=True, dict=True):
             rank for rank in range(inside, 0, -1) if inside % rank == 0 and self._divides(Parallelism(tensor=rank))
         )
         wide = Parallelism(data=devices, expert=devices)
-        many = max(np.max(self.values.get("batch", 1)), self.together) >= FEW * devices
+        many = max(np.max(self.values.get("batch", 1)), self.in_flight) >= FEW * devices
         rack = tensor < devices == inside > SERVER_DEVICES
         if many and rack and self.values["model"].experts and self._divides(wide):
             others = other_exchanges(self.profile, self.values["hw"], wide)

@@ -345,7 +345,7 @@ def answer(
         schemes = server.loads
     targets = targets_of(told["ttft"], told["tpot"])
     if load is not None:
-        asked = with_slots(asked.laid_out(load.concurrency or math.inf), load.concurrency)
+        asked = with_slots(asked.laid_out_for(load.concurrency or math.inf), load.concurrency)
     return Verdict(choose(asked, load, targets, schemes), load, targets)
 
 

@@ -213,7 +213,7 @@ def test_a_number_of_devices_that_does_not_divide_heads(model: str, hardware: st
 def test_a_mixture_on_a_rack_has_its_experts_on_all_devices(model: str) -> None:
     """As NVL72 is used: data-parallel attention and experts over all (NVIDIA/TensorRT-LLM, tech_blog 4)."""
     alone = Scenario(model, "72xgb200")
-    for scenario in (answer(model, "72xgb200", rate=500).scenario, alone.with_(batch=72), alone.laid_out(72)):
+    for scenario in (answer(model, "72xgb200", rate=500).scenario, alone.with_(batch=72), alone.laid_out_for(72)):
         parallel = scenario.settings.parallel
         assert (parallel.tensor, parallel.data, parallel.expert, parallel.pipeline) == (1, 72, 72, 1)
         assert parallel.exchange == "nvlink_one_sided"
