@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -186,6 +186,12 @@ class Hardware(Checked, frozen=True):
     def vector_peak(self) -> float | None:
         """The vector peak (FLOP/s): fp32, or 16-bit if only that is documented, or None."""
         return next((self.vector[name] for name in ("fp32", "bf16", "fp16") if name in self.vector), None)
+
+    def roofs(self, arithmetic: Iterable[str | None]) -> list[tuple[str, float]]:
+        """The peaks of GEMMs in some formats and of the vector units (FLOP/s), the highest first; None is no format."""
+        peaks = {name: self.matrix_peak(name) for name in arithmetic if name is not None}
+        peaks |= {} if self.vector_peak is None else {"vector": self.vector_peak}
+        return sorted(peaks.items(), key=lambda item: -item[1])
 
     @property
     def memory_class(self) -> str:

@@ -67,7 +67,7 @@ def _unfitted_kernel(scenario: Scenario) -> object:
     return None if family in kernel.fitted else kernel.name
 
 
-def _borrowed(scenario: Scenario) -> object:
+def borrowed_acceptance(scenario: Scenario) -> str | None:
     """Where an acceptance was measured with another model; None for a model's own."""
     drafts = scenario.settings.speculation
     return drafts.measured if drafts is not None and drafts.borrowed else None
@@ -87,7 +87,7 @@ DOUBTS = (
         "an acceptance measured with another model",
         0.11,
         "BORROWED beside TASKS (roofline.scenario.speculation)",
-        _borrowed,
+        borrowed_acceptance,
     ),
     Doubt("the layout of experts", 0.1, f"{RUNS} with experts or attention divided among 4 or 8", _expert_layout),
     Doubt(
