@@ -103,18 +103,19 @@ def choose(
     if decided not in list(Decided):
         raise UnknownNameError("choice", decided, map(str, Decided))
     what = Decided(decided)
+    asked: Any = model
     if isinstance(model, Scenario):
         if options:
             raise RooflineError(f"{beside(sorted(options))} a scenario: give it with them")
         given: Any
-        model, device, given = parts_of(model)
+        asked, device, given = parts_of(model)
         hw, options = hw or [device], given
     names = names_in(hw) if isinstance(hw, str) else list(hw or ())
     if not names:
         raise RooflineError("name the hardware", options=["hw"])
     if len(names) > 1 and what is not Decided.HARDWARE:
         raise RooflineError(f"choose {what} takes one kind of hardware, got {', '.join(names)}", options=["hw"])
-    scenario = served_scenario(Scenario(model, names[0], **options))
+    scenario = served_scenario(Scenario(asked, names[0], **options))
     without_carbon(scenario, "alternatives")
     if scenario.model.task != "generate":
         raise RooflineError(f"{scenario.model.name} only encodes: choices are of models that generate")

@@ -124,6 +124,7 @@ def size(
         own: Any
         model, device, own = parts_of(model, without=("engine",))
         hw, options = [device] if hw is None else hw, {**own, **options}
+    assert not isinstance(model, Scenario)
     object_of(model, (str, os.PathLike, Model), "a model is needed, such as 'llama-3.1-8b'")
     check_reading(at, get_args(At))
     asked_for = service is None

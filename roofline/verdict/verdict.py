@@ -321,9 +321,9 @@ def answer(
     (True, 'vllm', 'awq')
 
     `options` are those of a scenario, but for a static batch's, and `users` (or `concurrency`), `rate`, `ttft`, `tpot`
-    and `prefix_hits` of a load. A `Scenario` in place of the model has its own. Engine, formats and layout are chosen
-    where they are not given (`Plan`). Raises RooflineError for options that no scenario has, and where the engine
-    cannot run the model at all.
+    and `prefix_hits` of a load. A `Scenario` in place of the model has its own, which those beside it replace. Engine,
+    formats and layout are chosen where they are not given (`Plan`). Raises RooflineError for options that no scenario
+    has, and where the engine cannot run the model at all.
     """
     if isinstance(model, Scenario):
         model, device, own = parts_of(model)

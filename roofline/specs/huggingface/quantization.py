@@ -417,7 +417,7 @@ def _torchao_scheme(config: Config) -> str:
 
 
 def _bits(data: Config) -> str:
-    return data.section("weight_dtype").text("_data", "int8").removeprefix("int")
+    return str(data.section("weight_dtype").text("_data", "int8").removeprefix("int"))
 
 
 def _hqq(section: Config) -> Rules:
