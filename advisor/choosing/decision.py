@@ -20,7 +20,7 @@ from roofline.advisor.search.goal import named
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import names_in
-from roofline.scenario.argument import beside, without_carbon
+from roofline.scenario.argument import beside, parts_of, without_carbon
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES
 from roofline.scenario.options.engine import Deployment as DeploymentOptions
@@ -103,15 +103,13 @@ def choose(
     if decided not in list(Decided):
         raise UnknownNameError("choice", decided, map(str, Decided))
     what = Decided(decided)
+    asked: Any = model
     if isinstance(model, Scenario):
         if options:
             raise RooflineError(f"{beside(sorted(options))} a scenario: give it with them")
-        given: Any = model.given_options()
-        asked: Any = given.pop("model")
-        own, options = given.pop("hw"), given
-        hw = hw or [own]
-    else:
-        asked = model
+        given: Any
+        asked, device, given = parts_of(model)
+        hw, options = hw or [device], given
     names = names_in(hw) if isinstance(hw, str) else list(hw or ())
     if not names:
         raise RooflineError("name the hardware", options=["hw"])

@@ -31,6 +31,7 @@ from roofline.core.checked import object_of
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import Kind
+from roofline.scenario.argument import parts_of
 from roofline.scenario.lengths import Lengths, longer
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import ONE
@@ -119,10 +120,10 @@ def size(
     the fewest devices of the first choice's hardware. Raises RooflineError.
     """
     if isinstance(model, Scenario):
-        own: Any = {**model.given_options(("engine",)), **options}
         engine = model.given("engine") if engine is None else engine
-        model, device, options = own.pop("model"), own.pop("hw"), own
-        hw = [device] if hw is None else hw
+        own: Any
+        model, device, own = parts_of(model, without=("engine",))
+        hw, options = [device] if hw is None else hw, {**own, **options}
     assert not isinstance(model, Scenario)
     object_of(model, (str, os.PathLike, Model), "a model is needed, such as 'llama-3.1-8b'")
     check_reading(at, get_args(At))

@@ -12,6 +12,7 @@ from roofline.reports.documents.odds import limit, odds_document, sentence, sure
 from roofline.reports.documents.serving import latencies
 from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
 from roofline.whatif.command_line import serve_command
+from roofline.whatif.odds import borrowed_acceptance
 
 SCHEMA = "roofline.choose/1"
 
@@ -76,8 +77,7 @@ def _row(row: Row, found: Decision) -> dict[str, Any]:
         "usd_per_month": None if row.money is None else finite(row.money.month),
     }
     scenario = alternative.scenario
-    drafts = None if scenario is None else scenario.settings.speculation
-    document["borrowed_acceptance"] = drafts.measured if drafts is not None and drafts.borrowed else None
+    document["borrowed_acceptance"] = None if scenario is None else borrowed_acceptance(scenario)
     if scenario is not None and scenario.asked and alternative.pools is None and row.fits:
         document["command"] = serve_command(scenario, found.load)
     return document

@@ -23,7 +23,6 @@ from roofline.reports.figures.style import (
     number_points,
     styled,
 )
-from roofline.reports.view.graph import peaks_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +75,7 @@ def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
 def _roofs(panel: Axes, analysis: Analysis, arithmetic: Iterable[str | None]) -> None:
     """Draw the memory roof and the peak of each format in use."""
     hardware = analysis.scenario.hardware
-    peaks = peaks_of(hardware, arithmetic)
+    peaks = hardware.roofs(arithmetic)
     highest, bandwidth = peaks[0][1], hardware.memory_bandwidth
     low, high = 0.1, 400 * highest / bandwidth
     styles = ("-", "--", "-.", ":") * len(peaks)

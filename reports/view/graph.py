@@ -5,13 +5,13 @@ The diagram has sections, the operators of each in rows, and the tensors between
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from roofline import Analysis, Hardware
+from roofline import Analysis
 from roofline.graph.op import Op
 from roofline.reports.output.export import printable
 from roofline.scenario.phase import Phase
@@ -23,16 +23,9 @@ MAX_OPS = 160
 def roofs(answer: Analysis) -> dict[str, Any]:
     """The bandwidth (B/s), and [name, peak in FLOP/s] of each format in use, the highest first."""
     phases = [phase for phase in (answer.prefill, answer.decode) if phase is not None]
-    ordered = peaks_of(answer.scenario.hardware, (op.arithmetic for phase in phases for op in phase.ops))
-    return {"bandwidth": answer.scenario.hardware.memory_bandwidth, "peaks": [list(entry) for entry in ordered]}
-
-
-def peaks_of(hardware: Hardware, arithmetic: Iterable[str | None]) -> list[tuple[str, float]]:
-    """The peaks of some formats and of the vector units, the highest first."""
-    peaks = {name: hardware.matrix_peak(name) for name in arithmetic if name is not None}
-    if hardware.vector_peak is not None:
-        peaks["vector"] = hardware.vector_peak
-    return sorted(peaks.items(), key=lambda item: -item[1])
+    hardware = answer.scenario.hardware
+    ordered = hardware.roofs(op.arithmetic for phase in phases for op in phase.ops)
+    return {"bandwidth": hardware.memory_bandwidth, "peaks": [list(entry) for entry in ordered]}
 
 
 def kept(phase: Phase) -> list[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 from roofline.core.checked import object_of
 from roofline.core.errors import RooflineError
@@ -15,6 +16,12 @@ def scenario_of(given: object, single: bool = False) -> Scenario:
     if single and found.shape:
         raise RooflineError("the question is of one scenario, whose workload is no array: sweep evaluates grids")
     return found
+
+
+def parts_of(scenario: Scenario, without: Collection[str] = ()) -> tuple[Any, Any, dict[str, Any]]:
+    """Model, hardware and further options of a scenario that stands in the place of a model, but for some of these."""
+    options = scenario.given_options(without)
+    return options.pop("model"), options.pop("hw"), options
 
 
 def without_carbon(scenario: Scenario, what: str) -> None:

@@ -61,11 +61,11 @@ def checked(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _default_prompt(model: Model, counts: Mapping[str, Any]) -> Any:
-    """512 tokens, or what fills the KV cache up to a stated context.
+    """What fills the KV cache of a decoder up to a stated context, else 512 tokens.
 
-    The maximum context of a shorter encoder or a U-Net, or an encoder's fixed length (Whisper).
+    Of an encoder its fixed length (Whisper), or its maximum context if that is shorter; of a U-Net its maximum context.
     """
-    if "context" in counts and model.task != "encode":
+    if "context" in counts and model.task != "encode" and model.tower_kind != "encoder":
         held = np.maximum(counts["context"] - counts["prefix"], 1)
         return held if np.ndim(held) else int(held)
     if model.tower_kind == "encoder" and model.tower_tokens:

@@ -21,11 +21,9 @@ from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.stored import stored_notes
+from roofline.specs.hardware import SERVER_DEVICES
 from roofline.specs.host import DEFAULT_HOST, list_hosts
 from roofline.timing.exchanges import GATHERED, exchange_choice, other_exchanges
-
-EIGHT = 8
-"""Expert ranks of a node, among which gathering is usual."""
 
 ATTENTION = "attention"
 """The fusion that is FlashAttention."""
@@ -201,7 +199,7 @@ def _host_note(analysis: Analysis) -> str:
 def _exchange_note(analysis: Analysis) -> str:
     """What else the engine runs, where its own exchange gathers the tokens of the ranks of several nodes on each."""
     profile, hardware, parallel = analysis.scenario.profile, analysis.scenario.hardware, analysis.parallel
-    if parallel.exchange or not parallel.all_to_all or parallel.expert <= EIGHT:
+    if parallel.exchange or not parallel.all_to_all or parallel.expert <= SERVER_DEVICES:  # as is usual within one
         return ""
     several = parallel.span(parallel.tensor * parallel.data).across_nodes
     others = other_exchanges(profile, hardware, parallel)

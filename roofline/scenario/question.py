@@ -26,7 +26,7 @@ from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, by_name, missing
 from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import GGUF_ENGINE, Engine, default_engine, resolve_engine
-from roofline.specs.hardware import Hardware, load_devices, load_hardware, load_mixed, networked
+from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_devices, load_hardware, load_mixed, networked
 from roofline.specs.library import spec_path, written
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
@@ -61,9 +61,6 @@ INSTEAD: Mapping[str, str] = {
 OVER_NODES = frozenset({"ep", "enable_expert_parallel", "redundant_experts", "all_to_all", "dp_attention", "dcp"})
 """Options of a group of all devices, over nodes too: with one of them all devices share every layer."""
 
-EIGHT = 8
-"""Devices of an NVLink domain within a server."""
-
 FEW = 0.5
 """Sequences a device from which attention divides these, and no longer heads and layers.
 
@@ -82,15 +79,15 @@ class Question(Struct, frozen=True, dict=True):
     where the engine splits layers it does so over all devices. Of a mixture in a domain of more devices than share a
     layer, with `FEW` sequences or more a device, each attends to sequences of its own, and the experts are over all.
     Degrees that fill a part of them are of a replica, and the others hold more of these (`dp`). Other hardware and
-    another such degree replace it; `laid` are the options that it sets. `together`: the sequences of a load that are in
-    flight at once, where they are more than the batch.
+    another such degree replace it; `laid` are the options that it sets. `in_flight`: the sequences of a load at once,
+    where they are more than the batch.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
     counted: int = 1
     laid: frozenset[str] = frozenset()
-    together: float = 1
+    in_flight: float = 1
 
     def with_(self, changes: Mapping[str, Any]) -> Question:
         """The question with other values; None takes a value back. Raises RooflineError."""
@@ -124,7 +121,7 @@ class Question(Struct, frozen=True, dict=True):
                 read, devices = read
                 counted = devices if devices > 1 and _needed(values, devices, str(value)) < devices else 1
             values[name] = read
-        found = Question(values, names, counted, together=self.together)
+        found = Question(values, names, counted, in_flight=self.in_flight)
         if counted > 1:
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
             if needed == counted:  # degrees of their own, which were given since
@@ -146,8 +143,9 @@ class Question(Struct, frozen=True, dict=True):
             rank for rank in range(inside, 0, -1) if inside % rank == 0 and self._divides(Parallelism(tensor=rank))
         )
         wide = Parallelism(data=devices, expert=devices)
-        many = max(np.max(self.values.get("batch", 1)), self.together) >= FEW * devices
-        if many and tensor < devices == inside > EIGHT and self.values["model"].experts and self._divides(wide):
+        many = max(np.max(self.values.get("batch", 1)), self.in_flight) >= FEW * devices
+        rack = tensor < devices == inside > SERVER_DEVICES
+        if many and rack and self.values["model"].experts and self._divides(wide):
             others = other_exchanges(self.profile, self.values["hw"], wide)
             return {"tp": devices, "dp_attention": True, **({"all_to_all": others[0]} if others else {})}
         return {"tp": tensor, **({"pp": devices // tensor} if tensor < devices else {})}

@@ -205,12 +205,12 @@ class Scenario:
         asked: Question | None = vars(self)["_question"]
         return asked.counted if asked is not None and "dp" in asked.laid else 0
 
-    def laid_out(self, sequences: float) -> Scenario:
-        """The same with the layout that devices named with their count have for so many sequences at once."""
-        if not self.asked or not self.counted or sequences == self._asked.together:
+    def laid_out_for(self, sequences: float) -> Scenario:
+        """The same with the layout that devices named with their count have for so many sequences in flight."""
+        if not self.asked or not self.counted or sequences == self._asked.in_flight:
             return self
         found = object.__new__(Scenario)
-        found._ask(replace(self._asked, together=sequences).with_({}))
+        found._ask(replace(self._asked, in_flight=sequences).with_({}))
         return found
 
     @property

@@ -170,7 +170,7 @@ def serve(
         raise RooflineError(f"{scenario.model.name} only encodes: omit tpot", options=["tpot"])
     points = _points(load, values)
     if load.arrivals is Arrivals.CLOSED:
-        scenario = scenario.laid_out(max(points))
+        scenario = scenario.laid_out_for(max(points))
     quick = load.arrivals in VARIED and requests is None and load.rounds is None
     _check_simulated(load, requests, seed, quick)
     if scheduler is not None:

@@ -72,7 +72,7 @@ def served_scenario(scenario: object) -> Scenario:
     if own := told(found, OF_A_BATCH):
         means, them = ("mean", "them") if len(own) > 1 else ("means", "it")
         raise RooflineError(f"{' and '.join(own)} {means} nothing under load: omit {them}", options=own)
-    return found.laid_out(math.inf)
+    return found.laid_out_for(math.inf)
 
 
 class Trace(Struct, frozen=True):

@@ -198,9 +198,8 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
     """The deployment of a scenario's model with prefill and decode apart; raises RooflineError."""
     settings = scenario.settings
     hardware = pools.decode or settings.decode_hardware or scenario.hardware
-    own = settings.parallel if pools.prefill_parallel is None else pools.prefill_parallel
-    if scenario.filled:
-        own = replace(own, data=1)
+    replica = replace(settings.parallel, data=1) if scenario.filled else settings.parallel
+    own = pools.prefill_parallel or replica
     parallel = pools.parallel or replace(own, nodes=None)
     first = scenario.changed(settings=replace(settings, decode_hardware=None, parallel=own))
     second = first.changed(hardware=hardware, settings=replace(first.settings, parallel=parallel))

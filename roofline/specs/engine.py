@@ -138,7 +138,7 @@ class Engine(Checked, frozen=True, dict=True):
     `own_kernels_of`: the engine that has them, where that is another one. `at_roofs`: nobody measured its kernels, and
     each is expected at its bound.
     `unfused`: kinds of operators that it runs as several kernels on accelerators, with their number, and their time on
-    the device relative to one kernel's; norms by their kind, activations by "gated" or their name.
+    the device relative to one kernel's; norms also by their own kind, activations by "gated" or their name.
     `prompt_logits`: it computes the logits of all prompt tokens, not of the last alone. `split_layers`: several devices
     each hold some of the layers by default, not a part of every layer.
     `memory`: what it reserves of a device's memory (`roofline.specs.reserve`).
@@ -288,7 +288,7 @@ class Engine(Checked, frozen=True, dict=True):
         own = {name: value for key, given in mixers.items() if model.mixes(key) for name, value in given.items()}
         feed = next((group.layer.feed_forward for group in model.groups if group.layer.feed_forward), None)
         named = {"norm": model.norm.kind, "activation": ("gated" if feed.gated else feed.activation) if feed else ""}
-        unfused = {kind: self.unfused.get(name, (1.0, 1.0)) for kind, name in named.items() if self.unfused}
+        unfused = {kind: self.unfused[name] for kind, name in named.items() if name in self.unfused}
         return replace(
             self,
             parameters=MappingProxyType({**self.parameters, **own}),

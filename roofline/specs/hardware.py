@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -186,6 +186,12 @@ class Hardware(Checked, frozen=True):
     def vector_peak(self) -> float | None:
         """The vector peak (FLOP/s): fp32, or 16-bit if only that is documented, or None."""
         return next((self.vector[name] for name in ("fp32", "bf16", "fp16") if name in self.vector), None)
+
+    def roofs(self, arithmetic: Iterable[str | None]) -> list[tuple[str, float]]:
+        """The peaks of GEMMs in some formats and of the vector units (FLOP/s), the highest first; None is no format."""
+        peaks = {name: self.matrix_peak(name) for name in arithmetic if name is not None}
+        peaks |= {} if self.vector_peak is None else {"vector": self.vector_peak}
+        return sorted(peaks.items(), key=lambda item: -item[1])
 
     @property
     def memory_class(self) -> str:
@@ -423,5 +429,5 @@ def list_hardware() -> list[str]:
 
 def searched_hardware() -> list[str]:
     """The hardware that a search over all of it tries: no laptops, and nothing old that has no price."""
-    devices = (load_hardware(name) for name in list_hardware() if not name.endswith("-laptop"))
+    devices = (each for each in map(load_hardware, list_hardware()) if each.node_devices > 1)
     return [each.name for each in devices if each.price is not None or (each.released or RECENT) >= RECENT]

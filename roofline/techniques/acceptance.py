@@ -12,14 +12,13 @@ their siblings on that model, else by the median of models that have figures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.resources import files
 from itertools import accumulate, pairwise
 from operator import mul
 from pathlib import Path
 from statistics import mean, median
-from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -71,9 +70,8 @@ class Acceptance(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        return f"{self.model} on {self.task}" + (
-            f", rates times {self.scale:.2g}" if self.scale not in (None, 1.0) else ""
-        )
+        scaled = "" if self.scale in (None, 1.0) else f", rates times {self.scale:.2g}"
+        return f"{self.model} on {self.task}{scaled}"
 
 
 class _Figures(Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,32 +109,28 @@ def rates_of(curve: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    """The figures, the methods whose drafts are `trained` on hidden states, and models `alike` without figures."""
+
     published: tuple[_Figures, ...]
+    trained: tuple[str, ...]
+    alike: dict[str, str]
+
+
+@lru_cache(maxsize=1)
+def _file() -> _File:
+    path = Path(str(files("roofline.techniques") / "acceptance.yaml"))
+    return record(_File, read_mapping(path), str(path))
 
 
 @lru_cache(maxsize=1)
 def published_rows() -> tuple[Acceptance, ...]:
     """All published figures, in the order of the file."""
-    path = Path(str(files("roofline.techniques") / "acceptance.yaml"))
-    found = record(_File, read_mapping(path), str(path))
-    return tuple(row for figures in found.published for row in figures.rows())
-
-
-ALIKE: Mapping[str, str] = MappingProxyType(
-    {
-        "vicuna-13b": "llama-13b",
-        **dict.fromkeys(("deepseek-v3", "deepseek-v3.2"), "deepseek-r1"),
-        "deepseek-v4-flash": "deepseek-v4-pro",
-        "glm-5": "glm-5.2",
-        **dict.fromkeys(("qwen3.5-27b", "qwen3.5-35b-a3b", "qwen3.5-122b-a10b"), "qwen3.5-397b-a17b"),
-    }
-)
-"""Models without figures, and one of their shape or family that has some."""
+    return tuple(row for figures in _file().published for row in figures.rows())
 
 
 def _alike(model: str) -> str:
     name = model.partition("+")[0]
-    return ALIKE.get(name, name)
+    return _file().alike.get(name, name)
 
 
 def is_published(method: str, model: str) -> bool:
@@ -146,7 +140,7 @@ def is_published(method: str, model: str) -> bool:
 
 def is_superseded(method: str, model: Model) -> bool:
     """Whether a draft of its own has hardly been trained for a model: its checkpoint has MTP modules."""
-    return method.startswith("eagle") and bool(model.mtp) and not is_published(method, model.name)
+    return method in _file().trained and bool(model.mtp) and not is_published(method, model.name)
 
 
 def published_acceptance(method: str, model: str, task: str, tree: bool = False) -> Acceptance | None:
@@ -169,29 +163,28 @@ def published_acceptance(method: str, model: str, task: str, tree: bool = False)
     return replace(nearest, scale=relative_rate(method, name, nearest.model))
 
 
-DRAFTS = ("eagle", "eagle-2", "eagle-3")
-"""Drafts that are trained on the hidden states of a model."""
-
 COMMON = 3
 """Draft tokens in a row at which rates are compared."""
 
 
 @lru_cache(maxsize=256)
 def relative_rate(method: str, model: str, reference: str) -> float:
-    """How often a model accepts other trained drafts over how often a reference does; 1 for other methods.
+    """The rate at which a model accepts drafts of the other trained methods, over that of a reference model.
 
-    Of a model without any figures, the median of those that have some of the newest.
+    Of a model without figures, the median over models with figures of the newest method. 1 for methods that are not
+    trained on hidden states.
     """
-    if method not in DRAFTS:
+    trained = _file().trained
+    if method not in trained:
         return 1.0
-    rates: dict[str, dict[str, float]] = {name: {} for name in DRAFTS}
+    rates: dict[str, dict[str, float]] = {name: {} for name in trained}
     for row in sorted(published_rows(), key=lambda row: bool(row.tree)):  # chains before trees
         if row.method in rates:
             rates[row.method].setdefault(row.model, acceptance_rate(row.of(COMMON), COMMON))
     siblings = [own for name, own in rates.items() if name != method and {model, reference} <= own.keys()]
     if siblings:
         return mean(own[model] / own[reference] for own in siblings)
-    newest = rates[DRAFTS[-1]]
+    newest = rates[trained[-1]]
     return median(newest.values()) / newest[reference] if reference in newest else 1.0
 
 

@@ -28,18 +28,19 @@ from roofline.scenario.kv_capacity import startable
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import of_group
 from roofline.scenario.options.groups import FORMATS
-from roofline.scenario.question import EIGHT
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE, load_engine
+from roofline.specs.hardware import SERVER_DEVICES
 from roofline.specs.precision import PLAIN
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.techniques import check_request
 from roofline.techniques.support import is_documented
 from roofline.techniques.unsupported import unsupported
 from roofline.verdict.judged import judged
+from roofline.whatif.odds import NODES
 
 WEIGHT_OPTIONS = tuple(name for name in of_group(FORMATS) if name not in ("kv", "dtype"))
 """Options that say in which format the weights are."""
@@ -55,9 +56,6 @@ UNDOCUMENTED = "w8a16"
 
 CONVERTED = 1.15
 """The most bits of a weight over those of the checkpoint from which it is converted: of FP8 Q8_0 has 1.06."""
-
-PIPELINES = 0.3
-"""The doubt of pipelines (`roofline.whatif.odds`)."""
 
 LAYOUT = ("tp", "pp", "dp", "ep", "enable_expert_parallel")
 """Options that say how the model is spread over devices."""
@@ -255,7 +253,7 @@ def _best(some: Sequence[Candidate], load: Load, targets: Targets) -> Candidate:
         inside = parallel.devices <= each.scenario.hardware.node_devices
         staged = parallel.pipeline > 1 and inside and not profile.split_layers
         sustained, met, value = judged(each.scenario, load, targets)
-        return sustained, met, value / (1 + PIPELINES) if staged else value
+        return sustained, met, value / (1 + NODES) if staged else value
 
     return max(some, key=key) if len(some) > 1 else some[0]
 
@@ -333,7 +331,7 @@ def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict
             if loaded and tensor < devices:
                 yield {"tp": tensor, "dp": devices // tensor, **({"ep": devices} if asked.model.experts else {})}
     own = asked.settings.parallel
-    if loaded and asked.model.experts and inside > EIGHT and own.expert == 1 and own.pipeline > 1:
+    if loaded and asked.model.experts and inside > SERVER_DEVICES and own.expert == 1 and own.pipeline > 1:
         yield {"tp": own.tensor, "dp": own.pipeline}
 
 

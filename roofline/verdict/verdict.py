@@ -24,6 +24,7 @@ from roofline.launch.bundle import refused
 from roofline.launch.forecast import with_slots
 from roofline.launch.table import SERVERS, Server, server_of
 from roofline.scenario.analysis import Analysis, ExpectedGeneration, analyze, static_batch
+from roofline.scenario.argument import parts_of
 from roofline.scenario.cost import hourly_rent
 from roofline.scenario.options import STATIC, missing
 from roofline.scenario.scenario import Scenario
@@ -320,13 +321,13 @@ def answer(
     (True, 'vllm', 'awq')
 
     `options` are those of a scenario, but for a static batch's, and `users` (or `concurrency`), `rate`, `ttft`, `tpot`
-    and `prefix_hits` of a load. A `Scenario` in place of the model has its own. Engine, formats and layout are chosen
-    where they are not given (`Plan`). Raises RooflineError for options that no scenario has, and where the engine
-    cannot run the model at all.
+    and `prefix_hits` of a load. A `Scenario` in place of the model has its own, which those beside it replace. Engine,
+    formats and layout are chosen where they are not given (`Plan`). Raises RooflineError for options that no scenario
+    has, and where the engine cannot run the model at all.
     """
     if isinstance(model, Scenario):
-        options = {**model.given_options(), **options}
-        model, hw = options.pop("model"), hw or options.pop("hw")
+        model, device, own = parts_of(model)
+        hw, options = hw or device, {**own, **options}
     given = {"model": model, "hw": hw, **options}
     if "users" in given:
         given["concurrency"] = given.pop("users")
@@ -344,7 +345,7 @@ def answer(
         schemes = server.loads
     targets = targets_of(told["ttft"], told["tpot"])
     if load is not None:
-        asked = with_slots(asked.laid_out(load.concurrency or math.inf), load.concurrency)
+        asked = with_slots(asked.laid_out_for(load.concurrency or math.inf), load.concurrency)
     return Verdict(choose(asked, load, targets, schemes), load, targets)
 
 

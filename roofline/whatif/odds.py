@@ -67,7 +67,7 @@ def _unfitted_kernel(scenario: Scenario) -> object:
     return None if family in kernel.fitted else kernel.name
 
 
-def _borrowed(scenario: Scenario) -> object:
+def borrowed_acceptance(scenario: Scenario) -> str | None:
     """Where an acceptance was measured with another model; None for a model's own."""
     drafts = scenario.settings.speculation
     return drafts.measured if drafts is not None and drafts.borrowed else None
@@ -75,18 +75,19 @@ def _borrowed(scenario: Scenario) -> object:
 
 RUNS = "median error of TPOT of InferenceX's runs (`roofline validate serving`)"
 
+NODES = 0.3
+"""The median error over several nodes, and of pipelines, of which none is measured."""
+
 DOUBTS = (
-    Doubt("pipelines", 0.3, "no measured pipeline: as several nodes", lambda found: found.settings.parallel.pipeline),
-    Doubt("several nodes", 0.3, f"{RUNS} with wide expert parallelism, and of public speeds of 2 to 8 nodes", _nodes),
-    Doubt(
-        "decode context parallelism", 0.3, "none measured: as pipelines", lambda found: found.settings.parallel.context
-    ),
+    Doubt("pipelines", NODES, "no measured pipeline: as several nodes", lambda found: found.settings.parallel.pipeline),
+    Doubt("several nodes", NODES, f"{RUNS} with wide expert parallelism, and of public speeds of 2 to 8 nodes", _nodes),
+    Doubt("decode context parallelism", NODES, "none measured", lambda found: found.settings.parallel.context),
     Doubt("drafts", 0.12, f"{RUNS} with multi-token prediction", lambda found: found.settings.speculation),
     Doubt(
         "an acceptance measured with another model",
         0.11,
         "BORROWED beside TASKS (roofline.scenario.speculation)",
-        _borrowed,
+        borrowed_acceptance,
     ),
     Doubt("the layout of experts", 0.1, f"{RUNS} with experts or attention divided among 4 or 8", _expert_layout),
     Doubt(

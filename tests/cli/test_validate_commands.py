@@ -114,3 +114,39 @@ def test_too_few_points_report_the_minimum(
     status, _, err = run(capsys, monkeypatch, "validate", "fit", str(path), "--hw", "h100-sxm")
     assert status == 2
     assert any(character.isdigit() for character in err)
+
+
+WHOLE_MODEL = "model,hardware,gpus,engine,weights,kv,batch,input_len,output_len,metric,value,unit,source\n"
+OF_VLLM = "llama-3.1-8b,{},1,vLLM 0.11.0,,,{},512,128,{},{},ms,x\n"
+CLOSED = [OF_VLLM.format("h100-sxm", f"closed loop {users}", "tpot_mean", time) for users, time in ((4, 8), (16, 10))]
+UNKNOWN = OF_VLLM.format("a-card-of-no-spec", "closed loop 4", "tpot_mean", 8)
+
+
+def test_a_check_of_rows_needs_all_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A static batch among loads is a row of its own; a row that cannot be predicted stops the check, and is named."""
+    path, committed = tmp_path / "rows.csv", tmp_path / "golden.yaml"
+    words = ("validate", "check", "--anchors", str(path), "--predictions", str(committed), "--accept")
+    path.write_text(WHOLE_MODEL + "".join([*CLOSED, UNKNOWN]))
+    status, out, err = run(capsys, monkeypatch, *words)
+    assert (status, out) == (2, "")
+    assert "row 3: " in err
+    assert not committed.exists()
+    path.write_text(WHOLE_MODEL + "".join([*CLOSED, OF_VLLM.format("h100-sxm", 1, "tpot", 7)]))
+    assert run(capsys, monkeypatch, *words)[0] == 0
+    assert len(yaml.safe_load(committed.read_text())["predictions"]) == 3
+
+
+def test_a_fit_leaves_out_rows_that_it_cannot_predict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted = []
+    for more in ("", UNKNOWN):
+        path, profile = tmp_path / "rows.csv", tmp_path / "own.yaml"
+        path.write_text(WHOLE_MODEL + "".join([*CLOSED, more]))
+        status, _, err = run(capsys, monkeypatch, "validate", "fit", str(path), "--output", str(profile))
+        assert status == 0, err
+        assert len(err.splitlines()) == (2 if more else 1)  # what is left out is told
+        fitted.append(profile.read_text())
+    assert fitted[0] == fitted[1]

@@ -123,7 +123,7 @@ class Workload(TypedDict, total=False):
     context: Annotated[
         "Count | str | NDArray[Any] | None",
         _grid(
-            "Tokens in the KV cache at the decode step shown; without a prompt, the prompt as well.",
+            "Tokens in the KV cache at the decode step shown; a prompt that is not given fills them.",
             0,
             2 * MAX_LENGTH,
             "Context",

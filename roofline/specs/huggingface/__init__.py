@@ -97,7 +97,7 @@ TEXT_DECODERS: Mapping[str, Reader] = {
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """The keys of the text decoder in multimodal files."""
 
-DECODERS_TOO = (SECTION, "torch_dtype", "dtype", "tie_word_embeddings")
+SHARED_KEYS = (SECTION, "torch_dtype", "dtype", "tie_word_embeddings")
 """Keys of multimodal files that are also about their text decoder."""
 
 
@@ -137,37 +137,32 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     reject_other_kinds(content, where)
     model_type = config.text("model_type")
     readers = {**TEXT_DECODERS, **READERS}
-    given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()
-    chosen = (name or given or "model")[:80]
-    if model_type not in readers and not knows_class(model_type):
-        return _decoder(config, readers, chosen, modelopt)
+    path = (config.text("_name_or_path", "") or "").rstrip("/")
+    name = (name or path.rsplit("/", 1)[-1].lower() or "model")[:80]
+    reader = readers.get(model_type)
+    if reader is None and not knows_class(model_type):
+        return _text_decoder(config, readers, name, modelopt)
     try:
-        reader = readers.get(model_type)
-        spec = _from_class(config) if reader is None else complete_spec(config, read_layers(config, reader), chosen)
+        spec = complete_spec(config, read_layers(config, reader), name) if reader else read_class(content, where)
     except InexpressibleError:
         if not knows_class(model_type):
             raise
-        spec = _from_class(config)
-    plain = {"name": chosen, "dtype": _dtype(config), **spec}
+        spec = read_class(content, where)
+    plain = {"name": name, "dtype": _dtype(config), **spec}
     return {**plain, **quantization(config, modelopt, plain)}
 
 
-def _from_class(config: Config) -> Spec:
-    """The spec of the class that the installed Transformers has of a `model_type`."""
-    return read_class(config.content, config.where)
-
-
-def _decoder(config: Config, readers: Mapping[str, Reader], chosen: str, modelopt: Config | None) -> Spec:
+def _text_decoder(config: Config, readers: Mapping[str, Reader], name: str, modelopt: Config | None) -> Spec:
     """The text decoder of a multimodal file whose `model_type` has no reader; SpecError where none is known.
 
     No similar name: programs write these files, and one letter tells models apart (olmo, olmoe).
     """
-    shared = {key: config.content[key] for key in DECODERS_TOO if config.content.get(key) is not None}
+    shared = {key: config.content[key] for key in SHARED_KEYS if config.content.get(key) is not None}
     for key in TEXT_CONFIGS:
         nested = config.content.get(key)
         if isinstance(nested, dict) and isinstance(nested.get("model_type"), str) and nested["model_type"] in readers:
-            spec = translate({**shared, **nested}, config.where, chosen, modelopt)
-            return {**spec, "title": f"{chosen} (text decoder only)"}
+            spec = translate({**shared, **nested}, config.where, name, modelopt)
+            return {**spec, "title": f"{name} (text decoder only)"}
     kind = quote(config.text("model_type"))
     hint = f"describe it in a model spec (YAML) instead{without_classes(', or ')}"
     raise SpecError(config.where, f"unsupported model_type {kind}; {hint}")

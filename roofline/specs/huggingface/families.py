@@ -92,20 +92,21 @@ class _Family(Struct, frozen=True, forbid_unknown_fields=True):
     experts: _Experts | None = None
 
 
+def _on(config: Config, switch: Switch) -> bool:
+    return config.flag(switch, False) if isinstance(switch, str) else switch
+
+
 def _read(family: _Family, config: Config) -> Spec:
     if family.renamed:
         named = {key: config.content[own] for key, own in family.renamed.items() if own in config.content}
         config = config.replaced({**config.content, **named})
 
-    def on(switch: Switch) -> bool:
-        return config.flag(switch, False) if isinstance(switch, str) else switch
-
+    on = partial(_on, config)
     if family.refused:
         config.reject(family.refused)
     given: Spec = {"window": config.window()} if family.window else {}
-    given |= {key: True for key in ("gate", "sinks") if getattr(family, key) is True}
-    if isinstance(family.gate, str) and config.flag(family.gate, False):
-        given["gate"] = "head"
+    given |= {"sinks": True} if family.sinks else {}
+    given |= {"gate": "head" if isinstance(family.gate, str) else True} if on(family.gate) else {}
     width = (
         config.integer("hidden_size") // config.integer("num_attention_heads") if family.rounded else family.head_dim
     )
@@ -177,8 +178,7 @@ def _experts(row: _Experts, config: Config, activation: str) -> tuple[Spec, list
         moe["shared_width"] = config.natural(row.shared) * moe["width"]
     if row.shared_width:  # a gate of shared experts without width is refused
         moe["shared_width"] = config.integer(row.shared_width) if row.shared_gate else config.natural(row.shared_width)
-    biased = config.flag(row.router_bias, False) if isinstance(row.router_bias, str) else row.router_bias
-    moe |= {"router_bias": biased} if biased else {}
+    moe |= {"router_bias": True} if _on(config, row.router_bias) else {}
     moe |= {key: True for key in ("shared_gate", "bias") if getattr(row, key)}
     sparse = qwen_sparse(config) if row.stepped else [True] * config.layers()
     if row.dense:

@@ -406,19 +406,18 @@ def _torchao_scheme(config: Config) -> str:
     key = name.lower().replace("_", "").removesuffix("config")
     if key == "int4weightonly":
         return f"affine4-g{data.integer('group_size', default=128)}"
-    if key in ("intxweightonly", "int8dynamicactivationintxweight"):
-        whole = _intx(data, "granularity" if key[3] == "x" else "weight_granularity")
-        return whole if key[3] == "x" else f"{whole.partition('-')[0].replace('affine', 'W')}A8"
+    if key == "intxweightonly":
+        bits, group = _bits(data), data.section("granularity").section("_data").integer("group_size", default=None)
+        return f"affine{bits}-g{group}" if group else f"W{bits}"
+    if key == "int8dynamicactivationintxweight":
+        return f"W{_bits(data)}A8"
     if key not in _TABLES["torchao"]:
         raise _unknown(config, f"torchao's {quote(name)}")
     return _TABLES["torchao"][key]
 
 
-def _intx(data: Config, granularity: str) -> str:
-    """Integers of a torch type, with a scale a group or a channel."""
-    bits = data.section("weight_dtype").text("_data", "int8").removeprefix("int")
-    group = data.section(granularity).section("_data").integer("group_size", default=None)
-    return f"affine{bits}-g{group}" if group else f"W{bits}"
+def _bits(data: Config) -> str:
+    return str(data.section("weight_dtype").text("_data", "int8").removeprefix("int"))
 
 
 def _hqq(section: Config) -> Rules:

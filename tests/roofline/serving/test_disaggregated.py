@@ -339,3 +339,12 @@ def test_counted_hardware_with_a_layout_is_that_of_all_pools() -> None:
     assert sum(devices for _, devices in counted.pools) == 16
     with pytest.raises(RooflineError, match="have 24, not 16"):
         serve(Scenario("llama-3.3-70b", "16xh200-sxm", tp=8), rate=2.0, disaggregation="2:1")
+
+
+def test_pools_of_counted_hardware_keep_the_layout_that_they_are_given() -> None:
+    pools = parse_pools("1:1,prefill-tp=8,prefill-dp-attention=true")
+    for hardware in ("16xh200-sxm", "h200-sxm"):
+        scenario = Scenario("qwen3-30b-a3b", hardware, tp=8)
+        found = tandem_of(scenario, Load(prompt=512.0, generate=64.0, rate=1.0).of(scenario), pools)
+        assert found.prefill.scenario.settings.parallel == pools.prefill_parallel
+        assert (found.prefill.devices, found.decode.devices) == (8, 8)

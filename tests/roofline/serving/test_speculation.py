@@ -23,6 +23,12 @@ def test_iterations_are_whole_for_one_token_and_a_mean_for_many() -> None:
     assert iterations(1e6, 2.5) == pytest.approx(4e5, rel=1e-5)
 
 
+def test_a_context_of_a_decoder_leaves_the_source_of_an_encoder() -> None:
+    """Whisper hears 30 s whatever its decoder has written."""
+    scenario = Scenario("whisper-large-v3", "h100-sxm", context=100)
+    assert scenario.prompt == scenario.with_(context=None).prompt == 1500
+
+
 def test_a_context_alone_is_within_a_longer_generation() -> None:
     """Its keys are those of a prompt as long, and no token that an iteration yields is lost at the end."""
     scenario = Scenario("llama-3.1-8b", "h100-sxm", context=4096, prefix=96, generate=2, techniques="eagle-2")

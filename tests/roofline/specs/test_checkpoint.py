@@ -580,6 +580,21 @@ AFFINE = 4 + 32 / 64
             8 * (Q + KV + FEED) + 16 * HEAD,
         ),
         (
+            {
+                "quant_method": "torchao",
+                "quant_type": {
+                    "default": {
+                        "_type": "IntxWeightOnlyConfig",
+                        "_data": {
+                            "weight_dtype": {"_type": "torch.dtype", "_data": "int4"},
+                            "granularity": {"_type": "PerGroup", "_data": {"group_size": 64}},
+                        },
+                    }
+                },
+            },
+            None,
+        ),
+        (
             {"quant_method": "gptq", "bits": 8, "group_size": 128, "modules_in_block_to_quantize": [["mlp.up_proj"]]},
             (8 + 16 / 128) * FEED / 3 + 16 * (Q + KV + FEED * 2 / 3 + HEAD),
         ),

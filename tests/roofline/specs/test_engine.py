@@ -204,6 +204,19 @@ def test_early_releases_lack_kernels_for_latent_attention_with_experts(model: st
     assert (profile["launches"] > 1) == early
 
 
+@pytest.mark.parametrize(("key", "model"), [("norm", "gpt2-xl"), ("rmsnorm", "llama-3.2-1b"), ("norm", "llama-3.2-1b")])
+def test_norms_are_several_kernels_by_operator_or_by_their_kind(key: str, model: str, tmp_path: Path) -> None:
+    """Two norms a layer and one at the end, of three kernels each in the place of one."""
+    numbers = []
+    for unfused in ("{}", f"{{{key}: [3, 1]}}"):
+        (tmp_path / "e.yaml").write_text(f"name: e\nfusions: []\ngraphs: []\nunfused: {unfused}\n")
+        engine = load_engine(str(tmp_path / "e.yaml"))
+        decode = analyze(Scenario(load_model(model), load_hardware("h100-sxm"), engine=engine)).decode
+        assert decode is not None
+        numbers.append(decode.timed(decode.passes[0]).number)
+    assert numbers[1] - numbers[0] == 2 * (2 * load_model(model).layers + 1)
+
+
 @pytest.mark.parametrize("sequences", [4, 5])
 def test_the_host_launches_what_no_graph_replays(sequences: int, tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text(

@@ -54,6 +54,13 @@ def test_formats_as_released_come_first() -> None:
     assert not found.plan.narrower
 
 
+def test_options_beside_a_scenario_replace_its_own() -> None:
+    scenario = Scenario("llama-3.1-8b", "h100-sxm", kv="fp8")
+    found = answer(scenario, "l40s", prompt=1000).scenario
+    assert found == Scenario("llama-3.1-8b", "l40s", kv="fp8", prompt=1000)
+    assert answer(scenario).scenario == scenario
+
+
 def test_what_is_said_is_kept() -> None:
     found = answer("llama-3.3-70b", "4090", quant="awq", engine="vllm")
     assert not found.fits
@@ -206,7 +213,7 @@ def test_a_number_of_devices_that_does_not_divide_heads(model: str, hardware: st
 def test_a_mixture_on_a_rack_has_its_experts_on_all_devices(model: str) -> None:
     """As NVL72 is used: data-parallel attention and experts over all (NVIDIA/TensorRT-LLM, tech_blog 4)."""
     alone = Scenario(model, "72xgb200")
-    for scenario in (answer(model, "72xgb200", rate=500).scenario, alone.with_(batch=72), alone.laid_out(72)):
+    for scenario in (answer(model, "72xgb200", rate=500).scenario, alone.with_(batch=72), alone.laid_out_for(72)):
         parallel = scenario.settings.parallel
         assert (parallel.tensor, parallel.data, parallel.expert, parallel.pipeline) == (1, 72, 72, 1)
         assert parallel.exchange == "nvlink_one_sided"
