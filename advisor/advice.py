@@ -155,8 +155,8 @@ def advise(
 
     >>> from roofline import Scenario, advise
     >>> advice = advise(Scenario("llama-2-13b", "a6000", prompt=128), objective="tpot", ttft="500ms")
-    >>> advice.recommendations[0].move.slot
-    'weight format'
+    >>> sorted(step.move.slot for step in advice.plan.steps)
+    ['speculative decoding', 'weight format']
 
     `moves` limits what may be advised; None is everything: the techniques that the scenario's engine runs, with
     `research` the whole catalogue, parallelism within the device limit, engines, the best batch and hardware.
