@@ -126,8 +126,7 @@ class Question(Struct, frozen=True, dict=True):
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
             if needed == counted:  # degrees of their own, which were given since
                 return replace(found, counted=1)
-            of_a_replica = needed > 1 or "tp" in values
-            layout = {"dp": counted // needed} if of_a_replica else found._layout(counted)
+            layout = {"dp": counted // needed} if needed else found._layout(counted)
             return replace(found, values={**values, **layout}, laid=frozenset(layout))
         return found
 
@@ -332,14 +331,16 @@ def _counted(devices: tuple[Hardware, int]) -> str:
 def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:
     """The devices that degrees of parallelism need, of hardware named with its count; raises RooflineError for others.
 
-    Where no degree is given the tensor parallelism fills it, and where degrees fill a part of it, replicas do. Nodes
-    and decode context parallelism take no devices more.
+    0 where no degree is given; where degrees fill a part of the devices, replicas fill the rest. Nodes and decode
+    context parallelism take no devices more.
     """
     taking = ((part, key) for part, key in DEGREES.items() if key not in ("nodes", "dcp"))
     asked: dict[str, Any] = {part: values[key] for part, key in taking if key in values}
     needed = Parallelism(**asked).devices
+    if needed == 1 and "tp" not in values:
+        return 0
     whole = devices % needed == 0 and "dp" not in values and OVER_NODES.isdisjoint(values)
-    if needed != devices and (needed > 1 or "tp" in values) and not whole:
+    if needed != devices and not whole:
         raise RooflineError(f"{quote(name)} is {devices} devices, and the degrees of parallelism need {needed}")
     return needed
 
