@@ -12,7 +12,7 @@ part `r`. What a kernel takes beyond its traffic at the full bandwidth is done o
 is the activity of the units: 1 for matrix products, which reach the TDP at the full clock, and for others the larger of
 
     min(WAITING + BYTES r / (FLOP of the peak for each byte of the bandwidth), STREAMING)    of units that stream
-    min(BUSY u, 1)                              of units that unpack weights for the part `u` of the time
+    BUSY u                                      of units that unpack weights for the part `u` of the time
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ power limit, April 2026) and an H100 0.44 (0.62 by the energy of its bytes). The
 0.80 at 0.85 (173 W; inventivehq.com) and a 5090 with 0.76 at 0.78 (547 W; club-3090); they have 0.78 of both.
 """
 
-BUSY = 1.15
+BUSY = 1.22
 """The activity of units that unpack weights all the time, over that of matrix products.
 
-An RTX 3090 that unpacks Q3_K for 0.87 of its time takes all of 388 W (club-3090). A 4090, which did not choose it,
-takes 392 W: an activity of 0.72, for 0.71 here.
+An RTX 3090 that unpacks Q3_K for 0.87 of its time takes all of 388 W, more than its TDP (club-3090). A 4090, which did
+not choose it, unpacks for 0.59 of its time and takes 392 W: an activity of 0.72, as here.
 """
 
 
@@ -102,5 +102,5 @@ def stretched(hardware: Hardware, watts: float, spent: Any, compute: Any, memory
     spent = np.maximum(spent, 1e-12)
     reached = np.minimum(memory / spent, 1.0)
     share, busy = compute / np.maximum(compute + memory, 1e-12), compute / spent
-    activity = np.maximum(np.maximum(share, np.minimum(BUSY * busy, 1.0)), streaming_activity(hardware, reached))
+    activity = np.maximum(np.maximum(share, BUSY * busy), streaming_activity(hardware, reached))
     return reached + (1 - reached) / clock_at(hardware, watts, activity, reached)
