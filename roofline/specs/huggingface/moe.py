@@ -21,13 +21,21 @@ from roofline.specs.huggingface.config import (
 )
 
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""The keys of the number of experts."""
+
+
+def routed(config: Config, default: int) -> int:
+    """The number of experts; 0, which files of dense models of a family have, is none."""
+    return config.natural(*EXPERTS, default=default)
+
+
 def moe_section(config: Config, *width: str, experts: Any = None, top_k: Any = None, **parts: Any) -> Spec:
     """The moe section: gated experts as wide as the key `width` says; `experts` and `top_k` are class defaults."""
-    names = ("num_experts", "num_local_experts", "n_routed_experts")
     groups = 1 if config.content.get("topk_method") == "greedy" else config.natural("n_group", default=1)
     limited = {"groups": groups, "top_groups": config.integer("topk_group", default=groups)} if groups > 1 else {}
     return {
-        "experts": config.integer(*names, **({"default": experts} if experts else {})),
+        "experts": config.integer(*EXPERTS, **({"default": experts} if experts else {})),
         "top_k": config.integer("num_experts_per_tok", **({"default": top_k} if top_k else {})),
         "width": config.integer(*(width or ("intermediate_size",))),
         "gated": True,
