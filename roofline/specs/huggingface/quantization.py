@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import SpecError, quote, suggest
+from roofline.core.errors import SpecError, quote
 from roofline.specs.formats import find_format
 from roofline.specs.huggingface.config import Config, Spec
 from roofline.specs.huggingface.modules import TOWERS, Patterns, modules
@@ -157,7 +157,7 @@ def _method(section: Config) -> Callable[[Config], Rules]:
     method = section.text("quant_method", **({"default": own} if own else {})).strip().lower().replace("_", "-")
     method = method.removeprefix("intel/")
     if method not in METHODS:
-        raise _unknown(section, f"the method {quote(method)}{suggest(method, METHODS)}")
+        raise _unknown(section, f"the method {quote(method)}")  # no similar one: a program wrote it
     return METHODS[method]
 
 
@@ -346,6 +346,9 @@ def _quark(section: Config) -> Rules:
 
 
 def _quark_scheme(group: Config) -> str:
+    steps = group.content.get("weight")
+    if isinstance(steps, list) and steps:  # quantized twice, and stored as the last step has it
+        group = group.replaced({**group.content, "weight": steps[-1]})
     weights, inputs = group.section("weight"), group.section("input_tensors")
     if not weights.content:
         return PLAIN
@@ -356,6 +359,8 @@ def _quark_scheme(group: Config) -> str:
         return "mxfp4"
     if kind == "fp8_e4m3" and per in ("per_tensor", "per_channel"):
         return "fp8" if fed.startswith("fp8") else "w8a16_fp8"
+    if kind == "int4" and per == "per_channel":
+        return "W4A8" if "8" in fed else "W4"
     if kind in ("int4", "uint4") and size > 0:
         return ("int4-g" if kind == "int4" else "awq-g") + str(size)
     if kind in ("int8", "uint8"):
@@ -369,7 +374,8 @@ def _mlx(section: Config) -> Rules:
     `false` leaves a module alone, a mapping has its own settings (mlx.nn.quantize; mlx_lm/utils.py).
     """
     named = {}
-    for name, value in section.content.items():
+    listed = section.section("per_tensor").content  # JANG's
+    for name, value in {**section.content, **listed}.items():
         if value is False:
             named[name] = PLAIN
         elif isinstance(value, dict):
@@ -444,6 +450,7 @@ METHODS: Mapping[str, Callable[[Config], Rules]] = {
     "quark": _quark,
     "torchao": _torchao,
     "hqq": _hqq,
+    "fp-quant": lambda section: Rules("mxfp4" if section.text("forward_dtype", "mxfp4") == "mxfp4" else "nvfp4"),
     "mlx": _mlx,
 }
 """The reader of a section, by its `quant_method`."""
