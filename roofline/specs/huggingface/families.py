@@ -128,7 +128,7 @@ def _read(family: _Family, config: Config) -> Spec:
     bias = on(family.mlp_bias)
     parts: dict[str, Spec] = {}
     feeds = ["dense"] * config.layers()
-    if family.experts and routed(config, 1):
+    if family.experts and (routed(config) or not family.experts.stepped):
         parts["moe"], feeds = _experts(family.experts, config, family.activation)
         if bias and parts["moe"]["moe"].get("shared_width"):
             parts["moe"]["moe"]["shared_bias"] = True

@@ -20,14 +20,13 @@ from roofline.specs.huggingface.config import (
     spec_with_pattern,
 )
 
-
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """The keys of the number of experts."""
 
 
-def routed(config: Config, default: int) -> int:
-    """The number of experts; 0, which files of dense models of a family have, is none."""
-    return config.natural(*EXPERTS, default=default)
+def routed(config: Config) -> bool:
+    """Whether the number of experts is not 0, as it is in files of a family's dense models."""
+    return config.natural(*EXPERTS, default=1) > 0
 
 
 def moe_section(config: Config, *width: str, experts: Any = None, top_k: Any = None, **parts: Any) -> Spec:
