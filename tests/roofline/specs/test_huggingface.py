@@ -13,9 +13,10 @@ from roofline import Model, Scenario, SpecError, analyze, load_hardware, load_mo
 from roofline.bound.memory import state_bytes_per_sequence
 from roofline.reports.documents.listing import imported
 from roofline.specs.huggingface import translate
-from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.modelspec import parse_model
 from roofline.specs.precision import parse_precision
 from roofline.specs.sublayers import Attention, Mamba2, Mlp
+from roofline.specs.written import to_spec
 from tests.paths import CONFIGS
 
 H100 = load_hardware("h100-sxm")
