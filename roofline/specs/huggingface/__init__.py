@@ -46,7 +46,8 @@ from roofline.specs.huggingface.config import (
 )
 from roofline.specs.huggingface.kinds import reject_other_kinds
 from roofline.specs.huggingface.model_wide import complete_spec, reject_drafts
-from roofline.specs.huggingface.quantization import SECTION, quantization
+from roofline.specs.huggingface.quantization import quantization
+from roofline.specs.huggingface.quantization_methods import SECTION
 from roofline.specs.huggingface.unet import CLASS, unet_spec
 from roofline.specs.library import CONFIG, modelopt_file
 
