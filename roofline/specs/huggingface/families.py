@@ -97,10 +97,7 @@ def _on(config: Config, switch: Switch) -> bool:
 
 
 def _read(family: _Family, config: Config) -> Spec:
-    if family.renamed:
-        named = {key: config.content[own] for key, own in family.renamed.items() if own in config.content}
-        config = config.replaced({**config.content, **named})
-
+    config = config.renamed(**family.renamed)
     on = partial(_on, config)
     if family.refused:
         config.reject(family.refused)

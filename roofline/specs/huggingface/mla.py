@@ -132,17 +132,13 @@ def _longcat_flash(config: Config) -> Spec:
         shared_width=width,
         router_bias=True,
     )
-    return {
-        "hidden": hidden,
-        "vocabulary": config.integer("vocab_size"),
-        "max_context": config.tokens("max_position_embeddings"),
-        "tied_embeddings": config.flag("tie_word_embeddings", False),
-        "norm": {"kind": "rmsnorm"},
-        "latent_attention": mla_section(config),
-        "layers": {"count": 2 * layers, "pattern": ["moe", "dense"]},
-        "blocks": {"moe": {"moe": moe}, "dense": {"mlp": {"width": width, "gated": True, "activation": "silu"}}},
-        "extra_parameters": layers * idle * (hidden + 1),
-    }
+    return base_spec(
+        config.renamed(num_hidden_layers="num_layers"),
+        latent_attention=mla_section(config),
+        layers={"count": 2 * layers, "pattern": ["moe", "dense"]},
+        blocks={"moe": {"moe": moe}, "dense": {"mlp": {"width": width, "gated": True, "activation": "silu"}}},
+        extra_parameters=layers * idle * (hidden + 1),
+    )
 
 
 def _longcat_flash_ngram(config: Config) -> Spec:

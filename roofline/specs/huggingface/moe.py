@@ -192,22 +192,19 @@ def _mimo_v2_flash(config: Config) -> Spec:
 
 def _dbrx(config: Config) -> Spec:
     attention, block = config.section("attn_config"), config.section("ffn_config")
-    return {
-        "hidden": config.integer("d_model"),
-        "vocabulary": config.integer("vocab_size"),
-        "layers": config.integer("n_layers"),
-        "max_context": config.tokens("max_seq_len", default=2048),
-        "tied_embeddings": config.flag("tie_word_embeddings", False),
-        "attention": {"heads": config.integer("n_heads"), "kv_heads": attention.integer("kv_n_heads", default=1)},
-        "moe": {
+    return base_spec(
+        config.renamed(hidden_size="d_model", num_hidden_layers="n_layers"),
+        max_context=config.tokens("max_seq_len", default=2048),
+        attention={"heads": config.integer("n_heads"), "kv_heads": attention.integer("kv_n_heads", default=1)},
+        moe={
             "experts": block.integer("moe_num_experts", default=4),
             "top_k": block.integer("moe_top_k", default=1),
             "width": block.integer("ffn_hidden_size", default=3584),
             "gated": True,
             "activation": block.section("ffn_act_fn").activation("name", default="silu"),
         },
-        "norm": {"kind": "layernorm", "bias": False},
-    }
+        norm={"kind": "layernorm", "bias": False},
+    )
 
 
 def _ernie4_5_moe(config: Config) -> Spec:
