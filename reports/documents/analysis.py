@@ -27,10 +27,10 @@ from roofline.scenario.memory import hardware_name, memory_is_static
 from roofline.scenario.notes import ATTENTION, caches, fused, generates
 from roofline.scenario.phase import Expectation, OpFigures, Phase
 from roofline.scenario.scenario import Scenario
-from roofline.specs.modelspec import to_spec
 from roofline.specs.precision import parse_precision
 from roofline.specs.reserve import MEMORY_READINGS, STATIC
 from roofline.specs.weight_files.stored import Stored
+from roofline.specs.written import to_spec
 from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
 from roofline.whatif.metrics import AT, find_metric

@@ -17,7 +17,8 @@ from roofline.reports.documents.analysis import hardware_document, model_documen
 from roofline.reports.output.terminal import table
 from roofline.scenario.stored import mismatch
 from roofline.specs.huggingface import translate_file
-from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.modelspec import parse_model
+from roofline.specs.written import to_spec
 
 
 def models() -> list[dict[str, Any]]:

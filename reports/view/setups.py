@@ -34,7 +34,8 @@ from roofline.serving.options import LOAD_OPTIONS
 from roofline.specs.hardware import Hardware, load_devices
 from roofline.specs.library import folders, spec_path
 from roofline.specs.model import Model
-from roofline.specs.modelspec import load_any, load_model, to_spec
+from roofline.specs.modelspec import load_any, load_model
+from roofline.specs.written import to_spec
 from roofline.verdict.plan import choose
 from roofline.verdict.verdict import load_of
 from roofline.whatif.command_line import command_words, option_texts

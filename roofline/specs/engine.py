@@ -52,27 +52,12 @@ PHASES = ("prefill", "decode")
 GATED_DELTA_RULE_KERNELS = CHUNKED, _ = ("chunked", "fused")
 """Prefill kernels of the gated delta rule: several kernels over chunks of the prompt, or one fused kernel."""
 
-FUSIONS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
-    {
-        "qkv": (("q_proj", "q_gate_proj", "k_proj", "v_proj", "block_q_proj", "block_k_proj"),),
-        "latent_down": (
-            ("q_a_proj", "kv_a_proj", "kv_proj"),
-            ("compress_kv_proj", "compress_gate_proj"),
-            ("index_compress_kv_proj", "index_compress_gate_proj"),
-            ("in_proj", "decay_in_proj", "rate_proj", "output_gate_in_proj"),
-        ),
-        "gate_up": (("gate_proj", "up_proj"), ("shared_gate_proj", "shared_up_proj")),
-        "residual_norm": (("attn_add", "mlp_norm"), ("mlp_add", "attn_norm")),
-        "reduced_norm": (("attn_all_reduce", "attn_add", "mlp_norm"), ("mlp_all_reduce", "mlp_add", "attn_norm")),
-        "head_norms": (("q_norm", "k_norm", "v_norm", "kv_norm", "block_q_norm", "block_k_norm"),),
-        "quantization": (),
-        "experts": (("expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"),),
-    }
-)
-"""The operators that each fusion computes in one kernel. Reports list the operators separately.
+_TABLES: Mapping[str, Mapping[str, Any]] = read_mapping(Path(__file__).with_name("engine_parameters.yaml"))
 
-`quantization`: norms and activations write the 8- and 4-bit inputs of the GEMMs after them.
-"""
+FUSIONS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
+    {name: tuple(map(tuple, kernels)) for name, kernels in _TABLES["fusions"].items()}
+)
+"""The operators that each fusion computes in one kernel."""
 
 SHARED_EXPERTS = frozenset(
     {"shared_gate_proj", "shared_up_proj", "shared_act", "shared_down_proj", "shared_expert_gate", "shared_gating"}
@@ -82,31 +67,7 @@ ROUTED_EXPERTS = frozenset(
 )
 """The two branches of an MoE layer: they read the same input and their outputs are added."""
 
-PARAMETERS = (
-    Parameter("step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time between two passes"),
-    Parameter("sequence", Unit.SECONDS, 0.0, 10e-3, 0.0, "host time per sequence and pass"),
-    Parameter("draft_step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time before a draft pass of speculative decoding"),
-    Parameter("gap", Unit.SECONDS, 0.0, 100e-6, 0.0, "idle time between two kernels"),
-    Parameter("issue", Unit.SECONDS, 0.0, 1e-3, 0.0, "host time to launch a kernel without a CUDA graph"),
-    Parameter("launches", Unit.RATIO, 0.1, 10.0, 1.0, "kernels that the host launches for one of these"),
-    Parameter("eager", Unit.SECONDS, 0.0, 1e-3, 0.0, "least host time to launch a kernel with graphs switched off"),
-    Parameter("launch", Unit.RATIO, 0.1, 10.0, 1.0, "kernel launch time relative to the calibration"),
-    Parameter("memory", Unit.RATIO, 0.1, 1.5, 1.0, "achieved memory bandwidth relative to the calibration"),
-    Parameter("kv_reread", Unit.RATIO, 0.0, 1.0, 0.0, "further query heads of a GQA group that read the cache again"),
-    Parameter("collective", Unit.RATIO, 0.05, 20.0, 1.0, "time of collectives relative to the calibration"),
-    Parameter("attention", Unit.RATIO, 0.05, 20.0, 1.0, "time of attention over prompts relative to the calibration"),
-    Parameter("half_sums", Unit.RATIO, 1.0, 4.0, 1.0, "gain of that attention on GPUs that add faster in 16 bits"),
-    Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill kernels relative to the calibration"),
-    Parameter("decode", Unit.RATIO, 0.05, 20.0, 1.0, "time of decode kernels relative to the calibration"),
-    Parameter("kernel_error", Unit.RATIO, 0.0, 1.0, 1.0, "error of inherited kernels that a fit to passes leaves"),
-    Parameter("decode_error", Unit.RATIO, 0.0, 1.0, 1.0, "the same for decode, relative to that of prefill"),
-    Parameter("dequantization", Unit.RATIO, 0.005, 1.0, 0.5, "fraction of the vector peak that dequantization reaches"),
-    Parameter("integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "SM cycles for 1024 multiplications of blocks"),
-    Parameter("kv_conversion", Unit.RATIO, 0.0, 500.0, 5.0, "FLOPs per KV cache element that software converts"),
-    Parameter(
-        "split_kv", Unit.RATIO, 0.0, 2.0, 1.0, "keys in decode are split over SMs: 1 as measured, 0 never, 2 always"
-    ),
-)
+PARAMETERS = tuple(Parameter(name, Unit(row[0]), *row[1:]) for name, row in _TABLES["parameters"].items())
 """The numeric parameters of a profile, with their defaults."""
 
 

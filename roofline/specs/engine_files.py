@@ -100,22 +100,8 @@ def _value(given: object, parameter: Parameter, key: str, where: str) -> float:
 PLAIN = Engine("plain")
 
 _ALWAYS = ("fusions", "graphs")
-_FLOWING = (
-    *(*_ALWAYS, "overlap", "serial_drafts", "shared_stream", "all_reduce", "gated_delta_rule"),
-    *(
-        "own_kernels",
-        "own_kernels_of",
-        "split_layers",
-        "prompt_logits",
-        "int8_activations",
-        "unpacking",
-        "unfused",
-        "checkpoints",
-        "fp8_inputs",
-    ),
-    *("vector_experts", "expert_kernels"),
-    *("kernels_of", "also", "weight_only", "replayed"),
-)
+_APART = {"name", "title", "parameters", "spread", "sources", "handled", "vendors", "mixers", "version", "starts"}
+_FLOWING = tuple(key for key in Engine.__struct_fields__ if key not in {*_APART, "memory", "scheduler"})
 """Keys of a profile that are written on one line each, where they are not at their defaults."""
 
 

@@ -20,10 +20,10 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.core.documents import MAX_BYTES, read_mapping
-from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files
-from roofline.specs.names import PLAIN, Files, Named, record
+from roofline.specs.names import PLAIN, Files, Named, record, undescribed
 from roofline.specs.precision import scheme_formats
 from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS
 
@@ -393,7 +393,14 @@ def _parts(scheme: str, entry: _Entry) -> dict[str, Any]:
 
 
 def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...]) -> UnknownNameError:
-    """The error for a name that no model has: those it begins, else the one in it, else the nearest of its family."""
+    """The error for a name that no model has: those it begins, else the one in it, else the nearest of its family.
+
+    Raises UnsupportedError for a model that a spec cannot express.
+    """
+    if (facts := undescribed(text, "inexpressible")) is not None:
+        raise UnsupportedError(f"{quote(text)} {facts}, which no spec describes")
+    if (facts := undescribed(text, "without_source")) is not None:
+        return UnknownNameError("model", text, (), (), f", which {facts}")
     last = text.strip().lower().rpartition("/")[2][:LONGEST]
     plain = r"[-_]".join(map(re.escape, re.split(r"[\s:_-]+", last)))
     started = re.compile(rf"^ +[^/\s]+/({plain}\b[^:\s]*):", re.M)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from roofline.core.documents import read_mapping
 from roofline.core.errors import UnknownNameError
 from roofline.specs.formats import FORMATS, UNQUANTIZED_FORMATS, Format, find_format
 
@@ -173,55 +175,47 @@ def _average(layers: Mapping[str, float]) -> Format:
     return Format("/".join(format.name for format in formats), bits / sum(layers.values()), formats[0].arithmetic)
 
 
-def _choice(given: Choice | str) -> Choice:
-    return FORMATS[given] if isinstance(given, str) else given
+class First(Struct, frozen=True):
+    """The rule of the first so many layers, or of the first of so many equal parts of them."""
 
+    layers: int = 0
+    parts: int = 0
 
-def _gguf(name: str, base: str, output: str, **special: Choice | str) -> WeightScheme:
-    """A llama.cpp file type: vectors in fp32, the embedding quantized, the output matrix in its own format."""
-    chosen = {"norm": "fp32", "bias": "fp32", "router": "fp32", "convolution": "fp16", "lm_head": output, **special}
-    choices = {component: _choice(given) for component, given in chosen.items()}
-    return WeightScheme(name, FORMATS[base], MappingProxyType(choices), frozenset())
-
-
-def _mixed(base: str, better: str, rule: Callable[[int, int], bool] = _more_bits) -> Mixture:
-    return Mixture(FORMATS[base], FORMATS[better], rule)
-
-
-# Named functions, which pickle.
-def _first_eighth(layer: int, layers: int) -> bool:
-    return layer < layers // 8
-
-
-def _first_sixteenth(layer: int, layers: int) -> bool:
-    return layer < layers // 16
-
-
-def _first_four(layer: int, _: int) -> bool:
-    return layer < 4
-
-
-def _first_two(layer: int, _: int) -> bool:
-    return layer < 2
+    def __call__(self, layer: int, layers: int) -> bool:
+        return layer < (layers // self.parts if self.parts else self.layers)
 
 
 def _middle(layer: int, layers: int) -> bool:
     return layers // 8 <= layer < 7 * layers // 8
 
 
-def _grouped(few: str, many: str) -> ByGroup:
-    return ByGroup(FORMATS[few], FORMATS[many])
+RULES: Mapping[str, Callable[[int, int], bool]] = {
+    "more": _more_bits,
+    "eighth": First(parts=8),
+    "sixteenth": First(parts=16),
+    "four": First(4),
+    "two": First(2),
+    "middle": _middle,
+}
 
 
-def _deep(usual: Choice | str, deep: Choice | str = "q5_k") -> ByDepth:
-    """The format of V: with GQA V is small, so models of 80 layers store Q3_K and Q4_K as Q5_K."""
-    return ByDepth(_choice(usual), _choice(deep))
+def _choice(given: Any) -> Choice:
+    """The choice that an entry of `schemes.yaml` describes."""
+    match given:
+        case [base, better, rule]:
+            return Mixture(FORMATS[base], FORMATS[better], RULES[rule])
+        case {"few": few, "many": many}:
+            return ByGroup(_choice(few), _choice(many))
+        case {"usual": usual, "deep": deep}:
+            return ByDepth(_choice(usual), _choice(deep))
+    return MXFP4_BLOCKS if given == "mxfp4" else FORMATS[given]
 
 
-def _tiny(name: str, base: str, small: str, **special: Choice | str) -> WeightScheme:
-    """The 1- and 2-bit file types: V, the first eighth of down_proj and the embedding have more bits."""
-    v, down = _grouped(small, "q4_k"), _mixed(base, small, _first_eighth)
-    return _gguf(name, base, "q5_k", embedding=small, v_proj=v, down_proj=down, **special)
+def _gguf(name: str, linear: str, **special: Any) -> WeightScheme:
+    """A llama.cpp file type: vectors in fp32, the embedding quantized, the output matrix in its own format."""
+    chosen = {"norm": "fp32", "bias": "fp32", "router": "fp32", "convolution": "fp16", **special}
+    choices = {component: _choice(given) for component, given in chosen.items()}
+    return WeightScheme(name, FORMATS[linear], MappingProxyType(choices), frozenset())
 
 
 MXFP4_BLOCKS = Format("mxfp4", 17 * 8 / 32, "int8")
@@ -235,88 +229,10 @@ MXFP4_EXPERTS: Mapping[str, Choice] = dict.fromkeys(
 gpt-oss-20b is 12.1 GB in MXFP4, and 12.04 GB in Q6_K (model card of bartowski/openai_gpt-oss-20b-GGUF).
 """
 
-# The tensor-by-tensor choices of llama.cpp's llama_tensor_get_type (src/llama-quant.cpp) for dense Llama-like models,
-# those of four bits and less with an importance matrix, as such files are made.
-GGUF = (
-    _gguf("q8_0", "q8_0", "q8_0"),
-    _gguf(  # only experts are in MXFP4
-        "mxfp4_moe",
-        "q8_0",
-        "q8_0",
-        **MXFP4_EXPERTS,
-    ),
-    _gguf("q6_k", "q6_k", "q6_k"),
-    _gguf("q5_k_m", "q5_k", "q6_k", v_proj=_mixed("q5_k", "q6_k"), down_proj=_mixed("q5_k", "q6_k")),
-    _gguf("q5_k_s", "q5_k", "q6_k"),
-    _gguf("q5_1", "q5_1", "q6_k"),
-    _gguf("q5_0", "q5_0", "q6_k"),
-    _gguf(
-        "q4_k_m",
-        "q4_k",
-        "q6_k",
-        v_proj=_deep(_mixed("q4_k", "q6_k"), _mixed("q5_k", "q6_k")),
-        down_proj=_mixed("q4_k", "q6_k"),
-    ),
-    _gguf(
-        "q4_k_s",
-        "q4_k",
-        "q6_k",
-        v_proj=_deep(_mixed("q4_k", "q5_k", _first_four)),
-        down_proj=_mixed("q4_k", "q5_k", _first_eighth),
-    ),
-    _gguf("q4_1", "q4_1", "q6_k"),
-    _gguf("q4_0", "q4_0", "q6_k"),
-    _gguf("iq4_nl", "iq4_nl", "q6_k", v_proj=_grouped("iq4_nl", "q5_k")),
-    _gguf("iq4_xs", "iq4_xs", "q6_k", v_proj=_grouped("iq4_xs", "q5_k")),
-    _gguf("q3_k_l", "q3_k", "q6_k", v_proj="q5_k", down_proj="q5_k", o_proj="q5_k"),
-    _gguf(
-        "q3_k_m",
-        "q3_k",
-        "q6_k",
-        v_proj=_deep(_mixed("q4_k", "q5_k", _first_two)),
-        down_proj=_mixed("q4_k", "q5_k", _first_sixteenth),
-        o_proj="q4_k",
-    ),
-    _gguf("q3_k_s", "q3_k", "q6_k", v_proj=_deep("q3_k")),
-    _gguf(
-        "iq3_m", "iq3_s", "q6_k", v_proj=_deep("q4_k"), down_proj=_mixed("iq3_s", "q4_k", _first_eighth), o_proj="q4_k"
-    ),
-    _gguf("iq3_s", "iq3_s", "q6_k", v_proj=_deep(_grouped("iq3_s", "q4_k"))),
-    _gguf(
-        "iq3_xs",
-        "iq3_s",
-        "q6_k",
-        q_proj="iq3_xxs",
-        k_proj="iq3_xxs",
-        v_proj=_deep(_grouped("iq3_s", "q4_k")),
-        gate_proj=_mixed("iq3_s", "iq3_xxs", _middle),
-        up_proj=_mixed("iq3_s", "iq3_xxs", _middle),
-    ),
-    _gguf(
-        "iq3_xxs",
-        "iq3_xxs",
-        "q5_k",
-        embedding="iq3_s",
-        q_proj="iq2_s",
-        k_proj="iq2_s",
-        v_proj=_deep(_grouped("iq3_xxs", "q4_k")),
-        o_proj="iq3_s",
-    ),
-    _gguf("q2_k", "q2_k", "q6_k", v_proj=_deep(_grouped("q3_k", "q4_k")), down_proj="q3_k", o_proj="q3_k"),
-    _gguf(
-        "q2_k_s",
-        "q2_k",
-        "q6_k",
-        v_proj=_deep(_grouped("q2_k", "q4_k")),
-        down_proj=_mixed("q2_k", "q4_k", _first_eighth),
-    ),
-    _tiny("iq2_m", "iq2_s", "iq3_s", o_proj="iq3_s"),
-    _tiny("iq2_s", "iq2_xs", "iq3_s", o_proj="iq3_s"),
-    _tiny("iq2_xs", "iq2_xs", "q2_k"),
-    _tiny("iq2_xxs", "iq2_xxs", "q2_k"),
-    _tiny("iq1_m", "iq1_m", "q2_k", o_proj="iq2_xxs"),
-    _tiny("iq1_s", "iq1_s", "q2_k", o_proj="iq2_xxs"),
-)
+_ROWS: Mapping[str, Mapping[str, Any]] = read_mapping(Path(__file__).with_name("schemes.yaml"))
+
+GGUF = tuple(_gguf(name, **row) for name, row in _ROWS.items())
+"""llama.cpp's file types."""
 
 GGUF_SCHEMES = frozenset(scheme.name for scheme in GGUF)
 """The names of llama.cpp's file types."""

@@ -92,8 +92,8 @@ class LatentAttention(Struct, frozen=True, forbid_unknown_fields=True):
 
     The cache holds `kv_rank` + `rope_dim` elements per token. The key of a head has `nope_dim` elements projected from
     the latent and a rotary part of `rope_dim` that all heads share; values are `value_dim` wide. `q_rank`: rank of the
-    query projection; None projects queries directly. `gate`: a projection as wide as all values gates the output (Kimi
-    K3). `rotary`: whether the rotary parts are rotated.
+    query projection; None projects queries directly. `gate`: a projection gates the output, of all values
+    (Kimi K3) or of each "head" (Ling 3.0). `rotary`: whether the rotary parts are rotated.
     """
 
     heads: Count
@@ -103,7 +103,7 @@ class LatentAttention(Struct, frozen=True, forbid_unknown_fields=True):
     value_dim: Count
     q_rank: Count | None = None
     indexer: Indexer | None = None
-    gate: bool = False
+    gate: bool | Literal["head"] = False
     rotary: bool = True
 
     @property

@@ -26,7 +26,8 @@ from roofline.reports.documents.analysis import (
 from roofline.reports.output.export import as_json
 from roofline.specs.hardware_files import parse_hardware
 from roofline.specs.huggingface import translate
-from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.modelspec import parse_model
+from roofline.specs.written import to_spec
 from tests.fuzzing import TOKENS, Document, attempt, disordered, places
 from tests.paths import ROOT
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roofline.specs.modelspec import load_model, to_spec
+from roofline.specs.modelspec import load_model
+from roofline.specs.written import to_spec
 from tests.conftest import Run
 from tests.paths import ROOT
 

@@ -55,7 +55,7 @@ def latent_attention(
     summed = activation("attn_attended", formats.base, heads, spec.value_dim) if spec.gate else output
     ops += (_absorbed if absorbed or spec.indexer else _expanded)(spec, mask, query, summed, formats)
     if spec.gate:
-        gate = activation("attn_gate", formats.base, heads, spec.value_dim)
+        gate = activation("attn_gate", formats.base, heads, 1 if spec.gate == "head" else spec.value_dim)
         ops.append(linear("attn_gate_proj", source, gate, formats, component="o_proj"))
         flops = (SIGMOID_FLOPS + 1) * output.elements
         ops.append(elementwise("attn_gating", Kind.ACTIVATION, (summed, gate), output, flops))

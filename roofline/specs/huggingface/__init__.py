@@ -46,7 +46,8 @@ from roofline.specs.huggingface.config import (
 )
 from roofline.specs.huggingface.kinds import reject_other_kinds
 from roofline.specs.huggingface.model_wide import complete_spec, reject_drafts
-from roofline.specs.huggingface.quantization import SECTION, quantization
+from roofline.specs.huggingface.quantization import quantization
+from roofline.specs.huggingface.quantization_methods import SECTION
 from roofline.specs.huggingface.unet import CLASS, unet_spec
 from roofline.specs.library import CONFIG, modelopt_file
 
@@ -96,6 +97,15 @@ TEXT_DECODERS: Mapping[str, Reader] = {
 
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """The keys of the text decoder in multimodal files."""
+
+DECODERS: Mapping[str, str] = {
+    "deepseek_vl_v2": "deepseek_v2",  # and DeepSeek-OCR
+    "kimi_vl": "deepseek_v3",
+    "llava_llama": "llama",
+    "llava_mistral": "mistral",
+    **dict.fromkeys(("llava_qwen", "llava_qwen2"), "qwen2"),  # LLaVA-OneVision's own code, FastVLM
+}
+"""The decoder of a multimodal model whose files do not name its type, in a section or at the top level."""
 
 SHARED_KEYS = (SECTION, "torch_dtype", "dtype", "tie_word_embeddings")
 """Keys of multimodal files that are also about their text decoder."""
@@ -158,10 +168,14 @@ def _text_decoder(config: Config, readers: Mapping[str, Reader], name: str, mode
     No similar name: programs write these files, and one letter tells models apart (olmo, olmoe).
     """
     shared = {key: config.content[key] for key in SHARED_KEYS if config.content.get(key) is not None}
-    for key in TEXT_CONFIGS:
-        nested = config.content.get(key)
-        if isinstance(nested, dict) and isinstance(nested.get("model_type"), str) and nested["model_type"] in readers:
-            spec = translate({**shared, **nested}, config.where, name, modelopt)
+    known = DECODERS.get(config.text("model_type"))
+    sections = [nested for key in TEXT_CONFIGS if isinstance(nested := config.content.get(key), dict)]
+    if known and not sections:
+        sections = [{key: value for key, value in config.content.items() if not key.startswith(("mm_", "model_type"))}]
+    for nested in sections:
+        decoder = nested.get("model_type") or known
+        if isinstance(decoder, str) and decoder in readers:
+            spec = translate({**shared, **nested, "model_type": decoder}, config.where, name, modelopt)
             return {**spec, "title": f"{name} (text decoder only)"}
     kind = quote(config.text("model_type"))
     hint = f"describe it in a model spec (YAML) instead{without_classes(', or ')}"

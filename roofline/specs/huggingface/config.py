@@ -78,6 +78,12 @@ class Config:
     def replaced(self, content: Mapping[str, Any]) -> Config:
         return Config(content, self.where, self.read, self.defaults)
 
+    def renamed(self, **own: str) -> Config:
+        """The file with the values of its `own` keys under the usual names."""
+        return self.replaced(
+            {**self.content, **{to: self.content[key] for to, key in own.items() if key in self.content}}
+        )
+
     def _find(self, names: tuple[str, ...], default: Any, kinds: tuple[type, ...], expected: str) -> Any:
         self.read.update(names)
         for name in names:

@@ -87,23 +87,20 @@ def _gemma4_text(config: Config) -> Spec:
 def _chatglm(config: Config) -> Spec:
     heads, biased = config.integer("num_attention_heads"), config.flag("add_bias_linear", False)
     grouped = config.flag("multi_query_attention", False)
-    return {
-        "hidden": config.integer("hidden_size"),
-        "vocabulary": config.integer("padded_vocab_size", "vocab_size"),
-        "layers": config.integer("num_layers", "num_hidden_layers"),
-        "max_context": config.tokens("seq_length"),
-        "tied_embeddings": config.flag("tie_word_embeddings", False),
-        "attention": {
+    return base_spec(
+        config.renamed(vocab_size="padded_vocab_size", num_hidden_layers="num_layers"),
+        max_context=config.tokens("seq_length"),
+        attention={
             "heads": heads,
             "kv_heads": config.integer("multi_query_group_num", default=1) if grouped else heads,
             "head_dim": config.integer("kv_channels"),
             "qkv_bias": biased or config.flag("add_qkv_bias", False),
             "output_bias": biased,
         },
-        "mlp": {"width": config.integer("ffn_hidden_size"), "gated": True, "activation": "silu", "bias": biased},
-        "norm": RMS if config.flag("rmsnorm", True) else LAYER_NORM,
-        "final_norm": config.flag("post_layer_norm", True),
-    }
+        mlp={"width": config.integer("ffn_hidden_size"), "gated": True, "activation": "silu", "bias": biased},
+        norm=RMS if config.flag("rmsnorm", True) else LAYER_NORM,
+        final_norm=config.flag("post_layer_norm", True),
+    )
 
 
 def _baichuan(config: Config) -> Spec:

@@ -23,7 +23,7 @@ from roofline.specs.huggingface.config import (
     plain_mlp,
     spec_with_pattern,
 )
-from roofline.specs.huggingface.moe import moe_section, qwen_sparse, sparse_layers
+from roofline.specs.huggingface.moe import moe_section, qwen_sparse, routed, sparse_layers
 
 Switch: TypeAlias = bool | str
 """Always or never, or the key of the file that says it."""
@@ -97,10 +97,7 @@ def _on(config: Config, switch: Switch) -> bool:
 
 
 def _read(family: _Family, config: Config) -> Spec:
-    if family.renamed:
-        named = {key: config.content[own] for key, own in family.renamed.items() if own in config.content}
-        config = config.replaced({**config.content, **named})
-
+    config = config.renamed(**family.renamed)
     on = partial(_on, config)
     if family.refused:
         config.reject(family.refused)
@@ -128,7 +125,7 @@ def _read(family: _Family, config: Config) -> Spec:
     bias = on(family.mlp_bias)
     parts: dict[str, Spec] = {}
     feeds = ["dense"] * config.layers()
-    if family.experts:
+    if family.experts and (routed(config) or not family.experts.stepped):
         parts["moe"], feeds = _experts(family.experts, config, family.activation)
         if bias and parts["moe"]["moe"].get("shared_width"):
             parts["moe"]["moe"]["shared_bias"] = True

@@ -36,49 +36,45 @@ def _opt(config: Config) -> Spec:
 
 
 def _falcon(config: Config) -> Spec:
-    heads = config.integer("num_attention_heads", "n_head")
+    config = config.renamed(hidden_size="n_embed", num_hidden_layers="n_layer", num_attention_heads="n_head")
+    heads = config.integer("num_attention_heads")
     grouped = config.flag("new_decoder_architecture", False)
     given = config.integer("num_kv_heads", "n_head_kv", default=heads)
     # Older decoders ignore num_kv_heads and have one key and value head if multi_query, else as many as heads.
     kv_heads = given if grouped or not config.flag("multi_query", True) else 1
     parallel = grouped or config.flag("parallel_attn", True)
     two_norms = config.integer("num_ln_in_parallel_attn", default=2 if grouped else 1) == 2
-    hidden, biased = config.integer("hidden_size", "n_embed"), config.flag("bias", False)
-    return {
-        "hidden": hidden,
-        "vocabulary": config.integer("vocab_size"),
-        "layers": config.integer("num_hidden_layers", "n_layer"),
-        "max_context": config.tokens("max_position_embeddings", default=2048),
-        "tied_embeddings": config.flag("tie_word_embeddings", True),
-        "attention": {"heads": heads, "kv_heads": kv_heads, "qkv_bias": biased, "output_bias": biased},
-        "mlp": {
+    hidden, biased = config.integer("hidden_size"), config.flag("bias", False)
+    return base_spec(
+        config,
+        tied=True,
+        max_context=config.tokens("max_position_embeddings", default=2048),
+        attention={"heads": heads, "kv_heads": kv_heads, "qkv_bias": biased, "output_bias": biased},
+        mlp={
             "width": config.integer("ffn_hidden_size", default=4 * hidden),
             "gated": False,
             "activation": config.activation("activation", default="gelu"),
             "bias": biased,
         },
-        "norm": LAYER_NORM,
-        "positions": "alibi" if config.flag("alibi", False) else "rope",
+        norm=LAYER_NORM,
+        positions="alibi" if config.flag("alibi", False) else "rope",
         **({"residual": "parallel", "shared_norm": not two_norms, "one_all_reduce": True} if parallel else {}),
-    }
+    )
 
 
 def _gpt_spec(config: Config, *, tied: bool, biased: bool, **parts: Any) -> Spec:
     """What GPT-2, GPT-J and BLOOM share, under the names of their generation or today's; `biased`: attention."""
-    hidden = config.integer("n_embd", "n_embed", "hidden_size")
-    return {
-        "hidden": hidden,
-        "vocabulary": config.integer("vocab_size"),
-        "layers": config.integer("n_layer", "num_hidden_layers"),
-        "tied_embeddings": config.flag("tie_word_embeddings", tied),
-        "attention": {
-            "heads": config.integer("n_head", "num_attention_heads"),
-            **({"qkv_bias": True, "output_bias": True} if biased else {}),
-        },
-        "mlp": plain_mlp(config, config.integer("n_inner", default=4 * hidden)),
-        "norm": LAYER_NORM,
+    config = config.renamed(hidden_size="n_embed", num_hidden_layers="n_layer", num_attention_heads="n_head")
+    config = config.renamed(hidden_size="n_embd")
+    biases = {"qkv_bias": True, "output_bias": True} if biased else {}
+    return base_spec(
+        config,
+        tied=tied,
+        attention={"heads": config.integer("num_attention_heads"), **biases},
+        mlp=plain_mlp(config, config.integer("n_inner", default=4 * config.integer("hidden_size"))),
+        norm=LAYER_NORM,
         **parts,
-    }
+    )
 
 
 def _gptj(config: Config) -> Spec:
@@ -116,18 +112,15 @@ def _mpt(config: Config) -> Spec:
     attention = config.section("attn_config")
     attention.reject("qk_ln", "clip_qkv")
     hidden, context = config.integer("d_model"), config.tokens("max_seq_len", default=2048)
-    table = {"kind": "learned", "count": context}
-    return {
-        "hidden": hidden,
-        "vocabulary": config.integer("vocab_size"),
-        "layers": config.integer("n_layers"),
-        "max_context": context,
-        "tied_embeddings": config.flag("tie_word_embeddings", True),
-        "attention": {"heads": config.integer("n_heads")},
-        "mlp": plain_mlp(config, 4 * hidden, bias=False),
-        "norm": {"kind": "layernorm", "bias": False},
-        "positions": "alibi" if attention.flag("alibi", True) else table,
-    }
+    return base_spec(
+        config.renamed(hidden_size="d_model", num_hidden_layers="n_layers"),
+        tied=True,
+        max_context=context,
+        attention={"heads": config.integer("n_heads")},
+        mlp=plain_mlp(config, 4 * hidden, bias=False),
+        norm={"kind": "layernorm", "bias": False},
+        positions="alibi" if attention.flag("alibi", True) else {"kind": "learned", "count": context},
+    )
 
 
 READERS: Mapping[str, Reader] = {

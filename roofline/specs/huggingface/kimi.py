@@ -1,4 +1,4 @@
-"""Kimi Linear, the decoders of Kimi K3 and of GLM-5.3-Flash: delta attention, every fourth layer with MLA."""
+"""Hybrids of MLA: with delta attention in Kimi Linear, Kimi K3, GLM-5.3-Flash and Ling 3.0, and linear in Ling 2.5."""
 
 from __future__ import annotations
 
@@ -99,6 +99,44 @@ def _glm5_next_text(config: Config) -> Spec:
     return moe_spec(config, base, sparse, moe, kinds, **parts)
 
 
-READERS: Mapping[str, Reader] = {"kimi_linear": _kimi_linear}
+def _bailing_hybrid(config: Config) -> Spec:
+    """Ling 3.0: the last layer of a group has MLA, whose heads are gated, and the others delta attention.
+
+    Files of Ling 2.5 and 2.6 have the same `model_type`, no such gates, and Lightning attention in place of the delta
+    rule: linear attention with a gated output, norms of queries and keys, and a norm over groups of heads
+    (inclusionAI/Ring-V2.5, models/modeling_bailing_moe_v2_5.py).
+    """
+    layers, heads = config.layers(), config.integer("num_attention_heads")
+    group, width = config.integer("layer_group_size"), config.integer("linear_head_dim", "head_dim")
+    whole = layers - layers % group
+    kinds = layer_types(config, LAYERS) or [
+        FULL if index >= whole or (index + 1) % group == 0 else DELTA for index in range(layers)
+    ]
+    if any("V2_5" in name for name in config.texts("architectures")):
+        mixer: Spec = {"retention": {"heads": heads, "key_dim": width, "value_dim": width, "norm_weight": True}}
+        extra = kinds.count(DELTA) * (heads - 1 + 2 * config.flag("use_qk_norm", True)) * width
+    else:
+        taps, full = config.integer("short_conv_kernel_size", default=4), config.flag("no_kda_lora", True)
+        delta = {"heads": heads, "head_dim": width, "conv": taps, "full_decay": full}
+        mixer, extra = {"kimi_delta": delta if full else {**delta, "gate_rank": width}}, 0
+    config.reject("use_qkv_bias", "use_bias")
+    latent = {**mla_section(config), "gate": "head" if "kimi_delta" in mixer else False}
+    expert = config.integer("moe_intermediate_size")
+    shared = config.natural("num_shared_experts", "n_shared_experts", default=1)
+    biased = config.flag("moe_router_enable_expert_bias", True)
+    moe = moe_section(
+        config,
+        "moe_intermediate_size",
+        shared_width=shared * config.integer("moe_shared_expert_intermediate_size", default=expert),
+        router_bias=biased,
+    )
+    first = config.natural("first_k_dense_replace")
+    sparse = sparse_layers(config, [index >= first for index in range(layers)])
+    mtp = config.natural("num_nextn_predict_layers", "num_mtp_layers")
+    base = base_spec(config, mtp=mtp, extra_parameters=extra)
+    return moe_spec(config, base, sparse, moe, kinds, **{DELTA: mixer, FULL: {"latent_attention": latent}})
+
+
+READERS: Mapping[str, Reader] = {"bailing_hybrid": _bailing_hybrid, "kimi_linear": _kimi_linear}
 
 TEXT_DECODERS: Mapping[str, Reader] = {"glm5_next_text": _glm5_next_text}

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from roofline.core.errors import SpecError, quote
+from roofline.specs.huggingface import families
 from roofline.specs.huggingface.config import Config, Reader, Spec, base_spec, gated_mlp, layer_types
 from roofline.specs.huggingface.moe import moe_section, moe_spec, sparse_layers
 
@@ -57,6 +58,9 @@ def _deepseek(
 
 
 def _deepseek_v2(config: Config) -> Spec:
+    """Without MLA the decoder of DeepSeek-OCR, whose layers are those of the first DeepSeek."""
+    if not config.flag("use_mla", True):
+        return families.READERS["deepseek"](config)
     biased = config.flag("mlp_bias", False)
     return _deepseek(config, mla_section(config), dense=0, shared=2, router_bias=False, biased=biased)
 
@@ -128,17 +132,24 @@ def _longcat_flash(config: Config) -> Spec:
         shared_width=width,
         router_bias=True,
     )
-    return {
-        "hidden": hidden,
-        "vocabulary": config.integer("vocab_size"),
-        "max_context": config.tokens("max_position_embeddings"),
-        "tied_embeddings": config.flag("tie_word_embeddings", False),
-        "norm": {"kind": "rmsnorm"},
-        "latent_attention": mla_section(config),
-        "layers": {"count": 2 * layers, "pattern": ["moe", "dense"]},
-        "blocks": {"moe": {"moe": moe}, "dense": {"mlp": {"width": width, "gated": True, "activation": "silu"}}},
-        "extra_parameters": layers * idle * (hidden + 1),
-    }
+    return base_spec(
+        config.renamed(num_hidden_layers="num_layers"),
+        latent_attention=mla_section(config),
+        layers={"count": 2 * layers, "pattern": ["moe", "dense"]},
+        blocks={"moe": {"moe": moe}, "dense": {"mlp": {"width": width, "gated": True, "activation": "silu"}}},
+        extra_parameters=layers * idle * (hidden + 1),
+    )
+
+
+def _longcat_flash_ngram(config: Config) -> Spec:
+    """LongCat-Flash-Lite: tables of n-grams, as wide together as the embedding, and a projection of each to the stream.
+
+    A token reads a row of each. Their rows are counted as equal, of which they differ by a few (to be coprime).
+    """
+    spec = _longcat_flash(config)
+    hidden, rows = spec["hidden"], config.integer("ngram_vocab_size_ratio") * spec["vocabulary"]
+    config.reject("oe_vocab_size_ratio")
+    return {**spec, "extra_parameters": spec["extra_parameters"] + (rows + hidden) * hidden}
 
 
 def _minicpm3(config: Config) -> Spec:
@@ -157,6 +168,7 @@ READERS: Mapping[str, Reader] = {
     "glm_moe_dsa": _deepseek_v32,
     "kimi_k2": _relative(dense=3),
     "longcat_flash": _longcat_flash,
+    "longcat_flash_ngram": _longcat_flash_ngram,
     "minicpm3": _minicpm3,
     "mistral4": _relative(dense=0, router_bias=False),
 }

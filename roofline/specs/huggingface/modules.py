@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import translate as glob
-from typing import Generic, NamedTuple, TypeVar
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, quote
 from roofline.specs.model import Layer, Model
 from roofline.specs.sublayers import (
     Attention,
     CompressedAttention,
-    DeltaNet,
     KimiDelta,
     LatentAttention,
     MixtureOfExperts,
@@ -28,50 +29,9 @@ _WRAPPERS = ("", "model.", "model.language_model.", "language_model.model.", "la
 _ATTENTION, _FEED = ("self_attn", "attention", "mixer"), ("mlp", "block_sparse_moe", "feed_forward", "mixer")
 _SHARED, _EXPERTS = ("shared_experts", "shared_expert"), ("experts.0", "experts")
 
-_FEED_LEAVES: Mapping[str, tuple[str, ...]] = {
-    "gate_proj": ("gate_proj", "gate_up_proj", "w1"),
-    "up_proj": ("up_proj", "gate_up_proj", "w3"),
-    "down_proj": ("down_proj", "w2"),
-}
-_LATENT_LEAVES: Mapping[str, tuple[str, ...]] = {
-    "latent_down_proj": ("fc1_latent_proj", "routed_expert_down_proj"),
-    "latent_up_proj": ("fc2_latent_proj", "routed_expert_up_proj"),
-}
-_MIXER_LEAVES: Mapping[type, Mapping[str, tuple[tuple[str, ...], ...]]] = {
-    Attention: {**{f"{part}_proj": ((f"{part}_proj", "qkv_proj"),) for part in "qkv"}, "o_proj": (("o_proj",),)},
-    LatentAttention: {
-        "q_proj": (("q_proj",),),
-        "q_a_proj": (("q_a_proj", "fused_qkv_a_proj"),),
-        "q_b_proj": (("q_b_proj",),),
-        "kv_a_proj": (("kv_a_proj_with_mqa", "fused_qkv_a_proj"),),
-        "kv_b_proj": (("kv_b_proj",),),
-        "o_proj": (("o_proj",),),
-        "index_q_proj": (("indexer.wq_b",),),
-        "index_k_proj": (("indexer.wk",),),
-    },
-    CompressedAttention: {
-        "q_a_proj": (("q_a_proj", "wq_a"),),
-        "q_b_proj": (("q_b_proj", "wq_b"),),
-        "kv_proj": (("kv_proj", "wkv"),),
-        "o_a_proj": (("o_a_proj", "wo_a"),),
-        "o_b_proj": (("o_b_proj", "wo_b"),),
-        "index_q_proj": (("compressor.indexer.q_b_proj", "indexer.wq_b"),),
-    },
-    KimiDelta: {
-        "in_proj": (("q_proj",), ("k_proj",), ("v_proj",)),
-        "gate_in_proj": (("f_a_proj", "forget_gate.f_a_proj"), ("b_proj",)),
-        "decay_proj": (("f_b_proj", "forget_gate.f_b_proj"),),
-        "output_gate_proj": (("g_proj", "g_b_proj"),),
-        "out_proj": (("o_proj",),),
-    },
-    DeltaNet: {
-        "in_proj": (("in_proj_qkvz", "in_proj_qkv"), ("in_proj_qkvz", "in_proj_z")),
-        "gate_in_proj": (("in_proj_ba", "in_proj_b"), ("in_proj_ba", "in_proj_a")),
-        "out_proj": (("out_proj",),),
-    },
-}
+_NAMES: Mapping[str, Mapping[str, Any]] = read_mapping(Path(__file__).with_name("modules.yaml"))
+_FEED_LEAVES: Mapping[str, Sequence[str]] = _NAMES["feed"]
 _RECURRENT = {name: ((name,),) for name in ("in_proj", "x_proj", "dt_proj", "out_proj")}
-"""By kind of mixer the modules of each component, each with its spellings, the usual one first."""
 
 TOWERS = (
     *("visual.blocks.0.attn.qkv", "vision_tower.encoder.layers.0.self_attn.q_proj"),
@@ -115,13 +75,13 @@ def _of_layer(layer: Layer) -> Iterator[Module]:
     if mixer is not None:
         attends = isinstance(mixer, (Attention, LatentAttention, CompressedAttention, KimiDelta))
         parents = _ATTENTION if attends else ("linear_attn", "mamba", "mixer")
-        for component, parts in _MIXER_LEAVES.get(type(mixer), _RECURRENT).items():
+        for component, parts in _NAMES["mixers"].get(type(mixer).__name__, _RECURRENT).items():
             for leaves in parts:
                 yield Module(component, _joined(parents, leaves), 1 / len(parts))
     if feed is None:
         return
     if isinstance(feed, MixtureOfExperts) and feed.latent:
-        for leaf, spelled in _LATENT_LEAVES.items():
+        for leaf, spelled in _NAMES["latent"].items():
             yield Module(leaf, _joined(_FEED, spelled), 1)
     for leaf, spelled in _FEED_LEAVES.items():
         if isinstance(feed, Mlp):

@@ -20,14 +20,21 @@ from roofline.specs.huggingface.config import (
     spec_with_pattern,
 )
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""The keys of the number of experts."""
+
+
+def routed(config: Config) -> bool:
+    """Whether the number of experts is not 0, as it is in files of a family's dense models."""
+    return config.natural(*EXPERTS, default=1) > 0
+
 
 def moe_section(config: Config, *width: str, experts: Any = None, top_k: Any = None, **parts: Any) -> Spec:
     """The moe section: gated experts as wide as the key `width` says; `experts` and `top_k` are class defaults."""
-    names = ("num_experts", "num_local_experts", "n_routed_experts")
     groups = 1 if config.content.get("topk_method") == "greedy" else config.natural("n_group", default=1)
     limited = {"groups": groups, "top_groups": config.integer("topk_group", default=groups)} if groups > 1 else {}
     return {
-        "experts": config.integer(*names, **({"default": experts} if experts else {})),
+        "experts": config.integer(*EXPERTS, **({"default": experts} if experts else {})),
         "top_k": config.integer("num_experts_per_tok", **({"default": top_k} if top_k else {})),
         "width": config.integer(*(width or ("intermediate_size",))),
         "gated": True,
@@ -185,22 +192,19 @@ def _mimo_v2_flash(config: Config) -> Spec:
 
 def _dbrx(config: Config) -> Spec:
     attention, block = config.section("attn_config"), config.section("ffn_config")
-    return {
-        "hidden": config.integer("d_model"),
-        "vocabulary": config.integer("vocab_size"),
-        "layers": config.integer("n_layers"),
-        "max_context": config.tokens("max_seq_len", default=2048),
-        "tied_embeddings": config.flag("tie_word_embeddings", False),
-        "attention": {"heads": config.integer("n_heads"), "kv_heads": attention.integer("kv_n_heads", default=1)},
-        "moe": {
+    return base_spec(
+        config.renamed(hidden_size="d_model", num_hidden_layers="n_layers"),
+        max_context=config.tokens("max_seq_len", default=2048),
+        attention={"heads": config.integer("n_heads"), "kv_heads": attention.integer("kv_n_heads", default=1)},
+        moe={
             "experts": block.integer("moe_num_experts", default=4),
             "top_k": block.integer("moe_top_k", default=1),
             "width": block.integer("ffn_hidden_size", default=3584),
             "gated": True,
             "activation": block.section("ffn_act_fn").activation("name", default="silu"),
         },
-        "norm": {"kind": "layernorm", "bias": False},
-    }
+        norm={"kind": "layernorm", "bias": False},
+    )
 
 
 def _ernie4_5_moe(config: Config) -> Spec:

@@ -9,41 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
-QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
+from roofline.core.documents import read_mapping
 
-GGUF: Mapping[str, tuple[str, ...]] = {
-    "token_embd": ("embedding",),
-    "output": ("lm_head",),
-    "position_embd": ("positions",),
-    **{f"attn_{part}": (f"{part}_proj",) for part in ("q", "k", "v", "q_a", "q_b")},
-    "attn_qkv": QKV,
-    "attn_output": ("o_proj",),
-    "attn_kv_a_mqa": ("kv_a_proj",),
-    **dict.fromkeys(("attn_kv_b", "attn_k_b", "attn_v_b"), ("kv_b_proj",)),
-    "attn_sinks": ("norm",),
-    **{f"ffn_{part}{shared}": (f"{part}_proj",) for shared in ("", "_shexp") for part in ("gate", "up", "down")},
-    **{f"ffn_{part}_exps": (f"expert_{part}_proj",) for part in ("gate", "up", "down")},
-    "ffn_gate_inp_shexp": ("router",),
-}
-"""By the names of llama.cpp (`gguf.constants.TENSOR_NAMES`), without block and ending."""
+GATE_UP = ("gate_proj", "up_proj")
 
-SAFETENSORS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("embed_tokens", "word_embeddings", "tok_embeddings", "wte"), ("embedding",)),
-    "lm_head": ("lm_head",),
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), ()),
-    **dict.fromkeys(("q_a_proj", "q_b_proj", "kv_b_proj"), ()),
-    "kv_a_proj_with_mqa": ("kv_a_proj",),
-    "dense": ("o_proj",),
-    **dict.fromkeys(("qkv_proj", "query_key_value"), QKV),
-    "gate_up_proj": GATE_UP,
-    "w1": ("gate_proj",),
-    **dict.fromkeys(("dense_h_to_4h", "fc1", "w3"), ("up_proj",)),
-    **dict.fromkeys(("dense_4h_to_h", "fc2", "w2"), ("down_proj",)),
-    **dict.fromkeys(("gate", "router", "shared_expert_gate"), ("router",)),
-    "sinks": ("norm",),
-}
-"""By the module's name in Transformers; an empty entry is the component of that name."""
+TABLES: Mapping[str, Mapping[str, Any]] = read_mapping(Path(__file__).with_name("components.yaml"))
+
+GGUF, SAFETENSORS = ({name: tuple(parts) for name, parts in TABLES[kind].items()} for kind in ("gguf", "safetensors"))
+"""The components of a tensor of a GGUF file and of a module of Transformers, by name."""
 
 _BLOCK = re.compile(r"(?:^|\.)(?:blk|layers|h|blocks)\.(\d+)\.")
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")

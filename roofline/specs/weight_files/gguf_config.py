@@ -9,28 +9,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError, quote, suggest
+from roofline.specs.weight_files.components import TABLES
 from roofline.specs.weight_files.gguf import Gguf
 
-KEYS: Mapping[str, str] = {
-    "block_count": "num_hidden_layers",
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.sliding_window": "sliding_window",
-    "expert_count": "num_experts",
-    "expert_used_count": "num_experts_per_tok",
-    "expert_feed_forward_length": "moe_intermediate_size",
-    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
-    "expert_shared_count": "n_shared_experts",
-    "expert_group_count": "n_group",
-    "expert_group_used_count": "topk_group",
-    "leading_dense_block_count": "first_k_dense_replace",
-    "attention.q_lora_rank": "q_lora_rank",
-    "attention.kv_lora_rank": "kv_lora_rank",
-}
+KEYS: Mapping[str, str] = TABLES["keys"]
 """Keys of the metadata, after the architecture, and those of config.json."""
 
 Change = Callable[[dict[str, Any], Callable[[str], Any], Collection[str]], dict[str, Any]]

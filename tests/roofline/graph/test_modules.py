@@ -12,8 +12,9 @@ from roofline.graph.network import Build, network
 from roofline.graph.op import Kind
 from roofline.graph.parallel import Parallelism
 from roofline.specs.model import Model
-from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.modelspec import parse_model
 from roofline.specs.precision import parse_precision
+from roofline.specs.written import to_spec
 
 BF16 = parse_precision("bf16")
 TOP: dict[str, Any] = {

@@ -10,7 +10,8 @@ import pytest
 from roofline import Model, RooflineError, Scenario, SpecError, analyze, load_hardware, load_model, parameters
 from roofline.scenario.settings import Settings
 from roofline.specs.huggingface import translate
-from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.modelspec import parse_model
+from roofline.specs.written import to_spec
 from roofline.techniques import apply_techniques, techniques
 from tests.paths import CONFIGS
 

@@ -27,8 +27,9 @@ from roofline.specs.engine import load_engine
 from roofline.specs.engine_files import parse_engine, render
 from roofline.specs.formats import find_format
 from roofline.specs.huggingface import translate
-from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.modelspec import parse_model
 from roofline.specs.precision import PLAIN, Precision
+from roofline.specs.written import to_spec
 from roofline.whatif.command_line import command_line
 from tests.paths import CONFIGS
 

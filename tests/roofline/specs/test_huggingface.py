@@ -13,9 +13,10 @@ from roofline import Model, Scenario, SpecError, analyze, load_hardware, load_mo
 from roofline.bound.memory import state_bytes_per_sequence
 from roofline.reports.documents.listing import imported
 from roofline.specs.huggingface import translate
-from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.modelspec import parse_model
 from roofline.specs.precision import parse_precision
 from roofline.specs.sublayers import Attention, Mamba2, Mlp
+from roofline.specs.written import to_spec
 from tests.paths import CONFIGS
 
 H100 = load_hardware("h100-sxm")
@@ -358,9 +359,70 @@ def test_mlp_layer_types_override_counts() -> None:
     assert read(config("mixtral-8x7b", mlp_layer_types=["sparse"] * 32)) == read(config("mixtral-8x7b"))
 
 
-def test_deepseek_without_mla_is_rejected() -> None:
-    message = rejection(config("deepseek-v2-lite", use_mla=False, kv_lora_rank=None, qk_nope_head_dim=0))
-    assert "'use_mla': only MLA is supported for model_type 'deepseek_v2'" in message
+DEEPSEEK_OCR = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "use_mla": False,
+    "vocab_size": 129280,
+    "hidden_size": 1280,
+    "intermediate_size": 6848,
+    "moe_intermediate_size": 896,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 10,
+    "num_key_value_heads": 10,
+    "n_routed_experts": 64,
+    "num_experts_per_tok": 6,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+    "max_position_embeddings": 8192,
+    "kv_lora_rank": None,
+    "qk_nope_head_dim": 0,
+}
+
+
+def test_deepseek_ocr_names_no_type_of_its_decoder_which_has_no_mla() -> None:
+    model = read({"model_type": "deepseek_vl_v2", "language_config": DEEPSEEK_OCR})
+    assert parameters(model) == parameters(load_model("deepseek-ocr"))
+
+
+def test_the_decoder_of_llava_onevision_stands_at_the_top_level() -> None:
+    content = config("qwen2-7b", model_type="llava_qwen", mm_vision_tower="google/siglip-so400m-patch14-384")
+    assert parameters(read(content)) == parameters(load_model("qwen2-7b"))
+
+
+LING_2_5 = {
+    "architectures": ["BailingMoeV2_5ForCausalLM"],
+    "model_type": "bailing_hybrid",
+    "vocab_size": 1000,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "head_dim": 64,
+    "num_experts": 16,
+    "num_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 128,
+    "first_k_dense_replace": 1,
+    "layer_group_size": 4,
+    "q_lora_rank": 96,
+    "kv_lora_rank": 48,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "max_position_embeddings": 4096,
+}
+
+
+def test_ling_2_5_has_lightning_attention_under_the_type_of_ling_3() -> None:
+    """Counted by the modules of modeling_bailing_moe_v2_5.py (inclusionAI/Ring-V2.5)."""
+    hidden, heads, width = 256, 4, 64
+    linear = 5 * hidden * heads * width + heads * width + 2 * width  # query, key, value, gate, output; norms
+    latent = hidden * 96 + 96 + 96 * heads * 48 + hidden * 64 + 48 + 48 * heads * 64 + heads * 32 * hidden
+    dense, expert = 3 * hidden * 512, 3 * hidden * 128
+    layers = 6 * linear + 2 * latent + dense + 7 * (17 * expert + 16 * (hidden + 1)) + 16 * hidden
+    assert parameters(read(LING_2_5)) == 2 * 1000 * hidden + layers + hidden
+    kinds = {group.name: type(group.layer.mixer).__name__ for group in read(LING_2_5).groups}
+    assert set(kinds.values()) == {"Retention", "LatentAttention"}
 
 
 @pytest.mark.parametrize("names", [("mamba", "attention"), ("linear_attention", "full_attention")])

@@ -24,6 +24,7 @@ from roofline import (
     load_hardware,
     load_model,
 )
+from roofline.core.errors import UnsupportedError
 from roofline.specs.engine import default_engine
 from roofline.specs.hardware import load_devices
 from roofline.specs.library import spec_files
@@ -371,3 +372,9 @@ def test_mlx_runs_its_own_formats_on_apple_silicon() -> None:
     model = load_model("mlx-community/Llama-3.1-8B-Instruct-4bit")
     assert default_engine(load_hardware("m3-max"), model) == "mlx"
     assert default_engine(load_hardware("m3-max"), load_model("llama-3.1-8b")) == "llama.cpp"
+
+
+@pytest.mark.parametrize("name", ["deepseek-ai/DeepSeek-V4.1-Flash", "IFM/K2-Horizon-MoVA-36B-A4B", "Qwen/Qwen-Image"])
+def test_a_model_that_no_spec_expresses_is_not_answered_with_another(name: str) -> None:
+    with pytest.raises(UnsupportedError):
+        load_model(name)

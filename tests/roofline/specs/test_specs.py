@@ -15,8 +15,9 @@ from roofline.core.errors import SpecError
 from roofline.specs.huggingface import READERS
 from roofline.specs.huggingface.unet import CLASS
 from roofline.specs.library import spec_files
-from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.modelspec import parse_model
 from roofline.specs.precision import parse_precision
+from roofline.specs.written import to_spec
 from tests.paths import CONFIGS, DATA
 
 FILES = sorted(CONFIGS.glob("*.json"))

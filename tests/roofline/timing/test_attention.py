@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from roofline import Hardware, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
-from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.modelspec import parse_model
+from roofline.specs.written import to_spec
 from roofline.timing.kernels import Array, kernel, kernel_time
 
 B200, H100 = load_hardware("b200-sxm"), load_hardware("h100-sxm")
