@@ -29,6 +29,7 @@ linearly: attention is bilinear in sequences and context.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import cached_property
@@ -67,26 +68,26 @@ PROBES = Step(np.array([64.0, 1.0, 64.0]), np.array([1.0, 64.0, 1.0]), np.array(
 """64 tokens three times: of 64 sequences, of one, and with a longer context."""
 
 
-UNEVEN_EXPERTS = 1.0
-"""Standard deviation of the load of experts over its mean, without copies of those with the most.
+UNEVEN_EXPERTS = 1.08
+"""Standard deviation of the logarithm of experts' loads, without copies of those with the most.
 
-Copies of the busiest experts (EPLB) raised prefill's throughput 1.49 times among 32 ranks and decode's 2.54 times among
-72 (lmsys.org/blog/2025-05-05-large-scale-ep): the busiest rank has 1.7 and 2.3 times the mean with 1. Among 8 ranks the
-loads of many experts even out, to 1.24 times: DeepSeek-R1 on 8 H200 with 16 requests in flight takes 1.2 times as long
-to the first token with EP8 as with TP8 (vllm-project/vllm, issue 28887).
+Loads of DeepSeek-V3's ranks are log-normal rather than anything else (deepseek-ai/DeepEP, pull request 393). Over 58
+layers of DeepSeek-R1 among 32 ranks they deviate by 0.48 of their mean, and the busiest has 2.56 times the mean
+(NVIDIA/TensorRT-LLM, examples/wide_ep/ep_load_balancer): 0.50 and 2.6 with experts of 1.08. Among 8 ranks, 1.4 times.
 """
 
 
 def busiest(tokens: Array, ranks: int, chosen: int, uneven: float = 0.0) -> Array:
     """Tokens with which each rank has the rows that the rank with the most has of `tokens`, to `chosen` experts each.
 
-    Rows of a rank are binomial; `uneven` is the variance of experts' loads over the number of experts. The expected
-    largest of n normal deviates is that of Blom (1958).
+    Rows of a rank are log-normal: those drawn are binomial, and `uneven` is the variance of experts' loads over the
+    number of experts. The expected largest of n normal deviates is that of Blom (1958).
     """
     if ranks == 1:
         return tokens
     largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
-    return tokens * (1 + largest * np.sqrt((ranks - 1) * (1 / (chosen * tokens) + uneven)))
+    deviation = np.sqrt(np.log1p((ranks - 1) * (1 / (chosen * tokens) + uneven)))
+    return np.asarray(tokens * np.exp(deviation * (largest - deviation / 2)))
 
 
 def _names(timing: Timing) -> list[tuple[str, ...]]:
@@ -249,7 +250,8 @@ class StepTimes:
         self.local = self.local + spent[shared & ~routed & ~sent].sum(axis=0)
         parallel, specs = self._answer.parallel, self.scenario.model.experts
         chosen = min((spec.top_k for spec in specs), default=1)
-        uneven = 0.0 if parallel.redundant else max((UNEVEN_EXPERTS**2 / spec.experts for spec in specs), default=0.0)
+        variance = 0.0 if parallel.redundant else math.expm1(UNEVEN_EXPERTS**2)
+        uneven = max((variance / spec.experts for spec in specs), default=0.0)
         most = busiest(tokens * self.data, parallel.expert, chosen, uneven) / self.data
         self.experts = self.experts + np.interp(most, tokens, spent[shared & routed].sum(axis=0))
         self.experts = self.experts + spent[shared & sent].sum(axis=0) - hidden

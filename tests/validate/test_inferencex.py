@@ -130,7 +130,7 @@ def test_requests_beyond_the_sequences_of_a_recipe_wait(cells: dict[str, str], s
         ({"prefill_num_workers": "0.0"}, "prefill_num_workers is not stated"),
         ({"decode_gpus": "30.0"}, "equal workers"),
         ({"speculation": "eagle3"}, "drafts other than MTP"),
-        ({"framework": "atom"}, "no engine profile"),
+        ({"framework": "tilert"}, "no engine profile"),
         ({"model": "unheard-of-1b", "checkpoint": ""}, "no bundled model"),
     ],
 )
@@ -154,6 +154,13 @@ def test_the_version_is_of_the_image_or_of_the_date(cells: dict[str, str], profi
     from roofline.specs.engine import load_engine
 
     assert case(ONE, **cells).scenario.profile.profile == load_engine(profile).profile
+
+
+def test_atom_is_asked_as_the_newest_sglang_and_says_so() -> None:
+    found = case(ONE, framework="atom", hardware="mi355x", image="rocm/atom:rocm7.1.1-atom0.1.3")
+    assert found.scenario.profile.name == "sglang"
+    assert not found.scenario.profile.version
+    assert "ATOM" in found.assumed
 
 
 def test_drafts_are_those_of_the_scripts() -> None:

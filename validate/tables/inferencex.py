@@ -90,9 +90,12 @@ MODELS: Mapping[str, str] = MappingProxyType(
 """Models by their short names in its configurations (nvidia-master.yaml, amd-master.yaml: model-prefix)."""
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
-    {"trt": "trtllm", "trtllm": "trtllm", "sglang": "sglang", "vllm": "vllm"}
+    {"trt": "trtllm", "trtllm": "trtllm", "sglang": "sglang", "vllm": "vllm", "atom": "sglang"}
 )
 """Backends by the part of a framework's name that is one (dynamo-trt, mori-sglang, sglang-disagg)."""
+
+ATOM = "ATOM as SGLang's newest release, which runs the same library of kernels on AMD's devices (AITER)"
+"""What is assumed of AMD's own engine (ROCm/ATOM), which has no profile."""
 
 RAN: tuple[tuple[str, str, str], ...] = (
     ("trtllm", "2026-05-01", "1.3.0rc14"),
@@ -264,7 +267,8 @@ def to_case(line: Line) -> ServingCase:
     ttft, tpot, e2e = (positive(cells[f"{statistic}_{metric}"]) for metric in ("ttft", "tpot", "e2el"))
     rate, (decoding, decoders) = positive(cells["output_tokens_per_s_per_gpu"]), asked.decoding
     throughput = 1 / (rate * decoding.devices * decoders) if rate else None
-    return replace(case, ttft=ttft, tpot=tpot, e2e=e2e, throughput=throughput, median=median)
+    assumed = ATOM if _is_atom(cells) else ""
+    return replace(case, ttft=ttft, tpot=tpot, e2e=e2e, throughput=throughput, median=median, assumed=assumed)
 
 
 def deployment_of(cells: Mapping[str, str]) -> Deployment:
@@ -292,7 +296,7 @@ def deployment_of(cells: Mapping[str, str]) -> Deployment:
         model,
         hardware,
         backend,
-        _version(backend, cells.get("image", ""), cells.get("date", "")),
+        "" if _is_atom(cells) else _version(backend, cells.get("image", ""), cells.get("date", "")),
         frozenset({cells["precision"].strip().lower()}),
         layout,
         pools,
@@ -313,6 +317,10 @@ def _backend(framework: str) -> str:
     if found is None:
         raise Unmapped(f"no engine profile is for {framework.strip()[:40]!r}")
     return found
+
+
+def _is_atom(cells: Mapping[str, str]) -> bool:
+    return "atom" in cells["framework"].lower()
 
 
 def _version(backend: str, image: str, date: str) -> str:

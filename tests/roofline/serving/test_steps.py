@@ -1,5 +1,7 @@
 """Steps: a step of decode alone, or of a prompt alone, is the pass of the phase; a mixed one lies between."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from msgspec.structs import replace
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
-from roofline.serving.steps import StepTimes, busiest
+from roofline.serving.steps import UNEVEN_EXPERTS, StepTimes, busiest
 from roofline.specs.engine import load_engine
 from roofline.specs.scheduler import PLAIN_SCHEDULER
 from roofline.techniques import apply_techniques
@@ -95,11 +97,17 @@ def test_the_busiest_expert_rank_is_that_of_random_routing(tokens, ranks) -> Non
 
 @pytest.mark.parametrize("ranks", [4, 8, 32])
 def test_the_busiest_expert_rank_is_that_of_uneven_experts(ranks) -> None:
-    """With many tokens it is the largest sum of the loads of its experts, here of a gamma distribution."""
-    loads = np.random.default_rng(0).gamma(1.0, size=(4000, ranks, 256 // ranks)).sum(axis=2)
+    """With many tokens it is the largest sum of the loads of its experts, here of a log-normal distribution."""
+    loads = np.random.default_rng(0).lognormal(0.0, UNEVEN_EXPERTS, (4000, ranks, 256 // ranks)).sum(axis=2)
     expected = (loads.max(axis=1) / loads.mean(axis=1)).mean()
-    found = busiest(np.array([1e9]), ranks, 8, 1 / 256)
+    found = busiest(np.array([1e9]), ranks, 8, math.expm1(UNEVEN_EXPERTS**2) / 256)
     assert float(found[0]) / 1e9 == pytest.approx(expected, rel=0.1)
+
+
+def test_the_busiest_of_32_ranks_is_as_measured() -> None:
+    """2.56 times the mean of DeepSeek-R1's layers (NVIDIA/TensorRT-LLM, examples/wide_ep/ep_load_balancer)."""
+    found = busiest(np.array([4096.0]), 32, 8, math.expm1(UNEVEN_EXPERTS**2) / 256)
+    assert float(found[0]) / 4096 == pytest.approx(2.56, rel=0.08)
 
 
 def test_copies_of_experts_even_out_the_ranks() -> None:
