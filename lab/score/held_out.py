@@ -225,10 +225,13 @@ def shared_kernels(key: Key, name: str, rows: Measurements, nodes: Sequence[Node
 
 def newest(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
     """Of the versions held out (`known_engine`), an engine's newest with the kernel: what a release is after these."""
+    every = [place for table in data.tables.values() for place in table]
     for one in held:
         engine, version = one.place[1]
-        versions = [origin.version for _, origin in _tables_of(data, one.scored) if origin.engine == engine]
-        if one.split.kind == "version" and version == max(versions, key=Version, default=version):
+        known = [
+            [other.version for _, other in at if other.engine == engine] for at in (_tables_of(data, one.scored), every)
+        ]
+        if one.split.kind == "version" and version == max(known[0] or known[1], key=Version):
             yield one._replace(split=one.split._replace(kind="newest"))
 
 
