@@ -1,11 +1,12 @@
 """Fit the kernels of the attention and state layers of 2026, beside the other constants of the bundled calibrations.
 
     python -m lab.fit.attention_layers FOLDER --output hwspecs/calibration --repository NAME --commit HASH --date DATE
-    python -m lab.fit.attention_layers FOLDER --score
+    python -m lab.fit.attention_layers FOLDER --score [--shipped]
 
 The tables (`lab.tables.attention_layers`) are fitted as a hierarchy (`lab.fit.hierarchy`), with the components of its
 levels (`lab.fit.variance`, those over all kinds as shipped); the files of `--output` keep what they have of other
-kernels. `--score` prints the errors for versions, engines and devices that were held out (`lab.score.held_out`).
+kernels. `--score` prints the errors for versions, engines and devices that were held out (`lab.score.held_out`), with
+`--shipped` those of the bundled constants, without a fit.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lab.command import run_command
 from lab.fit.hierarchy import Data, Key, Node, arranged, fit_all, shelved
 from lab.fit.variance import components, crossings
 from lab.fit.variance import render as render_levels
-from lab.score.held_out import known_engine, markdown, sampled, score, siblings, splits
+from lab.score.held_out import bundled, known_engine, markdown, newest, sampled, score, siblings, splits
 from lab.tables import attention_layers, sparse_layers
 from roofline.core.documents import read_mapping
 from roofline.core.files import save_text
@@ -68,6 +69,8 @@ def files(found: Mapping[Key, Sequence[Node]], output: Path, source: Source) -> 
         path = output / engine / f"{place}.yaml"
         if path.exists():
             known = parse_document(read_mapping(path), str(path))
+            if not versions and not any(op in ops for fits in known.versions.values() for op, _ in fits):
+                continue
         elif place in _members(output):
             known = Document(Calibration(place, "calibrated", engine=engine, source=source), {}, ())
         else:
@@ -106,7 +109,7 @@ def report(data: Data, found: Mapping[Key, Sequence[Node]]) -> str:
     """The errors for what was held out."""
     few = sampled(data)
     held = list(known_engine(few, score(few, found, list(splits(few)))))
-    return markdown([*held, *siblings(few, held)], KINDS)
+    return markdown([*held, *newest(few, held), *siblings(few, held)], KINDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,13 +118,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("measurements", type=Path, help="folder of public tables")
     parser.add_argument("--output", type=Path, help="folder of the calibration files")
     parser.add_argument("--score", action="store_true", help="print held-out errors")
+    parser.add_argument("--shipped", action="store_true", help="with the bundled constants, without a fit")
     parser.add_argument("--repository", default="", help="where the measurements were published")
     parser.add_argument("--commit", default="", help="their commit")
     parser.add_argument("--date", type=datetime.date.fromisoformat, help="date of the fit")
 
     def work(options: argparse.Namespace) -> str:
         data = arranged([*attention_layers.read(options.measurements), *sparse_layers.read(options.measurements)])
-        found = fit_all(data)
+        found: Mapping[Key, Sequence[Node]] = bundled(data) if options.shipped else fit_all(data)
         if options.output is not None:
             source = Source(options.repository, options.commit, (), options.date, parser.prog)
             for path, text in files(found, options.output, source):

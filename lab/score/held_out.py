@@ -224,10 +224,14 @@ def shared_kernels(key: Key, name: str, rows: Measurements, nodes: Sequence[Node
 
 
 def newest(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
-    """Of the versions held out (`known_engine`), the newest of each engine: what a release is after these tables."""
-    last = {engine: max(versions, key=Version) for engine, versions in _versions(data).items()}
+    """Of the versions held out (`known_engine`), an engine's newest with the kernel: what a release is after these."""
+    every = [place for table in data.tables.values() for place in table]
     for one in held:
-        if one.split.kind == "version" and one.place[1].version == last[one.place[1].engine]:
+        engine, version = one.place[1]
+        known = [
+            [other.version for _, other in at if other.engine == engine] for at in (_tables_of(data, one.scored), every)
+        ]
+        if one.split.kind == "version" and version == max(known[0] or known[1], key=Version):
             yield one._replace(split=one.split._replace(kind="newest"))
 
 
@@ -260,14 +264,6 @@ def _tables_of(data: Data, scored: Scored) -> Iterable[Place]:
     if own is not None:
         return own
     return [place for (op, _), table in data.tables.items() if op == scored.op for place in table]
-
-
-def _versions(data: Data) -> dict[str, set[str]]:
-    """The versions of each engine."""
-    found: dict[str, set[str]] = {}
-    for origin in (origin for table in data.tables.values() for _, origin in table if origin.engine):
-        found.setdefault(origin.engine, set()).add(origin.version)
-    return found
 
 
 KINDS: Mapping[str, Callable[[Scored], bool]] = {

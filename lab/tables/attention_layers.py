@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from roofline.timing.kernels.attention import encoder_width
 from roofline.timing.kernels.gated_delta_rule import CHUNKED, FUSED
 from roofline.timing.kernels.hyper_connection import POST, PRE
+from roofline.timing.kernels.recurrent import SEPARATE
 from roofline.validate.tables.rows import Measurements
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ def _convolutions(frame: pd.DataFrame, channels: pd.Series[int]) -> Rows:
         if op == "convolution_prefill":
             rows = rows[rows["engine"] != HOSTED]
         sizes = {"batch": rows["batch_size"], "q_len": rows["seq_len"], "channels": channels[rows.index]}
-        yield op, _schema(rows, op, taps=rows["d_conv"], **sizes)
+        variants = rows["kernel_source"].str.contains("qkv").map({True: SEPARATE, False: "any"})
+        yield op, _schema(rows, op, variant=variants, taps=rows["d_conv"], **sizes)
 
 
 def _mamba2(frame: pd.DataFrame, _: str) -> Rows:

@@ -212,7 +212,7 @@ def _kimi_delta(spec: KimiDelta, source: Tensor, target: Tensor, formats: Format
     low, decay = activation("delta_decay_low", base, spec.head_dim), activation("delta_decay", base, width)
     rates, read = activation("delta_rates", base, heads), activation("delta_read", base, heads, spec.head_dim)
     output = activation("delta_output", formats.activations, heads, spec.head_dim)
-    convolution, convolved = _convolution("conv1d", qkv, 3 * width, spec.conv, False, formats)
+    convolution, convolved = _convolution("qkv_conv1d", qkv, 3 * width, spec.conv, False, formats)
     fixed = (
         *vectors("kimi_delta", ["a_log"], heads, formats.weight("norm")),
         *vectors("kimi_delta", ["dt_bias"], width, formats.weight("norm")),

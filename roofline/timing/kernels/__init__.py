@@ -259,12 +259,12 @@ _SHIPPED: Mapping[str, Kernel] = {
                 recurrent.convolution_terms,
                 _always(recurrent.CONVOLUTION),
                 Regimes(_product("batch", "q_len"), (1024,), ("tokens<=1k", "tokens>1k")),
-                ("batch", "q_len", "channels", "taps"),
+                (*formatted, "batch", "q_len", "channels", "taps"),
                 ("batch", "q_len", "channels"),
                 ("batch", "channels"),
-                formatted=(),
+                formatted=formatted,
             )
-            for op in ("convolution_prefill", "convolution_decode")
+            for op, formatted in (("convolution_prefill", ("variant",)), ("convolution_decode", ()))
         ),
         *(
             Kernel(

@@ -22,6 +22,11 @@ from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.common import ceil_div, units
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column
 
+SEPARATE = "separate"
+"""The variant of convolutions of queries, keys and values apart (Kimi's). SGLang runs three kernels in Triton for them,
+whose blocks share out the tokens, and for others one in CUDA, whose block passes over all tokens of a channel: up to 12
+times as long for many short prompts."""
+
 STATE_BYTES = 4.0
 """States are fp32, as in the graph (`roofline.graph.layers.basic.STATE_FORMAT`)."""
 

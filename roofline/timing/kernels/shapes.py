@@ -23,6 +23,7 @@ from roofline.timing.kernels import ggml
 from roofline.timing.kernels.attention import encoder_width
 from roofline.timing.kernels.formats import FORMATS
 from roofline.timing.kernels.hyper_connection import POST, PRE
+from roofline.timing.kernels.recurrent import SEPARATE
 
 COLLECTIVES: Mapping[Collective, str] = {
     Collective.ALL_REDUCE: "all_reduce",
@@ -293,10 +294,11 @@ def _whole(dim: Dim) -> int:
 
 
 def _convolution(op: Op, _: str | None) -> KernelShape:
-    """A causal convolution, whose state is the tokens before."""
+    """A causal convolution, whose state is the tokens before; Kimi's queries, keys and values have one each."""
     batch, queries, channels = op.writes[0].shape
     sizes = {"batch": batch, "q_len": queries, "channels": channels, "taps": _whole(_state(op).shape[-1]) + 1}
-    return KernelShape("convolution", {}, {name: as_size(size) for name, size in sizes.items()})
+    variant = SEPARATE if op.name.startswith("qkv") else "any"
+    return KernelShape("convolution", {"variant": variant}, {name: as_size(size) for name, size in sizes.items()})
 
 
 def _hyper_connection(op: Op, _: str | None) -> KernelShape | None:

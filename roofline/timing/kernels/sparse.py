@@ -2,10 +2,12 @@
 
 Every token is a sequence of one query with n keys of its own, that an indexer picked (DSA of DeepSeek-V3.2 and GLM-5,
 CSA of DeepSeek-V4, blocks for each KV head in MiniMax-M3's MSA) or that compression left (HCA). The indexer scores s
-keys a token first, with F FLOPs and, in decode, k bytes each. A layer has a dozen small kernels beside (rotations,
-quantization, the cache, indices of pages), which pass over the queries Q of attention and indexer in 16 bits:
+keys a token first, with F FLOPs and, in decode, k bytes each. In prompts a unit then picks the keys of one token after
+the other, which takes time where some are left out, of a share f of the tokens. A layer has a dozen small kernels
+beside (rotations, quantization, the cache, indices of pages), which pass over the queries Q of attention and indexer in
+16 bits:
 
-    scores   T_I = s F / (score_efficiency peak) + [decode] s k / bandwidth
+    scores   T_I = s F / (score_efficiency peak) + s k / bandwidth (decode) or tokens f selection / (S clock) (prompts)
     queries  T_Q = passes 2 Q / rate                  rate: the bandwidth in decode, 16 S clock in prompts (S units)
     units    T_C = tokens n ceil(heads / tile) tile (4 d + 2 rope) / (compute_efficiency peak)
     memory   T_M = tokens n bytes of a key / (gather_rate bandwidth)
@@ -59,6 +61,7 @@ PARAMETERS = (
         "partial", Unit.RATIO, 0.3, 20.0, 1.0, "factor on the units with fewer heads than DeepSeek's 128", start=1.0
     ),
     Parameter("passes", Unit.RATIO, 0.01, 200.0, 3.0, "passes of small kernels over queries in 16 bits"),
+    Parameter("selection", Unit.RATIO, 10, 2e5, 10, "clocks of a unit to select the keys of a token", start=1e3),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
     Parameter("tile", Unit.CHOICE, 0, 3, 2, "query heads of a tile: 1, 16, 64 or 128", start=2),
     Parameter("whole", Unit.CHOICE, 0, 2, 0, "1: empty slots take time, too; 2: those of a window", start=0),
@@ -85,11 +88,21 @@ class Selected(Struct, frozen=True):
     cache: Cache
     index_arithmetic: str
 
+    @property
+    def is_whole(self) -> NDArray[np.bool_]:
+        """Where no key is left out."""
+        return np.asarray(self.kv_len * np.maximum(self.batch, 1.0) >= self.scored * (1.0 - 1e-9))
+
+    @property
+    def full(self) -> Array:
+        """The share of tokens whose selection is full: of prompts without a prefix, whose keys grow token by token."""
+        filled = self.kv_len / np.maximum(self.slots, 1.0)
+        return np.clip(2.0 * filled - 1.0, 0.0, 1.0) * ~self.is_whole
+
     def is_dense(self, parameters: Parameters) -> NDArray[np.bool_]:
         """Where the engine skips the indexer, since nothing is left out."""
-        whole = self.kv_len * np.maximum(self.batch, 1.0) >= self.scored * (1.0 - 1e-9)
         expanded = (parameters["dense"] < 1.5) | (self.index_flops >= INDEXER)
-        return np.asarray((parameters["dense"] > 0.5) & expanded & whole & (self.scored > 0))
+        return np.asarray((parameters["dense"] > 0.5) & expanded & self.is_whole & (self.scored > 0))
 
     @property
     def query_bytes(self) -> Array:
@@ -123,15 +136,19 @@ def bound(selected: Selected, hardware: Hardware) -> Bound:
 
 def prefill_terms(selected: Selected, hardware: Hardware, parameters: Parameters) -> Terms:
     """The terms of prompts, whose index keys are read once for all their tokens."""
-    return _terms(selected, hardware, parameters, 0.0, ON_CHIP * unit_clocks(hardware))
+    # Where an engine attends densely to all keys, what sparse attention takes beyond has no step of its own to tell.
+    clocks, picked = unit_clocks(hardware), selected.full * (parameters["dense"] < 0.5)
+    rows = selected.batch * picked * parameters["selection"] / clocks
+    return _terms(selected, hardware, parameters, rows, ON_CHIP * clocks)
 
 
 def decode_terms(selected: Selected, hardware: Hardware, parameters: Parameters) -> Terms:
     """The terms of decode, where each token reads the index keys of its own sequence."""
-    return _terms(selected, hardware, parameters, 1.0, hardware.memory_bandwidth)
+    index_keys = selected.scored * selected.index_key / hardware.memory_bandwidth
+    return _terms(selected, hardware, parameters, index_keys, hardware.memory_bandwidth)
 
 
-def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own_keys: float, rate: float) -> Terms:
+def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own: Array, rate: float) -> Terms:
     peak, score_peak = _peaks(selected, hardware)
     bandwidth, dense = hardware.memory_bandwidth, selected.is_dense(parameters)
     slots = (np.zeros_like(selected.slots), selected.slots, np.minimum(selected.slots, WINDOW))
@@ -141,12 +158,10 @@ def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own_k
     sparse_heads = heads * np.where(selected.heads < FULL, parameters["partial"], 1.0)
     pairs = np.where(dense, EXPANDED * selected.heads * selected.kv_len, sparse_heads * keys)
     flops = selected.batch * selected.width * pairs
-    scores = selected.scored * (
-        selected.index_flops / (parameters["score_efficiency"] * score_peak) + own_keys * selected.index_key / bandwidth
-    )
+    scores = selected.scored * selected.index_flops / (parameters["score_efficiency"] * score_peak) + own
     serial = (
         Term("launch", "launch", parameters["launch"]),
-        Term("scores", "scores FLOPs / (score_efficiency peak) + index keys of decode / bandwidth", scores * ~dense),
+        Term("scores", "scores FLOPs / (score_efficiency peak) + index keys or selections", scores * ~dense),
         Term("queries", "passes 2 queries / rate", parameters["passes"] * selected.query_bytes, rate),
     )
     units = Term(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from roofline import load_hardware
 from roofline.timing.kernels import kernel_time
+from roofline.timing.kernels.common import unit_clocks
 from roofline.timing.kernels.hyper_connection import PARAMETERS as MIXING
 from roofline.timing.kernels.kimi_delta import PARAMETERS as DELTA
 from roofline.timing.kernels.recurrent import CONVOLUTION
@@ -96,6 +98,15 @@ def test_all_slots_of_a_selection_take_time_where_kernels_pass_over_them() -> No
 def test_decode_reads_the_index_keys_of_every_token() -> None:
     prompt, step = (sparse(op, scored=1e9) for op in ("sparse_prefill", "sparse_decode"))
     assert step - prompt == pytest.approx(1e9 * 132 / H200.memory_bandwidth, rel=1e-4)
+
+
+@pytest.mark.parametrize(("last", "share"), [(2000, 0.0), (8192, 0.75), (32768, 0.9375)])
+def test_selections_take_time_for_the_tokens_that_see_more_keys_than_they_keep(last: int, share: float) -> None:
+    """Of a prompt without a prefix, whose tokens see 1 to `last` keys and keep 2,048 of them."""
+    seen = np.arange(1, last + 1)
+    sizes = {"kv_len": np.minimum(seen, 2048).mean(), "scored": 1e4 * seen.mean()}
+    none, some = (sparse("sparse_prefill", selection=clocks, **sizes) for clocks in (0.0, 1e5))
+    assert some - none == pytest.approx(share * 1e4 * 1e5 / unit_clocks(H200), rel=1e-3, abs=1e-9)
 
 
 def test_kernels_for_fewer_heads_than_128_may_be_slower() -> None:

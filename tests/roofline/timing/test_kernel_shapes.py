@@ -190,3 +190,12 @@ def test_batched_gemms_per_head_have_no_row(model: str) -> None:
             assert expected.basis == "bound"
             assert op.bound_time <= expected.time.low < expected.time.mid < expected.time.high
             assert op.bound_time < 0.85 * expected.time.mid
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "variant"),
+    [("kimi-linear-48b-a3b", "qkv_conv1d", "separate"), ("qwen3-next-80b-a3b", "conv1d", "any")],
+)
+def test_kimis_queries_keys_and_values_have_convolutions_of_their_own(model: str, name: str, variant: str) -> None:
+    found = shapes(model, 2, 100, 0)[name]
+    assert (found["op"], found["variant"], found["taps"]) == ("convolution", variant, 4)
