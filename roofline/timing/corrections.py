@@ -116,12 +116,8 @@ class Corrections:
         A unit multiplies 1024 pairs, which are 2048 FLOP, in `integer_blocks` cycles for blocks of 32.
         """
         factors, hardware = np.zeros(len(self._placement.ops)), self._placement.hardware
-        if (
-            self._engine["integer_blocks"]
-            and hardware.clock is not None
-            and self._engine.uses_calibrated_kernels(hardware)
-        ):
-            seconds = self._engine["integer_blocks"] / (units(hardware) * hardware.clock) / 2048
+        if self._engine["integer_blocks"] and self._engine.uses_calibrated_kernels(hardware):
+            seconds = self._engine["integer_blocks"] / unit_clocks(hardware) / 2048
             peaks = zip(self._placement.arithmetic, self._placement.roofs, strict=True)
             factors[:] = [seconds * (peak or 0.0) if arithmetic == "int8" else 0.0 for arithmetic, peak in peaks]
             factors *= self.scales
