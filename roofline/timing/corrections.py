@@ -28,7 +28,7 @@ from roofline.specs.power import stretched
 from roofline.timing.constants import ATTENTION, ENCODER, KERNELS_OF, LAUNCH
 from roofline.timing.intervals.kernels import UNMEASURED
 from roofline.timing.kernels import Array
-from roofline.timing.kernels.common import unit_clocks, units
+from roofline.timing.kernels.common import unit_clocks
 from roofline.timing.kernels.ggml import PREFIX
 from roofline.timing.kernels.model import smooth_maximum
 from roofline.timing.launches import Kernel
