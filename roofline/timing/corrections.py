@@ -28,7 +28,7 @@ from roofline.specs.power import stretched
 from roofline.timing.constants import ATTENTION, ENCODER, KERNELS_OF, LAUNCH
 from roofline.timing.intervals.kernels import UNMEASURED
 from roofline.timing.kernels import Array
-from roofline.timing.kernels.common import unit_clocks, units
+from roofline.timing.kernels.common import unit_clocks
 from roofline.timing.kernels.ggml import PREFIX
 from roofline.timing.kernels.model import smooth_maximum
 from roofline.timing.launches import Kernel
@@ -116,12 +116,8 @@ class Corrections:
         A unit multiplies 1024 pairs, which are 2048 FLOP, in `integer_blocks` cycles for blocks of 32.
         """
         factors, hardware = np.zeros(len(self._placement.ops)), self._placement.hardware
-        if (
-            self._engine["integer_blocks"]
-            and hardware.clock is not None
-            and self._engine.uses_calibrated_kernels(hardware)
-        ):
-            seconds = self._engine["integer_blocks"] / (units(hardware) * hardware.clock) / 2048
+        if self._engine["integer_blocks"] and self._engine.uses_calibrated_kernels(hardware):
+            seconds = self._engine["integer_blocks"] / unit_clocks(hardware) / 2048
             peaks = zip(self._placement.arithmetic, self._placement.roofs, strict=True)
             factors[:] = [seconds * (peak or 0.0) if arithmetic == "int8" else 0.0 for arithmetic, peak in peaks]
             factors *= self.scales

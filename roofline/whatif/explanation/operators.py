@@ -21,7 +21,7 @@ from roofline.specs.power import stretched
 from roofline.timing.constants import LAUNCH
 from roofline.timing.corrections import COMPUTE_SHARE, LINK_SHARE, MEMORY_SHARE
 from roofline.timing.kernels import at_clock, kernel, shape_of
-from roofline.timing.kernels.common import units
+from roofline.timing.kernels.common import unit_clocks
 from roofline.timing.kernels.model import Term, Terms
 from roofline.timing.launches import Kernel
 from roofline.timing.passes import Timing
@@ -256,7 +256,7 @@ def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
         for part in entry.parts
         if times.corrections.scaling_factors[part]
     )
-    cycles, rate = shown(times.engine["integer_blocks"]), f"{shown(units(hardware))} * {shown(hardware.clock or 0.0)}"
+    cycles, rate = shown(times.engine["integer_blocks"]), shown(unit_clocks(hardware))
     formula = "(t^2 + (multiply-adds x scales x integer_blocks / (1024 units clock))^2)^(1/2)"
     text = f"({shown(kernel)}**2 + ({shown(multiplies)} * {cycles} / (1024 * {rate}))**2)**0.5"
     return line("kernel with block scales", formula, text)
