@@ -111,6 +111,8 @@ def workload_of(scenario: Scenario, asked: Mapping[str, Any]) -> Workload:
         changes["gap"] = parse_gaps(asked["gap"], "a gap between turns")
     if asked.get("shared") is not None:
         changes["shared"] = int(asked["shared"])
+    if changes:  # the means of recorded traces are no longer theirs
+        changes["replayed"] = ()
     return replace(found, **changes)
 
 
