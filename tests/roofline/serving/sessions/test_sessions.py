@@ -392,18 +392,19 @@ def test_profiles_say_where_they_are_from(name: str) -> None:
 def test_the_first_sessions_of_a_benchmark_have_the_means_of_its_first_traces() -> None:
     """Of prompts after the warm-up, outputs and gaps; those after them are of the workload, whatever the seed."""
     traces = (Replayed(2, prompt=40_000, output=900, gap=4.0, branches=0.0), Replayed(4, prompt=3000, output=50))
-    plain = replace(workload(turns="400", new="uniform:50:150", first="8k", branches=0.2), duration=3600, warmup=10)
-    work = replace(plain, replayed=traces)
+    shape = {"turns": 400, "new": "uniform:50:150", "first": "8k", "branch_turns": 4, "branch_first": 500}
+    lengths = {name: parse_lengths(each) for name, each in shape.items()}
+    usually = workload(**lengths, kept=False, branches=0.2, duration=3600.0, warmup=10)
+    work = replace(usually, replayed=traces)
     for seed in range(3):
-        draw, before = Draw(work, seed), Draw(plain, seed)
+        draw, before = Draw(work, seed), Draw(usually, seed)
         found = [draw.session((0.25, 0.75), place=place) for place in range(5)]
         usual = [before.session((0.25, 0.75), place=place) for place in range(5)]
         for session, trace in zip(found, [traces[0]] * 2 + [traces[1]] * 2, strict=False):
-            at, window = session.place, slice(session.place, session.place + work.warmup + WINDOW)
-            grown = np.cumsum(np.array(session.new[at + 1 :]) + np.array(session.output[at:-1]))
-            prompts = session.context + np.concatenate([[0], grown])[: work.warmup + WINDOW]
+            at, turns = session.place, work.warmup + WINDOW
+            prompts = session.context + np.cumsum([0, *session.new[at + 1 : at + turns]])
             assert prompts.mean() == pytest.approx(trace.prompt, rel=0.02)
-            assert np.mean(session.output[window]) == pytest.approx(trace.output, rel=0.2)
+            assert np.mean(session.output) == pytest.approx(trace.output, rel=0.2)
         assert not any(found[0].branch)
         assert np.mean(found[1].gap) == pytest.approx(4.0, rel=0.2)
         assert (found[4].new, found[4].context) == (usual[4].new, usual[4].context)
