@@ -173,8 +173,8 @@ def run_fleet(
     trace = read_trace(Path(trace)) if isinstance(trace, (str, Path)) else trace
     random = np.random.default_rng(LOAD_OPTIONS["seed"].read(seed) or 0)
     if (new := options.pop("session_rate", None)) is not None:
-        peak = SESSION_OPTIONS["session_rate"].number(new)
-        return _of_sessions(scenario, scaling, peak, low, rate or trace, random, options)
+        most = SESSION_OPTIONS["session_rate"].number(new)
+        return _of_sessions(scenario, scaling, most, low, rate or trace, random, options)
     peak = None if rate is None else LOAD_OPTIONS["rate"].number(str(rate).removesuffix("/s"))
     rates = _rates(peak, low, trace)
     if trace is not None:

@@ -59,7 +59,7 @@ def holding(scenario: Scenario, targets: Targets, options: Mapping[str, Any]) ->
     asked = read_sessions(options)
     # A day is no benchmark: its sessions are of a random moment.
     work = replace(workload_of(scenario, asked), duration=None, begun=(0.0, 1.0), warmup=0, idle=None, replayed=())
-    stored = {name: asked[name] for name in ("tiers", "pool", "routing") if name in asked}
+    stored: dict[str, Any] = {name: asked[name] for name in ("tiers", "pool", "routing") if name in asked}
     deployed = deployed_of(scenario, work, stored)
     theory, number = Theory(deployed), deployed.replica.copies
     while number < MAX_CONCURRENCY and (state := theory.warm(number / deployed.replica.copies)).ttft <= targets[0]:

@@ -11,6 +11,7 @@ import pytest
 
 from roofline import Scenario
 from roofline.core.errors import RooflineError
+from roofline.serving import session_fleet
 from roofline.serving.fleet import STEP, Scaling, run_fleet
 from roofline.serving.session_fleet import MET, Holding, holding, run_sessions
 from roofline.serving.sessions.served import SessionCurve
@@ -71,6 +72,13 @@ def test_replicas_stay_within_limits_and_too_few_miss_most() -> None:
     assert few.missed > 0.5 > enough.missed
 
 
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steady states at two numbers of sessions: each is a simulation."""
+    monkeypatch.setattr(session_fleet, "PARTS", (0.1, 2.0))
+
+
+@pytest.mark.usefixtures("few")
 def test_a_session_that_moves_is_computed_again_or_loaded() -> None:
     shape = {"turns": 6, "first": "30k", "new": "1k", "gap": "5s"}
     alone = holding(SCENARIO, (3.0, math.inf), shape)
@@ -83,6 +91,7 @@ def test_a_session_that_moves_is_computed_again_or_loaded() -> None:
         holding(SCENARIO, (1e-3, math.inf), shape)
 
 
+@pytest.mark.usefixtures("few")
 def test_the_day_and_the_command(run: Run) -> None:
     with pytest.raises(RooflineError, match="target"):
         run_fleet(SCENARIO, session_rate=0.1, profile="chat")
