@@ -10,10 +10,14 @@ import numpy as np
 from roofline.core.units import seconds, si
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.export import csv_text
+from roofline.serving.curve import Curve
 from roofline.serving.fleet import STEP, FleetRun
 
 MINUTES = 5
 """Minutes of a point of the document."""
+
+REQUESTS = "requests"
+"""What comes, where it is not sessions."""
 
 COLUMNS = ("minute", "rate", "serving", "starting", "devices", "queue", "missed")
 
@@ -21,6 +25,7 @@ COLUMNS = ("minute", "rate", "serving", "starting", "devices", "queue", "missed"
 def fleet_document(run: FleetRun) -> dict[str, Any]:
     """The JSON document of a day: its sums, and means of some minutes."""
     scenario, usd = run.scenario, run.usd
+    of = REQUESTS if isinstance(run.curve, Curve) else "sessions"
     each = round(MINUTES * 60 / STEP)
     arrivals = run.rate * STEP
     rows = (run.rate, run.serving, run.starting, run.devices, run.queue, run.missed / np.maximum(arrivals, 1e-12))
@@ -31,10 +36,11 @@ def fleet_document(run: FleetRun) -> dict[str, Any]:
         "hardware": scenario.hardware.name,
         "engine": scenario.profile.name,
         "devices_each": run.curve.replica.devices,
-        "largest_rate_each": finite(run.curve.outcomes[0].saturated_at),
+        "of": of,
+        "largest_rate_each" if of == REQUESTS else "most_sessions_each": finite(run.most),
         "scaling": picked(run.scaling, *run.scaling.__struct_fields__),
         "targets": {name: finite(target) for name, target in zip(("ttft_s", "tpot_s"), run.curve.targets, strict=True)},
-        "requests": finite(arrivals.sum()),
+        of: finite(arrivals.sum()),
         "missed": finite(run.missed_share),
         "devices_mean": finite(run.devices.mean()),
         "devices_most": finite(run.devices.max()),
@@ -73,11 +79,16 @@ def fleet_blocks(document: Mapping[str, Any]) -> list[Block]:
                 f"{missed:.1%}",
             ]
         )
-    header = ["hour", "requests/s", "replicas", "starting", "GPUs", "waiting", "missed"]
-    scaling = document["scaling"]
+    scaling, of = document["scaling"], document["of"]
+    header = ["hour", f"{of}/s", "replicas", "starting", "GPUs", "waiting", "missed"]
+    most = (
+        f"{document['largest_rate_each']:.3g} requests/s"
+        if of == REQUESTS
+        else f"{document['most_sessions_each']:.0f} sessions"
+    )
     lines = [
         f"{scaling['least']} to {scaling['most']} replicas of {document['devices_each']} GPUs, each for"
-        f" {scaling['share']:.0%} of {document['largest_rate_each']:.3g} requests/s; start-up"
+        f" {scaling['share']:.0%} of {most}; start-up"
         f" {seconds(scaling['startup'])}, kept for {seconds(scaling['hold'])}"
     ]
     title = f"A day of {document['model']} on {document['hardware']}, {document['engine']}"
@@ -87,7 +98,7 @@ def fleet_blocks(document: Mapping[str, Any]) -> list[Block]:
 def _sums(document: Mapping[str, Any]) -> list[str]:
     lost = f"; {document['lost']} replicas lost" if document["lost"] else ""
     found = [
-        f"{document['missed']:.2%} of {si(document['requests'], '')} requests miss their targets;"
+        f"{document['missed']:.2%} of {si(document[document['of']], '')} {document['of']} miss their targets;"
         f" {document['devices_mean']:.1f} GPUs on average, {document['devices_most']:.0f} at most{lost}"
     ]
     most, needed = document["scaling"]["most"], document["fixed_replicas"]

@@ -65,6 +65,7 @@ def _deployment(deployed: Deployed) -> dict[str, Any]:
             "gap": work.gap.written,
             **picked(work, "shared", "groups", "kept", "replaced", "asides", "limit", "branches", "duration", "source"),
             "begun": list(work.begun),
+            "traces": work.traces,
         },
         "cache": {
             "pool_tokens": finite(store.tokens * deployed.replica.copies),
@@ -155,7 +156,8 @@ def _replayed(work: Mapping[str, Any]) -> str:
     if not work["duration"]:
         return ""
     low, high = work["begun"]
-    return f"; runs of {work['duration']:,.0f} s of sessions begun at {low:.0%} to {high:.0%} of their turns"
+    traces = f", the first {work['traces']} with the means of its traces" if work["traces"] else ""
+    return f"; runs of {work['duration']:,.0f} s of sessions begun at {low:.0%} to {high:.0%} of their turns{traces}"
 
 
 def _row(point: Mapping[str, Any], name: str, devices: int, aimed: bool, priced: bool) -> list[str]:

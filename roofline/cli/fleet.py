@@ -8,14 +8,22 @@ from typing import Annotated, Any
 import typer
 
 from roofline.cli.options import FORMAT, OutputFormat, OutputOption, print_document
-from roofline.cli.scenario_options import LOAD_PARAMETERS, scenario_command
+from roofline.cli.scenario_options import LOAD_PARAMETERS, SESSION_PARAMETERS, scenario_command
 from roofline.scenario.options import STATIC
 
 TAKEN = ("rate", "trace", "prefix_hits", "seed", "disaggregation", "ttft", "tpot")
 """The options of a load that a fleet has: its rate is that of the peak."""
 
 
-@partial(scenario_command, without=(*STATIC, "carbon"), keywords={name: LOAD_PARAMETERS[name] for name in TAKEN})
+OF_SESSIONS = {name: entry for name, entry in SESSION_PARAMETERS.items() if name != "sessions"}
+"""The options of sessions that a fleet has: the rate of new ones is that of the peak, too."""
+
+
+@partial(
+    scenario_command,
+    without=(*STATIC, "carbon"),
+    keywords={**{name: LOAD_PARAMETERS[name] for name in TAKEN}, **OF_SESSIONS},
+)
 def fleet(
     scenario: Any,
     low: Annotated[
@@ -39,7 +47,8 @@ def fleet(
     """Run a fleet of replicas over a day: devices over time, missed targets and cost.
 
     The autoscaler asks for so many replicas that each has --share of its largest rate; they take --startup, and spot
-    devices are lost. The rate is a sine between --low of --rate and --rate at 15 h, or that of a --trace.
+    devices are lost. The rate is a sine between --low of --rate and --rate at 15 h, or that of a --trace; with
+    --session-rate, of new sessions, which stay with a replica and lose their cache with it.
     """
     from roofline.reports.documents import fleet as page
     from roofline.serving.fleet import run_fleet

@@ -23,9 +23,11 @@ from roofline.core.errors import RooflineError, quote
 from roofline.scenario.argument import beside
 from roofline.scenario.cost import HOUR, rent
 from roofline.scenario.scenario import Scenario
-from roofline.serving.curve import Curve, serve
+from roofline.serving.curve import Curve, serve, targets_of
 from roofline.serving.load import Trace
 from roofline.serving.options import LOAD_OPTIONS
+from roofline.serving.sessions.options import SESSION_OPTIONS
+from roofline.serving.sessions.served import SessionCurve
 from roofline.serving.sessions.workload import parse_gaps
 from roofline.serving.traces import read_trace
 
@@ -62,15 +64,44 @@ class Scaling(Checked, frozen=True):
             raise RooflineError("the share of its largest rate that a replica is to have is above 0")
 
 
+class Scaler:
+    """The autoscaler of a run; `starts` are the times at which replicas that it asked for serve."""
+
+    def __init__(self, scaling: Scaling) -> None:
+        self.scaling, self.starts = scaling, list[float]()
+        self._needs = deque[int](maxlen=max(round(scaling.hold / STEP), 1))
+
+    def begun(self, now: float) -> int:
+        """Those that begin to serve."""
+        before = len(self.starts)
+        self.starts = [at for at in self.starts if at > now]
+        return before - len(self.starts)
+
+    def stops(self, now: float, serving: int, wanted: float) -> int:
+        """Ask for more where so many are wanted; of those that serve so many stop that had no use for long enough."""
+        scaling, needs = self.scaling, self._needs
+        needs.append(min(max(math.ceil(wanted - 1e-9), scaling.least), scaling.most))
+        self.starts += [now + scaling.startup] * (needs[-1] - serving - len(self.starts))
+        over = serving + len(self.starts) - max(needs) if len(needs) == needs.maxlen else 0
+        if over <= 0:
+            return 0
+        kept = max(len(self.starts) - over, 0)
+        stopped = over - (len(self.starts) - kept)
+        self.starts = self.starts[:kept]
+        return stopped
+
+
 class FleetRun(Result, Struct, frozen=True):
     """A day of a fleet, by steps of STEP seconds: arrivals/s, replicas that serve and that start, requests that wait.
 
-    `missed` are the requests of each step that miss their targets, `curve` the steady states of one replica. `fixed`:
-    replicas that the highest rate needs all day.
+    `missed` are the requests of each step that miss their targets, `curve` the steady states of one replica, `most` its
+    largest rate. `fixed`: replicas that the highest rate needs all day. Under sessions these come in place of requests,
+    `most` is a number of them at a time, and of a step's new ones the part of all turns that misses is `missed`.
     """
 
     scenario: Scenario
-    curve: Curve
+    curve: Curve | SessionCurve
+    most: float
     scaling: Scaling
     rate: Array
     serving: Array
@@ -132,14 +163,18 @@ def run_fleet(
     """A day of a fleet at a `rate` (requests/s, at 15 h) that falls to `low` of it at night, a sine, or of a trace.
 
     The options are those of `scaling_of` in place of a `Scaling`, targets of TTFT and TPOT, of which one is needed, and
-    those of a load with a rate. Requests have the lengths of the scenario, or the mean ones of the trace. Raises
-    RooflineError.
+    those of a load with a rate. Requests have the lengths of the scenario, or the mean ones of the trace. With a
+    `session_rate` in place of a rate, new ones a second at the peak, they are those of sessions. Raises RooflineError.
     """
     given = {name: options.pop(name) for name in signature(scaling_of).parameters if name in options}
     if scaling is not None and given:
         raise RooflineError(f"{beside(sorted(given))} a Scaling")
     scaling = scaling or scaling_of(**given)
     trace = read_trace(Path(trace)) if isinstance(trace, (str, Path)) else trace
+    random = np.random.default_rng(LOAD_OPTIONS["seed"].read(seed) or 0)
+    if (new := options.pop("session_rate", None)) is not None:
+        most = SESSION_OPTIONS["session_rate"].number(new)
+        return _of_sessions(scenario, scaling, most, low, rate or trace, random, options)
     peak = None if rate is None else LOAD_OPTIONS["rate"].number(str(rate).removesuffix("/s"))
     rates = _rates(peak, low, trace)
     if trace is not None:
@@ -152,17 +187,26 @@ def run_fleet(
         raise RooflineError("a fleet needs a target, such as 2s of TTFT: requests miss it where replicas are too few")
     good = [(each.goodput or 0.0) / each.requests_per_second for each in curve.outcomes]
     running = [each.running for each in curve.outcomes]
-    found = _run(
-        rates,
-        saturated,
-        good,
-        running,
-        curve.targets[0],
-        scaling,
-        np.random.default_rng(LOAD_OPTIONS["seed"].read(seed) or 0),
-    )
+    found = _run(rates, saturated, good, running, curve.targets[0], scaling, random)
     fixed = math.ceil(float(rates.max()) / saturated / scaling.share)
-    return FleetRun(scenario, curve, scaling, rates, *found, fixed)
+    return FleetRun(scenario, curve, saturated, scaling, rates, *found, fixed)
+
+
+def _of_sessions(
+    scenario: Scenario, scaling: Scaling, peak: float, low: float, beside: Any, random: Any, options: dict[str, Any]
+) -> FleetRun:
+    from roofline.serving.session_fleet import holding, run_sessions  # few ask for sessions
+
+    targets = targets_of(options.pop("ttft", None), options.pop("tpot", None))
+    if beside is not None or not any(map(math.isfinite, targets)):
+        raise RooflineError(
+            "a fleet of sessions has their rate alone, and a target such as 2s of TTFT",
+            options=["session_rate", "ttft"],
+        )
+    rates, held = _rates(peak, low, None), holding(scenario, targets, options)
+    found = run_sessions(rates, held, targets[0], scaling, random)
+    fixed = math.ceil(float(rates.max()) * held.lasting / held.most / scaling.share)
+    return FleetRun(scenario, held.curve, held.most, scaling, rates, *found, fixed)
 
 
 def _rates(peak: float | None, low: float, trace: Trace | None) -> Array:
@@ -184,14 +228,12 @@ def _run(
     """Replicas that serve and start, the queue, and requests that miss their targets, in each step; replicas lost."""
     rows, queue, lost = np.zeros((4, rates.size)), 0.0, 0
     begin = math.ceil(float(rates[0]) / most / scaling.share)
-    serving, starts = min(max(begin, scaling.least), scaling.most), list[float]()
+    serving, scaler = min(max(begin, scaling.least), scaling.most), Scaler(scaling)
     seen = deque[float](maxlen=max(round(MEASURED / STEP), 1))
-    needs = deque[int](maxlen=max(round(scaling.hold / STEP), 1))
     arrivals = random.poisson(rates * STEP).astype(float)
     for step, came in enumerate(arrivals):
         now = step * STEP
-        serving += sum(at <= now for at in starts)
-        starts = [at for at in starts if at > now]
+        serving += scaler.begun(now)
         if scaling.loss and (gone := int(random.binomial(serving, -math.expm1(-scaling.loss * STEP / HOUR)))):
             each = min((came + queue) / STEP / max(serving, 1) / most, 1.0)
             queue += gone * float(np.interp(each, PARTS, running))
@@ -202,13 +244,7 @@ def _run(
         queue -= served
         wait = queue / (serving * most) if serving else math.inf if queue else 0.0
         part = float(np.interp(served / STEP / serving / most, PARTS, good)) if serving else 0.0
-        rows[:, step] = serving, len(starts), queue, rates[step] * STEP * (1 - part if wait <= ttft else 1.0)
+        rows[:, step] = serving, len(scaler.starts), queue, rates[step] * STEP * (1 - part if wait <= ttft else 1.0)
         wanted = (sum(seen) / len(seen) / STEP + queue / MEASURED) / most / scaling.share
-        needs.append(min(max(math.ceil(wanted - 1e-9), scaling.least), scaling.most))
-        starts += [now + scaling.startup] * (needs[-1] - serving - len(starts))
-        while serving + len(starts) > max(needs) and len(needs) == needs.maxlen:
-            if starts:
-                starts.pop()
-            else:
-                serving -= 1
+        serving -= scaler.stops(now, serving, wanted)
     return rows[0], rows[1], rows[2], rows[3], lost

@@ -22,6 +22,7 @@ from roofline.serving.sessions.routing import SESSION
 from roofline.serving.sessions.store import PER_REQUEST, Store, store_of
 from roofline.serving.sessions.tiers import Tier, parse_tiers
 from roofline.serving.sessions.workload import Workload, parse_gaps, plain
+from roofline.specs.hardware import Hardware
 
 
 class Deployed(Struct, frozen=True):
@@ -47,6 +48,11 @@ class Deployed(Struct, frozen=True):
     def whole(self) -> Replica | Tandem:
         """All of the deployment: its `devices` and `pools`."""
         return self.tandem or self.replica
+
+    @property
+    def pools(self) -> tuple[tuple[Hardware, int], ...]:
+        """Hardware and devices of all of it."""
+        return self.whole.pools
 
 
 def deployed_of(
@@ -111,6 +117,8 @@ def workload_of(scenario: Scenario, asked: Mapping[str, Any]) -> Workload:
         changes["gap"] = parse_gaps(asked["gap"], "a gap between turns")
     if asked.get("shared") is not None:
         changes["shared"] = int(asked["shared"])
+    if changes:  # the means of recorded traces are no longer theirs
+        changes["replayed"] = ()
     return replace(found, **changes)
 
 

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from roofline.serving.sessions.cache import Run
-from roofline.serving.sessions.workload import Workload
+from roofline.serving.sessions.workload import Replayed, Workload
 
 CANDIDATES = 16
 """Sessions of which one is drawn by its number of turns, so that it is one that runs at a random moment."""
+
+WINDOW, LASTING = 100, 300
+"""Turns of a benchmark over which a trace has its mean prompt, and those that it has at least: those of an hour."""
 
 
 @dataclass(slots=True)
@@ -48,16 +51,18 @@ class Session:
     place: int = 0
     reusable: int = 0
     child: bool = False
+    replayed: Replayed | None = None
 
 
 class Draw:
     """The sessions of a workload; equal seeds draw equal ones, in whatever order their turns end.
 
-    Of each `even` turns, the lengths and gaps fill their distributions evenly, in random order.
+    Of each `even` turns, the lengths and gaps fill their distributions evenly, in random order. Of a benchmark's places
+    every so many are of these sessions, and the others of other replicas.
     """
 
-    def __init__(self, workload: Workload, seed: int = 0, even: int = 0) -> None:
-        self.workload, self.seed, self.count, self.even = workload, seed, 0, even
+    def __init__(self, workload: Workload, seed: int = 0, even: int = 0, every: int = 1) -> None:
+        self.workload, self.seed, self.count, self.even, self.every = workload, seed, 0, even, every
         self._shuffle = np.random.default_rng([seed, 2**32])
         self._left = [np.zeros(0) for _ in range(3)]
 
@@ -66,21 +71,52 @@ class Draw:
         part: tuple[float, float] | None = None,
         biased: bool = False,
         quantiles: tuple[float, float] | None = None,
+        place: int | None = None,
     ) -> Session:
         """The next session; it begins at a `part` of its turns, of sessions by their turns where `biased`.
 
-        Its turns and its first prompt may be those of some `quantiles`.
+        Its turns and its first prompt may be those of some `quantiles`; of a benchmark it is that of a `place`.
         """
         work, random = self.workload, np.random.default_rng([self.seed, self.count])
         at, beginning = quantiles or (random.random(CANDIDATES if biased else 1), random.random())
         turns = np.atleast_1d(_whole(work.turns.inverse(at)))
         number = int(turns[0] if not biased else random.choice(turns, p=turns / turns.sum()))
         skipped = 0 if part is None else min(int(number * random.uniform(*part)), number - 1)
+        trace = None if place is None else work.trace(place * self.every)
+        if trace is not None:
+            number = max(number, skipped + LASTING)
         first = work.first or work.new
         found = self._session(number, random, int(_whole(first.inverse(np.array([beginning])))[0]), work.shared)
+        found.replayed = trace
+        self._replay(found, skipped)
         for _ in range(skipped):
             grown(found, work)
         return found
+
+    def _replay(self, session: Session, skipped: int) -> None:
+        """Give a session the means of its trace."""
+        work, trace = self.workload, session.replayed
+        if trace is None:
+            return
+        if trace.output:
+            scale = trace.output / work.output.mean
+            session.output = [max(round(each * scale), 1) for each in session.output]
+        if trace.gap:
+            session.gap = [each * trace.gap / work.gap.mean for each in session.gap]
+        if trace.branches is not None and not session.child:
+            random = np.random.default_rng([self.seed, self.count, 1])
+            session.branch = (random.random(len(session.branch)) < trace.branches).tolist()
+        if trace.prompt and not session.child:
+            kept = np.array(session.output if work.kept else 0)
+            prompts = session.context + np.cumsum(np.array(session.new) + kept) - session.new[0] - kept
+            mean = float(prompts[skipped : skipped + work.warmup + WINDOW].mean())
+            # Contexts that are compacted at a limit are between the two.
+            wanted = min(trace.prompt, (work.limit + work.compacted) / 2 if work.limit else trace.prompt)
+            if mean < wanted:
+                session.new[0] += round(wanted - mean)
+            else:
+                session.new = [max(round(each * wanted / mean), 1) for each in session.new]
+            session.context = work.shared + session.new[0]
 
     def branch(self, parent: Session, context: int) -> Session:
         """A sub-agent of a session, with so many tokens of its context."""
@@ -91,7 +127,8 @@ class Draw:
             int(_whole(each.inverse(random.random(1)))[0]) for each in (work.branch_turns, work.branch_first)
         )
         found = self._session(number, random, first, context)
-        found.group, found.child, found.reusable = parent.group, True, context
+        found.group, found.child, found.reusable, found.replayed = parent.group, True, context, parent.replayed
+        self._replay(found, 0)
         return found
 
     def _session(self, number: int, random: Any, first: int, before: int) -> Session:

@@ -24,13 +24,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from roofline.core.errors import RooflineError, SpecError
 from roofline.core.inputs import read_text
 from roofline.core.limits import MAX_LENGTH
 from roofline.scenario.lengths import parse_lengths
-from roofline.serving.sessions.workload import Array, Workload, parse_gaps
+from roofline.serving.sessions.workload import Array, Replayed, Workload, parse_gaps
 from roofline.serving.traces import HASH_TOKENS, MAX_BYTES, OUTPUTS, PROMPTS, TIMES, column, rows_in, time_of
 
 SESSIONS = ("session_id", "session", "conversation_id", "chat_id", "thread_id", "user_id", "user")
@@ -390,7 +391,7 @@ def workload_document(work: Workload) -> dict[str, Any]:
     for name in Workload.__struct_fields__:
         value, usual = getattr(work, name), DEFAULTS.get(name)
         if value != usual:
-            found[name] = getattr(value, "written", value)
+            found[name] = msgspec.to_builtins(getattr(value, "written", value))
     return found
 
 
@@ -407,8 +408,9 @@ def workload_in(content: Mapping[str, Any], where: str) -> Workload:
         raise SpecError(where, f"is no workload of sessions: it {problem}")
     read = {name: parse_lengths(content[name], name) for name in LENGTHS if content.get(name) is not None}
     try:
-        return Workload(**{**content, **read, "gap": parse_gaps(content["gap"])})
-    except TypeError as error:
+        replayed = msgspec.convert(content.get("replayed", ()), tuple[Replayed, ...])
+        return Workload(**{**content, **read, "gap": parse_gaps(content["gap"]), "replayed": replayed})
+    except (TypeError, msgspec.ValidationError) as error:
         raise SpecError(where, f"is no workload of sessions: {error}") from None
     except RooflineError as error:
         raise SpecError(where, str(error)) from None

@@ -65,7 +65,7 @@ def simulate_sessions(
     work = deployed.workload
 
     def start(seed: int) -> list[SessionRun]:
-        draw = Draw(work, seed)
+        draw = Draw(work, seed, every=max(deployed.replica.copies // copies, 1))
         if copies == 1:
             return [SessionRun(deployed, draw, sessions, rate)]
         runs = [Routed(deployed, draw, None if place else sessions, rate) for place in range(copies)]

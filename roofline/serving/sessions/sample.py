@@ -30,7 +30,7 @@ class Turns(NamedTuple):
     `idle` is the gap before it; that after it is `pause` for the client (none after the last of a sub-agent) and `gap`
     for the cache: infinite where it does not know the next turn. `main` is 1 for a session's own turns, 0 for those of
     its sub-agents. `marked`: those of `reusable` up to the end of an earlier turn, where a snapshot is. `place`: the
-    turns of main agents before it.
+    turns of main agents before it, `lane` its place among the sessions of a benchmark.
     """
 
     prompt: Array
@@ -44,6 +44,7 @@ class Turns(NamedTuple):
     main: Array
     marked: Array
     place: Array
+    lane: Array
 
     def some(self, which: NDArray[np.bool_], count: int) -> Turns:
         """Of those where `which` is true, so many at most, evenly."""
@@ -66,17 +67,21 @@ def turns_of(work: Workload, seed: int = 0, count: int = TURNS) -> Turns:
 
 
 def places_of(work: Workload, seed: int, length: float) -> Turns:
-    """The turns of a benchmark's places after its warm-up, of so many of main agents each: sessions follow another."""
+    """The turns of a benchmark's places after its warm-up, of so many of main agents each: sessions follow another.
+
+    The first places are those of traces that are known, all others follow.
+    """
     draw, rows, number = _draw(work, seed), list[tuple[float, ...]](), 0
-    for _ in range(SESSIONS):
-        waiting, place, part = list[tuple[int, Session]](), -work.warmup, work.begun
+    for lane in range(work.traces + SESSIONS):
+        waiting, place, part, begun = list[tuple[int, Session]](), -work.warmup, work.begun, False
         while place < length:
             number += 1
-            own = _rows(_session(draw, number, part), work, draw, waiting, place, length - place)
-            rows, place, part = rows + own, place + len(own), (0.0, 0.0)
+            session = _session(draw, number, part, None if begun else lane)
+            own = _rows(session, work, draw, waiting, place, length - place, lane)
+            rows, place, part, begun = rows + own, place + len(own), (0.0, 0.0), True
         while waiting:
-            begun, session = waiting.pop()
-            rows += _rows(session, work, draw, waiting, begun)
+            at, session = waiting.pop()
+            rows += _rows(session, work, draw, waiting, at, lane=lane)
     turns = Turns(*np.array(rows, float).T)
     return turns.some(turns.place >= 0, len(rows))
 
@@ -85,9 +90,9 @@ def _draw(work: Workload, seed: int) -> Draw:
     return Draw(work, seed, TURNS // 4)
 
 
-def _session(draw: Draw, number: int, part: tuple[float, float] | None) -> Session:
+def _session(draw: Draw, number: int, part: tuple[float, float] | None, lane: int | None = None) -> Session:
     """The next session: turns and first prompts of them fill their distributions evenly."""
-    return draw.session(part, quantiles=(number * EVEN[0] % 1.0, number * EVEN[1] % 1.0))
+    return draw.session(part, quantiles=(number * EVEN[0] % 1.0, number * EVEN[1] % 1.0), place=lane)
 
 
 def _rows(
@@ -97,6 +102,7 @@ def _rows(
     waiting: list[tuple[int, Session]],
     place: int,
     most: float = math.inf,
+    lane: int = 0,
 ) -> list[tuple[float, ...]]:
     """The turns of a session from a place on, so many at most; its sub-agents, with the places of theirs, wait."""
     found, idle, marks = list[tuple[float, ...]](), 0.0, list[int]()
@@ -118,7 +124,7 @@ def _rows(
             if turn.aside
             else max((each for each in marks if each <= turn.reusable), default=turn.reusable)
         )
-        found.append((*tokens, idle, gap, pause, not session.child, max(marked - shared, 0), at))
+        found.append((*tokens, idle, gap, pause, not session.child, max(marked - shared, 0), at, lane))
         if not turn.aside:
             marks = [*marks[-MARKS:], turn.prompt + (turn.output if work.kept else 0)] if known else []
         idle = turn.gap + (idle if turn.aside else 0.0)

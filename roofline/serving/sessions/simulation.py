@@ -77,8 +77,8 @@ class SessionRun(Simulation):
         self.rows: list[tuple[float, ...]] = []
         self.found: list[tuple[int, ...]] = []
         self.random = np.random.default_rng([draw.seed, 2**31])
-        for _ in range(sessions or 0):
-            session = draw.session(self.work.begun, self.work.duration is None)
+        for lane in range(sessions or 0):
+            session = draw.session(self.work.begun, self.work.duration is None, place=lane if rate is None else None)
             place = min(max(session.place - 1, 0), len(session.gap) - 1)
             self._later(self.random.random() * session.gap[place], turn_of(session, self.work))
         if rate is not None:

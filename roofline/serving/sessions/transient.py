@@ -13,9 +13,10 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roofline.serving.sessions.deployed import Deployed
-from roofline.serving.sessions.sample import TURNS, places_of, turns_of
+from roofline.serving.sessions.sample import SESSIONS, TURNS, places_of, turns_of
 from roofline.serving.sessions.theory import Branches, State, Theory
 
 STAGES, ROUNDS, LEAST, SAMPLE = 8, 40, 4, 400
@@ -36,7 +37,7 @@ class Transient:
         # As many turns of a session fit in the benchmark as if it were alone.
         alone = work.gap.mean + work.output.mean * float(decode.seconds(1.0, work.new.mean)) / decode.accepted
         self.length = math.ceil(work.duration / alone) + LEAST
-        self.turns = places_of(work, 0, self.length)
+        self.turns, self.traces, self.copies = places_of(work, 0, self.length), work.traces, deployed.replica.copies
         own = self.turns.left[(self.turns.main > 0) & (self.turns.place < LEAST)]
         self.varied = float(own.std() / own.mean())
         self._theory = partial(Theory, deployed)
@@ -51,14 +52,24 @@ class Transient:
         """The states of numbers of sessions: each begins anew."""
         return self.warm
 
+    def _lanes(self, sessions: float) -> NDArray[np.bool_]:
+        """The rows of which so many sessions are: the traces that are known have the part that they have of these."""
+        lane, known = self.turns.lane, self.traces
+        if not known:
+            return np.ones(lane.size, bool)
+        others = max(sessions - known, 0.0)
+        kept = min(SESSIONS / max(others, 1.0), 1.0) * min(sessions, known)
+        first = np.floor((lane + 1) * kept / known) > np.floor(lane * kept / known) if others else lane < max(kept, 1)
+        return np.where(lane < known, first, lane < known + others)
+
     def warm(self, sessions: float) -> State:
         """The state of so many sessions on average over the benchmark."""
         done, pace, load = 0.0, float(LEAST), None
-        stages, weights = list[State](), list[float]()
+        stages, weights, lanes = list[State](), list[float](), self._lanes(sessions * self.copies)
         for _ in range(STAGES):
             begin = min(done, self.length - LEAST)
             place = self.turns.place
-            turns = self.turns.some((place >= begin) & (place < begin + max(pace, LEAST)), self.count)
+            turns = self.turns.some(lanes & (place >= begin) & (place < begin + max(pace, LEAST)), self.count)
             theory = self._theory(turns)
             load = theory.load(0.0) if load is None else load.of(turns.prompt.size)
             state = theory.solve(sessions, load, ROUNDS)

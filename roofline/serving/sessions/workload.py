@@ -7,6 +7,7 @@ all inputs and outputs since. Sub-agents begin beside a turn with a part of its 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
@@ -70,6 +71,20 @@ def parse_gaps(written: object, what: str = "a gap") -> Gaps:
         raise RooflineError(f"{what} is {examples}, got {quote(text)}") from None
 
 
+class Replayed(Checked, frozen=True):
+    """What the first traces of a benchmark are like, up to that of the given number of sessions, after those before.
+
+    Tokens of a main agent's prompts on average, of outputs, seconds between turns, and sub-agents a turn: the
+    distributions of these are moved or scaled to the means. None: as the workload's.
+    """
+
+    sessions: Annotated[int, Meta(ge=1, le=10_000)]
+    prompt: Positive | None = None
+    output: Positive | None = None
+    gap: Positive | None = None
+    branches: Fraction | None = None
+
+
 class Workload(Checked, frozen=True):
     """Sessions of `turns`; all lengths are in tokens, distributions as of `parse_lengths`.
 
@@ -84,8 +99,9 @@ class Workload(Checked, frozen=True):
     tokens. Of a number of sessions, where no turn runs, the next one comes after `idle` seconds at most, and all others
     by as much sooner (a benchmark that replays them).
     Of a benchmark that lasts a `duration` of seconds each session begins at a part of its turns within `begun`, and has
-    `warmup` turns before that time; None: sessions of a random moment, without end. `source` says where the
-    numbers are from.
+    `warmup` turns before that time; None: sessions of a random moment, without end. It takes its traces in order, so
+    that those at its begin are the same for every deployment: the first of them are as `replayed`. `source` says where
+    the numbers are from.
     """
 
     turns: Lengths
@@ -109,6 +125,7 @@ class Workload(Checked, frozen=True):
     duration: Positive | None = None
     begun: tuple[Fraction, Fraction] = (0.0, 1.0)
     warmup: Annotated[int, Meta(ge=0, le=1000)] = 0
+    replayed: tuple[Replayed, ...] = ()
     name: str = ""
     source: str = ""
 
@@ -123,10 +140,23 @@ class Workload(Checked, frozen=True):
             )
         if self.begun[0] > self.begun[1]:
             raise RooflineError("the parts of their turns at which sessions begin are two, the lower one first: begun")
+        if self.replayed and self.duration is None:
+            raise RooflineError("traces are replayed in a benchmark, which has a duration: give it beside replayed")
+        if any(one.sessions >= two.sessions for one, two in pairwise(self.replayed)):
+            raise RooflineError("the first traces of a benchmark are up to growing numbers of sessions: replayed")
         if self.asides and not self.aside:
             raise RooflineError("calls beside a session need the tokens of their prompt: aside")
         if self.branches and (self.branch_turns is None or self.branch_first is None):
             raise RooflineError("sub-agents need the lengths branch_turns and branch_first")
+
+    @property
+    def traces(self) -> int:
+        """The first traces of which the means are known."""
+        return self.replayed[-1].sessions if self.replayed else 0
+
+    def trace(self, place: int) -> Replayed | None:
+        """The trace that a benchmark replays at a place, of the first ones."""
+        return next((each for each in self.replayed if place < each.sessions), None)
 
     @property
     def longest(self) -> float:

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from roofline import Scenario
 from roofline.core.errors import RooflineError
@@ -15,8 +16,8 @@ from roofline.scenario.lengths import parse_lengths
 from roofline.serving.load import Load
 from roofline.serving.pools import parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
-from roofline.serving.sessions.deployed import Deployed
-from roofline.serving.sessions.drawn import Draw
+from roofline.serving.sessions.deployed import Deployed, workload_of
+from roofline.serving.sessions.drawn import WINDOW, Draw
 from roofline.serving.sessions.observed import Ran, hit_rates
 from roofline.serving.sessions.profiles import PROFILES, profile
 from roofline.serving.sessions.replicas import simulate_sessions
@@ -26,7 +27,7 @@ from roofline.serving.sessions.store import Store, store_of
 from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
 from roofline.serving.sessions.transient import theory_of
-from roofline.serving.sessions.workload import Workload, parse_gaps, plain
+from roofline.serving.sessions.workload import Replayed, Workload, parse_gaps, plain
 from roofline.serving.simulation import simulate
 from roofline.whatif.solve.sessions import max_sessions
 
@@ -386,6 +387,40 @@ def test_profiles_say_where_they_are_from(name: str) -> None:
     assert work.source
     session = Draw(work, 3).session()
     assert session.context >= work.shared + 1
+
+
+def test_the_first_sessions_of_a_benchmark_have_the_means_of_its_first_traces() -> None:
+    """Of prompts after the warm-up, outputs and gaps; those after them are of the workload, whatever the seed."""
+    traces = (Replayed(2, prompt=40_000, output=900, gap=4.0, branches=0.0), Replayed(4, prompt=3000, output=50))
+    shape = {"turns": 400, "new": "uniform:50:150", "first": "8k", "branch_turns": 4, "branch_first": 500}
+    lengths = {name: parse_lengths(each) for name, each in shape.items()}
+    usually = workload(**lengths, kept=False, branches=0.2, duration=3600.0, warmup=10)
+    work = replace(usually, replayed=traces)
+    for seed in range(3):
+        draw, before = Draw(work, seed), Draw(usually, seed)
+        found = [draw.session((0.25, 0.75), place=place) for place in range(5)]
+        usual = [before.session((0.25, 0.75), place=place) for place in range(5)]
+        for session, trace in zip(found, [traces[0]] * 2 + [traces[1]] * 2, strict=False):
+            at, turns = session.place, work.warmup + WINDOW
+            prompts = session.context + np.cumsum([0, *session.new[at + 1 : at + turns]])
+            assert prompts.mean() == pytest.approx(trace.prompt, rel=0.02)
+            assert np.mean(session.output) == pytest.approx(trace.output, rel=0.2)
+        assert not any(found[0].branch)
+        assert np.mean(found[1].gap) == pytest.approx(4.0, rel=0.2)
+        assert (found[4].new, found[4].context) == (usual[4].new, usual[4].context)
+
+
+def test_replicas_share_the_first_traces_of_a_benchmark() -> None:
+    work = replace(workload(), duration=600, replayed=(Replayed(4, prompt=20_000),))
+    spread, whole = Draw(work, every=2), Draw(work)
+    assert [spread.session(place=place).replayed is not None for place in range(3)] == [True, True, False]
+    assert [whole.session(place=place).replayed is not None for place in range(5)] == [True] * 4 + [False]
+
+
+def test_an_option_replaces_what_traces_are_like() -> None:
+    asked = {"profile": "coding-agent"}
+    assert workload_of(SCENARIO, asked).replayed
+    assert not workload_of(SCENARIO, {**asked, "gap": 1.0}).replayed
 
 
 @pytest.mark.parametrize(
