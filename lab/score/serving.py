@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from lab.command import run_written
 from lab.tables.closed_loop import COLUMNS, DecodeApart, to_case
 from roofline.core.options import names_in
-from roofline.reports.documents import accuracy
+from roofline.reports.documents.accuracy import accuracy_blocks
+from roofline.reports.output.blocks import parts
 from roofline.reports.output.terminal import render
 from roofline.serving.outcome import Outcome
 from roofline.serving.sessions.served import SessionOutcome
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def report(options: argparse.Namespace) -> str:
         document = serving.scores(*read_cases(options.file), names_in(options.by), Predictor())
-        return render(accuracy.parts(document))
+        return render(parts(accuracy_blocks(document)))
 
     return run_written(parser, report, arguments)
 

@@ -177,9 +177,8 @@ class Deployment(Struct, frozen=True):
             length = 3
         else:
             length = 2
-        return (
-            f"multi-token-prediction:length={length},acceptance={PUBLISHED.acceptance[str(length)][output >= LONG_OUTPUT]}"
-        )
+        acceptance = PUBLISHED.acceptance[str(length)][output >= LONG_OUTPUT]
+        return f"multi-token-prediction:length={length},acceptance={acceptance}"
 
     def scenario(self, output: int, concurrency: int) -> Scenario:
         """The deployment, or a worker of prefill, with the formats and the drafts that it states."""

@@ -188,7 +188,6 @@ def _weights(key: str, text: str, model: Model, hardware: Hardware, engine: str)
         return parse_precision(base, "fp8_block")  # their own checkpoints have scales by blocks of 128 x 128
     if key.startswith("nvfp4 moe"):
         return replace(parse_precision(base, "nvfp4"), weights=NVFP4_BLOCKS)
-    scheme = NAMES.weights.get(key, key)
-    if scheme not in WEIGHT_SCHEMES:
+    if key not in NAMES.weights and key not in WEIGHT_SCHEMES:
         raise Unmapped(f"no weight format is {quote(text)}")
-    return parse_precision(base, scheme)
+    return parse_precision(base, NAMES.weights.get(key, key))
