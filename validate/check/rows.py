@@ -67,27 +67,31 @@ def _loaded(path: Path) -> Iterator[Figure]:
             low, mid, high = estimate_of(outcome, name)
             if metric == "tokens_per_s":
                 rates = Predicted(1 / low, 1 / high, 1 / mid, 1 / low)
-                yield _figure(case.line, metric, 1 / seconds, rates, path, rate=True, bounded=False)
+                yield _figure(case.line, metric, 1 / seconds, rates, path, load=True)
             else:
                 times = Predicted(1e3 * low, 1e3 * low, 1e3 * mid, 1e3 * high)
-                yield _figure(case.line, metric, 1e3 * seconds, times, path, bounded=False)
+                yield _figure(case.line, metric, 1e3 * seconds, times, path, load=True)
 
 
-def _figure(line: Line, metric: str, measured: float, prediction: Predicted, path: Path, **kind: bool) -> Figure:
+def _figure(
+    line: Line, metric: str, measured: float, prediction: Predicted, path: Path, *, load: bool = False
+) -> Figure:
     """A measured figure beside its prediction, in milliseconds or, of a rate, in tokens/s."""
     cells = line.cells
     names = ("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len")
     place = cells["hardware"] if cells["gpus"] == "1" else f"{cells['gpus']} x {cells['hardware']}"
     lengths = f"{cells['input_len']} in, {cells['output_len'] or 0} out"
-    load = cells["batch"] if is_load(cells["batch"]) else f"batch {cells['batch']}"
+    batch = cells["batch"] if is_load(cells["batch"]) else f"batch {cells['batch']}"
+    is_rate = metric == "tokens_per_s"
     return Figure(
         re.sub(r"[^a-z0-9.]+", "-", " ".join((*(cells[name] for name in names), metric)).lower()).strip("-"),
-        "tokens/s" if kind.get("rate") else "ms",
+        "tokens/s" if is_rate else "ms",
         measured,
         prediction,
         group=str(path),
         source=cells.get("source", ""),
         metric=metric,
-        conditions=f"{cells['model']} on {place}, {cells['weights'] or '16-bit'}, {load}, {lengths}, {cells['engine']}",
-        **kind,
+        conditions=f"{cells['model']} on {place}, {cells['weights'] or '16-bit'}, {batch}, {lengths}, {cells['engine']}",
+        rate=is_rate,
+        bounded=not load,
     )
