@@ -82,6 +82,7 @@ def _figure(
     place = cells["hardware"] if cells["gpus"] == "1" else f"{cells['gpus']} x {cells['hardware']}"
     lengths = f"{cells['input_len']} in, {cells['output_len'] or 0} out"
     batch = cells["batch"] if is_load(cells["batch"]) else f"batch {cells['batch']}"
+    parts = (f"{cells['model']} on {place}", cells["weights"] or "16-bit", batch, lengths, cells["engine"])
     is_rate = metric == "tokens_per_s"
     return Figure(
         re.sub(r"[^a-z0-9.]+", "-", " ".join((*(cells[name] for name in names), metric)).lower()).strip("-"),
@@ -91,7 +92,7 @@ def _figure(
         group=str(path),
         source=cells.get("source", ""),
         metric=metric,
-        conditions=f"{cells['model']} on {place}, {cells['weights'] or '16-bit'}, {batch}, {lengths}, {cells['engine']}",
+        conditions=", ".join(parts),
         rate=is_rate,
         bounded=not load,
     )
