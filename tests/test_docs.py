@@ -13,8 +13,8 @@ import yaml
 
 import roofline
 import roofline.advisor as advisor
-from docs.api import MODULES, documented, literal, python_page
-from docs.build import commands_page, filled, options_page, outside, stale
+from lab.documentation.api import MODULES, documented, literal, python_page
+from lab.documentation.build import commands_page, filled, options_page, outside, stale
 from lab.examples import ROOT, Command, ExampleError, Session, blocks, furnish, pages, parse
 from roofline import cli, list_hardware, list_models, load_model
 from roofline.scenario.options import OPTIONS

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from docs.build import gallery_files
+from lab.documentation.build import gallery_files
 from lab.examples import ROOT
 from tests.browser import WIDTHS, Opened
 

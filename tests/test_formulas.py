@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from docs.build import DOCS
-from docs.formulas import typeset
+from lab.documentation.build import DOCS
+from lab.documentation.formulas import typeset
 
 
 def drawn(line: str) -> str:

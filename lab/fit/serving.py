@@ -31,13 +31,15 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from lab.command import run_command
+from lab.score.serving import Predictor, read_cases
+from lab.tables.closed_loop import DecodeApart
 from roofline.core.files import save_text
 from roofline.serving.outcome import LEAST
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.engine_files import render
 from roofline.specs.scheduler import Scheduler
 from roofline.validate.fit.posterior import mode
-from roofline.validate.score.serving import Predictor, estimate_of, predict, read_cases
+from roofline.validate.score.serving import estimate_of, predict
 from roofline.validate.tables.serving import ServingCase
 
 Array = NDArray[np.float64]
@@ -150,9 +152,10 @@ def applied(case: ServingCase, values: Mapping[str, float]) -> ServingCase:
     engine = replace(profile, scheduler=replace(profile.scheduler, **plain))
     scheduler = replace(case.scheduler, **plain)
     changed = replace(case, scenario=case.scenario.changed(engine=engine), scheduler=scheduler)
-    if case.decode is None:
+    if not isinstance(changed, DecodeApart) or changed.decode is None:
         return changed
-    return replace(changed, decode=(case.decode[0].changed(engine=engine), case.decode[1]))
+    scenario, load = changed.decode
+    return replace(changed, decode=(scenario.changed(engine=engine), load))
 
 
 def logarithms(

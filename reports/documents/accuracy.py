@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.text import Text
-
-from roofline.reports.output.export import csv_text, escape, markdown_table
-from roofline.reports.output.terminal import table
+from roofline.reports.output.blocks import Block
+from roofline.reports.output.export import csv_text
 
 TITLES = {
     "rows": "rows",
@@ -38,22 +36,11 @@ def as_csv(document: Mapping[str, Any]) -> str:
     return csv_text(columns, ([group[name] for name in columns] for group in document["groups"]))
 
 
-def as_markdown(document: Mapping[str, Any]) -> str:
-    """A table, and for whole models the rows that were not scored and the assumptions."""
-    _, header, rows = _table(document)
-    listed = [f"- {escape(' '.join(line.split()))}" for line in _unscored(document)]
-    return "\n".join([*markdown_table(header, rows), *(["", *listed] if listed else []), ""])
-
-
-def parts(document: Mapping[str, Any]) -> list[Any]:
-    """The terminal output."""
+def accuracy_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """A table of the groups, and for whole models the rows that were not scored and the assumptions."""
     left, header, rows = _table(document)
     explanation = "Errors of predicted over measured time; the interval should hold 80% of the measurements."
-    unscored = _unscored(document)
-    return [
-        *(table(header, rows, left=left), Text(explanation, "dim")),
-        *([Text("\n".join(unscored))] if unscored else []),
-    ]
+    return [Block(header=header, rows=rows, left=left), Block(lines=[explanation, *_unscored(document)])]
 
 
 def _table(document: Mapping[str, Any]) -> tuple[int, tuple[str, ...], list[list[str]]]:

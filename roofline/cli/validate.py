@@ -71,7 +71,7 @@ def score(
     from roofline.validate.score.kernels import score_file
 
     document = score_file(measurements, hw, names_in(by))
-    print_document(document, accuracy, format, output)
+    print_document(document, accuracy.accuracy_blocks(document), format, output, accuracy.as_csv)
 
 
 @validate.command("end-to-end")
@@ -90,11 +90,11 @@ def end_to_end(
 
     TTFT, TPOT, latency and throughput.
     """
-    from roofline.reports.documents import accuracy as pages
+    from roofline.reports.documents import accuracy
     from roofline.validate.score import end_to_end as figures_of_models
 
     document = figures_of_models.end_to_end(figures, engine, names_in(by))
-    print_document(document, pages, format, output)
+    print_document(document, accuracy.accuracy_blocks(document), format, output, accuracy.as_csv)
 
 
 @validate.command("serving")
@@ -115,11 +115,11 @@ def serving(
     TTFT and TPOT at a number of requests in flight, or at a rate; also of
     InferenceX's runs, and of prefill and decode on pools of their own.
     """
-    from roofline.reports.documents import accuracy as pages
+    from roofline.reports.documents import accuracy
     from roofline.validate.score import serving as under_load
 
     document = under_load.score_serving(figures, names_in(by))
-    print_document(document, pages, format, output)
+    print_document(document, accuracy.accuracy_blocks(document), format, output, accuracy.as_csv)
 
 
 @validate.command("import")

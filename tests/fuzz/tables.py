@@ -14,6 +14,8 @@ import pandas as pd
 
 from lab.llama_cpp.random_model import write_random_model
 from lab.score.footprints import read_footprints
+from lab.score.serving import read_cases
+from lab.tables.closed_loop import COLUMNS as SERVING
 from roofline.reports.output.export import as_json
 from roofline.scenario.lengths import parse_lengths
 from roofline.serving.traces import read_trace
@@ -25,10 +27,8 @@ from roofline.validate.imports.convert import import_files
 from roofline.validate.imports.result import Given
 from roofline.validate.score.end_to_end import end_to_end
 from roofline.validate.score.kernels import score_file
-from roofline.validate.score.serving import read_cases
 from roofline.validate.tables.rowfile import COLUMNS, RowFile, case_of, read_rows
 from roofline.validate.tables.rows import read_measurements
-from roofline.validate.tables.serving import COLUMNS as SERVING
 from tests.fuzz.files import raws
 from tests.fuzzing import attempt, damaged, dumped, hostile, measured_gemms, mutated
 

@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from lab.fit import serving as fitting
-from roofline.validate.score.serving import Predictor
-from roofline.validate.tables.serving import to_case
+from lab.score.serving import Predictor
+from lab.tables.closed_loop import to_case
 from roofline.validate.tables.text import Line
-from tests.validate.test_serving import line
+from tests.lab.test_closed_loop import line
 
 
 def test_a_fit_finds_the_parameters_that_made_its_times() -> None:

@@ -12,6 +12,7 @@ import pytest
 from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.reports.documents import accuracy as pages
+from roofline.reports.output.blocks import as_markdown
 from roofline.reports.output.export import as_json
 from roofline.specs.engine import load_engine
 from roofline.validate.score.end_to_end import Case, end_to_end, map_rows, predict, score
@@ -377,11 +378,11 @@ def test_pages(tmp_path: Path) -> None:
     assert json.loads(as_json(document))["scored"] == 2
     rows = list(csv.DictReader(io.StringIO(pages.as_csv(document))))
     assert [row["hardware"] for row in rows] == ["a100-sxm-80gb", "h100-sxm"]
-    page = pages.as_markdown(document)
+    page = as_markdown(pages.accuracy_blocks(document))
     assert "| h100-sxm | 1 |" in page
     assert "no\\|such" in page
-    assert "2 of 3 rows simulated" in str(pages.parts(document)[-1])
-    assert "SXM" in str(pages.parts(document)[-1])
+    assert "2 of 3 rows simulated" in page
+    assert "SXM" in page
 
 
 def test_file_names_are_escaped_in_csv(tmp_path: Path) -> None:

@@ -272,9 +272,10 @@ def test_measure_fit_score_and_run_a_model(tmp_path: Path, monkeypatch: pytest.M
     run = loop.run_model("llama-68m", "cpu", folder, "fp32", prompt=4, generate=3, layers=1, threads=1)
     assert [time.name for time in run.times] == ["TTFT", "TPOT"]
     first, each = run.times
-    assert first.bound <= first.low
-    assert each.bound <= each.low * (1 + 1e-6)  # three contexts stand for all steps, the bound sums every one
-    assert all(0 < time.low <= time.mid <= time.high for time in run.times)
+    assert first.predicted.bound <= first.predicted.low
+    bound, low = each.predicted.bound, each.predicted.low
+    assert bound <= low * (1 + 1e-6)  # three contexts stand for all steps, the bound sums every one
+    assert all(0 < time.predicted.low <= time.predicted.mid <= time.predicted.high for time in run.times)
     assert all(time.measured > 0 for time in run.times)
     assert "1 of 2 layers" in run.lines[0]
     assert "calibrated on this machine" in run.lines[0]
@@ -282,7 +283,7 @@ def test_measure_fit_score_and_run_a_model(tmp_path: Path, monkeypatch: pytest.M
     assert alone is not None
     assert alone.units == 1
     assert whole_model._calibrated_hardware(devices.open_device("cpu", 1), folder, 2) is None
-    quick = replace(run, times=(replace(first, measured=first.bound / 2), each))
+    quick = replace(run, times=(replace(first, measured=first.predicted.bound / 2), each))
     assert sum("faster than the bound" in line for line in quick.lines) == 1
     with pytest.raises(RooflineError, match="the layers must be from 1 to 2"):
         loop.run_model("llama-68m", "cpu", folder, "fp32", layers=3, threads=1)

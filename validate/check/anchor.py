@@ -29,6 +29,7 @@ from roofline.specs.library import unknown_key
 from roofline.specs.precision import Precision
 from roofline.specs.records import record
 from roofline.timing.intervals import Estimate
+from roofline.validate.check.figure import Figure
 from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.text import is_plausible
 
@@ -241,13 +242,23 @@ def predict(anchor: Anchor) -> Predicted:
     return Predicted(*(figure / scale for figure in figures))
 
 
-def error(anchor: Anchor, predicted: float) -> float:
-    """The relative error of a prediction; of a rate, that of the corresponding time.
-
-    A negative error always means that the prediction is too fast (or too small).
-    """
-    published = anchor.value.number
-    return (published / predicted if METRICS[anchor.metric].kind == RATE else predicted / published) - 1
+def figure_of(anchor: Anchor) -> Figure:
+    """The anchor beside its prediction; raises SpecError naming file and anchor."""
+    kind = METRICS[anchor.metric].kind
+    return Figure(
+        anchor.id,
+        anchor.value.unit,
+        anchor.value.number,
+        predict(anchor),
+        rate=kind == RATE,
+        exact=kind not in TIMED,
+        group=anchor.group,
+        source=anchor.source,
+        metric=anchor.metric,
+        conditions=conditions_text(anchor),
+        note=anchor.note,
+        faster_than_bound=anchor.faster_than_bound,
+    )
 
 
 def _figures(anchor: Anchor, scenario: Scenario) -> Predicted:
@@ -317,6 +328,22 @@ def _capacity(anchor: Anchor, answer: Analysis) -> float:
     reserve = memory_reserve(scenario)
     found = kv_capacity(scenario.model, scenario.hardware, answer.precision, answer.parallel, reserve)
     return float(found.tokens or 0)
+
+
+def conditions_text(anchor: Anchor) -> str:
+    """The conditions of an anchor in one line."""
+    given, scenario = anchor.options, scenario_of(anchor)
+    devices, context = scenario.settings.parallel.devices, given.get("context")
+    names = ("tp", "pp", "ep", "dp", "sp")
+    degrees = " ".join(f"{name.upper()}{given[name]}" for name in names if given.get(name, 1) > 1)
+    place = f"{devices} x {given['hw']} ({degrees})" if devices > 1 else given["hw"]
+    parts = [f"{given['model']} on {place}", precision_text(scenario.run_precision)]
+    if METRICS[anchor.metric].kind in TIMED:
+        parts += [f"batch {given['batch']}", f"{given['prompt']} in" if context is None else f"context {context}"]
+        parts += [f"{given['prefix']} cached"] if given["prefix"] else []
+        parts += [f"{given['generate']} out"] if given["generate"] > 1 and context is None else []
+        parts += [given["engine"]] if given.get("engine") else []
+    return ", ".join([*parts, *given.get("with", ())])
 
 
 def precision_text(precision: Precision) -> str:

@@ -8,12 +8,11 @@ not of the installed package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec import to_builtins
@@ -21,20 +20,11 @@ from msgspec import to_builtins
 from roofline.core.documents import finite_number, parse_yaml, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.files import write_text
-from roofline.validate.check.anchor import (
-    FOLDER,
-    METRICS,
-    TIMED,
-    Anchor,
-    error,
-    load_anchors,
-    precision_text,
-    predict,
-    scenario_of,
-)
+from roofline.validate.check.anchor import FOLDER, METRICS, TIMED, figure_of, load_anchors
+from roofline.validate.check.figure import Figure
 from roofline.validate.check.measured import FOLDER as MEASUREMENTS
 from roofline.validate.check.measured import KernelGroup, MeasurementFile, geometric_mean, load_row_files, predict_rows
-from roofline.validate.check.rows import row_document, row_figures
+from roofline.validate.check.rows import row_figures
 from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.text import is_plausible
 
@@ -52,25 +42,6 @@ HEAD = """\
 # in microseconds); five digits. A single number is exact. Written by `roofline validate check --accept`, never by hand.
 """
 MOVED_HEAD = "# By the last acceptance: predictions before and after, and their errors against the published figures.\n"
-
-
-class Target(NamedTuple):
-    """A published or measured figure whose prediction is committed; `error` maps a prediction to its relative error."""
-
-    id: str
-    unit: str
-    published: float
-    error: Callable[[float], float]
-
-
-class Change(NamedTuple):
-    """A prediction that differs from the committed one; `old` or `new` is None where it was added or removed."""
-
-    target: Target | None
-    id: str
-    figure: str
-    old: Predicted | None
-    new: Predicted | None
 
 
 def check(
@@ -91,35 +62,29 @@ def check(
     """
     path = _committed_path(anchors, predictions, accept)
     csv = anchors is not None and anchors.suffix.lower() == ".csv"
-    found = [] if csv else load_anchors(FOLDER if anchors is None else anchors)
-    figures = row_figures(anchors) if csv and anchors is not None else {}
+    if csv and anchors is not None:
+        figures = row_figures(anchors)
+    else:
+        figures = [figure_of(anchor) for anchor in load_anchors(FOLDER if anchors is None else anchors)]
     folder = MEASUREMENTS if measurements is None and anchors is None else measurements
     kernels = [] if folder is None else [(file, predict_rows(file)) for file in load_row_files(folder)]
-    today = {anchor.id: predict(anchor) for anchor in found}
-    targets = {
-        anchor.id: Target(anchor.id, anchor.value.unit, anchor.value.number, partial(error, anchor)) for anchor in found
-    }
-    for id, figure in figures.items():
-        targets[id], today[id] = Target(id, figure.unit, figure.measured, figure.error), figure.prediction
-    for file, groups in kernels:
-        for id, target, prediction in _classes(file, groups):
-            targets[id], today[id] = target, prediction
+    everything = {figure.id: figure for figure in (*figures, *_classes(kernels))}
     committed = {} if accept and not path.exists() else read_predictions(path)
     # The anchors of one file may share the file of predictions with those of others, which stay.
     alone = anchors is not None and anchors.is_file()
-    others = {id: kept for id, kept in committed.items() if alone and id not in today}
-    moved = list(_changes(targets, today, {id: old for id, old in committed.items() if id not in others}, tolerance))
+    others = {id: kept for id, kept in committed.items() if alone and id not in everything}
+    compared = {id: old for id, old in committed.items() if id not in others}
+    moved = list(_moved(everything.values(), compared, tolerance))
     if accept and moved:
-        new = {change.id: change.new for change in moved if change.new is not None}
-        kept = {name: new[name] if name in new else committed[name] for name in today}
+        new = {row["id"] for row in moved}
+        kept = {id: figure.prediction if id in new else committed[id] for id, figure in everything.items()}
         write_text(path, render_predictions(others | kept, moved if committed else ()))
-    rows = [_row(anchor, today[anchor.id]) for anchor in found]
-    rows += [dict(row_document(id, figure, str(anchors))) for id, figure in figures.items()]
+    rows = [figure.row for figure in figures]
     document = {
         "anchors": rows,
         "kernels": [_kernel_document(file, groups) for file, groups in kernels],
         "summary": list(_summary(rows)),
-        "moved": [_moved_row(change) for change in moved],
+        "moved": moved,
         "metrics": {name: METRICS[name].meaning for name in dict.fromkeys(row["metric"] for row in rows)},
         "predictions": str(path),
         "tolerance": tolerance,
@@ -168,59 +133,55 @@ def _committed_path(anchors: Path | None, given: Path | None, accept: bool) -> P
 # --- what moved -------------------------------------------------------------------------------------------------------
 
 
-def _changes(
-    targets: Mapping[str, Target],
-    today: Mapping[str, Predicted],
-    committed: Mapping[str, Predicted],
-    tolerance: float,
-) -> Iterator[Change]:
-    for target in targets.values():
-        new, old = today[target.id], committed.get(target.id)
+def _moved(
+    figures: Collection[Figure], committed: Mapping[str, Predicted], tolerance: float
+) -> Iterator[dict[str, Any]]:
+    """The predictions that were added, removed, or differ from the committed ones by more than the tolerance."""
+    for figure in figures:
+        new, old = figure.prediction, committed.get(figure.id)
         if old is None:
-            yield Change(target, target.id, "mid", None, new)
+            yield _moved_row(figure.id, "mid", None, new.mid, figure)
             continue
         changes = {name: abs(getattr(new, name) / getattr(old, name) - 1) for name in ("mid", "bound", "low", "high")}
-        figure = max(changes, key=lambda name: changes[name])
-        if not changes[figure] <= tolerance:
-            yield Change(target, target.id, "mid" if changes["mid"] > tolerance else figure, old, new)
-    for name in committed.keys() - today.keys():
-        yield Change(None, name, "mid", committed[name], None)
+        most = max(changes, key=lambda name: changes[name])
+        if not changes[most] <= tolerance:
+            most = "mid" if changes["mid"] > tolerance else most
+            yield _moved_row(figure.id, most, getattr(old, most), getattr(new, most), figure)
+    for id in committed.keys() - {figure.id for figure in figures}:
+        yield _moved_row(id, "mid", committed[id].mid, None)
 
 
-def _moved_row(change: Change) -> dict[str, Any]:
-    old, new = (None if side is None else float(getattr(side, change.figure)) for side in (change.old, change.new))
-    target = change.target
+def _moved_row(
+    id: str, moved: str, old: float | None, new: float | None, figure: Figure | None = None
+) -> dict[str, Any]:
     return {
-        "id": change.id,
+        "id": id,
         "status": "added" if old is None else "removed" if new is None else "moved",
-        "figure": change.figure,
-        "unit": None if target is None else target.unit,
-        "published": None if target is None else target.published,
+        "figure": moved,
+        "unit": None if figure is None else figure.unit,
+        "published": None if figure is None else figure.published,
         "old": old,
         "new": new,
         "change": None if old is None or new is None else new / old - 1,
-        "error_before": None if old is None or target is None else target.error(old),
-        "error_after": None if new is None or target is None else target.error(new),
+        "error_before": None if old is None or figure is None else figure.error(old),
+        "error_after": None if new is None or figure is None else figure.error(new),
     }
 
 
 # --- measured kernels -------------------------------------------------------------------------------------------------
 
 
-def _classes(file: MeasurementFile, groups: Sequence[KernelGroup]) -> Iterator[tuple[str, Target, Predicted]]:
-    """Id, target and prediction of each shape class of a file: geometric means in microseconds."""
-    for group in groups:
-        for label, chosen in group.classes:
-            id = "/".join((file.name, group.op, group.format, group.kernel, group.cache, label))
-            bound, low, mid, high, measured = (
-                1e6 * geometric_mean(values[chosen])
-                for values in (group.bound, group.low, group.mid, group.high, group.measured)
-            )
-            yield id, Target(id, "us", measured, partial(_kernel_error, measured)), Predicted(bound, low, mid, high)
-
-
-def _kernel_error(measured: float, predicted: float) -> float:
-    return predicted / measured - 1
+def _classes(kernels: Iterable[tuple[MeasurementFile, Sequence[KernelGroup]]]) -> Iterator[Figure]:
+    """The figure of each shape class of each file: geometric means in microseconds."""
+    for file, groups in kernels:
+        for group in groups:
+            for label, chosen in group.classes:
+                id = "/".join((file.name, group.op, group.format, group.kernel, group.cache, label))
+                bound, low, mid, high, measured = (
+                    1e6 * geometric_mean(values[chosen])
+                    for values in (group.bound, group.low, group.mid, group.high, group.measured)
+                )
+                yield Figure(id, "us", measured, Predicted(bound, low, mid, high))
 
 
 def _kernel_document(file: MeasurementFile, groups: Sequence[KernelGroup]) -> dict[str, Any]:
@@ -282,9 +243,9 @@ def _prediction(where: str, name: str, entry: object) -> Predicted:
     raise SpecError(where, f"{quote(name, 120)}: must be a positive number, or one for each of {', '.join(FIGURES)}")
 
 
-def render_predictions(predictions: Mapping[str, Predicted], moved: Iterable[Change]) -> str:
+def render_predictions(predictions: Mapping[str, Predicted], moved: Iterable[Mapping[str, Any]]) -> str:
     """The text of the committed file: accepted changes, then one line per shape class, then one line per anchor."""
-    lines = [f"  {_key(change.id)}: {_moved_text(_moved_row(change))}\n" for change in moved]
+    lines = [f"  {_key(row['id'])}: {_moved_text(row)}\n" for row in moved]
     head = f"moved:\n{''.join(lines)}" if lines else "moved: {}\n"
     body = {name: f"  {_key(name)}: {_text(prediction)}\n" for name, prediction in predictions.items()}
     kernels = "".join(line for name, line in body.items() if _of_kernels(name))
@@ -321,47 +282,6 @@ def _moved_text(row: Mapping[str, Any]) -> str:
 def number(value: float) -> str:
     """Five significant digits, without an exponent."""
     return format(Decimal(f"{value:.{DIGITS - 1}e}"), "f")
-
-
-# --- published and predicted ---------------------------------------------------------------------------------------
-
-
-def _row(anchor: Anchor, prediction: Predicted) -> dict[str, Any]:
-    """An anchor in the document, with figures in its unit."""
-    published = anchor.value.number
-    timed = METRICS[anchor.metric].kind in TIMED
-    interval = timed and prediction.low < prediction.high
-    return {
-        "id": anchor.id,
-        "group": anchor.group,
-        "source": anchor.source,
-        "metric": anchor.metric,
-        "conditions": conditions_text(anchor),
-        "unit": anchor.value.unit,
-        "published": published,
-        **{name: float(getattr(prediction, name)) for name in FIGURES},
-        "error": error(anchor, prediction.mid),
-        "bound_error": error(anchor, prediction.bound) if timed else None,
-        "inside": prediction.low <= published <= prediction.high if interval else None,
-        "note": anchor.note,
-        "faster_than_bound": anchor.faster_than_bound,
-    }
-
-
-def conditions_text(anchor: Anchor) -> str:
-    """The conditions of an anchor in one line."""
-    given, scenario = anchor.options, scenario_of(anchor)
-    devices, context = scenario.settings.parallel.devices, given.get("context")
-    names = ("tp", "pp", "ep", "dp", "sp")
-    degrees = " ".join(f"{name.upper()}{given[name]}" for name in names if given.get(name, 1) > 1)
-    place = f"{devices} x {given['hw']} ({degrees})" if devices > 1 else given["hw"]
-    parts = [f"{given['model']} on {place}", precision_text(scenario.run_precision)]
-    if METRICS[anchor.metric].kind in TIMED:
-        parts += [f"batch {given['batch']}", f"{given['prompt']} in" if context is None else f"context {context}"]
-        parts += [f"{given['prefix']} cached"] if given["prefix"] else []
-        parts += [f"{given['generate']} out"] if given["generate"] > 1 and context is None else []
-        parts += [given["engine"]] if given.get("engine") else []
-    return ", ".join([*parts, *given.get("with", ())])
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -1,20 +1,20 @@
 """Whole-model rows (CSV) as figures of `roofline validate check`: of static batches, and under a load.
 
 Times are in milliseconds. A static batch is compared by the time of its metric, a load by mean TTFT, mean TPOT and
-output tokens/s (mean E2E latency follows from them). A load has no bound: in the committed file the end of the interval
-on its side stands for it.
+output tokens/s (mean E2E latency follows from them).
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, SpecError
-from roofline.timing.intervals import Estimate
+from roofline.validate.check.figure import Figure
 from roofline.validate.score import end_to_end
 from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.loads import is_load
@@ -25,36 +25,18 @@ LOADED = {"ttft": "ttft", "tpot": "tpot", "throughput": "tokens_per_s"}
 """The metrics of `roofline.validate.check.anchor` for the times of a load."""
 
 
-class RowFigure(NamedTuple):
-    """A measured figure with its prediction, both in `unit`; `bound` is None under a load."""
-
-    line: Line
-    metric: str
-    unit: str
-    measured: float
-    prediction: Predicted
-    bound: float | None
-
-    def error(self, predicted: float) -> float:
-        """The relative error of a prediction; of a rate, that of the corresponding time."""
-        return (predicted / self.measured if self.unit == "ms" else self.measured / predicted) - 1
-
-
-def row_figures(path: Path) -> dict[str, RowFigure]:
-    """The figures of a CSV file by id; raises SpecError with the row where one cannot be simulated."""
-    found: dict[str, RowFigure] = {}
+def row_figures(path: Path) -> list[Figure]:
+    """The figures of a CSV file; raises SpecError with the row where one cannot be simulated."""
     times: Counter[str] = Counter()
+    found = []
     for figure in (*_static(path), *_loaded(path)):
-        cells = figure.line.cells
-        names = ("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len")
-        text = " ".join((*(cells[name] for name in names), figure.metric))
-        id = re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
-        times[id] += 1
-        found[id if times[id] == 1 else f"{id}-{times[id]}"] = figure
+        times[figure.id] += 1
+        again = f"-{times[figure.id]}" if times[figure.id] > 1 else ""
+        found.append(replace(figure, id=f"{figure.id}{again}"))
     return found
 
 
-def _static(path: Path) -> Iterator[RowFigure]:
+def _static(path: Path) -> Iterator[Figure]:
     rows = [row for row in read_rows(path) if not is_load(row.cell("batch"))]
     for row in rows:
         try:
@@ -63,10 +45,10 @@ def _static(path: Path) -> Iterator[RowFigure]:
         except RooflineError as error:
             raise SpecError(str(path), f"row {row.line.number}: {error}") from None
         prediction = Predicted(*(1e3 * seconds for seconds in found))
-        yield RowFigure(row.line, str(case.quantity), "ms", 1e3 * case.measured, prediction, prediction.bound)
+        yield _figure(row.line, str(case.quantity), 1e3 * case.measured, prediction, path)
 
 
-def _loaded(path: Path) -> Iterator[RowFigure]:
+def _loaded(path: Path) -> Iterator[Figure]:
     from roofline.validate.score.serving import Predictor, estimate_of, read_cases  # needs SciPy
 
     cases, skipped = read_cases(path)
@@ -80,41 +62,37 @@ def _loaded(path: Path) -> Iterator[RowFigure]:
         except RooflineError as error:
             raise SpecError(str(path), f"row {case.line.number}: {error}") from None
         for name, metric in LOADED.items():
-            seconds = getattr(case, name)
-            if seconds is not None:
-                yield _of_load(case.line, metric, seconds, estimate_of(outcome, name))
+            if (seconds := getattr(case, name)) is None:
+                continue
+            low, mid, high = estimate_of(outcome, name)
+            if metric == "tokens_per_s":
+                rates = Predicted(1 / low, 1 / high, 1 / mid, 1 / low)
+                yield _figure(case.line, metric, 1 / seconds, rates, path, load=True)
+            else:
+                times = Predicted(1e3 * low, 1e3 * low, 1e3 * mid, 1e3 * high)
+                yield _figure(case.line, metric, 1e3 * seconds, times, path, load=True)
 
 
-def _of_load(line: Line, metric: str, seconds: float, predicted: Estimate) -> RowFigure:
-    low, mid, high = predicted
-    if metric == "tokens_per_s":
-        return RowFigure(line, metric, "tokens/s", 1 / seconds, Predicted(1 / low, 1 / high, 1 / mid, 1 / low), None)
-    times = Predicted(1e3 * low, 1e3 * low, 1e3 * mid, 1e3 * high)
-    return RowFigure(line, metric, "ms", 1e3 * seconds, times, None)
-
-
-def row_document(id: str, figure: RowFigure, file: str) -> Mapping[str, Any]:
-    """A figure in the document of a check, with the keys of an anchor."""
-    cells, (_, low, mid, high) = figure.line.cells, figure.prediction
+def _figure(
+    line: Line, metric: str, measured: float, prediction: Predicted, path: Path, *, load: bool = False
+) -> Figure:
+    """A measured figure beside its prediction, in milliseconds or, of a rate, in tokens/s."""
+    cells = line.cells
+    names = ("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len")
     place = cells["hardware"] if cells["gpus"] == "1" else f"{cells['gpus']} x {cells['hardware']}"
     lengths = f"{cells['input_len']} in, {cells['output_len'] or 0} out"
-    formats = cells["weights"] or "16-bit"
-    load = cells["batch"] if is_load(cells["batch"]) else f"batch {cells['batch']}"
-    return {
-        "id": id,
-        "group": file,
-        "source": cells.get("source", ""),
-        "metric": figure.metric,
-        "conditions": ", ".join((f"{cells['model']} on {place}", formats, load, lengths, cells["engine"])),
-        "unit": figure.unit,
-        "published": figure.measured,
-        "bound": figure.bound,
-        "low": low,
-        "mid": mid,
-        "high": high,
-        "error": figure.error(mid),
-        "bound_error": None if figure.bound is None else figure.error(figure.bound),
-        "inside": low <= figure.measured <= high,
-        "note": None,
-        "faster_than_bound": None,
-    }
+    batch = cells["batch"] if is_load(cells["batch"]) else f"batch {cells['batch']}"
+    parts = (f"{cells['model']} on {place}", cells["weights"] or "16-bit", batch, lengths, cells["engine"])
+    is_rate = metric == "tokens_per_s"
+    return Figure(
+        re.sub(r"[^a-z0-9.]+", "-", " ".join((*(cells[name] for name in names), metric)).lower()).strip("-"),
+        "tokens/s" if is_rate else "ms",
+        measured,
+        prediction,
+        group=str(path),
+        source=cells.get("source", ""),
+        metric=metric,
+        conditions=", ".join(parts),
+        rate=is_rate,
+        bounded=not load,
+    )

@@ -1,17 +1,20 @@
 """Correctness of the kernels against float64: the cases of the tests, and how far each format may be off.
 
-Shapes fit no tile, so that every mask is used. Outputs are poisoned, so that an element that is not written shows.
+Shapes (cases.yaml) fit no tile, so that every mask is used. Outputs are poisoned, so that an element that is not
+written shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import contextmanager
-from functools import partial
+from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from roofline.core.documents import read_mapping
 from roofline.validate.gpu.shapes import Point
 from roofline.validate.kernels.registry import benchmarks
 from roofline.validate.kernels.work import Case, attention_case, experts_case, gemm_case, rows_case
@@ -23,97 +26,31 @@ TOLERANCES: Mapping[str, float] = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2, "fp
 """The norm of the error over that of the result, by format; int8 and 4-bit sums are exact, their outputs rounded."""
 
 
-prefill_case, decode_case = (partial(attention_case, op) for op in ("attention_prefill", "attention_decode"))
-
-PREFILLS: Mapping[str, Case] = {
-    "one token": prefill_case(),
-    "one query on a prefix": prefill_case("bf16", kv_len=70, heads=3),
-    "no prefix, odd": prefill_case(q_len=45, kv_len=45, heads=2, kv_heads=2),
-    "a prefix, three heads a group": prefill_case(
-        "bf16", batch=2, q_len=19, kv_len=52, heads=6, kv_heads=2, head_dim=96
-    ),
-    "a prefix one short of a block": prefill_case(q_len=20, kv_len=34),
-    "eight heads a group": prefill_case("bf16", q_len=33, kv_len=33, heads=8, head_dim=128),
-    "the widest head": prefill_case(q_len=34, kv_len=39, head_dim=256),
-    "a head that is no tile": prefill_case(q_len=17, kv_len=20, head_dim=40),
-    "a window shorter than a block": prefill_case(q_len=60, kv_len=60, heads=2, window=5),
-    "a window of one": prefill_case(q_len=18, kv_len=18, window=1),
-    "a window of a block, with a prefix": prefill_case("bf16", q_len=40, kv_len=77, heads=3, kv_heads=1, window=16),
-    "a window of several blocks": prefill_case(q_len=70, kv_len=130, window=67),
-    "a window one short of blocks": prefill_case(q_len=97, kv_len=97, window=63),
-    "a window longer than the keys": prefill_case(q_len=21, kv_len=37, window=500),
-    "an fp8 cache": prefill_case(
-        "bf16", batch=2, q_len=19, kv_len=52, heads=6, kv_heads=2, head_dim=96, kv_dtype="fp8"
-    ),
-    "an fp8 cache in a window": prefill_case(q_len=40, kv_len=77, heads=3, window=16, kv_dtype="fp8"),
-    "an fp8 cache of whole blocks": prefill_case("bf16", q_len=32, kv_len=96, kv_dtype="fp8"),
-}
-
-DECODES: Mapping[str, Case] = {
-    "one token": decode_case(),
-    "three heads a group": decode_case("bf16", batch=3, kv_len=83, heads=6, kv_heads=2),
-    "eight heads a group": decode_case("bf16", kv_len=129, heads=8, head_dim=128),
-    "no groups, an odd width": decode_case(batch=2, kv_len=47, heads=2, kv_heads=2, head_dim=96),
-    "the widest head": decode_case(kv_len=35, heads=2, head_dim=256),
-    "a window inside a page": decode_case(batch=2, kv_len=61, heads=2, kv_heads=1, window=7),
-    "a window over pages": decode_case("bf16", kv_len=100, heads=3, window=50),
-    "a window longer than the keys": decode_case(kv_len=33, window=100),
-    "a few queries": decode_case("bf16", batch=2, q_len=3, kv_len=40, heads=6, kv_heads=2),
-    "a few queries in a window": decode_case(q_len=4, kv_len=66, heads=3, kv_heads=3, window=20),
-    "more rows than a tile": decode_case(q_len=9, kv_len=30, heads=8, kv_heads=1),
-    "an fp8 cache": decode_case("bf16", batch=3, kv_len=83, heads=6, kv_heads=2, head_dim=128, kv_dtype="fp8"),
-    "an fp8 cache in a window": decode_case(batch=2, q_len=2, kv_len=61, heads=3, window=7, kv_dtype="fp8"),
-    "an fp8 cache, split": decode_case("bf16", kv_len=700, heads=4, kv_heads=2, kv_dtype="fp8"),
-}
-
-GEMM_SHAPES = ((1, 1, 1), (17, 24, 48), (33, 48, 16), (70, 40, 96), (5, 33, 2100))
-"""Rows, outputs and inputs of GEMMs; the last one is split along k."""
-
+ATTENTION = ("attention_prefill", "attention_decode")
 GEMM_FORMATS = ("bf16", "fp16", "fp32", "int8", "fp8")
-
-WEIGHT_ONLY_SHAPES = ((1, 1, 128), (3, 70, 384), (33, 48, 256), (66, 17, 128))
-
-EXPERTS: tuple[Case, ...] = (
-    experts_case(1, 33, 17, 1, 1),
-    experts_case(1, 16, 48, 3, 7, dtype="fp16"),
-    experts_case(3, 64, 32, 4, 4),
-    experts_case(9, 40, 50, 2, 5),
-    experts_case(6, 24, 40, 2, 4, "balanced", dtype="fp16"),
-    experts_case(40, 48, 66, 1, 2, tp=2),
-    experts_case(7, 24, 32, 3, 8, ep=4),
-    experts_case(33, 40, 24, 2, 4, "balanced", ep=2, tp=2),
-    experts_case(1, 16, 16, 1, 16, ep=16),
-)
-
-ROW_SHAPES = ((1, 1), (1, 2), (5, 6), (3, 128), (7, 100), (2, 129), (3, 384), (9, 50), (2, 514))
-"""Rows and columns. Interpreted, a block has 128 elements: the last rows are wider, and short ones go together."""
-
 ROW_OPS = ("norm", "softmax", "activation", "rope", "copy")
-
 ROW_FORMATS = ("fp32", "fp16", "bf16")
 
+_CASES = read_mapping(Path(str(files("roofline.validate"))) / "gpu" / "cases.yaml")
+_LARGE = _CASES["large"]
+
+PREFILLS, DECODES = ({name: attention_case(op, **sizes) for name, sizes in _CASES[op].items()} for op in ATTENTION)
+EXPERTS = tuple(experts_case(**sizes) for sizes in _CASES["moe"])
+ROW_SHAPES: list[list[int]] = _CASES["rows"]
+
 LARGE: tuple[Case, ...] = (
-    *(gemm_case(dtype, *shape) for shape in ((300, 1100, 2052), (2, 4100, 4096)) for dtype in ("bf16", "fp8")),
-    gemm_case("int4_wo", 100, 1000, 4096),
-    gemm_case("int8", 600, 1000, 2048),
-    *(prefill_case("bf16", batch=2, q_len=500, kv_len=2003, heads=16, kv_heads=4, head_dim=dim) for dim in (64, 128)),
-    prefill_case("bf16", q_len=1000, kv_len=1000, heads=8, kv_heads=2, head_dim=256),
-    prefill_case("bf16", q_len=1500, kv_len=1500, heads=8, kv_heads=8, head_dim=128, window=300),
-    prefill_case("bf16", q_len=700, kv_len=1400, heads=8, kv_heads=2, head_dim=128, kv_dtype="fp8"),
-    *(decode_case("bf16", batch=2, kv_len=8191, heads=16, kv_heads=4, head_dim=dim) for dim in (64, 128, 256)),
-    decode_case("bf16", batch=3, q_len=4, kv_len=999, heads=16, kv_heads=4, head_dim=128, window=300),
-    decode_case("bf16", batch=2, kv_len=5000, heads=32, kv_heads=4, head_dim=128, kv_dtype="fp8"),
-    experts_case(300, 512, 768, 4, 16),
-    experts_case(20, 2048, 768, 8, 128),
-    *(rows_case(op, "bf16", *shape) for op in ROW_OPS for shape in ((300, 14336), (3, 40000), (10000, 128))),
+    *(gemm_case(*shape) for shape in _LARGE["gemm"]),
+    *(attention_case(op, "bf16", **sizes) for op in ATTENTION for sizes in _LARGE[op]),
+    *(experts_case(**sizes) for sizes in _LARGE["moe"]),
+    *(rows_case(op, "bf16", *shape) for op in ROW_OPS for shape in _LARGE["rows"]),
 )
 """Sizes at which a GPU runs every tile that tuning may choose; too large for the interpreter."""
 
 
 def points(large: bool = True) -> list[Point]:
     """Every case with Triton's backend and with PyTorch's, of which some refuse some cases."""
-    gemms = [gemm_case(dtype, *shape) for shape in GEMM_SHAPES for dtype in GEMM_FORMATS]
-    weights = [gemm_case("int4_wo", *shape) for shape in WEIGHT_ONLY_SHAPES]
+    gemms = [gemm_case(dtype, *shape) for shape in _CASES["gemm"] for dtype in GEMM_FORMATS]
+    weights = [gemm_case("int4_wo", *shape) for shape in _CASES["weight_only"]]
     rows = [rows_case(op, dtype, *shape) for op in ROW_OPS for dtype in ROW_FORMATS for shape in ROW_SHAPES]
     cases = [*gemms, *weights, *PREFILLS.values(), *DECODES.values(), *EXPERTS, *rows]
     first = [*(LARGE if large else ()), *cases]

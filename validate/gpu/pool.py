@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing import connection, get_context
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -31,15 +32,18 @@ class Answer(Struct, frozen=True):
 
 
 class Worker:
-    """A forked process that computes one task at a time."""
+    """A forked process with a group of its own that computes one task at a time; one that `nests` may fork others."""
 
     def __init__(
-        self, function: Callable[[Any], Any], tasks: Sequence[Any], fatal: Callable[[Exception], bool]
+        self, function: Callable[[Any], Any], tasks: Sequence[Any], fatal: Callable[[Exception], bool], nests: bool
     ) -> None:
         context = get_context("fork")
         self.connection, other = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(other, function, tasks, fatal), daemon=True)
+        work = (other, function, tasks, fatal)
+        self.process: BaseProcess = context.Process(target=_serve, args=work, daemon=not nests)
         self.process.start()
+        with suppress(OSError):  # the child does so too: whichever is first, its group is there before it can be ended
+            os.setpgid(self.process.pid or 0, self.process.pid or 0)
         other.close()
         self.index: int | None = None
         self.started = 0.0
@@ -49,10 +53,11 @@ class Worker:
         self.connection.send(index)
 
     def stop(self) -> None:
-        """End the process, whatever it does."""
+        """End the process with what it started, whatever it does; those that it forked end with it."""
         self.connection.close()
-        if self.process.pid is not None and self.process.is_alive():
-            os.kill(self.process.pid, signal.SIGKILL)
+        if self.process.pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.join(10)  # a process in a driver may not end at once
 
 
@@ -63,6 +68,7 @@ def _serve(
     fatal: Callable[[Exception], bool],
 ) -> None:
     """Answer with the task's number, its value or the first line of its error, until there are no more tasks."""
+    os.setpgid(0, 0)
     end_with_parent()
     while True:
         try:
@@ -103,11 +109,12 @@ def each(
     done: Callable[[Answer], None],
     seconds: float = float("inf"),
     fatal: Callable[[Exception], bool] = lambda _: False,
+    nests: bool = False,
 ) -> int:
     """Compute every task in order in forked processes; returns how many were left when the `seconds` were over.
 
     `done` is called in this process with each answer. A process that dies, or that raises an error that is `fatal` for
-    it, is replaced by another.
+    it, is replaced by another. With `nests` they may fork processes themselves.
     """
     if not tasks:
         return 0
@@ -117,7 +124,7 @@ def each(
     try:
         while finished < len(tasks):
             while len(running) < min(workers, len(waiting) + len(running)) and waiting:
-                worker = Worker(function, tasks, fatal)
+                worker = Worker(function, tasks, fatal, nests)
                 worker.give(waiting.pop())
                 running.append(worker)
             left = deadline - time.monotonic()
@@ -131,8 +138,10 @@ def each(
                     index, value, error = worker.connection.recv()
                 except (EOFError, OSError):
                     running.remove(worker)
+                    worker.process.join(5)
+                    ended = f"its process ended with status {worker.process.exitcode}"
                     worker.stop()
-                    done(Answer(tasks[worker.index or 0], None, "the process ended without an answer", spent))
+                    done(Answer(tasks[worker.index or 0], None, ended, spent))
                     continue
                 done(Answer(tasks[index], value, error, spent))
                 if waiting and error is None:

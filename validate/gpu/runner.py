@@ -10,13 +10,9 @@ import csv
 import importlib
 import io
 import math
-import os
-import signal
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
@@ -25,7 +21,7 @@ from roofline.core.errors import RooflineError, needs_extra, quote
 from roofline.core.files import cannot_write, save_text, write_bytes
 from roofline.validate.gpu import network
 from roofline.validate.gpu.plan import STEPS, VERDICT_COLUMNS, Step
-from roofline.validate.gpu.pool import end_with_parent, sentence
+from roofline.validate.gpu.pool import Answer, each, sentence
 from roofline.validate.gpu.summary import rows_in, summary
 from roofline.validate.gpu.visit import (
     LOG,
@@ -163,44 +159,20 @@ def _ended(step: Step, visit: Visit) -> Result:
 
 
 def _isolated(step: Step, visit: Visit, seconds: float) -> Result:
-    """The result of a step in a forked process group, which is ended at its limit with whatever it started."""
-    context = get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(step, visit, sender))
-    process.start()
-    sender.close()
-    with suppress(OSError):  # the child does so too: whichever is first, its group is there before it can be ended
-        os.setpgid(process.pid or 0, process.pid or 0)
-    try:
-        if receiver.poll(seconds):
-            return msgspec.json.decode(receiver.recv_bytes(), type=Result)
+    """The result of a step in a forked process, which is ended at its limit."""
+
+    def work(one: Step) -> Result:
+        warnings.simplefilter("ignore")
+        return _ended(one, visit)
+
+    found: list[Answer] = []
+    if each(work, [step], 1, found.append, seconds, nests=True):
         return Result(step.name, "stopped", "its time was up; its rows are kept", 0.0)
-    except (EOFError, OSError):
-        process.join(5)
-        return Result(step.name, "failed", f"its process ended with status {process.exitcode}; its rows are kept", 0.0)
-    except BaseException:  # a signal: nothing is waited for, so that a second one finds no process that goes on
-        _end(process.pid)
-        raise
-    finally:
-        process.join(2)
-        _end(process.pid)
-        process.join(10)  # a process in a driver may not end at once
-        receiver.close()
-
-
-def _end(group: int | None) -> None:
-    if group is not None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
-
-
-def _serve(step: Step, visit: Visit, sender: Connection) -> None:
-    """Run a step in its own process group, and send how it ended."""
-    os.setpgid(0, 0)
-    end_with_parent()
-    warnings.simplefilter("ignore")
-    sender.send_bytes(msgspec.json.encode(_ended(step, visit)))
-    sender.close()
+    (answer,) = found
+    if answer.error is not None:
+        return Result(step.name, "failed", f"{answer.error}; its rows are kept", 0.0)
+    result: Result = answer.value
+    return result
 
 
 def _note(folder: Path, result: Result) -> None:

@@ -23,25 +23,12 @@ from roofline.serving.sessions.served import SessionOutcome
 from roofline.validate.imports.convert import Imported
 from roofline.validate.imports.fields import Fields, read_content
 from roofline.validate.score.serving import Predictor
-from roofline.validate.tables.inferencex import AGENTIC, AGENTIC_COLUMNS, COLUMNS, to_case
+from roofline.validate.tables.inferencex import AGENTIC, AGENTIC_COLUMNS, COLUMNS, PUBLISHED, to_case
 from roofline.validate.tables.text import Line
 
 PREDICTED = ("predicted_ttft", "predicted_tpot", "predicted_e2el", "predicted_output_tokens_per_s_per_gpu")
 ROW = ("configuration", "image", *COLUMNS, *AGENTIC_COLUMNS, *PREDICTED, "predicted_hit_rate", "reason")
 """The columns of the rows: `reason` says what is assumed, or why one is not predicted."""
-
-HOSTS: Mapping[str, float] = {
-    "h100": 2_063_837 / 8,
-    "h200": 1_471_356 / 8,
-    "b200": 3_095_781 / 8,
-    "b300": 2_964_436 / 8,
-    "gb200": 860_160 / 4,
-    "gb300": 860_160 / 4,
-    "mi300x": 2_321_924 / 8,
-    "mi325x": 3_091_589 / 8,
-    "mi355x": 3_095_781 / 8,
-}
-"""MiB of the hosts' memory for a device (its configs/runners.yaml: available-cpu-dram-mib over gpus-per-node)."""
 
 MIB, GB = 1 << 20, 1e9
 
@@ -193,7 +180,8 @@ def _load(part: Mapping[str, Any], space: Mapping[str, Any], cells: Cells, where
     # Its entries of June 2026 name the memory themselves: of the layout's devices, or of a node of so many.
     stated, node = (finite_number(each.get(name)) for each, name in ((space, "total-cpu-dram-gb"), (part, NODE)))
     devices = max(_number(space, "tp", where), _number(space, "ep", where), 1) * max(_number(space, "pp", where), 1)
-    memory = stated / devices if stated else _share(part) * HOSTS.get(cells["hardware"], 0.0) * MIB / GB
+    host, each = PUBLISHED.hosts.get(cells["hardware"], (0.0, 1))
+    memory = stated / devices if stated else _share(part) * (host / each) * MIB / GB
     if node and not stated:
         memory = _share(part) * node / (finite_number(part.get("gpus-per-node")) or 8) * MIB / GB
     return found | {"host_gb_per_gpu": f"{memory:.4g}"}

@@ -27,25 +27,25 @@ from roofline.validate.loop.host import default_dtype
 from roofline.validate.measure.decoder import Decoder, check, decode_step, layers_that_fit, prefill, with_layers
 from roofline.validate.measure.device import Device, is_out_of_memory, open_device
 from roofline.validate.measure.machine import examine
+from roofline.validate.score.errors import Predicted
 
 
 class TimeComparison(Struct, frozen=True):
     """A predicted and a measured time, in seconds."""
 
     name: str
-    bound: float
-    low: float
-    mid: float
-    high: float
+    predicted: Predicted
     measured: float
 
     @property
-    def error(self) -> float:
-        return self.mid / self.measured - 1.0
-
-    @property
-    def inside(self) -> bool:
-        return self.low <= self.measured <= self.high
+    def line(self) -> str:
+        bound, low, mid, high = self.predicted
+        inside = "in" if low <= self.measured <= high else "outside"
+        return (
+            f"  {self.name}: expected {shown_time(mid)} ({shown_time(low)} to {shown_time(high)}), measured"
+            f" {shown_time(self.measured)}: {100 * (mid / self.measured - 1):+.1f}%, {inside} the interval;"
+            f" the bound is {shown_time(bound)}"
+        )
 
 
 class ModelResult(Struct, frozen=True):
@@ -71,13 +71,8 @@ class ModelResult(Struct, frozen=True):
             f" prompt {self.prompt}, generate {self.generate}; {self.basis}"
         ]
         for time in self.times:
-            where = "in" if time.inside else "outside"
-            lines.append(
-                f"  {time.name}: expected {shown_time(time.mid)} ({shown_time(time.low)} to {shown_time(time.high)}),"
-                f" measured {shown_time(time.measured)}: {100 * time.error:+.1f}%, {where} the interval;"
-                f" the bound is {shown_time(time.bound)}"
-            )
-            if time.measured < time.bound:
+            lines.append(time.line)
+            if time.measured < time.predicted.bound:
                 lines.append("  faster than the bound: the spec was measured on a busy machine, calibrate again")
         if self.weights < 2 * self.cache:
             lines.append(
@@ -144,15 +139,12 @@ def run_model(
         calibration = load_calibration(hardware).basis
         # Analyses are lazy: their times are read here, where the overlay's calibration is found.
         predicted = (
-            ("TTFT", float(analysis.prefill.bound_time), analysis.expected.ttft),
-            ("TPOT", float(analysis.decode.bound_time), analysis.expected.tpot),
+            ("TTFT", Predicted(float(analysis.prefill.bound_time), *map(float, analysis.expected.ttft))),
+            ("TPOT", Predicted(float(analysis.decode.bound_time), *map(float, analysis.expected.tpot))),
         )
         weights = float(analysis.memory.weights)
     measured = _measured(with_layers(network, count), chosen, opened, batch, prompt, generate)
-    times = tuple(
-        TimeComparison(name, bound, float(time.low), float(time.mid), float(time.high), seconds)
-        for (name, bound, time), seconds in zip(predicted, measured, strict=True)
-    )
+    times = tuple(TimeComparison(*one, seconds) for one, seconds in zip(predicted, measured, strict=True))
     machine = "calibrated on this machine" if calibration == "calibrated" else ""
     basis = machine or f"no calibration of this machine: {calibration}"
     return ModelResult(

@@ -1,7 +1,7 @@
 """Scores of predictions under load against serving benchmarks: mean TTFT and TPOT, by group.
 
-Each row is a deployment and a number of requests in flight (`roofline.validate.tables.serving`), which the event
-simulation runs as the benchmark did.
+Each row is a deployment and a load (`roofline.validate.tables.serving`), which the event simulation runs as the
+benchmark did.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from roofline.timing.intervals import Estimate
 from roofline.validate.score.errors import Group, Skipped, check_keys, counted, grouped
 from roofline.validate.tables import disaggregated, inferencex
 from roofline.validate.tables.loads import REQUESTS
-from roofline.validate.tables.serving import COLUMNS, LOAD_COLUMNS, Agents, ServingCase, loaded_cases, to_case
+from roofline.validate.tables.serving import LOAD_COLUMNS, Agents, ServingCase, loaded_cases
 from roofline.validate.tables.text import Line, read_lines
 
 KEYS = ("engine", "version", "model", "hardware", "format", "lengths", "deployment", "metric")
@@ -42,18 +42,30 @@ KEYS = ("engine", "version", "model", "hardware", "format", "lengths", "deployme
 METRICS = ("ttft", "tpot", "e2e", "throughput")
 
 
-def read_cases(path: Path) -> tuple[list[ServingCase], list[Skipped]]:
-    """The rows of a file as cases, and those that cannot be, with the reason. Raises SpecError for no such table."""
+Table = tuple[tuple[str, ...], Callable[[Line], ServingCase]]
+"""The columns of a kind of table, and what makes a case of a row."""
+
+TABLES: tuple[Table, ...] = (
+    (inferencex.COLUMNS, inferencex.to_case),
+    (disaggregated.COLUMNS, disaggregated.to_case),
+)
+
+
+def read_cases(path: Path, tables: Sequence[Table] = TABLES) -> tuple[list[ServingCase], list[Skipped]]:
+    """The rows of a file as cases, and those that cannot be, with the reason.
+
+    A file is one of `tables`, or has rows under a load; raises SpecError for another one.
+    """
     cases: list[ServingCase] = []
     skipped: list[Skipped] = []
-    if has_loads(path):
-        for found in loaded_cases(read_lines(path, (*LOAD_COLUMNS, "value", "unit"))):
+    lines, convert = _table(path, tables)
+    if convert is None:
+        for found in loaded_cases(lines):
             if isinstance(found, ServingCase):
                 cases.append(found)
             else:
                 skipped.append(Skipped(*found))
         return cases, skipped
-    lines, convert = _table(path)
     for line in lines:
         try:
             cases.append(convert(line))
@@ -62,12 +74,12 @@ def read_cases(path: Path) -> tuple[list[ServingCase], list[Skipped]]:
     return cases, skipped
 
 
-def _table(path: Path) -> tuple[list[Line], Callable[[Line], ServingCase]]:
-    """The rows of a file, and what makes a case of one; raises SpecError for a table of no known kind."""
-    for columns, convert in ((inferencex.COLUMNS, inferencex.to_case), (disaggregated.COLUMNS, disaggregated.to_case)):
+def _table(path: Path, tables: Sequence[Table]) -> tuple[list[Line], Callable[[Line], ServingCase] | None]:
+    """The rows of a file, and what makes a case of one, None for rows under a load; raises SpecError for another."""
+    for columns, convert in tables:
         with suppress(RooflineError):
             return read_lines(path, columns), convert
-    return read_lines(path, COLUMNS), to_case
+    return read_lines(path, (*LOAD_COLUMNS, "value", "unit")), None
 
 
 def has_loads(path: Path) -> bool:
@@ -104,15 +116,12 @@ class Predictor:
         return self._outcomes[key]
 
     def __call__(self, case: ServingCase) -> Outcome | SessionOutcome:
-        """The outcome of a case, with TPOT of decode alone where that has devices of its own; raises RooflineError."""
+        """The outcome of a case; raises RooflineError."""
         if case.agents is not None:
             return self._sessions(case, case.agents)
         if case.pools is not None:
             return self._apart(case, case.pools)
-        found = self.outcome(case.scenario, case.load, case.scheduler)
-        if case.decode is None:
-            return found
-        return replace(found, tpot=self.outcome(*case.decode, case.scheduler).tpot)
+        return self.outcome(case.scenario, case.load, case.scheduler)
 
     def _sessions(self, case: ServingCase, agents: Agents) -> SessionOutcome:
         """The outcome of sessions of a profile, with the longest context that fits: it has run."""
@@ -233,22 +242,28 @@ def summarise(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[Grou
 
 def score_serving(path: Path, by: Sequence[str] = ("engine", "metric")) -> Mapping[str, Any]:
     """The JSON document of `roofline validate serving`."""
+    return scores(*read_cases(path), by, Predictor())
+
+
+def scores(
+    cases: Sequence[ServingCase], skipped: Sequence[Skipped], by: Sequence[str], predictor: Predictor
+) -> Mapping[str, Any]:
+    """The errors of predictions of cases as a document; raises RooflineError where none can be simulated."""
     check_keys(by, KEYS)
-    cases, skipped = read_cases(path)
-    predicted, more = predict(cases, Predictor())
-    skipped += more
+    predicted, more = predict(cases, predictor)
+    everything = [*skipped, *more]
     rows = rows_of(predicted)
     if not rows:
-        common = Counter(entry.reason for entry in skipped).most_common(1)
+        common = Counter(entry.reason for entry in everything).most_common(1)
         raise RooflineError(f"none of the rows can be simulated; mostly: {common[0][0] if common else 'no times'}")
     return {
         "schema": "roofline.serving-score/1",
-        "rows": len(cases) + len(skipped) - len(more),
+        "rows": len(cases) + len(skipped),
         "scored": len(predicted),
         "groups": [group.document for group in summarise(rows, by)],
         "totals": [group.document for group in summarise(rows, ("metric",))],
         "predictions": rows,
-        "reasons": counted((entry.reason for entry in skipped), "reason"),
+        "reasons": counted((entry.reason for entry in everything), "reason"),
         "assumptions": counted((case.assumed for case, _ in predicted if case.assumed), "assumed"),
         "other_files": [],
     }

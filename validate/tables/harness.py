@@ -9,10 +9,6 @@ With drafts, its budget is a prompt and the tokens that a step verifies; that of
 Blackwell for new requests every 10 steps, from 16 in flight on every 30 (GLM: every 10, in FP8 every one). vLLM has a
 budget of two prompts of MiniMax, Kimi in FP4 and DeepSeek-V4 on Blackwell since 0.19, and captures graphs of steps of
 up to 2,048 tokens of them and of gpt-oss.
-
-Benchmarks of constant lengths run what AIConfigurator's generator writes: a budget of the prompt and 1,500 tokens (read
-of TensorRT-LLM and SGLang; vLLM's TTFT says the same), with TensorRT-LLM a token for each sequence more, and chunks in
-SGLang's decode steps since 0.5.3.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.precision import Precision
-from roofline.specs.scheduler import MIXED, Scheduler
+from roofline.specs.scheduler import Scheduler
 
 NEWEST = (1_000_000_000,)
 """Above the numbers of all versions."""
@@ -71,43 +67,20 @@ SHORT, LLAMA_BUDGET, LEAST_BUDGET = 1024, 16384, 8192
 """Tokens of prompts and outputs of which prompts of Llama wait for others, and of the budget of Llama and the smallest
 of other models (InferenceX's scripts)."""
 
-MARGIN = 1500
-"""Tokens of a step's budget beyond the prompt in benchmarks of constant lengths (AIConfigurator's generator)."""
 
-MIXED_CHUNKS = (0, 5, 3)
-"""Version of SGLang from which these benchmarks set --enable-mixed-chunk."""
-
-
-def profile_of(name: str, precision: Precision, drawn: bool) -> Engine:
-    """The profile of an engine in a benchmark; `drawn`: of drawn lengths (InferenceX).
-
-    vLLM runs gpt-oss with asynchronous scheduling before it is the default, and Marlin's experts on Hopper.
-    With constant lengths, FP8 is of TensorRT-LLM's dynamic kind: a kernel of 10 us before each GEMM computes the scales
-    of its input (linear.py; NVIDIA/TensorRT-LLM, pull request 16569), as its public timings do. Qwen3-32B says so.
-    """
+def profile_of(name: str, precision: Precision) -> Engine:
+    """The profile of an engine: vLLM runs Marlin's experts of MXFP4, and SGLang has less memory than by default."""
     engine = load_engine(name)
-    if drawn and engine.name == "sglang":
+    if engine.name == "sglang":
         return replace(engine, memory=replace(engine.memory, utilization=RESERVED))
-    if drawn and engine.name == "vllm" and precision.weights.name == "mxfp4":
+    if engine.name == "vllm" and precision.weights.name == "mxfp4":
         return replace(load_engine("vllm"), expert_kernels=MARLIN)
-    if drawn or engine.name != "tensorrt-llm" or precision.weights.name != "fp8":
-        return engine
-    also = {
-        family: {kind: other for kind, other in own.items() if kind != "gemm"} for family, own in engine.also.items()
-    }
-    return replace(engine, also=also, fusions=tuple(each for each in engine.fusions if each != "quantization"))
+    return engine
 
 
 def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load, concurrency: int, version: str) -> Scheduler:
     """The engine's policy, with what a benchmark's scripts set."""
-    engine, parallel = scenario.profile.name, scenario.settings.parallel
-    if not load.prompts.varies:
-        prompt = int(load.prompts.mean) + MARGIN
-        if engine == "tensorrt-llm":
-            return replace(policy, tokens=prompt + max(1, round(concurrency / parallel.data)))
-        if engine == "sglang":
-            return replace(policy, tokens=prompt, order=MIXED if _numbers(version) >= MIXED_CHUNKS else policy.order)
-        return replace(policy, tokens=prompt) if engine == "vllm" else policy
+    engine = scenario.profile.name
     if engine == "tensorrt-llm":
         return _tensorrt_llm(policy, scenario, load, concurrency, version)
     return _sglang(policy, scenario, concurrency) if engine == "sglang" else _vllm(policy, scenario, load, version)
@@ -131,12 +104,12 @@ def _vllm(policy: Scheduler, scenario: Scenario, load: Load, version: str) -> Sc
     if name.startswith("gpt-oss"):
         return replace(policy, captured=CAPTURED)
     blackwell = scenario.hardware.family == "blackwell"
-    if not name.startswith(TWO_PROMPTS) or not blackwell or "int4" in weights or _numbers(version) < SINCE:
+    if not name.startswith(TWO_PROMPTS) or not blackwell or "int4" in weights or numbers(version) < SINCE:
         return policy
     return replace(policy, tokens=2 * int(load.prompts.quantile(1.0)), captured=CAPTURED)
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
     """The first three numbers of a version; none of a build without one, and NEWEST of one that is not stated."""
     if not version:
         return NEWEST
@@ -155,8 +128,8 @@ def _tensorrt_llm(policy: Scheduler, scenario: Scenario, load: Load, concurrency
     if drafts is None:
         budget = GPT_OSS_BUDGET if model.name.startswith("gpt-oss") else max(budget, LEAST_BUDGET)
     stream = next((steps for name, steps in STREAM.items() if model.name.startswith(name)), 1)
-    stream = stream if _numbers(version) < FIRST_AT_ONCE else 1
+    stream = stream if numbers(version) < FIRST_AT_ONCE else 1
     waits = scenario.run_precision.weights.name == "fp8_block" and scenario.hardware.family == "blackwell"
-    waits = waits and _numbers(version) >= GATHERS and max(prompt, output) <= SHORT and concurrency >= MANY
+    waits = waits and numbers(version) >= GATHERS and max(prompt, output) <= SHORT and concurrency >= MANY
     gather = BALANCE if parallel.data > 1 else GATHER_DEEPSEEK if waits and drafts is None else 0
     return replace(policy, tokens=budget, stream=stream, gather=gather)

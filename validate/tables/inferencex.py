@@ -31,11 +31,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.core.documents import read_mapping
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
@@ -44,6 +47,7 @@ from roofline.serving.pools import Pools
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
+from roofline.specs.records import record
 from roofline.techniques import apply_techniques
 from roofline.validate.tables.harness import LEAST_BUDGET, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
@@ -71,23 +75,19 @@ AGENTIC_COLUMNS = (
 """Further columns, of which a table may lack each: memory of the hosts and pool of the devices that hold the KV cache,
 what was found there, seconds of the run, and layouts beyond those of `COLUMNS`."""
 
-MODELS: Mapping[str, str] = MappingProxyType(
-    {
-        "70b": "llama-3.3-70b",
-        "dsr1": "deepseek-r1",
-        "gptoss": "gpt-oss-120b",
-        "dsv4": "deepseek-v4-pro",
-        "glm5": "glm-5",
-        "glm5.2": "glm-5.2",
-        "kimik2.5": "kimi-k2.5",
-        "kimik2.6": "kimi-k2.6",
-        "kimik3": "kimi-k3",
-        "minimaxm2.5": "minimax-m2.5",
-        "minimaxm3": "minimax-m3",
-        "qwen3.5": "qwen3.5-397b-a17b",
-    }
-)
-"""Models by their short names in its configurations (nvidia-master.yaml, amd-master.yaml: model-prefix)."""
+
+class Published(Struct, frozen=True):
+    """What inferencex.yaml says of InferenceX's models, images and hosts, with its sources."""
+
+    models: dict[str, str]
+    ran: tuple[tuple[str, str, str], ...]
+    dynamo: dict[str, str]
+    acceptance: dict[str, tuple[float, float]]
+    hosts: dict[str, tuple[float, int]]
+
+
+_FILE = Path(str(files("roofline.validate"))) / "tables" / "inferencex.yaml"
+PUBLISHED = record(Published, read_mapping(_FILE), str(_FILE))
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {"trt": "trtllm", "trtllm": "trtllm", "sglang": "sglang", "vllm": "vllm", "atom": "sglang"}
@@ -97,30 +97,8 @@ BACKENDS: Mapping[str, str] = MappingProxyType(
 ATOM = "ATOM as SGLang's newest release, which runs the same library of kernels on AMD's devices (AITER)"
 """What is assumed of AMD's own engine (ROCm/ATOM), which has no profile."""
 
-RAN: tuple[tuple[str, str, str], ...] = (
-    ("trtllm", "2026-05-01", "1.3.0rc14"),
-    ("trtllm", "2026-01-27", "1.2.0rc6.post2"),
-    ("trtllm", "2025-01-01", "1.1.0rc2.post2"),
-    ("sglang", "2026-05-01", "0.5.12"),
-    ("sglang", "2026-03-01", "0.5.9"),
-    ("sglang", "2026-01-27", "0.5.8"),
-    ("sglang", "2025-12-10", "0.5.6"),
-    ("sglang", "2025-01-01", "0.5.5"),
-)
-"""Backend, first date, and version of the images that ran then (perf-changelog.yaml and the runs that state both)."""
-
-DYNAMO: Mapping[str, str] = MappingProxyType({"0.5": "1.1.0rc5", "0.8": "1.2.0rc6"})
-"""TensorRT-LLM in the images of Dynamo's releases (ai-dynamo/dynamo, release notes)."""
-
 LONG_OUTPUT = 4096
 """Output tokens from which acceptance is that of outputs of 8,192."""
-
-ACCEPTANCE: Mapping[int, tuple[float, float]] = MappingProxyType({1: (0.75, 0.89), 2: (0.71, 0.82), 3: (0.69, 0.81)})
-"""Acceptance rates of so many draft tokens, in outputs of 1,024 and of 8,192 tokens.
-
-Where a chunk of the stream is an iteration, or ten, the median time between chunks over TPOT is the tokens of an
-iteration: with two drafts 2.2 and 2.5 (SGLang on H100, decode apart), with three 2.2 and 2.8, with one 1.55 and 1.9
-(TensorRT-LLM on B200; prompts between iterations lower those of 1,024, where pull request 649 has 2.5 for three)."""
 
 AMD_POOLS = "multi-token-prediction:length=1,acceptance=0.97"
 """Pools on MI355X: 1.97 tokens an iteration by the same measure, whatever the lengths."""
@@ -202,7 +180,8 @@ class Deployment(Struct, frozen=True):
             length = 3
         else:
             length = 2
-        return f"multi-token-prediction:length={length},acceptance={ACCEPTANCE[length][output >= LONG_OUTPUT]}"
+        acceptance = PUBLISHED.acceptance[str(length)][output >= LONG_OUTPUT]
+        return f"multi-token-prediction:length={length},acceptance={acceptance}"
 
     def scenario(self, output: int, concurrency: int) -> Scenario:
         """The deployment, or a worker of prefill, with the formats and the drafts that it states."""
@@ -212,7 +191,7 @@ class Deployment(Struct, frozen=True):
         ):  # elsewhere its profile is of no version
             engine = f"sglang@{self.version}"
         precision = precision_in(self.modes, self.model, self.hardware, engine)
-        profile, parallel = profile_of(engine, precision, drawn=True), Settings(parallel=self.layout)
+        profile, parallel = profile_of(engine, precision), Settings(parallel=self.layout)
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)
         if not self.mtp:
             return scenario
@@ -308,7 +287,7 @@ def deployment_of(cells: Mapping[str, str]) -> Deployment:
 def _model(cells: Mapping[str, str]) -> Model:
     """The model of a row, by the short name of its configuration, else by its checkpoint; raises Unmapped."""
     short = cells["model"].strip().lower()
-    return find_model(MODELS.get(short) or cells["checkpoint"].strip() or short)
+    return find_model(PUBLISHED.models.get(short) or cells["checkpoint"].strip() or short)
 
 
 def _backend(framework: str) -> str:
@@ -327,9 +306,11 @@ def _version(backend: str, image: str, date: str) -> str:
     """The version in the tag of a container image, else that of the date; "" where the row states neither."""
     found = _VERSION.search(image.rsplit(":", 1)[-1])
     if found is None:
-        return next((version for name, first, version in RAN if name == backend and date.strip() >= first), "")
+        return next(
+            (version for name, first, version in PUBLISHED.ran if name == backend and date.strip() >= first), ""
+        )
     release = ".".join(found[1].split(".")[:2])
-    return DYNAMO.get(release, found[1]) if backend == "trtllm" else found[1]
+    return PUBLISHED.dynamo.get(release, found[1]) if backend == "trtllm" else found[1]
 
 
 def _worker(cells: Mapping[str, str], pool: str, model: Model) -> tuple[Parallelism, int]:

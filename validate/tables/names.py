@@ -1,18 +1,21 @@
 """Resolution of names in measurement files to bundled specs, formats and engines.
 
-Aliases are listed one by one; nothing is guessed. Unresolved names raise `Unmapped` with the reason, so that the row is
-listed and counted.
+Aliases are listed one by one in names.yaml; nothing is guessed. Unresolved names raise `Unmapped` with the reason, so
+that the row is listed and counted.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, quote
 from roofline.specs.checkpoint import default_base, precision_of
 from roofline.specs.formats import FORMATS, Format, find_cache_format, grouped
@@ -20,6 +23,7 @@ from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision, parse_precision
+from roofline.specs.records import record
 from roofline.specs.schemes import UNQUANTIZED, WEIGHT_SCHEMES, Mixture, WeightScheme
 
 
@@ -34,57 +38,22 @@ class ResolvedHardware(Struct, frozen=True):
     assumed: str = ""
 
 
-MODELS: Mapping[str, str] = MappingProxyType(
-    {
-        "deepseek-v3/r1-671b": "deepseek-v3",
-        "llama-1-7b": "llama-7b",
-        "llama-1-13b": "llama-13b",
-        "llama-1-33b": "llama-30b",  # Meta's 33B is published as llama-30b
-        "qwen3-coder-30b-a3b": "qwen3-30b-a3b",  # the same architecture
-    }
-)
-"""Models by their names in files, where `roofline.specs` does not know these."""
+class Names(Struct, frozen=True):
+    """The tables of names.yaml."""
 
-FORM_FACTOR = "the file does not say which form factor: SXM"
+    models: dict[str, str]
+    hardware: dict[str, tuple[str, str]]
+    engines: dict[str, str]
+    years: dict[str, dict[str, str]]
+    weights: dict[str, str]
+
+
+_FILE = Path(str(files("roofline.validate"))) / "tables" / "names.yaml"
+NAMES = record(Names, read_mapping(_FILE), str(_FILE))
+
 LARGEST = "the file does not say how many GPU cores: the largest configuration"
 
-HARDWARE: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "a100 80gb": ("a100-sxm-80gb", FORM_FACTOR),
-        "a100 80 gb": ("a100-sxm-80gb", FORM_FACTOR),
-        "h100 80gb": ("h100-sxm", FORM_FACTOR),
-        "h100 80 gb": ("h100-sxm", FORM_FACTOR),
-        "tesla v100": ("v100-sxm2-16gb", "the file does not say which form factor and memory: SXM2, 16 GB"),
-        "rtx 3060": ("rtx-3060", "the file does not say which memory: 12 GB"),
-        "rtx 3080": ("rtx-3080", "the file does not say which memory: 10 GB"),
-        "rtx 4060 ti": ("rtx-4060-ti-16gb", "the file does not say which memory: 16 GB"),
-        "rtx pro 6000 blackwell": ("rtx-pro-6000-workstation", "the file does not say which edition: workstation"),
-        "jetson agx orin": ("jetson-agx-orin-64gb", "the file does not say which memory: 64 GB"),
-        "m4 max 64gb": ("m4-max", ""),
-    }
-)
-"""Accelerators whose names in files leave the variant open, with the assumption."""
-
 _APPLE = re.compile(r"apple (m\d(?: (?:pro|max|ultra))?)(?: \((\d+)-core gpu\))?")
-
-ENGINES: tuple[tuple[str, str], ...] = (
-    ("vllm", "vllm"),
-    ("tensorrt-llm", "tensorrt-llm"),
-    ("gpt-fast", "gpt-fast"),
-    ("llama.cpp", "llama.cpp"),
-    ("llama-cpp-python", "llama-cpp-python"),
-    ("gguf file", "llama.cpp"),
-    ("lmdeploy", "lmdeploy"),
-    ("sglang", "sglang"),
-    ("deepspeed-mii", "deepspeed-mii"),
-    ("pytorch hf", "hf-eager"),
-)
-"""Engines by the prefix of their name in files, in lower case."""
-
-YEARS: Mapping[tuple[str, str], str] = MappingProxyType(
-    {("vllm", "2024"): "0.5", ("vllm", "2025"): "0.11", ("tensorrt-llm", "2025"): "0.20"}
-)
-"""The version in the middle of a year, for files that only state the year."""
 
 _RELEASE = re.compile(r"\s+v?(\d+(?:\.\d+)+(?:[.-]?(?:dev|a|b|rc|post)\d*)*)")
 
@@ -93,7 +62,7 @@ def find_model(text: str) -> Model:
     """The bundled model that a file calls `text`, also by its repository; raises Unmapped."""
     plain = re.sub(r"\s*\([^)]*\)", "", text).strip().lower()
     name = re.sub(r"\s+", "-", plain)
-    name = MODELS.get(name) or name.rsplit("/", 1)[-1]
+    name = NAMES.models.get(name) or name.rsplit("/", 1)[-1]
     if name.endswith((".yaml", ".yml", ".json", ".gguf")):
         raise Unmapped(f"expected the name of a model, not a file: {quote(text)}")
     try:
@@ -110,7 +79,7 @@ def find_hardware(text: str) -> ResolvedHardware:
         if cores is not None and hardware.units != int(cores):
             raise Unmapped(f"the bundled {hardware.title} is not {quote(text)}")
         return ResolvedHardware(hardware, "" if cores else LARGEST)
-    name, assumed = HARDWARE.get(plain, (plain, ""))
+    name, assumed = NAMES.hardware.get(plain, (plain, ""))
     return ResolvedHardware(_bundled(name, text), assumed)
 
 
@@ -130,10 +99,10 @@ def find_engine(text: str) -> str:
     ['vllm@0.24.0', 'tensorrt-llm@1.3.0rc10', 'vllm@0.5', 'sglang']
     """
     plain = text.strip().lower()
-    for prefix, name in ENGINES:
+    for prefix, name in NAMES.engines.items():
         if plain.startswith(prefix):
             stated, year = _RELEASE.match(plain, len(prefix)), re.search(r"\b20\d\d\b", plain)
-            version = stated[1] if stated else YEARS.get((name, year[0])) if year else None
+            version = stated[1] if stated else NAMES.years.get(name, {}).get(year[0]) if year else None
             return f"{name}@{version}" if version else name
     raise Unmapped(f"no engine profile is for {quote(text)}")
 
@@ -219,17 +188,6 @@ def _weights(key: str, text: str, model: Model, hardware: Hardware, engine: str)
         return parse_precision(base, "fp8_block")  # their own checkpoints have scales by blocks of 128 x 128
     if key.startswith("nvfp4 moe"):
         return replace(parse_precision(base, "nvfp4"), weights=NVFP4_BLOCKS)
-    schemes = {
-        "fp8": "fp8",
-        "nvfp4": "nvfp4",
-        "int8": "int8",  # 8-bit activations too: the sources' int8 rows gain in prefill as much as in decode
-        "w8a8 int8": "int8",
-        "awq int4": "awq",
-        "awq 4b": "awq",
-        "gptq 4b": "gptq",
-        "gptq 4b g128": "gptq",
-        "awq/gptq 4b": "gptq",
-    }
-    if key not in schemes and key not in WEIGHT_SCHEMES:
+    if key not in NAMES.weights and key not in WEIGHT_SCHEMES:
         raise Unmapped(f"no weight format is {quote(text)}")
-    return parse_precision(base, schemes.get(key, key))
+    return parse_precision(base, NAMES.weights.get(key, key))

@@ -1,20 +1,9 @@
-"""Rows of serving benchmarks (a fixed number of requests in flight) as a scenario, a load and a scheduler.
+"""Serving benchmarks as cases: a scenario under a load with its measured times; and what their rows state.
 
-The columns are those of AIConfigurator's validation data: backend, backend_version, model_path, system, precision, isl,
-osl, concurrency, batch_size, tp_size, pp_size, attention_dp_size, moe_tp_size, moe_ep_size, gemm_quant_mode,
-moe_quant_mode. What they leave open is read from how the benchmarks run:
-
-* layout      moe_tp_size = moe_ep_size = n > 1 is n devices with the experts divided among all; tp_size = data
-              ranks = n likewise (their products, as written, are of two readings of the same n). Attention data
-              parallelism that is not written is the ranks that the experts have beyond tp_size.
-* requests    InferenceX (1024 or 8192 to 1024 or 8192 tokens) draws lengths from 0.8 to 1 of those written and sends
-              ten requests for each in flight; others send the written lengths, with vLLM and lengths in thousands
-              the same 100 prompts again, of which the prefix cache has the KV cache.
-* steps       `roofline.validate.tables.harness`
-* cache       FP8 where the weights are quantized, with vLLM, TensorRT-LLM, and SGLang on Blackwell; of gpt-oss on
-              Blackwell alone.
-* formats     FP4 is NVFP4, and on AMD's devices MXFP4 with inputs in it.
-* MTP         DeepSeek-R1 on the versions of TensorRT-LLM whose TPOT is half of DeepSeek-V3's in the same rows.
+Rows under a load have the columns of whole-model figures; `batch` states the load (`roofline.validate.tables.loads`).
+Formats that a deployment states are read as engines run them: FP8 caches where the weights are quantized, with vLLM,
+TensorRT-LLM, and SGLang on Blackwell (of gpt-oss on Blackwell alone); FP4 is NVFP4, and on AMD's devices MXFP4 with
+inputs in it.
 """
 
 from __future__ import annotations
@@ -39,8 +28,6 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision, parse_precision
 from roofline.specs.scheduler import Scheduler
-from roofline.techniques import apply_techniques
-from roofline.validate.tables.harness import NODE, profile_of, scheduler_of
 from roofline.validate.tables.loads import parse_load
 from roofline.validate.tables.names import (
     NVFP4_BLOCKS,
@@ -52,38 +39,8 @@ from roofline.validate.tables.names import (
 )
 from roofline.validate.tables.text import Line, parse_count, parse_number
 
-COLUMNS = (
-    *("backend", "backend_version", "model_path", "system", "precision", "isl", "osl", "concurrency", "batch_size"),
-    *("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "gemm_quant_mode", "moe_quant_mode"),
-    *("silicon_ttft_ms", "silicon_tpot_ms"),
-)
-
-NAMED = re.compile(r"(?<=-)(?:nvfp4|fp4|fp8|mxfp4|int4)(?=-|$)")
-"""Formats in the name of a repository, where no column states one."""
-
-INFERENCEX = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
-"""Prompt and output lengths of InferenceX's benchmarks."""
-
-RAMP, RAMPS = 0.04, 1.0
-"""Seconds between the first requests of benchmarks of constant lengths, and of all of them at most, from their TTFT
-(SGLang batches them again)."""
-
-PROMPTS, THOUSAND = 100, 1000
-"""Distinct prompts of AIPerf by default (--num-dataset-entries), which vLLM's prefix cache has after these, and the
-unit of prompt lengths in the benchmarks that leave the cache on (their TTFT and TPOT are below the bound without)."""
-
 RATIO, ROUNDS = 0.8, 10.0
 """Shortest length over the longest, and requests over the concurrency (its benchmark_serving.py and scripts)."""
-
-MTP: frozenset[tuple[str, str]] = frozenset({("trtllm", "1.1.0rc2.post2"), ("trtllm", "1.2.0rc6.post3")})
-"""Versions whose rows of DeepSeek-R1 are of speculative decoding."""
-
-MTP_TECHNIQUES = ("multi-token-prediction:length=3,acceptance=0.69", "multi-token-prediction:length=1,acceptance=0.75")
-"""Three draft tokens with tensor parallelism, one with data-parallel attention (InferenceX's scripts). An iteration of
-three has 2.5 tokens (SemiAnalysisAI/InferenceX, pull request 649)."""
-
-SQUARED = 4
-"""Least n of rows that state n devices as n squared."""
 
 
 NAMED_BY = (("backend", "backend_version"), ("framework", "image"), ("engine",))
@@ -105,9 +62,9 @@ class Agents(Struct, frozen=True):
 class ServingCase(Struct, frozen=True):
     """A row as a scenario under a load, and its measured mean times in seconds (None: not measured).
 
-    `throughput` is a time, too: the reciprocal of the output tokens/s of all requests. `decode` is the deployment and
-    the load of decode alone, where it has devices of its own: TPOT is that of it. `pools` are the replicas of prefill
-    and decode where a row states both. `median`: the times are medians, not means. `agents`: of turns of sessions.
+    `throughput` is a time, too: the reciprocal of the output tokens/s of all requests. `pools` are the replicas of
+    prefill and decode where a row states both. `median`: the times are medians, not means. `agents`: of turns of
+    sessions.
     """
 
     line: Line
@@ -117,7 +74,6 @@ class ServingCase(Struct, frozen=True):
     ttft: float | None
     tpot: float | None
     assumed: str = ""
-    decode: tuple[Scenario, Load] | None = None
     e2e: float | None = None
     throughput: float | None = None
     pools: Pools | None = None
@@ -149,14 +105,18 @@ class ServingCase(Struct, frozen=True):
         return f"{cells['isl']}/{cells['osl']}" if "isl" in cells else f"{prompt:.0f}/{output:.0f}"
 
     @property
+    def apart(self) -> bool:
+        """Whether prefill and decode have devices of their own."""
+        return self.pools is not None
+
+    @property
     def deployment(self) -> str:
         """Devices apart or together, on a node (or NVLink domain) or several, and drafts."""
         scenario = self.scenario
-        apart = self.pools is not None or self.decode is not None
         nodes = scenario.settings.parallel.on(scenario.hardware).nodes or 1
         together = "several nodes" if nodes > 1 else "one node"
         drafts = " with drafts" if scenario.settings.speculation is not None else ""
-        return f"{'disaggregated' if apart else together}{drafts}"
+        return f"{'disaggregated' if self.apart else together}{drafts}"
 
 
 LOAD_COLUMNS = ("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len", "metric")
@@ -228,65 +188,6 @@ def find_profile(backend: str, version: str) -> str:
     raise Unmapped(f"no engine profile is for {quote(backend)}")
 
 
-def layout(line: Line, model: Model) -> Parallelism:
-    """The parallelism of a row; raises Unmapped for counts that are none."""
-    tp, pp, data, wide, expert = (
-        _count(line, name) for name in ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
-    )
-    written = data > 1
-    if wide == expert >= SQUARED and tp * data == wide * expert and not (tp * data <= NODE and written):
-        devices, ranks = expert, expert if written else 1
-    elif tp == data > 1:
-        devices, ranks = tp, tp
-    else:
-        missing = max(wide * expert // tp, 1) if data == 1 and model.experts else data
-        devices, ranks = tp * missing, missing
-    expert = min(devices, devices if wide == expert > 1 or written else expert)
-    tensor = devices // ranks
-    if expert == 1 and ranks > 1 and model.experts:
-        expert = devices
-    return Parallelism(tensor=tensor, data=ranks, expert=expert if model.experts else 1, pipeline=pp)
-
-
-WORKER = 8
-"""Devices of a decode worker of TensorRT-LLM in the rows of several nodes."""
-
-FEW = 32
-"""Requests in flight of such a worker up to which it is tensor-parallel, beyond with data-parallel attention."""
-
-CACHED = 0.9999
-"""Prefix hits that stand for a prompt whose KV cache another device has computed."""
-
-
-def wide(devices: int, model: Model) -> Parallelism:
-    """Half of the devices, as a power of two, with data-parallel attention and wide expert parallelism."""
-    ranks = 1 << (max(devices // 2, 1).bit_length() - 1)
-    return Parallelism(tensor=1, data=ranks, expert=ranks if model.experts else 1)
-
-
-def decode_workers(scenario: Scenario, load: Load, devices: int) -> tuple[Scenario, Load]:
-    """Decode on devices of its own, in rows that state all devices of prefill and decode together.
-
-    TensorRT-LLM has workers of eight devices beside a prefill worker of four; SGLang one that is wide.
-    """
-    assert load.concurrency is not None
-    parallel, each = scenario.settings.parallel, load.concurrency
-    if scenario.profile.name == "tensorrt-llm":
-        each = max(1, round(load.concurrency / max((devices - WORKER // 2) // WORKER, 1)))
-        expert = WORKER if scenario.model.experts else 1
-        parallel = Parallelism(tensor=WORKER) if each <= FEW else Parallelism(data=WORKER, expert=expert)
-    settings = replace(scenario.settings, parallel=parallel)
-    return scenario.changed(settings=settings), replace(load, concurrency=each, hits=CACHED)
-
-
-def formats(line: Line, model: Model, hardware: Hardware, engine: str) -> Precision:
-    """The formats of a row; raises Unmapped."""
-    cells = line.cells
-    path = cells["model_path"].lower()
-    modes = {cells[name].strip().lower() for name in ("gemm_quant_mode", "moe_quant_mode", "precision")} - {""}
-    return precision_in(modes or set(NAMED.findall(path)), model, hardware, engine, path)
-
-
 def precision_in(modes: Set[str], model: Model, hardware: Hardware, engine: str, repository: str = "") -> Precision:
     """The formats of a deployment that states these formats of weights; those of the checkpoint where it states none.
 
@@ -324,75 +225,3 @@ def precision_in(modes: Set[str], model: Model, hardware: Hardware, engine: str,
     if chosen.weights.linear is not None and (not engine.startswith("sglang") or blackwell):
         return replace(chosen, kv=find_cache_format("fp8"))
     return chosen
-
-
-def _count(line: Line, name: str) -> int:
-    """A count of a row; 1 where it is empty or 0."""
-    text = line.cells[name].strip()
-    if not text:
-        return 1
-    try:
-        return max(int(float(text)), 1)
-    except (ValueError, OverflowError):
-        raise Unmapped(f"{name} is no count ({quote(text)})") from None
-
-
-def to_case(line: Line) -> ServingCase:
-    """A row as a scenario under a load; raises RooflineError, mostly Unmapped, with the reason where it cannot be."""
-    cells = line.cells
-    model, engine = find_model(cells["model_path"]), find_profile(cells["backend"], cells["backend_version"])
-    hardware = find_hardware(cells["system"].replace("_", "-")).hardware
-    parallel, assumed = layout(line, model), ""
-    apart = parallel.devices if parallel.tensor > NODE else 0
-    if apart:
-        parallel, assumed = (
-            wide(apart, model),
-            "more devices than a node: prefill and decode apart, decode with wide EP",
-        )
-    concurrency, load = _load(line, parallel)
-    precision = formats(line, model, hardware, engine)
-    profile = profile_of(engine, precision, load.prompts.varies)
-    scenario = Scenario(model, hardware, precision=precision, settings=Settings(parallel=parallel), engine=profile)
-    backend, version = cells["backend"].strip().lower(), cells["backend_version"].strip()
-    if model.name == "deepseek-r1" and (backend, version) in MTP:
-        scenario = apply_techniques(scenario, (MTP_TECHNIQUES[parallel.data > 1],))
-        assumed = "speculative decoding with MTP, which no column states"
-    scheduler = scheduler_of(profile.scheduler, scenario, load, concurrency, version)
-    scenario = scenario.changed(engine=replace(profile, scheduler=scheduler))
-    ttft, tpot = _milliseconds(line, "silicon_ttft_ms"), _milliseconds(line, "silicon_tpot_ms")
-    decode = decode_workers(scenario, load, apart) if apart else None
-    return ServingCase(line, scenario, load, scheduler, ttft, tpot, assumed, decode)
-
-
-def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
-    """The requests in flight of the replica, and its load.
-
-    `batch_size` is of one replica of attention: with fewer in all replicas than stated, there are several deployments.
-    """
-    prompt, output = (parse_count(line.cells[name]) for name in ("isl", "osl"))
-    if not prompt or not output:
-        raise Unmapped("the lengths of prompt and output are not stated")
-    text, each = line.cells["concurrency"].strip(), line.cells["batch_size"].strip()
-    stated, each_own = ((parse_number(cell) if cell else 0.0) for cell in (text, each))
-    if stated is None or each_own is None:
-        raise Unmapped("the concurrency is no number")
-    own = each_own * parallel.data if each else stated
-    concurrency = round(stated if stated and (parallel.data > 1 or not each) else own)
-    if concurrency < 1:
-        raise Unmapped("the concurrency is not stated")
-    if (prompt, output) in INFERENCEX:
-        prompts, outputs = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
-        return concurrency, Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
-    backend = line.cells["backend"].strip().lower()
-    ramp = 0.0 if backend == "sglang" else min(RAMP, RAMPS / concurrency)
-    cached = backend == "vllm" and prompt % THOUSAND == 0
-    hits = max(1 - PROMPTS / (ROUNDS * concurrency), 0.0) if cached else 0.0
-    return concurrency, Load(
-        prompt=prompt, generate=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp, hits=hits
-    )
-
-
-def _milliseconds(line: Line, name: str) -> float | None:
-    """Seconds of a measured time; None where it is missing, or no time."""
-    value = parse_number(line.cells[name])
-    return value * 1e-3 if value is not None and 0 < value < 1e9 else None

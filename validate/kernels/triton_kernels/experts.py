@@ -122,67 +122,34 @@ def _sort(
         tl.store(tile_count, tile)
 
 
-@_autotune(gemms=2)
-@triton.heuristics({"EVEN": lambda arguments: arguments["k"] % arguments["BLOCK_K"] == 0})
-@triton.jit(do_not_specialize=["max_tiles", "top_k"])
-def _gate_up(
-    a, gate, up, c, order, tile_experts, tile_starts, expert_starts, counts, tile_count, max_tiles, top_k, n, k,
-    UPCAST: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+def _grouped(
+    a, w, up, c, order, tile_experts, tile_starts, expert_starts, counts, tile_count, max_tiles, top_k, n, k,
+    GATED: tl.constexpr, UPCAST: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """One tile of silu(a gate^T) (a up^T): rows of a gathered by token, rows of c in sorted order."""
+    """One tile of a grouped GEMM.
+
+    `GATED`: silu(a w^T) (a up^T), rows of a gathered by token, rows of c in sorted order. Otherwise a w^T, rows of a in
+    sorted order, rows of c scattered by pair.
+    """
     row, column = swizzled_tile(tl.program_id(0), max_tiles, tl.cdiv(n, BLOCK_N), GROUP)
     if row >= tl.load(tile_count):
         return
     expert = tl.load(tile_experts + row)
     end = tl.load(expert_starts + expert) + tl.load(counts + expert)
     positions = tl.load(tile_starts + row) + tl.arange(0, BLOCK_M)
-    tokens = tl.load(order + tl.minimum(positions, end - 1)) // top_k
+    sorted_rows = tl.minimum(positions, end - 1)
+    pairs = tl.load(order + sorted_rows)
+    sources = pairs // top_k if GATED else sorted_rows
     columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
     depth = tl.arange(0, BLOCK_K)
-    left = a + tokens.to(tl.int64)[:, None] * k + depth[None, :]
+    left = a + sources.to(tl.int64)[:, None] * k + depth[None, :]
     weights = (expert.to(tl.int64) * n + tl.minimum(columns, n - 1))[None, :] * k + depth[:, None]
-    right, other = gate + weights, up + weights
-    gates = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    ups = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for offset in range(0, k, BLOCK_K):
-        inside = depth < k - offset
-        x = load_block(left, inside[None, :], EVEN, UPCAST)
-        y = load_block(right, inside[:, None], EVEN, UPCAST)
-        z = load_block(other, inside[:, None], EVEN, UPCAST)
-        gates = tl.dot(x, y, gates, input_precision="ieee")
-        ups = tl.dot(x, z, ups, input_precision="ieee")
-        left += BLOCK_K
-        right += BLOCK_K
-        other += BLOCK_K
-    result = gates / (1.0 + tl.exp(-gates)) * ups
-    target = c + positions.to(tl.int64)[:, None] * n + columns[None, :]
-    tl.store(
-        target, round_to(result, c.dtype.element_ty, UPCAST), mask=(positions < end)[:, None] & (columns < n)[None, :]
-    )
-
-
-@_autotune(gemms=1)
-@triton.heuristics({"EVEN": lambda arguments: arguments["k"] % arguments["BLOCK_K"] == 0})
-@triton.jit(do_not_specialize=["max_tiles"])
-def _down(
-    a, w, c, order, tile_experts, tile_starts, expert_starts, counts, tile_count, max_tiles, n, k,
-    UPCAST: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """One tile of a w^T: rows of a in sorted order, rows of c scattered by pair."""
-    row, column = swizzled_tile(tl.program_id(0), max_tiles, tl.cdiv(n, BLOCK_N), GROUP)
-    if row >= tl.load(tile_count):
-        return
-    expert = tl.load(tile_experts + row)
-    end = tl.load(expert_starts + expert) + tl.load(counts + expert)
-    positions = tl.load(tile_starts + row) + tl.arange(0, BLOCK_M)
-    clamped = tl.minimum(positions, end - 1)
-    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    depth = tl.arange(0, BLOCK_K)
-    left = a + clamped.to(tl.int64)[:, None] * k + depth[None, :]
-    right = w + (expert.to(tl.int64) * n + tl.minimum(columns, n - 1))[None, :] * k + depth[:, None]
+    right = w + weights
     sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    if GATED:
+        other = up + weights
+        ups = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for offset in range(0, k, BLOCK_K):
         inside = depth < k - offset
         x = load_block(left, inside[None, :], EVEN, UPCAST)
@@ -190,10 +157,25 @@ def _down(
         sums = tl.dot(x, y, sums, input_precision="ieee")
         left += BLOCK_K
         right += BLOCK_K
-    target = c + tl.load(order + clamped).to(tl.int64)[:, None] * n + columns[None, :]
+        if GATED:
+            z = load_block(other, inside[:, None], EVEN, UPCAST)
+            ups = tl.dot(x, z, ups, input_precision="ieee")
+            other += BLOCK_K
+    result = sums / (1.0 + tl.exp(-sums)) * ups if GATED else sums
+    targets = positions if GATED else pairs
+    target = c + targets.to(tl.int64)[:, None] * n + columns[None, :]
     tl.store(
-        target, round_to(sums, c.dtype.element_ty, UPCAST), mask=(positions < end)[:, None] & (columns < n)[None, :]
+        target, round_to(result, c.dtype.element_ty, UPCAST), mask=(positions < end)[:, None] & (columns < n)[None, :]
     )
+
+
+def _tuned(gemms: int) -> Any:
+    """The grouped GEMM with the tiles of a program that computes `gemms` of them."""
+    even = triton.heuristics({"EVEN": lambda arguments: arguments["k"] % arguments["BLOCK_K"] == 0})
+    return _autotune(gemms)(even(triton.jit(_grouped, do_not_specialize=["max_tiles", "top_k"])))
+
+
+_gate_up, _down = _tuned(gemms=2), _tuned(gemms=1)
 
 
 @triton.jit(do_not_specialize=["experts", "top_k"])
@@ -268,19 +250,18 @@ def routed_experts(
     activated = torch.empty(pairs, width, dtype=source.dtype, device=source.device)
     results = torch.empty(pairs, hidden, dtype=source.dtype, device=source.device)
     constants = {"UPCAST": interpreted(), "BLOCK_M": rows, **({} if config is None else config.all_kwargs())}
-    gate_up_kernel, down_kernel = (_gate_up, _down) if config is None else (_gate_up.fn, _down.fn)
-    launch(
-        gate_up_kernel,
-        lambda meta: (max_tiles * triton.cdiv(width, meta["BLOCK_N"]),),
-        *(source, gate, up, activated, *plan.values(), max_tiles, top_k, width, hidden),
-        **constants,
-    )
-    launch(
-        down_kernel,
-        lambda meta: (max_tiles * triton.cdiv(hidden, meta["BLOCK_N"]),),
-        *(activated, down, results, *plan.values(), max_tiles, hidden, width),
-        **constants,
-    )
+
+    def grouped(tuned: Any, operands: Sequence[Any], n: int, k: int, gated: bool) -> None:
+        launch(
+            tuned if config is None else tuned.fn,
+            lambda meta: (max_tiles * triton.cdiv(n, meta["BLOCK_N"]),),
+            *(*operands, *plan.values(), max_tiles, top_k, n, k),
+            GATED=gated,
+            **constants,
+        )
+
+    grouped(_gate_up, (source, gate, up, activated), width, hidden, gated=True)
+    grouped(_down, (activated, down, down, results), hidden, width, gated=False)
     block = min(COMBINE_BLOCK, triton.next_power_of_2(hidden))
     launch(
         _combine,

@@ -1,0 +1,1 @@
+"""The generated parts of the documentation: commands, options, the Python interface, formulas."""
