@@ -81,7 +81,7 @@ WORTH = 1.05
 class Change(Struct, frozen=True):
     """A change of the plan: its option, how many times better it gets, and what it gives up.
 
-    Better are tokens/s, or the mean latency of requests that arrive at a rate. `meets`: whether the load and targets
+    Better are tokens/s, the mean latency of requests that arrive at a rate, or TTFT where that is missed (`late`). `meets`: whether the load and targets
     that the plan misses are met with it.
     """
 
@@ -197,6 +197,11 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         return missed(self.outcome or self.analysis.expected, self.targets)
 
     @property
+    def late(self) -> bool:
+        """Whether TTFT of one user alone is missed, which no faster decoding mends."""
+        return not self.loaded and self.missed.keys() == {"ttft"}
+
+    @property
     def met(self) -> bool:
         """Whether the load is sustained within the targets."""
         return not self.too_long and not self.missed and (self.outcome is None or self.outcome.stable)
@@ -235,7 +240,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         scenario = self.scenario.with_(batch=int(self.analysis.scenario.batch)) if self.loaded else self.scenario
         moves = [move for move in engine_techniques(scenario) if move.slot in GIVES_UP and move.price in AFFORDED]
         try:
-            advice = advise(scenario, moves=moves, objective="tpot", top=0)
+            advice = advise(scenario, moves=moves, objective="ttft" if self.late else "tpot", top=0)
         except RooflineError:
             return
         told = ((each, *self._as_said(each)) for each in advice.recommendations)
