@@ -55,7 +55,7 @@ def answer_document(verdict: Verdict, better: bool = True) -> dict[str, Any]:
         **scenario_header(scenario),
         "fits": verdict.fits,
         "not_known_to_run": list(not_started(scenario)),
-        "devices": plan.devices,
+        "devices": verdict.devices,
         "parallelism": {"tensor": scenario.settings.parallel.tensor, "pipeline": scenario.settings.parallel.pipeline},
         "weights": scenario.run_precision.weights.name,
         "kv": scenario.run_precision.kv.name,
@@ -176,9 +176,9 @@ def change_text(verdict: Verdict, change: Change, brief: Brief = Brief.FULL) -> 
     return f"{change.option}, {found}; {change.gives_up}"
 
 
-def devices_text(scenario: Scenario) -> str:
-    """The devices, such as 2 x rtx-4090."""
-    count = scenario.settings.parallel.devices
+def devices_text(scenario: Scenario, count: int = 0) -> str:
+    """The devices, such as 2 x rtx-4090, or a count of them."""
+    count = count or scenario.settings.parallel.devices
     if scenario.settings.mixed:
         return hardware_name(scenario, " + ")
     return f"{count} x {scenario.hardware.name}" if count > 1 else scenario.hardware.name
@@ -198,7 +198,7 @@ def _headline(verdict: Verdict, brief: Brief = Brief.FULL) -> str:
 
 
 def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
-    model, where = verdict.scenario.model.name, devices_text(verdict.scenario)
+    model, where = verdict.scenario.model.name, devices_text(verdict.scenario, verdict.devices)
     queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
     kept = verdict.scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
     queue = queue or (each if verdict.at_once > 1 else "")
@@ -280,7 +280,12 @@ def _chosen(verdict: Verdict) -> str:
         parts.append(f"{MOST_UTILIZED:.0%} of the memory, as its default does not suffice")
     if parallel.devices > 1 and not scenario.profile.split_layers:
         degrees = ((short, getattr(parallel, name)) for name, short in LAYOUTS.items())
-        parts.append(" x ".join(f"{short} {degree}" for short, degree in degrees if degree > 1))
+        shown = [
+            f"{short} {degree}" for short, degree in degrees if degree > 1 and not (verdict.apart and short == "DP")
+        ]
+        parts += [" x ".join(shown)] if shown else []
+    if verdict.apart:
+        parts.append(f"prefill and decode apart, {verdict.apart}")
     return "; ".join(parts)
 
 
@@ -328,7 +333,7 @@ def _replicas(outcome: Outcome, rate: float | None) -> str:
 
 
 def _cost(verdict: Verdict, brief: Brief) -> str:
-    hardware, devices = verdict.scenario.hardware, verdict.plan.devices
+    hardware, devices = verdict.scenario.hardware, verdict.devices
     hourly, tokens = verdict.hourly, verdict.usd_per_million_tokens
     known = hardware.price
     if hourly is None:

@@ -102,13 +102,21 @@ def launch_command(scenario: Scenario, server: str | None = None, *, concurrency
     """
     found = scenario_of(scenario)
     slots, parallel, beside = concurrency or int(np.max(found.batch)), found.settings.parallel, ""
-    apart = bool(found.model.experts) or machines_of(found) > 1
-    if apart and parallel.data > 1 and parallel.expert == 1 and found.asked:
-        degrees = {"tp": parallel.tensor, "pp": parallel.pipeline, "dp": None, "ep": None}
-        found, slots = found.with_(hw=found.hardware_name, **degrees), -(-slots // parallel.data)
-        beside = f"  # each of {parallel.data} servers behind a router"
+    if found.model.experts or machines_of(found) > 1:
+        found = replica_of(found)
+        if (copies := parallel.data // found.settings.parallel.data) > 1:
+            slots, beside = -(-slots // copies), f"  # each of {copies} servers behind a router"
     plan = plan_of(found, server, slots, _longest(found))
     return plan.command(False, needs=False, listen=Listen.UNSAID).line + beside
+
+
+def replica_of(scenario: Scenario) -> Scenario:
+    """One of the replicas that share no experts."""
+    parallel = scenario.settings.parallel
+    if parallel.data == 1 or parallel.expert > 1 or not scenario.asked:
+        return scenario
+    degrees = {"tp": parallel.tensor, "pp": parallel.pipeline, "dp": None, "ep": None}
+    return scenario.with_(hw=scenario.hardware_name, **degrees)
 
 
 def refused(scenario: Scenario, slots: int = 1) -> str:

@@ -373,3 +373,25 @@ def test_what_no_server_starts_is_said(model: str, hardware: str, engine: str | 
     assert found.command.startswith("roofline ")
     with pytest.raises(RooflineError, match="no command starts it"):
         launch_command(found.scenario)
+
+
+def test_prefill_and_decode_apart_divide_the_devices() -> None:
+    found = answer("llama-3.3-70b", "8xh200", users=64, disaggregation="1:1")
+    asked = Scenario("llama-3.3-70b", "h200-sxm", tp=4)
+    served = serve(asked, concurrency=64, disaggregation="1:1")
+    assert found.outcome == served.outcomes[0]
+    assert found.devices == 8
+    assert found.hourly == 8 * asked.hardware.price.rent
+    assert found.command.startswith("roofline launch llama-3.3-70b --hw h200-sxm --tp 4 ")
+    assert answer("llama-3.3-70b", "8xh200", tp=8, users=5, disaggregation="2:1").devices == 24
+    with pytest.raises(RooflineError, match="8 devices do not divide among 3 replicas"):
+        answer("llama-3.3-70b", "8xh200", users=5, disaggregation="2:1")
+    with pytest.raises(RooflineError, match="give users or rate"):
+        answer("llama-3.3-70b", "8xh200", disaggregation="1:1")
+
+
+def test_one_user_has_a_context() -> None:
+    found = answer("llama-3.1-8b", "h100-sxm", context=32_000)
+    assert found.analysis.expected == analyze(Scenario("llama-3.1-8b", "h100-sxm", context=32_000)).expected
+    with pytest.raises(RooflineError, match="here it is prompt"):
+        answer("llama-3.1-8b", "h100-sxm", context=32_000, users=4)
