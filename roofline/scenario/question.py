@@ -423,10 +423,14 @@ def _settings(question: Question) -> Settings:
     if question.degrees:
         ranks: dict[str, Any] = question.degrees
         single["parallel"] = Parallelism(**ranks)
-        if layers is not None and single["host"] is not None and single["parallel"].devices > 1:
+        if (
+            layers is not None
+            and single["host"] is not None
+            and single["parallel"].devices > single["parallel"].pipeline
+        ):
             raise RooflineError(
-                f"layers on a CPU beside several devices are not simulated: {layers} of {values['model'].layers} are on"
-                " the devices; take one device, or keep all layers on them",
+                f"layers on a CPU are simulated beside devices that divide the layers (pp), not each of them: {layers}"
+                f" of {values['model'].layers} are on the devices",
                 options=["n_gpu_layers"],
             )
     return replace(settings, **single) if single else settings
