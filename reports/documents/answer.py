@@ -204,7 +204,7 @@ def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
     queue = queue or (each if verdict.at_once > 1 else "")
     context = f"{length(verdict.context)} context{queue}" if kept else "a state for any context"
     outcome = verdict.outcome
-    if missing := not_started(verdict.scenario):
+    if missing := not_started(verdict.scenario) or (unsupported(verdict.scenario) if verdict.refused else ()):
         engine, parts = verdict.scenario.profile.name, ", ".join(missing)
         what = "" if missing[0].startswith("on ") else f" ({model} on {where})"
         return f"No: {engine} is not known to run {parts}{what}; the figures are those if it did"
@@ -222,7 +222,7 @@ def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
         load = (
             f"{verdict.users} user{'s' * (verdict.users != 1)}"
             if verdict.rate is None
-            else f"{verdict.rate:g} requests/s"
+            else f"{verdict.rate:g} request{'s' * (verdict.rate != 1)}/s"
         )
         return f"Yes: {model} serves {load} on {where}{how}, {context}"
     return f"Yes: {model} runs on {where}{how}, {context}"
@@ -271,7 +271,7 @@ def _chosen(verdict: Verdict) -> str:
         missing = next(iter(unsupported(first.scenario)), "") if memory.fits else ""
         name = first.scenario.profile.name
         parts.append(f"{name} is not known to run {missing} here" if missing else f"no format fits on {name}")
-    elif (unknown := unsupported(scenario)) and not not_started(scenario):
+    elif (unknown := unsupported(scenario)) and not not_started(scenario) and not verdict.refused:
         parts.append(f"{scenario.profile.name} is not known to run {' and '.join(unknown)} here")
     elif scenario.profile.name == GGUF_ENGINE and "engine" not in scenario.options:
         what = "GGUF files" if scenario.hardware.kind == "gpu" else "CPUs and Apple silicon"

@@ -79,8 +79,9 @@ def answer(
     try:
         answered = found(model, " ".join(hardware or ()) or None)
     except UnknownNameError:
-        if (meant := _meant(words)) is None:
+        if (meant := _meant(words)) in (None, (model, " ".join(hardware or ()))):
             raise
+        assert meant is not None
         say(f"roofline: read as {' on '.join(meant)}", err=True)
         answered = found(*meant)
     print_answer(answered, format, output)
