@@ -115,7 +115,7 @@ def replica_of(scenario: Scenario) -> Scenario:
     parallel = scenario.settings.parallel
     if parallel.data == 1 or parallel.expert > 1 or not scenario.asked:
         return scenario
-    degrees = {"tp": parallel.tensor, "pp": parallel.pipeline, "dp": None, "ep": None}
+    degrees: dict[str, Any] = {"tp": parallel.tensor, "pp": parallel.pipeline, "dp": None, "ep": None}
     return scenario.with_(hw=scenario.hardware_name, **degrees)
 
 

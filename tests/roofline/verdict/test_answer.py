@@ -381,7 +381,7 @@ def test_prefill_and_decode_apart_divide_the_devices() -> None:
     served = serve(asked, concurrency=64, disaggregation="1:1")
     assert found.outcome == served.outcomes[0]
     assert found.devices == 8
-    assert found.hourly == 8 * asked.hardware.price.rent
+    assert found.hourly == answer("llama-3.3-70b", "8xh200").hourly
     assert found.command.startswith("roofline launch llama-3.3-70b --hw h200-sxm --tp 4 ")
     assert answer("llama-3.3-70b", "8xh200", tp=8, users=5, disaggregation="2:1").devices == 24
     with pytest.raises(RooflineError, match="8 devices do not divide among 3 replicas"):
