@@ -155,8 +155,8 @@ def cpu_memory(scenario: Scenario, formats: Mapping[str, Any] = NOTHING) -> Fit 
     if GGUF_ENGINE in (scenario.profile.name, formats.get("engine")):
         if scenario.hardware.kind != "gpu":
             return None
-        layers, several = scenario.model.layers, scenario.settings.parallel.devices > 1
-        whole = None if several else _most(scenario, lambda kept: {**formats, "n_gpu_layers": kept}, layers - 1)
+        layers = scenario.model.layers
+        whole = _most(scenario, lambda kept: {**formats, "n_gpu_layers": kept}, layers - 1)
         experts = (
             _most(scenario, lambda kept, cpu=cpu: {**formats, **_experts_beside(scenario, kept, cpu)}, layers - 1)  # type: ignore[misc]
             for cpu in (CPU, SERVER_CPU)

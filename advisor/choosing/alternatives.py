@@ -22,6 +22,7 @@ from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
 from roofline.scenario.analysis import analyze
 from roofline.scenario.parts import Part
+from roofline.scenario.question import is_usual
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.placement import divisors, laid_out
@@ -88,7 +89,7 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
         for count in (count for count in TENSOR if count <= widest):
             yield Alternative(f"TP {count}", laid_out(scenario, tensor=count))
         return
-    for tensor in (count for count in divisors(devices) if count <= scenario.hardware.node_devices):
+    for tensor in _tensor(scenario):
         copies = devices // tensor
         whole = laid_out(scenario, tensor=tensor)
         yield Alternative(_named("TP", tensor, copies), whole, copies)
@@ -109,6 +110,12 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
                     yield Alternative(f"{label}, {name}", spread.with_(all_to_all=name), copies)
             label = _named(f"TP {ranks} EP", ranks, copies)
             yield Alternative(label, laid_out(scenario, tensor=ranks, expert=ranks), copies)
+
+
+def _tensor(scenario: Scenario) -> Iterator[int]:
+    """The degrees of tensor parallelism within a node into which the devices divide."""
+    devices, widest = scenario.settings.parallel.devices, scenario.hardware.node_devices
+    return (count for count in divisors(devices) if count <= widest and is_usual(count))
 
 
 def _named(what: str, count: int, copies: int) -> str:
@@ -169,7 +176,7 @@ def disaggregations(scenario: Scenario, load: Load, limits: Limits) -> Iterator[
         raise RooflineError(
             "prefill and decode apart take at least two devices: name them, as in 8xh200", options=["hw"]
         )
-    for tensor in (count for count in divisors(devices) if count <= scenario.hardware.node_devices):
+    for tensor in _tensor(scenario):
         copies = devices // tensor
         yield Alternative(f"together: {_named('TP', tensor, copies)}", laid_out(scenario, tensor=tensor), copies)
         if scenario.model.experts and tensor > 1:

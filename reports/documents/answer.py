@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from typing import Any
 
 from roofline.advisor.fitting import Fit, in_cpu_memory
 from roofline.core.units import count_text, seconds, si
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.output.blocks import Block, Document, Face, finite
+from roofline.reports.output.terminal import continued
 from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import billed_pools, price
 from roofline.scenario.memory import hardware_name
@@ -52,7 +55,7 @@ def answer_document(verdict: Verdict, better: bool = True) -> dict[str, Any]:
         **scenario_header(scenario),
         "fits": verdict.fits,
         "not_known_to_run": list(not_started(scenario)),
-        "devices": plan.devices,
+        "devices": verdict.devices,
         "parallelism": {"tensor": scenario.settings.parallel.tensor, "pipeline": scenario.settings.parallel.pipeline},
         "weights": scenario.run_precision.weights.name,
         "kv": scenario.run_precision.kv.name,
@@ -77,7 +80,7 @@ def answer_document(verdict: Verdict, better: bool = True) -> dict[str, Any]:
         }
     else:
         document["fits_with"] = [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in plan.fits_with]
-    return {**finite(document), "lines": list(_lines(verdict, better))}
+    return {**finite(document), "lines": _lines(verdict, better)}
 
 
 def _speed(verdict: Verdict) -> dict[str, Any]:
@@ -103,72 +106,126 @@ def inverse(time: Estimate) -> Estimate:
     return Estimate(1 / time.high, 1 / time.mid, 1 / time.low)
 
 
-def _lines(verdict: Verdict, better: bool = True) -> Iterator[str]:
+def _lines(verdict: Verdict, better: bool = True) -> list[str]:
+    """The lines of an answer, as full as `LINES` of the terminal have room for."""
     if not verdict.fits:
-        yield from _failure(verdict)
-        return
-    yield _headline(verdict)
+        shown = range(min(SHOWN_FITS, len(verdict.plan.fits_with)), 0, -1)
+        return _first_short(_failure(verdict, count) for count in shown) or _failure(verdict, 0)
     if verdict.too_long:
-        return
-    yield f"Chosen: {_chosen(verdict)}"
-    yield f"Speed: {_speed_text(verdict)}"
-    yield f"Limited by: {_limit(verdict)}"
-    if better and (change := verdict.better) is not None:
-        yield f"Better: {change_text(verdict, change)}"
-    yield f"Cost: {_cost(verdict)}{_carbon(verdict)}"
-    if f" {PLACEHOLDER} " in f"{verdict.command} ":
-        yield f"{PLACEHOLDER}: path or repository of a checkpoint in {verdict.plan.candidate.formats}"
-    yield f"No command: {verdict.refused}" if verdict.refused else f"{RUN}{verdict.command}"
+        return [_headline(verdict)]
+    return _first_short(_answered(verdict, better, brief) for brief in Brief)
 
 
-def change_text(verdict: Verdict, change: Change) -> str:
+class Brief(IntEnum):
+    """How short an answer is: all; without what the command or the list of prices say; two lines in one; no choices.
+
+    At last without a change, beside the longest commands.
+    """
+
+    FULL = 0
+    PLAIN = 1
+    JOINED = 2
+    LEAST = 3
+    BARE = 4
+
+
+def _first_short(written: Iterable[list[str]]) -> list[str]:
+    """The first lines that `LINES` have room for, or else the last."""
+    found: list[str] = []
+    for found in written:
+        if sum(map(_height, found)) <= LINES:
+            break
+    return found
+
+
+def _height(line: str) -> int:
+    """The lines that a line takes in the terminal."""
+    if line.startswith(RUN):
+        return sum(1 for _ in continued(line.removeprefix(RUN), WIDTH, len(RUN)))
+    return len(textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+
+
+def _answered(verdict: Verdict, better: bool, brief: Brief) -> list[str]:
+    """The lines of what runs."""
+    change, carbon = verdict.better if better else None, _carbon(verdict)
+    limit, cost = _limit(verdict, brief), f"{_cost(verdict, brief)}{carbon}"
+    lines = [
+        _headline(verdict, brief),
+        f"Chosen: {_chosen(verdict)}" if brief < Brief.LEAST else "",
+        f"Speed: {_speed_text(verdict)}",
+        *([f"Limited by: {limit}"] if brief < Brief.JOINED else []),
+        "" if change is None or brief == Brief.BARE else f"Better: {change_text(verdict, change, brief)}",
+        f"Cost: {cost}" if brief < Brief.JOINED else f"Limited by: {limit}; cost: {cost}",
+        f"No command: {verdict.refused}" if verdict.refused else f"{RUN}{verdict.command}{_needed(verdict)}",
+    ]
+    return list(filter(None, lines))
+
+
+def _needed(verdict: Verdict) -> str:
+    """What the command's placeholder stands for, as a comment."""
+    if f" {PLACEHOLDER} " not in f"{verdict.command} " or "  # " in verdict.command:
+        return ""
+    return f"  # {PLACEHOLDER}: a checkpoint in {verdict.plan.candidate.formats}"
+
+
+def change_text(verdict: Verdict, change: Change, brief: Brief = Brief.FULL) -> str:
     """A change, what is gained, and what is given up."""
-    gained = f"{change.gain:.2g} times {'the tokens/s' if verdict.rate is None else 'faster'}"
-    found = gained if verdict.met else "meets the target" if change.meets else f"{gained}, and still too slow"
+    shorter = verdict.late or verdict.rate is not None
+    gained = f"{change.gain:.2g} times {'faster' if brief or shorter else 'the tokens/s'}"
+    found = gained if verdict.met else "meets the target" if change.meets else f"{gained}, still too slow"
     return f"{change.option}, {found}; {change.gives_up}"
 
 
-def devices_text(scenario: Scenario) -> str:
-    """The devices, such as 2 x rtx-4090."""
-    count = scenario.settings.parallel.devices
+def devices_text(scenario: Scenario, count: int = 0) -> str:
+    """The devices, such as 2 x rtx-4090, or a count of them."""
+    count = count or scenario.settings.parallel.devices
     if scenario.settings.mixed:
         return hardware_name(scenario, " + ")
     return f"{count} x {scenario.hardware.name}" if count > 1 else scenario.hardware.name
 
 
-def _headline(verdict: Verdict) -> str:
-    """Whether it runs, or meets the load and the targets."""
+def _headline(verdict: Verdict, brief: Brief = Brief.FULL) -> str:
+    """Whether it runs, or meets the load and the targets.
+
+    Where it is to be brief and too long otherwise, without the formats and the engine that other lines have.
+    """
     if verdict.too_long:
         return f"No: {verdict.too_long}"
-    model, where = verdict.scenario.model.name, devices_text(verdict.scenario)
-    how = f"{verdict.plan.candidate.formats} on {verdict.scenario.profile.name}"
+    how = f", {verdict.plan.candidate.formats} on {verdict.scenario.profile.name}"
+    elsewhere = Brief.FULL < brief < Brief.LEAST and not verdict.refused
+    found = _verdict_text(verdict, how, " each" if brief == Brief.FULL else "")
+    return _verdict_text(verdict, "", "") if elsewhere and len(found) > WIDTH else found
+
+
+def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
+    model, where = verdict.scenario.model.name, devices_text(verdict.scenario, verdict.devices)
     queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
     kept = verdict.scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
-    queue = queue or (" each" if verdict.at_once > 1 else "")
+    queue = queue or (each if verdict.at_once > 1 else "")
     context = f"{length(verdict.context)} context{queue}" if kept else "a state for any context"
     outcome = verdict.outcome
-    if missing := not_started(verdict.scenario):
+    if missing := not_started(verdict.scenario) or (unsupported(verdict.scenario) if verdict.refused else ()):
         engine, parts = verdict.scenario.profile.name, ", ".join(missing)
         what = "" if missing[0].startswith("on ") else f" ({model} on {where})"
         return f"No: {engine} is not known to run {parts}{what}; the figures are those if it did"
     if outcome is not None and not outcome.stable:
         most = "" if outcome.saturated_at is None else f": it sustains {outcome.saturated_at:.3g}/s"
-        return f"No: {model} on {where}, {how}, cannot serve {verdict.rate:g} requests/s{most}"
+        return f"No: {model} on {where}{how}, cannot serve {verdict.rate:g} requests/s{most}"
     if missed := verdict.missed:
         targets = dict(zip(("ttft", "tpot"), verdict.targets, strict=True))
         told = " and ".join(
             f"{name.upper()} {seconds(targets[name])} ({seconds(value)}{' at p95' if verdict.loaded else ''})"
             for name, value in missed.items()
         )
-        return f"No: {model} on {where}, {how}, misses {told}"
+        return f"No: {model} on {where}{how}, misses {told}"
     if verdict.loaded:
         load = (
             f"{verdict.users} user{'s' * (verdict.users != 1)}"
             if verdict.rate is None
-            else f"{verdict.rate:g} requests/s"
+            else f"{verdict.rate:g} request{'s' * (verdict.rate != 1)}/s"
         )
-        return f"Yes: {model} serves {load} on {where}, {how}, {context}"
-    return f"Yes: {model} runs on {where}, {how}, {context}"
+        return f"Yes: {model} serves {load} on {where}{how}, {context}"
+    return f"Yes: {model} runs on {where}{how}, {context}"
 
 
 def length(tokens: int) -> str:
@@ -176,11 +233,13 @@ def length(tokens: int) -> str:
     return f"{tokens // 1000}k" if tokens >= 10_000 else f"{tokens:,}"
 
 
-def _limit(verdict: Verdict) -> str:
+def _limit(verdict: Verdict, brief: Brief) -> str:
     """What limits it, with the share of its time."""
     limit, scenario = verdict.limit, verdict.scenario
     phase = "a pass" if verdict.analysis.decode is None else "a decode step"
     phase = "the time" if limit.part is Part.PROMPTS else phase
+    if brief >= Brief.JOINED:
+        return f"{limit.roof}, {limit.share:.0%} {limit.part.removeprefix('reading ')}"
     split = scenario.profile.split_layers and scenario.settings.parallel.pipeline > 1
     if split:
         return f"{limit.roof} (split layers run in turn); {limit.share:.0%} is {limit.part}"
@@ -212,7 +271,7 @@ def _chosen(verdict: Verdict) -> str:
         missing = next(iter(unsupported(first.scenario)), "") if memory.fits else ""
         name = first.scenario.profile.name
         parts.append(f"{name} is not known to run {missing} here" if missing else f"no format fits on {name}")
-    elif (unknown := unsupported(scenario)) and not not_started(scenario):
+    elif (unknown := unsupported(scenario)) and not not_started(scenario) and not verdict.refused:
         parts.append(f"{scenario.profile.name} is not known to run {' and '.join(unknown)} here")
     elif scenario.profile.name == GGUF_ENGINE and "engine" not in scenario.options:
         what = "GGUF files" if scenario.hardware.kind == "gpu" else "CPUs and Apple silicon"
@@ -221,7 +280,12 @@ def _chosen(verdict: Verdict) -> str:
         parts.append(f"{MOST_UTILIZED:.0%} of the memory, as its default does not suffice")
     if parallel.devices > 1 and not scenario.profile.split_layers:
         degrees = ((short, getattr(parallel, name)) for name, short in LAYOUTS.items())
-        parts.append(" x ".join(f"{short} {degree}" for short, degree in degrees if degree > 1))
+        shown = [
+            f"{short} {degree}" for short, degree in degrees if degree > 1 and not (verdict.apart and short == "DP")
+        ]
+        parts += [" x ".join(shown)] if shown else []
+    if verdict.apart:
+        parts.append(f"prefill and decode apart, {verdict.apart}")
     return "; ".join(parts)
 
 
@@ -268,23 +332,28 @@ def _replicas(outcome: Outcome, rate: float | None) -> str:
     return f"{count} of it sustain the rate" if count else "no number of it sustains the rate"
 
 
-def _cost(verdict: Verdict) -> str:
-    hardware, devices = verdict.scenario.hardware, verdict.plan.devices
+def _cost(verdict: Verdict, brief: Brief) -> str:
+    hardware, devices = verdict.scenario.hardware, verdict.devices
     hourly, tokens = verdict.hourly, verdict.usd_per_million_tokens
     known = hardware.price
     if hourly is None:
         if known is not None and known.buy is not None:
             return f"no rent known; to buy, {known.buy * devices:,.0f} USD ({known.date})"
+        if brief:
+            return "no price known (--price)"
         unknown = next((each.name for each in billed_pools(verdict.analysis) if each.price is None), hardware.name)
         return f"no price known for {unknown}; --price gives one in USD/h"
     given = verdict.scenario.price
     rent = price(hardware, given)
     dated = "" if given is not None or known is None else f", {known.date}"
     each = f" ({rent:g} each{dated})" if devices > 1 else f" ({dated.lstrip(', ')})" if dated else ""
+    each = "" if brief else each
     unstable = verdict.outcome is not None and not verdict.outcome.stable
     if verdict.curve is not None and verdict.outcome is not None and verdict.scenario.model.task == "encode":
         each_million = verdict.curve.cost(verdict.outcome, verdict.outcome.requests_per_second)
         return f"{hourly:,.4g} USD/h{each}; {_usd(each_million or 0.0)} per million sequences"
+    if brief >= Brief.JOINED:
+        return f"{hourly:,.4g} USD/h" + ("" if tokens is None or unstable else f", {_usd(tokens)}/M tokens")
     told = (
         ""
         if tokens is None or unstable
@@ -309,27 +378,29 @@ def _usd(amount: float) -> str:
     return f"{amount:,.0f} USD" if amount >= 1000 else f"{amount:.3g} USD"
 
 
-def _failure(verdict: Verdict) -> Iterator[str]:
-    """That nothing fits, what was tried, and what would fit."""
+def _failure(verdict: Verdict, shown: int) -> list[str]:
+    """That nothing fits, what was tried, and as many changes as are shown of those with which it fits."""
     plan, scenario = verdict.plan, verdict.scenario
     memory = plan.candidate.memory(1)
     least = f"the least, {plan.candidate.formats} on {scenario.profile.name}, needs {size(memory.total)}"
-    yield f"No: {scenario.model.name} does not fit on {devices_text(verdict.scenario)}"
     tried: dict[str, dict[str, None]] = {}
     for each in plan.tried:
         tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
     told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
-    yield f"Tried: {told}; {least} of {size(memory.budget)} a device"
+    lines = [
+        f"No: {scenario.model.name} does not fit on {devices_text(verdict.scenario)}",
+        f"Tried: {told}; {least} of {size(memory.budget)} a device",
+    ]
     fits = plan.fits_with[:SHOWN_FITS]
     if not fits:
-        yield "Nothing that was tried makes it fit: fewer bits, another engine, more devices, CPU memory"
-        return
-    yield "It fits, the fastest first, with"
-    for fit in fits:
-        yield f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s"
-    owned = (fit.scenario for fit in fits if fit.scenario.settings.parallel.devices <= plan.devices)
-    started = next(owned, fits[0].scenario)  # on what there is, though more devices are faster
-    yield f"{RUN}{run_command(started, longest_context(started, 1))}"
+        return [*lines, "Nothing that was tried makes it fit: fewer bits, another engine, more devices, CPU memory"]
+    owned = (fit for fit in fits if fit.scenario.settings.parallel.devices <= plan.devices)
+    started = next(owned, fits[0])  # on what there is, though more devices are faster
+    others = [fit for fit in fits if fit is not started][: shown - 1]
+    kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
+    lines += ["It fits, the fastest first, with"]
+    lines += [f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s" for fit in kept]
+    return [*lines, f"{RUN}{run_command(started.scenario, longest_context(started.scenario, 1))}"]
 
 
 def fit_text(asked: Scenario, fit: Fit) -> str:

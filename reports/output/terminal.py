@@ -96,14 +96,18 @@ class CommandLine:
         lines = [self.command]
         if widths:
             indent = " " * (len(self.lead) - len(self.lead.lstrip()))
-            lines = list(continued(self.command, min(widths) - len(self.lead)))
+            lines = list(continued(self.command, min(widths) - len(indent), len(self.lead) - len(indent)))
             lines[1:] = [f"{indent}{line}" for line in lines[1:]]
         for line in (f"{self.lead}{lines[0]}", *lines[1:]):
             yield Text(line, no_wrap=True, overflow="ignore")
 
 
-def continued(command: str, width: int) -> Iterator[str]:
-    """A shell command wrapped with backslashes before options; an option stays with its value if that has room."""
+def continued(command: str, width: int, lead: int = 0) -> Iterator[str]:
+    """A shell command wrapped with backslashes before options; an option stays with its value if that has room.
+
+    The first line leaves `lead` columns for what stands before it. A comment at the end stays whole.
+    """
+    command, mark, remark = command.partition("  # ")
     parts: list[str] = []
     for word in shlex.split(command, posix=False):
         joined = f"{parts[-1]} {word}" if parts else word
@@ -112,10 +116,10 @@ def continued(command: str, width: int) -> Iterator[str]:
         else:
             parts.append(word)
     line = parts[0]
-    for part in parts[1:]:
-        if len(line) + len(part) + len("  \\") > width:
+    for part in [*parts[1:], *([f"# {remark}"] if mark else [])]:
+        if lead + len(line) + len(part) + len("  \\") > width:
             yield f"{line} \\"
-            line = f"  {part}"
+            line, lead = f"  {part}", 0
         else:
             line = f"{line} {part}"
     yield line

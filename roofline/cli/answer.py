@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from roofline.cli.options import AnswerFormat, FormatOption, ModelArgument, OutputOption, print_answer, say
-from roofline.cli.scenario_options import LOAD_PARAMETERS, SCENARIO_OPTIONS, with_scenario_options
+from roofline.cli.scenario_options import (
+    LOAD_PARAMETERS,
+    SCENARIO_OPTIONS,
+    DisaggregationOption,
+    with_scenario_options,
+)
 from roofline.core.errors import RooflineError
 from roofline.scenario.options import STATIC
 
@@ -34,8 +39,10 @@ TtftOption: Any = LOAD_PARAMETERS["ttft"].annotation
 TpotOption: Any = LOAD_PARAMETERS["tpot"].annotation
 PrefixHitsOption: Any = LOAD_PARAMETERS["prefix_hits"].annotation
 
+NAMES = {name.removesuffix("_") for name in SCENARIO_OPTIONS} - {*STATIC} | {"context"}
 
-@partial(with_scenario_options, names={name.removesuffix("_") for name in SCENARIO_OPTIONS} - {*STATIC})
+
+@partial(with_scenario_options, names=NAMES)
 def answer(
     model: ModelArgument,
     hardware: HardwareArgument = None,
@@ -44,6 +51,7 @@ def answer(
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     prefix_hits: PrefixHitsOption = None,
+    disaggregation: DisaggregationOption = None,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
     **options: Any,
@@ -63,6 +71,7 @@ def answer(
     if hardware and options.get("hw") is not None:
         raise RooflineError("the hardware is given twice", options=["hw"])
     load = {"concurrency": concurrency, "rate": rate, "ttft": ttft, "tpot": tpot, "prefix_hits": prefix_hits}
+    load["disaggregation"] = disaggregation
 
     def found(name: str | None, device: str | None) -> Verdict:
         return find(**read_options({**options, "model": name, "hw": device or options.get("hw")}), **load)
@@ -70,8 +79,9 @@ def answer(
     try:
         answered = found(model, " ".join(hardware or ()) or None)
     except UnknownNameError:
-        if (meant := _meant(words)) is None:
+        if (meant := _meant(words)) in (None, (model, " ".join(hardware or ()))):
             raise
+        assert meant is not None
         say(f"roofline: read as {' on '.join(meant)}", err=True)
         answered = found(*meant)
     print_answer(answered, format, output)

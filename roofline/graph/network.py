@@ -118,7 +118,10 @@ PLAIN = Build()
 
 EMBEDDING, HEAD, PIPELINE = "embedding", "head", "pipeline"
 _FAR = ("", "_far", "_farthest")
-ENDS = frozenset({EMBEDDING, HEAD, *(f"{PIPELINE}{far}" for far in _FAR)})
+TRANSFERS = frozenset(f"{PIPELINE}{far}" for far in _FAR)
+"""Sections of the transfers between pipeline stages."""
+
+ENDS = TRANSFERS | {EMBEDDING, HEAD}
 """The sections that are not layers: both ends, and send/receive between pipeline stages, by distance."""
 
 

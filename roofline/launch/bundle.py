@@ -21,6 +21,7 @@ from roofline.launch.command import CONFIG_FILE
 from roofline.launch.forecast import Bench, Forecast, forecast, forecast_lines, forecast_of
 from roofline.launch.manifests import Place
 from roofline.launch.plan import Listen, Plan, plan_of
+from roofline.launch.settings import machines_of
 from roofline.launch.table import SERVERS
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.argument import scenario_of
@@ -95,17 +96,27 @@ def launch_command(scenario: Scenario, server: str | None = None, *, concurrency
     'vllm serve Qwen/Qwen3-32B --tensor-parallel-size 2 --max-model-len 16384'
 
     `server` is another engine of `SERVERS` than the scenario's; `concurrency` the requests in flight, by default the
-    batch. Over several nodes it is the leader's command; of replicas of a mixture, whose experts data-parallel ranks of
-    one server would share, it is that of each. Raises RooflineError where the server does not start, and for what the
-    engine has no option for.
+    batch. Over several nodes it is the leader's command; of replicas on several machines, or of a mixture, whose
+    experts data-parallel ranks of one server would share, it is that of each. Raises RooflineError where the server
+    does not start, and for what the engine has no option for.
     """
     found = scenario_of(scenario)
     slots, parallel, beside = concurrency or int(np.max(found.batch)), found.settings.parallel, ""
-    if found.model.experts and parallel.data > 1 and parallel.expert == 1 and found.asked:
-        found, slots = found.with_(dp=None), -(-slots // parallel.data)
-        beside = f"  # each of {parallel.data} servers behind a router"
+    if found.model.experts or machines_of(found) > 1:
+        found = replica_of(found)
+        if (copies := parallel.data // found.settings.parallel.data) > 1:
+            slots, beside = -(-slots // copies), f"  # each of {copies} servers behind a router"
     plan = plan_of(found, server, slots, _longest(found))
     return plan.command(False, needs=False, listen=Listen.UNSAID).line + beside
+
+
+def replica_of(scenario: Scenario) -> Scenario:
+    """One of the replicas that share no experts."""
+    parallel = scenario.settings.parallel
+    if parallel.data == 1 or parallel.expert > 1 or not scenario.asked:
+        return scenario
+    degrees: dict[str, Any] = {"tp": parallel.tensor, "pp": parallel.pipeline, "dp": None, "ep": None}
+    return scenario.with_(hw=scenario.hardware_name, **degrees)
 
 
 def refused(scenario: Scenario, slots: int = 1) -> str:

@@ -68,6 +68,16 @@ Each rank then reads the whole weights of attention: on 72 GB300 one sequence of
 as fast with tensor parallelism and a pipeline, and both layouts are alike with 12 to 60 sequences.
 """
 
+
+def is_usual(tensor: int) -> bool:
+    """Whether people start so many tensor-parallel ranks: beyond those of a server, powers of two.
+
+    vLLM's recipe of Kimi K3, whose 96 heads 24 ranks divide, has TP 8 and 16 on GB300, and replicas beyond
+    (vllm-project/recipes, models/moonshotai/Kimi-K3.yaml).
+    """
+    return tensor <= SERVER_DEVICES or tensor.bit_count() == 1
+
+
 _FUSIONS = replace(OPTIONS["fuse"], keyword="fusions")
 
 
@@ -138,9 +148,8 @@ class Question(Struct, frozen=True, dict=True):
             return {"tp": devices}
         widest = self.values["hw"].node_devices
         inside = math.gcd(devices, widest) if devices > widest else devices
-        tensor = next(
-            rank for rank in range(inside, 0, -1) if inside % rank == 0 and self._divides(Parallelism(tensor=rank))
-        )
+        ranks = (rank for rank in range(inside, 0, -1) if inside % rank == 0 and is_usual(rank))
+        tensor = next(rank for rank in ranks if self._divides(Parallelism(tensor=rank)))
         wide = Parallelism(data=devices, expert=devices)
         many = max(np.max(self.values.get("batch", 1)), self.in_flight) >= FEW * devices
         rack = tensor < devices == inside > SERVER_DEVICES
@@ -414,10 +423,14 @@ def _settings(question: Question) -> Settings:
     if question.degrees:
         ranks: dict[str, Any] = question.degrees
         single["parallel"] = Parallelism(**ranks)
-        if layers is not None and single["host"] is not None and single["parallel"].devices > 1:
+        if (
+            layers is not None
+            and single["host"] is not None
+            and single["parallel"].devices > single["parallel"].pipeline
+        ):
             raise RooflineError(
-                f"layers on a CPU beside several devices are not simulated: {layers} of {values['model'].layers} are on"
-                " the devices; take one device, or keep all layers on them",
+                f"layers on a CPU are simulated beside devices that divide the layers (pp), not each of them: {layers}"
+                f" of {values['model'].layers} are on the devices",
                 options=["n_gpu_layers"],
             )
     return replace(settings, **single) if single else settings

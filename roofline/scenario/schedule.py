@@ -18,7 +18,7 @@ from roofline.bound.roof import Placement, place
 from roofline.core import numeric as np
 from roofline.core.errors import RooflineError
 from roofline.graph.extents import Step
-from roofline.graph.network import EMBEDDING, HEAD, OVERLAP_BATCHES, Build, Network, Section, network
+from roofline.graph.network import EMBEDDING, HEAD, OVERLAP_BATCHES, TRANSFERS, Build, Network, Section, network
 from roofline.graph.op import Kind, Link, Op
 from roofline.graph.parallel import SINGLE, Nodes, Parallelism, auxiliary_parallelism, micro_batches
 from roofline.graph.size import total
@@ -366,8 +366,8 @@ class Schedule:
             own = self._place(graph, run.placement.hardware)
             passes.append(run._replace(placement=own, repeat=run.repeat * (1 - host.work)))
         if host.work > 0:
-            on_host = run._replace(placement=place(graph, host.hardware), repeat=run.repeat * host.work, label=label)
-            passes.append(on_host)
+            placed = place(without(graph, *TRANSFERS), host.hardware)
+            passes.append(run._replace(placement=placed, repeat=run.repeat * host.work, label=label))
         return tuple(each._replace(part=part) for part, each in enumerate(passes))
 
     def _on_stages(self, run: Pass, decode: bool) -> tuple[Pass, ...]:

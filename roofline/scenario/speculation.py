@@ -52,6 +52,16 @@ class Speculation(Struct, frozen=True):
         return BORROWED if self.borrowed else TASKS if self.measured else 0.0
 
     @property
+    def scatter(self) -> float:
+        """The variance of iterations over the tokens that they yield: of many, that of a renewal process (Cox 1962).
+
+        An iteration yields k tokens or more with probability a^(k - 1), with `acceptance_rate` a, up to length + 1.
+        """
+        rate = acceptance_rate(self.accepted, self.length)
+        square = sum((2 * more + 1) * rate**more for more in range(self.length + 1))
+        return max(square - self.accepted**2, 0.0) / self.accepted**3
+
+    @property
     def extends(self) -> bool:
         """Whether the draft reads the target's hidden states, first those of the tokens just verified (EAGLE, MTP)."""
         return bool(self.shared_ends) and self.draft_passes is None

@@ -3,7 +3,8 @@
 Where all outputs have one length, the requests of a burst end in one step, those that follow them wait for its end and
 are computed in one step, and so on: the loop goes round an orbit that depends on its beginning, at which all are sent
 at once as by a benchmark. Where outputs vary a loop forgets its beginning: it begins with requests in progress, of
-length-biased outputs of which a uniform part is left. Lengths are quantiles of equal weight in random order.
+length-biased outputs of which a uniform part is left. Lengths are quantiles of equal weight in random order. Drafts are
+accepted by chance, so that requests of one length take more steps or fewer, and those that began together part.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from operator import itemgetter
+from statistics import NormalDist
 
 import numpy as np
 
@@ -25,6 +26,11 @@ from roofline.serving.load import Load, Requests, draw, share_of
 from roofline.serving.replica import Replica
 from roofline.serving.served import Finished, Served
 from roofline.specs.scheduler import PREFILL_FIRST
+
+GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
+"""Multiples of them, without their whole parts, are evenly spread: of two draws of each request."""
+
+_NORMAL = NormalDist()
 
 GATHERED = 0.9
 """Fraction of a step's budget with which prompts stop waiting for others (`gather` of the scheduler)."""
@@ -295,9 +301,13 @@ class Simulation:
         sequence.generated += 1
         left = sequence.output - sequence.generated
         sequence.started = self.iteration
-        # Whole ones of a mean that need not be: evenly spread over the requests (golden ratio).
-        share = sequence.index * 0.6180339887 % 1.0
-        sequence.ends = ends = self.iteration + int(iterations(left, self.accepted) + share)
+        number, scatter = float(iterations(left, self.accepted)), self.replica.steps.scatter
+        if scatter and number > 1:
+            # Drafts are accepted by chance: requests of one length take more iterations or fewer, and part.
+            more = math.sqrt(left * scatter) * _NORMAL.inv_cdf((sequence.index * SILVER + 0.5) % 1.0)
+            number += min(max(more, 1 - number), number - 1)
+        # Whole ones of a mean that need not be: evenly spread over the requests.
+        sequence.ends = ends = self.iteration + int(number + sequence.index * GOLDEN % 1.0)
         self.running += 1
         self.decoding[sequence.rank] += 1
         self.order.append(sequence)

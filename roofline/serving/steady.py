@@ -306,7 +306,9 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
     late = more * prompts.mean / max(times.steps, 1.0)
     step = np.minimum(level.step + late, slots / np.maximum(rate * times.steps, NOTHING))
     many = prompts._replace(dispersion=prompts.dispersion * points.longer)
-    tpot = _tpot(times, many, rate, step, level.deviation) * times.steps / max(times.tokens, NOTHING)
+    # Drafts are accepted by chance.
+    drawn = step * math.sqrt(times.tokens * replica.steps.scatter) / max(times.steps, 1.0)
+    tpot = _tpot(times, many, rate, step, np.hypot(level.deviation, drawn)) * times.steps / max(times.tokens, NOTHING)
     decoding = rate * times.steps * step
     queued, cached = level.full * level.slot * rate, decoding * load.held
     running = np.minimum(decoding + rate * parts[len(parts) // 2][1], slots)

@@ -147,6 +147,7 @@ class StepTimes:
         speculation = scenario.settings.speculation
         self.decode_tokens = 1 if speculation is None else speculation.verified + 1
         self.accepted = self._answer.tokens_per_iteration
+        self.scatter = 0.0 if speculation is None else speculation.scatter
         batches, contexts = geometric(1, batch, BATCHES), geometric(16, context, CONTEXTS)
         chunks, before = geometric(1, chunk, CHUNKS), np.append(0.0, geometric(256, context, CONTEXTS))
         decode = () if self.encodes else self._runs(batches, contexts, decode=True)

@@ -184,9 +184,13 @@ def _read(text: str, files: Files) -> Named:
             others = tuple(entry.name for entry in named if entry is not usual)
             return Named(usual.name, usual.path, devices=count, others=others)
         names = [entry.name for entry in entries if _may_mean(given, entry)]
-        misspelt = get_close_matches(device.lower(), names, n=1, cutoff=MISSPELT)
+        misspelt = misspelt or get_close_matches(device.lower(), names, n=1, cutoff=MISSPELT)
         found = _sold_in(given, entries) or _most_rented(among)
         found = found or [entry for entry in entries if _is_near(entry, given) and not misspelt]
+        if not found and not misspelt:  # h1000
+            numbered = {word for entry in entries for word in entry.own if word[-1].isdigit() and not word.isdigit()}
+            words = get_close_matches("".join(given), numbered, n=1, cutoff=MISSPELT)
+            found = _most_rented([entry for entry in entries if words and words[0] in entry.own])
         # Of a text that counts, the candidates are as many of each.
         near = [f"{count}x{entry.name}" if count > 1 else entry.name for entry in found] or near
     for device, count in _counted(text) if PLAIN.fullmatch(text) else ():
@@ -197,7 +201,7 @@ def _read(text: str, files: Files) -> Named:
         if name in " ".join(_spell(text)):
             raise RooflineError(f"{facts}: a spec file with figures of your own is analysed")
     hint = "" if near or misspelt else "; 'roofline specs list hardware' lists all, and a spec file describes any other"
-    if hint and not get_close_matches(text.lower(), names, n=1, cutoff=0.5):
+    if hint:
         names = []  # far from the text: a list in the order of the alphabet helps nobody
     raise UnknownNameError("hardware", text, names, near, hint)
 
@@ -209,7 +213,7 @@ def _without_letter(entry: _Entry) -> tuple[str, ...]:
 
 def _sold_in(given: tuple[str, ...], entries: tuple[_Entry, ...]) -> list[_Entry]:
     """The chips that a computer of Apple is sold with, the newest first."""
-    variants = MACHINES.get("".join(given), ())
+    variants = MACHINES.get("".join(word for word in given if not _GIGABYTES.fullmatch(word)), ())
     return [each for each in reversed(entries) if each.vendor == "Apple" and "".join(each.own[1:]) in variants]
 
 

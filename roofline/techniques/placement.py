@@ -37,11 +37,11 @@ def offload(scenario: Scenario, name: str, *, weights: float, kv: float = 0.0, b
 
 
 def _with_host(name: str, scenario: Scenario, hardware: str, **fractions: Any) -> Scenario:
-    """The scenario with a CPU beside a device, or beside those that take turns with layers and leave it experts."""
-    settings, of_experts = scenario.settings, fractions.get("part") is Part.EXPERTS
-    divided = replace(settings.parallel, pipeline=1, nodes=None) if of_experts else settings.parallel
+    """The scenario with a CPU beside a device, or beside those that take turns with layers and leave it some."""
+    settings, of_attention = scenario.settings, fractions.get("part") is Part.ATTENTION
+    divided = settings.parallel if of_attention else replace(settings.parallel, pipeline=1, nodes=None)
     if divided != SINGLE or settings.host is not None or settings.mixed:
-        beside = "one device, or several that divide the layers (--pp)," if of_experts else "one device"
+        beside = "one device" if of_attention else "one device, or several that divide the layers (--pp),"
         raise UnsupportedError(
             f"{name} is simulated for {beside} with one other beside it, which analyze, serve and the answer take"
         )

@@ -5,19 +5,23 @@ from __future__ import annotations
 from contextlib import suppress
 
 from roofline.core.errors import RooflineError
-from roofline.launch.bundle import launch_command
+from roofline.launch.bundle import Target, launch_command, replica_of
 from roofline.launch.table import SERVERS, server_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.whatif.command_line import command_line, serve_command
 
 
-def run_command(scenario: Scenario, context: int, load: Load | None = None, slots: int = 1) -> str:
+def run_command(scenario: Scenario, context: int, load: Load | None = None, slots: int = 1, apart: str = "") -> str:
     """The command of the scenario's engine, or, where none can say its settings, one that repeats the prediction.
+
+    Of prefill and decode apart, the one that writes the manifest of all servers.
 
     Engines that allot the whole cache at their start allot `context` tokens to each of the `slots` for the requests
     that run at once, or what these need where that has no room.
     """
+    if load is not None and apart:
+        return f"{serve_command(replica_of(scenario), load, 'launch')} --disaggregation {apart} --as {Target.DYNAMO}"
     name = scenario.profile.name
     allots = name in SERVERS and server_of(name).allots
     said = any(scenario.given(option) is not None for option in ("max_model_len", "ctx_size"))

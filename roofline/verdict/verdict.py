@@ -25,13 +25,14 @@ from roofline.launch.forecast import with_slots
 from roofline.launch.table import SERVERS, Server, server_of
 from roofline.scenario.analysis import Analysis, ExpectedGeneration, analyze, static_batch
 from roofline.scenario.argument import parts_of
-from roofline.scenario.cost import hourly_rent
+from roofline.scenario.cost import hourly_rent, rent
 from roofline.scenario.options import STATIC, missing
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve, serve, targets_of
 from roofline.serving.load import Load
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.outcome import Outcome, Targets
+from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.replica import replica_of
 from roofline.serving.steady import front_seconds, largest_rate
 from roofline.techniques.unsupported import not_started
@@ -81,8 +82,8 @@ WORTH = 1.05
 class Change(Struct, frozen=True):
     """A change of the plan: its option, how many times better it gets, and what it gives up.
 
-    Better are tokens/s, or the mean latency of requests that arrive at a rate. `meets`: whether the load and targets
-    that the plan misses are met with it.
+    Better are tokens/s, the mean latency of requests that arrive at a rate, or TTFT where that is missed (`late`).
+    `meets`: whether the load and targets that the plan misses are met with it.
     """
 
     option: str
@@ -96,12 +97,14 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     """The answer: the plan, what it does for one user or under load, what limits it, and the next best change.
 
     `load` are requests in flight or a rate at which they arrive; None is one user. `targets` are TTFT and TPOT in
-    seconds at p95, infinite without one.
+    seconds at p95, infinite without one. `apart` says in words how many replicas prefill and decode have
+    where they are apart (`parse_pools`).
     """
 
     plan: Plan
     load: Load | None
     targets: Targets
+    apart: str = ""
 
     @property
     def scenario(self) -> Scenario:
@@ -131,7 +134,10 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     def curve(self) -> Curve | None:
         """The plan under its load; None for a static batch of one, and where nothing can be served."""
         answers = self.fits and not self.too_long
-        return serve(self.scenario, self.load) if answers and self.load is not None else None
+        return self._served(self.scenario) if answers and self.load is not None else None
+
+    def _served(self, scenario: Scenario) -> Curve:
+        return serve(scenario, self.load, disaggregation=self.apart or None)
 
     @cached_property
     def too_long(self) -> str:
@@ -189,12 +195,18 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     @cached_property
     def command(self) -> str:
         """The command that starts it under the load."""
-        return run_command(self.scenario, self.context, None if self.curve is None else self.curve.load, self.at_once)
+        load = None if self.curve is None else self.curve.load
+        return run_command(self.scenario, self.context, load, self.at_once, self.apart)
 
     @property
     def missed(self) -> Mapping[str, float]:
         """The targets that are missed, each with the value at p95 (s), or that of one user."""
         return missed(self.outcome or self.analysis.expected, self.targets)
+
+    @property
+    def late(self) -> bool:
+        """Whether TTFT of one user alone is missed, which no faster decoding mends."""
+        return not self.loaded and self.missed.keys() == {"ttft"}
 
     @property
     def met(self) -> bool:
@@ -204,8 +216,15 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     @property
     def hourly(self) -> float | None:
         """USD per hour of all devices; None without a price."""
-        rent = hourly_rent(self.analysis)
-        return None if rent is None else rent * self.plan.devices
+        if self.apart and self.curve is not None:
+            return rent(self.curve.pools, self.scenario.price)
+        each = hourly_rent(self.analysis)
+        return None if each is None else each * self.devices
+
+    @property
+    def devices(self) -> int:
+        """The devices of all replicas."""
+        return sum(count for _, count in self.curve.pools) if self.apart and self.curve else self.plan.devices
 
     @property
     def usd_per_million_tokens(self) -> float | None:
@@ -235,7 +254,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         scenario = self.scenario.with_(batch=int(self.analysis.scenario.batch)) if self.loaded else self.scenario
         moves = [move for move in engine_techniques(scenario) if move.slot in GIVES_UP and move.price in AFFORDED]
         try:
-            advice = advise(scenario, moves=moves, objective="tpot", top=0)
+            advice = advise(scenario, moves=moves, objective="ttft" if self.late else "tpot", top=0)
         except RooflineError:
             return
         told = ((each, *self._as_said(each)) for each in advice.recommendations)
@@ -266,7 +285,13 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     def _layouts(self) -> Iterator[Change]:
         """Replicas in place of devices that share every layer, under load: with experts spread over all of them."""
         devices, parallel, profile = self.plan.devices, self.scenario.settings.parallel, self.scenario.profile
-        if not self.loaded or devices == 1 or parallel.tensor * parallel.pipeline < devices or profile.split_layers:
+        if (
+            not self.loaded
+            or self.apart
+            or devices == 1
+            or parallel.tensor * parallel.pipeline < devices
+            or profile.split_layers
+        ):
             return
         experts = bool(self.scenario.model.experts)
         spread: dict[str, Any] = {"tp": 1, "pp": 1, "dp": devices, "enable_expert_parallel": experts or None}
@@ -283,7 +308,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         found: Outcome | ExpectedGeneration | None = alone
         if self.load is not None and self.outcome is not None:
             try:
-                found = outcome = serve(scenario, self.load).outcomes[0]
+                found = outcome = self._served(scenario).outcomes[0]
             except RooflineError:
                 return
             gain = times_better(outcome, self.outcome, self.load)
@@ -303,7 +328,7 @@ SCHEMES = (*OFFERED, "gguf:type=q8_0", "gguf:type=q4_k_m")
 """Techniques that are also named as a scheme."""
 
 
-ASKED = ("concurrency", "rate", "ttft", "tpot", "prefix_hits")
+ASKED = ("concurrency", "rate", "ttft", "tpot", "prefix_hits", "disaggregation")
 """Options of a load that an answer takes; `users` is another name of the concurrency."""
 
 
@@ -320,10 +345,10 @@ def answer(
     >>> found.fits, found.scenario.profile.name, found.scenario.given("quant")
     (True, 'vllm', 'awq')
 
-    `options` are those of a scenario, but for a static batch's, and `users` (or `concurrency`), `rate`, `ttft`, `tpot`
-    and `prefix_hits` of a load. A `Scenario` in place of the model has its own, which those beside it replace. Engine,
-    formats and layout are chosen where they are not given (`Plan`). Raises RooflineError for options that no scenario
-    has, and where the engine cannot run the model at all.
+    `options` are those of a scenario, but for a static batch's (one user has a `context`), and `users` (or
+    `concurrency`), `rate`, `ttft`, `tpot`, `prefix_hits` and `disaggregation` of a load. A `Scenario` in place of the
+    model has its own, which those beside it replace. Engine, formats and layout are chosen where they are not given
+    (`Plan`). Raises RooflineError for options that no scenario has, and where the engine cannot run the model at all.
     """
     if isinstance(model, Scenario):
         model, device, own = parts_of(model)
@@ -336,17 +361,35 @@ def answer(
     for name in ("model", "hw"):
         if given[name] is None:
             raise RooflineError(missing(name), options=["hw"] if name == "hw" else [])
-    if static := [name for name in STATIC if given.get(name) is not None]:
-        raise RooflineError(f"{static[0]} is of a static batch, which 'roofline analyze' has; here it is users or rate")
+    alone = ("context",) if load is None else ()
+    if static := [name for name in STATIC if given.get(name) is not None and name not in alone]:
+        instead = "prompt" if static[0] == "context" else "users or rate"
+        raise RooflineError(f"{static[0]} is of a static batch, which 'roofline analyze' has; here it is {instead}")
     asked = Scenario(**{name: value for name, value in given.items() if value is not None})
     schemes: Sequence[str] = ()
     if (server := own_server(asked)) is not None:
         server.check_vendor(asked.hardware.vendor)
         schemes = server.loads
     targets = targets_of(told["ttft"], told["tpot"])
-    if load is not None:
-        asked = with_slots(asked.laid_out_for(load.concurrency or math.inf), load.concurrency)
+    apart = str(told["disaggregation"] or "")
+    if load is None:
+        if apart:
+            raise RooflineError("prefill and decode apart serve a load: give users or rate", options=["rate"])
+        return Verdict(choose(asked, None, targets, schemes), None, targets)
+    if apart:
+        pools, said = parse_pools(apart), any(given.get(name) is not None for name in ("tp", "pp", "dp", "ep"))
+        asked = _divided(asked, pools) if asked.counted and pools.prefills and not said else asked
+        return Verdict(choose(asked, None, targets, schemes), load, targets, apart)
+    asked = with_slots(asked.laid_out_for(load.concurrency or math.inf), load.concurrency)
     return Verdict(choose(asked, load, targets, schemes), load, targets)
+
+
+def _divided(asked: Scenario, pools: Pools) -> Scenario:
+    """The scenario whose devices are divided evenly among the replicas of pools. Raises RooflineError."""
+    devices, replicas = asked.settings.parallel.devices, pools.prefills + pools.decodes
+    if devices % replicas:
+        raise RooflineError(f"{devices} devices do not divide among {replicas} replicas: give tp", options=["tp"])
+    return asked.with_(tp=devices // replicas)
 
 
 def load_of(users: Any, rate: Any, hits: Any = None) -> Load | None:

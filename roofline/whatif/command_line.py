@@ -30,8 +30,8 @@ def command_line(scenario: Scenario, command: str = "analyze") -> str:
     return shlex.join(["roofline", *command.split(), *command_words(scenario)])
 
 
-def serve_command(scenario: Scenario, load: Load | Mapping[str, Any]) -> str:
-    """The `roofline serve` command of a scenario's deployment under a load, or under the options of sessions."""
+def serve_command(scenario: Scenario, load: Load | Mapping[str, Any], command: str = "serve") -> str:
+    """The `roofline COMMAND` of a scenario's deployment under a load, or under the options of sessions."""
     if not isinstance(load, Load):
         given = [word for name, value in load.items() if value is not None for word in (f"--{name}", str(value))]
         lengths = ("prompt", "generate") if load.get("profile") else ()
@@ -41,7 +41,7 @@ def serve_command(scenario: Scenario, load: Load | Mapping[str, Any]) -> str:
     words += [] if scenario.model.task == "encode" else ["--generate", load.outputs.written]
     words += ["--prefix-hits", f"{load.hits!r}"] if load.hits else []
     words += ["--concurrency", str(load.concurrency)] if load.rate is None else ["--rate", rate_text(load.rate)]
-    return f"{command_line(deployed, 'serve')} {shlex.join(words)}"
+    return f"{command_line(deployed, command)} {shlex.join(words)}"
 
 
 def rate_text(rate: float) -> str:

@@ -38,8 +38,9 @@ NONE: Errors = (0.0, 0.0)
 
 
 def network_errors(parallel: Parallelism, hardware: Hardware) -> Errors:
-    """The errors of a pass whose layers have ranks in several nodes."""
-    if not parallel.on(hardware).span(parallel.tensor * parallel.data).across_nodes:
+    """The errors of a pass whose layers have ranks in several nodes, as those of replicas have not."""
+    shared = parallel.data if parallel.expert > 1 or parallel.sequence > 1 else 1
+    if not parallel.on(hardware).span(parallel.tensor * shared).across_nodes:
         return NONE
     return -math.log(OVER_NODES[0]), math.log(OVER_NODES[1])
 

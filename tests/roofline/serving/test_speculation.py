@@ -1,9 +1,10 @@
 """Speculative decoding under load: a lone request takes as long as in a batch of one, however few tokens it has."""
 
+import numpy as np
 import pytest
 
 from roofline import Scenario, analyze, serve
-from roofline.scenario.speculation import iterations
+from roofline.scenario.speculation import Speculation, acceptance_rate, iterations
 
 
 @pytest.mark.parametrize("technique", ["eagle-2", "prompt-lookup:accept=2"])
@@ -21,6 +22,30 @@ def test_iterations_are_whole_for_one_token_and_a_mean_for_many() -> None:
     assert iterations(100, 1.0) == 100
     assert iterations(0, 3.0) == 0
     assert iterations(1e6, 2.5) == pytest.approx(4e5, rel=1e-5)
+
+
+def test_requests_of_a_loop_part_with_drafts() -> None:
+    """Whatever an iteration yields: before, whole iterations of some acceptances kept the requests together."""
+    found = [
+        serve(
+            Scenario("llama-3.1-8b", "h100-sxm", techniques=f"eagle-3:length=3,accept={accepted}"), concurrency=8
+        ).outcomes[0]
+        for accepted in (2.0, 2.2, 2.4, 2.6, 2.8, 3.0)
+    ]
+    ttft = [outcome.ttft.mean.mid for outcome in found]
+    assert max(ttft) < 1.2 * min(ttft)
+    alone = serve(Scenario("llama-3.1-8b", "h100-sxm"), concurrency=8).outcomes[0].ttft.mean.mid
+    assert max(ttft) < 0.7 * alone  # which stay together
+
+
+@pytest.mark.parametrize("accepted", [1.5, 2.5, 3.5])
+def test_the_scatter_of_iterations_is_that_of_drawn_acceptances(accepted: float) -> None:
+    speculation, tokens = Speculation(3, accepted, 3), 400
+    random, rate = np.random.default_rng(0), acceptance_rate(accepted, 3)
+    kept = (random.random((4000, tokens, 3)) < rate).cumprod(axis=2).sum(axis=2) + 1
+    counts = (kept.cumsum(axis=1) < tokens).sum(axis=1) + 1
+    assert counts.var() == pytest.approx(tokens * speculation.scatter, rel=0.1)
+    assert counts.mean() == pytest.approx(float(iterations(tokens, accepted)), rel=0.01)
 
 
 def test_a_context_of_a_decoder_leaves_the_source_of_an_encoder() -> None:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from roofline import Analysis, Scenario, UnsupportedError, analyze, load_hardware, load_model, parse_precision
+from roofline import (
+    Analysis,
+    RooflineError,
+    Scenario,
+    UnsupportedError,
+    analyze,
+    load_hardware,
+    load_model,
+    parse_precision,
+)
 from roofline.techniques import apply_techniques, find_technique
 
 RTX_4090, XEON = load_hardware("rtx-4090"), load_hardware("xeon-gold-6454s")
@@ -90,3 +99,20 @@ def test_several_gpus_divide_the_layers_beside_the_experts_on_a_cpu() -> None:
     assert two.expected.tpot.mid == pytest.approx(one.expected.tpot.mid, rel=0.02)
     with pytest.raises(UnsupportedError, match="several that divide the layers"):
         apply_techniques(plain.with_(tp=2), [ON_CPU])
+
+
+def test_layers_on_a_cpu_beside_several_devices_leave_each_of_these_fewer() -> None:
+    """llama.cpp splits the offloaded layers over the GPUs, which take turns: as fast as one with as many layers."""
+    asked = Scenario("llama-3.3-70b", "rtx-4090", engine="llama.cpp", quant="q4_k_m", n_gpu_layers=40)
+    one, two = analyze(asked), analyze(asked.with_(hw="2xrtx-4090"))
+    assert one.expected.tpot is not None
+    assert two.expected.tpot is not None
+    assert two.expected.tpot.mid == pytest.approx(one.expected.tpot.mid, rel=0.01)
+    assert two.memory.weights == pytest.approx(one.memory.weights / 2, rel=0.02)
+    assert two.memory.kv_cache == pytest.approx(one.memory.kv_cache / 2, rel=0.01)
+    more = analyze(asked.with_(hw="2xrtx-4090", n_gpu_layers=70))
+    assert more.memory.fits
+    assert more.expected.tpot is not None
+    assert more.expected.tpot.mid < 0.6 * two.expected.tpot.mid
+    with pytest.raises(RooflineError, match="beside devices that divide the layers"):
+        asked.with_(tp=2)

@@ -203,10 +203,28 @@ def test_experts_are_not_cut_inside_blocks_of_their_weights() -> None:
     ],
 )
 def test_a_number_of_devices_that_does_not_divide_heads(model: str, hardware: str, layout: tuple[int, int]) -> None:
-    """The answer's layout is that of every command."""
-    for scenario in (answer(model, hardware).scenario, Scenario(model, hardware)):
-        parallel = scenario.settings.parallel
-        assert (parallel.tensor, parallel.pipeline) == layout
+    """Stages of as many as share a layer; the answer for one user has as many devices in replicas."""
+    parallel = Scenario(model, hardware).settings.parallel
+    assert (parallel.tensor, parallel.pipeline) == layout
+    chosen = answer(model, hardware).scenario.settings.parallel
+    assert (chosen.tensor, chosen.pipeline * chosen.data) == layout
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "layout"),
+    [
+        ("kimi-k3", "72xgb300", (8, 1, 9)),
+        ("kimi-k3", "72xgb200", (8, 3, 3)),
+        ("llama-3.1-405b", "16xh100", (8, 2, 1)),
+        ("phi-4", "8xh100", (2, 1, 4)),
+    ],
+)
+def test_one_user_has_no_wide_pipeline(model: str, hardware: str, layout: tuple[int, int, int]) -> None:
+    """vLLM's recipe starts Kimi K3 on 8 GB300; 24 ranks, which its 96 heads allow, nobody does."""
+    found = answer(model, hardware)
+    parallel = found.scenario.settings.parallel
+    assert (parallel.tensor, parallel.pipeline, parallel.data) == layout
+    assert f"--tensor-parallel-size {layout[0]}" in found.command
 
 
 @pytest.mark.parametrize("model", ["kimi-k2", "deepseek-v3"])
@@ -355,3 +373,25 @@ def test_what_no_server_starts_is_said(model: str, hardware: str, engine: str | 
     assert found.command.startswith("roofline ")
     with pytest.raises(RooflineError, match="no command starts it"):
         launch_command(found.scenario)
+
+
+def test_prefill_and_decode_apart_divide_the_devices() -> None:
+    found = answer("llama-3.3-70b", "8xh200", users=64, disaggregation="1:1")
+    asked = Scenario("llama-3.3-70b", "h200-sxm", tp=4)
+    served = serve(asked, concurrency=64, disaggregation="1:1")
+    assert found.outcome == served.outcomes[0]
+    assert found.devices == 8
+    assert found.hourly == answer("llama-3.3-70b", "8xh200").hourly
+    assert found.command.startswith("roofline launch llama-3.3-70b --hw h200-sxm --tp 4 ")
+    assert answer("llama-3.3-70b", "8xh200", tp=8, users=5, disaggregation="2:1").devices == 24
+    with pytest.raises(RooflineError, match="8 devices do not divide among 3 replicas"):
+        answer("llama-3.3-70b", "8xh200", users=5, disaggregation="2:1")
+    with pytest.raises(RooflineError, match="give users or rate"):
+        answer("llama-3.3-70b", "8xh200", disaggregation="1:1")
+
+
+def test_one_user_has_a_context() -> None:
+    found = answer("llama-3.1-8b", "h100-sxm", context=32_000)
+    assert found.analysis.expected == analyze(Scenario("llama-3.1-8b", "h100-sxm", context=32_000)).expected
+    with pytest.raises(RooflineError, match="here it is prompt"):
+        answer("llama-3.1-8b", "h100-sxm", context=32_000, users=4)
