@@ -207,13 +207,21 @@ class Candidate(Struct, frozen=True, dict=True):
     @cached_property
     def roof(self) -> Bounds:
         counted, counts, ranks = self.counted, self.counts, self.ranks
-        compute, memory = self._times(*(np.interp(counts, BATCHES, row) for row in counted.decode))
+        compute, memory = self._decode_times
         first, tail = np.transpose(self._times(*counted.prompt))
         steps = self.service.steps / counted.accepted
         spent = np.maximum(steps * compute / counts + first[0] / ranks, steps * memory / counts)
-        return self._bounds(
-            np.maximum(compute, memory), 1 / spent, float(first.max()), float(tail.max()), counted.kernels
-        )
+        return self._bounds(self._roof_step, 1 / spent, float(first.max()), float(tail.max()), counted.kernels)
+
+    @cached_property
+    def _decode_times(self) -> tuple[Array, Array]:
+        """Seconds of arithmetic and of memory at the roofline in decode steps with each of `counts` sequences."""
+        return self._times(*(np.interp(self.counts, BATCHES, row) for row in self.counted.decode))
+
+    @property
+    def _roof_step(self) -> Array:
+        """Seconds of the kernels of decode steps at the roofline."""
+        return np.maximum(*self._decode_times)
 
     def _bounds(self, step: Array, rate: Array, prompt: float, ttft: float, kernels: float) -> Bounds:
         """The bounds with host time, from seconds of kernels; of prompts on all ranks, one of which has it alone."""
@@ -236,6 +244,23 @@ class Candidate(Struct, frozen=True, dict=True):
         engine, policy = self.configuration.engine, self.configuration.engine.scheduler
         sequence = (policy.sequence or engine["sequence"]) / self.ranks * self.counts
         return (np.maximum(step, sequence) if engine.overlap else step + sequence) + (policy.step or engine["step"])
+
+    @property
+    def alike(self) -> tuple[tuple[Any, ...], ...]:
+        """What it shares with candidates of other layouts, and with those of another KV cache (see `SHARES_OF_TIME`)."""
+        given, engine = self.configuration.scenario.formats, self.configuration.engine.name
+        formats = self.configuration.scenario.hardware_name, engine, given.get("scheme"), given.get("weights")
+        return formats, (*formats, self.configuration.split)
+
+    @property
+    def beyond_roof(self) -> float:
+        """Seconds of a kernel in a decode step of one sequence beyond its roof, in the mean of all."""
+        found: float = (float(self._decoded[0]) - float(self._roof_step[0])) / self.counted.kernels
+        return found
+
+    def above_roof(self, seconds: float) -> Bounds:
+        """The bounds at the roofline with so many seconds more for each kernel of a decode step."""
+        return self._stepping(self._host(self._roof_step + seconds * self.counted.kernels))
 
     def _stepping(self, step: Array) -> Bounds:
         """The bounds at the roofline but for the steps, and the requests/s that these allow."""
