@@ -132,6 +132,7 @@ class WorkloadCost:
         computed = np.maximum(np.round(self.lengths * (1 - service.hits)), 1).astype(int)
         prompts = analyze(scenario.at(prompt=computed, prefix=self.lengths - computed))
         nothing = np.zeros((2, BATCHES.size))
+        self.parallel = scenario.plain.settings.parallel
         self.accepted = answer.tokens_per_iteration
         self.kernels = kernels_of(answer)
         self.decode = np.array([answer.decode.flops, answer.decode.bytes]) if answer.decode is not None else nothing
@@ -173,20 +174,26 @@ class Candidate(Struct, frozen=True, dict=True):
     configuration: Configuration
     counted: WorkloadCost
     service: Service
+    arithmetic: str
 
     @property
     def hardware(self) -> Hardware:
         return self.configuration.hardware
 
-    @cached_property
+    @property
+    def devices(self) -> int:
+        """Devices of a replica."""
+        return self.counted.parallel.devices
+
+    @property
     def ranks(self) -> int:
         """Data-parallel ranks, each with its KV cache."""
-        return self.configuration.parallel.data
+        return self.counted.parallel.data
 
     @cached_property
     def slots(self) -> int:
         """An upper bound of the sequences that run at once; 0 if the model or a long request does not fit."""
-        settings = self.configuration.scenario.settings
+        settings = self.configuration.base.settings  # memory and limits are those of all layouts and formats
         reserve = settings.reserved(self.configuration.engine.memory.on(self.hardware))
         capacity = self.counted.capacity(self.hardware, reserve)
         if capacity.cache <= 0:
@@ -248,9 +255,8 @@ class Candidate(Struct, frozen=True, dict=True):
     @property
     def alike(self) -> tuple[tuple[Any, ...], ...]:
         """What it shares with candidates of other layouts, and with those of another KV cache (see `SHARES_OF_TIME`)."""
-        given, engine = self.configuration.scenario.formats, self.configuration.engine.name
-        formats = self.configuration.scenario.hardware_name, engine, given.get("scheme"), given.get("weights")
-        return formats, (*formats, self.configuration.split)
+        formats = self.hardware.name, self.configuration.scheme
+        return formats, (*formats, *self.configuration.layout.items())
 
     @property
     def beyond_roof(self) -> float:
@@ -269,8 +275,7 @@ class Candidate(Struct, frozen=True, dict=True):
 
     def _times(self, flops: Array, moved: Array) -> tuple[Array, Array]:
         """Seconds of FLOPs at the highest peak of the linear layers' inputs, and of bytes."""
-        inputs = self.configuration.scenario.run_precision.activations.arithmetic
-        formats = {"bf16", "fp16", *PROMOTIONS[inputs]}
+        formats = {"bf16", "fp16", *PROMOTIONS[self.arithmetic]}
         hardware = self.hardware
         peaks = [unit[name] for unit in (hardware.tensor, hardware.vector) for name in formats if name in unit]
         return flops / (max(peaks) if peaks else np.inf), moved / hardware.memory_bandwidth
@@ -362,6 +367,7 @@ class Candidates:
         self.service = service
         self.refused: RooflineError | None = None
         self._costs: dict[Any, WorkloadCost | None] = {}
+        self._arithmetic: dict[tuple[str, str], str] = {}
 
     def of(self, configuration: Configuration) -> Candidate | None:
         """The candidate of a configuration; None if the model does not allow its parallelism."""
@@ -372,5 +378,9 @@ class Candidates:
                 self._costs[key] = workload_cost(scenario, self.service)
             except RooflineError as error:
                 self._costs[key], self.refused = None, error
-        counted = self._costs[key]
-        return None if counted is None else Candidate(configuration, counted, self.service)
+        if (counted := self._costs[key]) is None:
+            return None
+        computed = configuration.base.hardware_name, configuration.scheme  # neither layout nor KV cache changes it
+        if computed not in self._arithmetic:
+            self._arithmetic[computed] = configuration.scenario.run_precision.activations.arithmetic
+        return Candidate(configuration, counted, self.service, self._arithmetic[computed])

@@ -107,7 +107,7 @@ class Search:
     def _price(self, configuration: Configuration) -> float | None:
         """USD per hour of a device, or for one user to buy it: as given, else from its spec."""
         hardware = configuration.hardware
-        for name in (configuration.scenario.hardware_name, hardware.name):
+        for name in (configuration.base.hardware_name, hardware.name):
             if name in self.prices:
                 return self.prices[name]
         if hardware.price is None:
@@ -255,7 +255,7 @@ class Search:
 
     def _exactly(self, candidate: Candidate, most: float) -> int | None:
         """The replicas on at most so many devices; None for as few as meet the service."""
-        return None if most == math.inf or self.service.alone else int(most // candidate.configuration.devices)
+        return None if most == math.inf or self.service.alone else int(most // candidate.devices)
 
     def _deployment(self, index: int, most: float = math.inf) -> Deployment | None:
         """The deployment of a configuration; None if it cannot meet the service, or the hardware cannot run it.
@@ -331,20 +331,18 @@ def _within_nodes(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The candidates with pipelines over nodes only where no single node fits, on the fewest devices."""
 
     def kind(entry: Candidate) -> tuple[Any, ...]:
-        formats = entry.configuration.scenario.formats
-        return (entry.hardware.name, formats.get("scheme"), formats.get("kv"))
+        return (entry.hardware.name, entry.configuration.scheme, entry.configuration.kv)
 
     within: set[tuple[Any, ...]] = set()
     fewest: dict[tuple[Any, ...], int] = {}
     for entry in candidates:
-        devices = entry.configuration.devices
-        if "pipeline" in entry.configuration.degrees:
-            fewest[kind(entry)] = min(fewest.get(kind(entry), devices), devices)
+        if "pipeline" in entry.configuration.layout:
+            fewest[kind(entry)] = min(fewest.get(kind(entry), entry.devices), entry.devices)
         else:
             within.add(kind(entry))
     return [
         entry
         for entry in candidates
-        if "pipeline" not in entry.configuration.degrees
-        or (kind(entry) not in within and entry.configuration.devices == fewest[kind(entry)])
+        if "pipeline" not in entry.configuration.layout
+        or (kind(entry) not in within and entry.devices == fewest[kind(entry)])
     ]
