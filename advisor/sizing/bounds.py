@@ -128,9 +128,9 @@ class WorkloadCost:
     def __init__(self, scenario: Scenario, service: Service) -> None:
         self.lengths = prompt_lengths(service)
         context = {} if scenario.model.task == "encode" else {"context": round(service.context)}
-        answer = analyze(scenario.at(batch=BATCHES, **context))
+        answer = Analysis(scenario.at(batch=BATCHES, **context))
         computed = np.maximum(np.round(self.lengths * (1 - service.hits)), 1).astype(int)
-        prompts = analyze(scenario.at(prompt=computed, prefix=self.lengths - computed))
+        prompts = Analysis(scenario.at(prompt=computed, prefix=self.lengths - computed))
         nothing = np.zeros((2, BATCHES.size))
         self.parallel = scenario.plain.settings.parallel
         self.accepted = answer.tokens_per_iteration
@@ -299,7 +299,7 @@ class Candidate(Struct, frozen=True, dict=True):
         }
         if scenario.model.task == "generate":
             grid["context"] = round(service.context)
-        return analyze(_whole(scenario).at(**grid))
+        return Analysis(_whole(scenario).at(**grid))
 
     @cached_property
     def _batches(self) -> NDArray[np.int64]:
