@@ -254,15 +254,14 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @property
     def alike(self) -> tuple[tuple[Any, ...], ...]:
-        """What it shares with candidates of other layouts, and with those of another KV cache (see `SHARES_OF_TIME`)."""
+        """What candidates of other layouts share with it, and those of another KV cache."""
         formats = self.hardware.name, self.configuration.scheme
         return formats, (*formats, *self.configuration.layout.items())
 
     @property
     def beyond_roof(self) -> float:
         """Seconds of a kernel in a decode step of one sequence beyond its roof, in the mean of all."""
-        found: float = (float(self._decoded[0]) - float(self._roof_step[0])) / self.counted.kernels
-        return found
+        return float(self._decoded[0] - self._roof_step[0]) / self.counted.kernels
 
     def above_roof(self, seconds: float) -> Bounds:
         """The bounds at the roofline with so many seconds more for each kernel of a decode step."""

@@ -48,12 +48,15 @@ LEVELS = ("roof", "decoding", "expected")
 ALIKE = "alike"
 """The bound at the roofline with what is known from candidates that are alike."""
 
+Waiting = tuple[Key, int, int]
+"""The key of a bound, its level, and the index of the configuration."""
+
 SHARES_OF_TIME = (0.45, 0.75)
 """The least share of a kernel's mean time beyond its roof, in other layouts and with another KV cache (`alike`).
 
-This is a margin, not a law: fewer devices divide layers less and exchange less. Of 9,672 configurations of Llama 3.1 8B,
-Llama 3.3 70B, Qwen3 30B-A3B, gpt-oss 120B and DeepSeek-V3 on all hardware the least shares are 0.50 (llama.cpp on two
-Radeons and on one) and 0.80.
+This is a margin, not a law: fewer devices divide layers less and exchange less. Of 9,672 configurations of Llama 3.1
+8B, Llama 3.3 70B, Qwen3 30B-A3B, gpt-oss 120B and DeepSeek-V3 on all hardware the least shares are 0.50 (llama.cpp on
+two Radeons and on one) and 0.80.
 """
 
 TOGETHER = (4, 128)
@@ -157,7 +160,7 @@ class Search:
         Hardware that is `without` when its turn comes is left out.
         """
         keys = ((bound(index, LEVELS[0]), index) for index in indices)
-        waiting: list[tuple[Key, int, int]] = [(key, 0, index) for key, index in keys if key is not None]
+        waiting: list[Waiting] = [(key, 0, index) for key, index in keys if key is not None]
         heapify(waiting)
         last, (together, most) = len(LEVELS), TOGETHER
         while waiting:
@@ -179,19 +182,16 @@ class Search:
                     with suppress(RooflineError):  # the hardware cannot run it
                         if (tighter := bound(each, LEVELS[level + 1])) is not None:
                             heappush(waiting, (tighter, level + 1, each))
-                        self._learn(each)
+                        for group in self.fitting[each].alike:
+                            known = self._beyond_roof.get(group, math.inf)
+                            self._beyond_roof[group] = min(known, self.fitting[each].beyond_roof)
 
     def _first(
-        self,
-        waiting: list[tuple[Key, int, int]],
-        level: int,
-        most: int,
-        bound: Callable[[int, str], Key | None],
+        self, waiting: list[Waiting], level: int, most: int, bound: Callable[[int, str], Key | None]
     ) -> list[int]:
-        """Takes the first that wait at a level; from the roofline one of those alike, unless that is still first."""
+        """Takes the first that wait at a level; at the roofline one of those alike, while what others say lets it."""
         soon: list[int] = []
-        later: list[tuple[Key, int, int]] = []
-        taken: set[Any] = set()
+        later, taken = list[Waiting](), set[tuple[Any, ...]]()
         while waiting and waiting[0][1] == level and len(soon) + len(later) < most:
             key, _, index = heappop(waiting)
             candidate = self.fitting[index]
@@ -208,12 +208,6 @@ class Search:
             heappush(waiting, entry)
         return soon
 
-    def _learn(self, index: int) -> None:
-        """Keeps what the kernels of a candidate's decode steps take beyond their roofs, for those alike."""
-        candidate = self.fitting[index]
-        for group in candidate.alike:
-            self._beyond_roof[group] = min(self._beyond_roof.get(group, math.inf), candidate.beyond_roof)
-
     def _beyond(self, index: int) -> float:
         """The least seconds beyond its roof that the kernels of a candidate take, from what is known of those alike."""
         known = (self._beyond_roof.get(group, 0.0) for group in self.fitting[index].alike)
@@ -221,11 +215,9 @@ class Search:
 
     def _bounds(self, index: int, level: str) -> Bounds:
         """The bounds of a candidate at a level; raises RooflineError if the hardware cannot run it."""
-        candidate = self.fitting[index]
-        if level == ALIKE:
-            beyond = self._beyond(index)
-            return candidate.above_roof(beyond) if beyond else candidate.roof
-        found: Bounds = getattr(candidate, level)
+        if level == ALIKE and (beyond := self._beyond(index)):
+            return self.fitting[index].above_roof(beyond)
+        found: Bounds = getattr(self.fitting[index], LEVELS[0] if level == ALIKE else level)
         return found
 
     def _prefetch(self, indices: Sequence[int], level: str) -> None:

@@ -24,7 +24,6 @@ from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass, Schedule
 from roofline.scenario.speculation import iterations
-from roofline.specs.engine import Engine
 from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, prefetch, resolve
 from roofline.timing.intervals import Estimate
@@ -74,6 +73,7 @@ class Analysis(Result):
         build = Build(self.fusions, scenario.convention, every_position=logits)
         self.schedule = Schedule(scenario.model, scenario.hardware, precision, build, scenario.settings)
         self._calibrate = calibrate
+        self._engine = with_errors(scenario.profile, scenario.model, scenario.hardware, scenario.settings.parallel)
         self._expected: ExpectedGeneration | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -86,11 +86,6 @@ class Analysis(Result):
         for phase, expected in zip((self.prefill, self.decode), known[1], strict=False):
             if phase is not None:
                 phase._expected = expected
-
-    @cached_property
-    def _engine(self) -> Engine:
-        scenario = self.scenario
-        return with_errors(scenario.profile, scenario.model, scenario.hardware, scenario.settings.parallel)
 
     @cached_property
     def prefill(self) -> Phase:
