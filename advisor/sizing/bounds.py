@@ -128,10 +128,11 @@ class WorkloadCost:
     def __init__(self, scenario: Scenario, service: Service) -> None:
         self.lengths = prompt_lengths(service)
         context = {} if scenario.model.task == "encode" else {"context": round(service.context)}
-        answer = analyze(scenario.at(batch=BATCHES, **context))
+        answer = Analysis(scenario.at(batch=BATCHES, **context))
         computed = np.maximum(np.round(self.lengths * (1 - service.hits)), 1).astype(int)
-        prompts = analyze(scenario.at(prompt=computed, prefix=self.lengths - computed))
+        prompts = Analysis(scenario.at(prompt=computed, prefix=self.lengths - computed))
         nothing = np.zeros((2, BATCHES.size))
+        self.parallel = scenario.plain.settings.parallel
         self.accepted = answer.tokens_per_iteration
         self.kernels = kernels_of(answer)
         self.decode = np.array([answer.decode.flops, answer.decode.bytes]) if answer.decode is not None else nothing
@@ -173,20 +174,26 @@ class Candidate(Struct, frozen=True, dict=True):
     configuration: Configuration
     counted: WorkloadCost
     service: Service
+    arithmetic: str
 
     @property
     def hardware(self) -> Hardware:
         return self.configuration.hardware
 
-    @cached_property
+    @property
+    def devices(self) -> int:
+        """Devices of a replica."""
+        return self.counted.parallel.devices
+
+    @property
     def ranks(self) -> int:
         """Data-parallel ranks, each with its KV cache."""
-        return self.configuration.parallel.data
+        return self.counted.parallel.data
 
     @cached_property
     def slots(self) -> int:
         """An upper bound of the sequences that run at once; 0 if the model or a long request does not fit."""
-        settings = self.configuration.scenario.settings
+        settings = self.configuration.base.settings  # memory and limits are those of all layouts and formats
         reserve = settings.reserved(self.configuration.engine.memory.on(self.hardware))
         capacity = self.counted.capacity(self.hardware, reserve)
         if capacity.cache <= 0:
@@ -207,13 +214,21 @@ class Candidate(Struct, frozen=True, dict=True):
     @cached_property
     def roof(self) -> Bounds:
         counted, counts, ranks = self.counted, self.counts, self.ranks
-        compute, memory = self._times(*(np.interp(counts, BATCHES, row) for row in counted.decode))
+        compute, memory = self._decode_times
         first, tail = np.transpose(self._times(*counted.prompt))
         steps = self.service.steps / counted.accepted
         spent = np.maximum(steps * compute / counts + first[0] / ranks, steps * memory / counts)
-        return self._bounds(
-            np.maximum(compute, memory), 1 / spent, float(first.max()), float(tail.max()), counted.kernels
-        )
+        return self._bounds(self._roof_step, 1 / spent, float(first.max()), float(tail.max()), counted.kernels)
+
+    @cached_property
+    def _decode_times(self) -> tuple[Array, Array]:
+        """Seconds of arithmetic and of memory at the roofline in decode steps with each of `counts` sequences."""
+        return self._times(*(np.interp(self.counts, BATCHES, row) for row in self.counted.decode))
+
+    @property
+    def _roof_step(self) -> Array:
+        """Seconds of the kernels of decode steps at the roofline."""
+        return np.maximum(*self._decode_times)
 
     def _bounds(self, step: Array, rate: Array, prompt: float, ttft: float, kernels: float) -> Bounds:
         """The bounds with host time, from seconds of kernels; of prompts on all ranks, one of which has it alone."""
@@ -237,6 +252,21 @@ class Candidate(Struct, frozen=True, dict=True):
         sequence = (policy.sequence or engine["sequence"]) / self.ranks * self.counts
         return (np.maximum(step, sequence) if engine.overlap else step + sequence) + (policy.step or engine["step"])
 
+    @property
+    def alike(self) -> tuple[tuple[Any, ...], ...]:
+        """What candidates of other layouts share with it, and those of another KV cache."""
+        formats = self.hardware.name, self.configuration.scheme
+        return formats, (*formats, *self.configuration.layout.items())
+
+    @property
+    def beyond_roof(self) -> float:
+        """Seconds of a kernel in a decode step of one sequence beyond its roof, in the mean of all."""
+        return float(self._decoded[0] - self._roof_step[0]) / self.counted.kernels
+
+    def above_roof(self, seconds: float) -> Bounds:
+        """The bounds at the roofline with so many seconds more for each kernel of a decode step."""
+        return self._stepping(self._host(self._roof_step + seconds * self.counted.kernels))
+
     def _stepping(self, step: Array) -> Bounds:
         """The bounds at the roofline but for the steps, and the requests/s that these allow."""
         roof = self.roof
@@ -244,8 +274,7 @@ class Candidate(Struct, frozen=True, dict=True):
 
     def _times(self, flops: Array, moved: Array) -> tuple[Array, Array]:
         """Seconds of FLOPs at the highest peak of the linear layers' inputs, and of bytes."""
-        inputs = self.configuration.scenario.run_precision.activations.arithmetic
-        formats = {"bf16", "fp16", *PROMOTIONS[inputs]}
+        formats = {"bf16", "fp16", *PROMOTIONS[self.arithmetic]}
         hardware = self.hardware
         peaks = [unit[name] for unit in (hardware.tensor, hardware.vector) for name in formats if name in unit]
         return flops / (max(peaks) if peaks else np.inf), moved / hardware.memory_bandwidth
@@ -269,7 +298,7 @@ class Candidate(Struct, frozen=True, dict=True):
         }
         if scenario.model.task == "generate":
             grid["context"] = round(service.context)
-        return analyze(_whole(scenario).at(**grid))
+        return Analysis(_whole(scenario).at(**grid))
 
     @cached_property
     def _batches(self) -> NDArray[np.int64]:
@@ -337,6 +366,7 @@ class Candidates:
         self.service = service
         self.refused: RooflineError | None = None
         self._costs: dict[Any, WorkloadCost | None] = {}
+        self._arithmetic: dict[tuple[str, str], str] = {}
 
     def of(self, configuration: Configuration) -> Candidate | None:
         """The candidate of a configuration; None if the model does not allow its parallelism."""
@@ -347,5 +377,9 @@ class Candidates:
                 self._costs[key] = workload_cost(scenario, self.service)
             except RooflineError as error:
                 self._costs[key], self.refused = None, error
-        counted = self._costs[key]
-        return None if counted is None else Candidate(configuration, counted, self.service)
+        if (counted := self._costs[key]) is None:
+            return None
+        computed = configuration.base.hardware_name, configuration.scheme  # neither layout nor KV cache changes it
+        if computed not in self._arithmetic:
+            self._arithmetic[computed] = configuration.scenario.run_precision.activations.arithmetic
+        return Candidate(configuration, counted, self.service, self._arithmetic[computed])

@@ -37,16 +37,27 @@ DESKTOP = (1, 2)
 class Configuration(Struct, frozen=True, dict=True):
     """The configuration of a replica; its scenario has the service's mean lengths and batch 1.
 
-    `engine` is the profile that the scenario names.
+    The scenario is the `base` of its hardware with `changes`: the `scheme` and the format of the KV cache ("" as
+    `released`) and the `layout`, degrees of parallelism by field. `engine` is the profile that it names.
     """
 
-    scenario: Scenario
+    base: Scenario
+    changes: Mapping[str, Any]
+    scheme: str
+    kv: str
+    layout: Mapping[str, int]
+    released: tuple[tuple[str, str], ...]
     price: Price
     engine: Engine
 
+    @cached_property
+    def scenario(self) -> Scenario:
+        """The scenario; few configurations come so far that theirs is asked for."""
+        return self.base.with_(**self.changes) if self.changes else self.base
+
     @property
     def hardware(self) -> Hardware:
-        return self.scenario.hardware
+        return self.base.hardware
 
     @property
     def degrees(self) -> Mapping[str, int]:
@@ -78,12 +89,7 @@ class Configuration(Struct, frozen=True, dict=True):
     @property
     def key(self) -> tuple[Any, ...]:
         """The key of all that FLOPs and bytes depend on."""
-        as_released = released(self.scenario.model, self.hardware, self.engine)
-        return (*as_released.items(), *self.scenario.formats.items(), *self.scenario.degrees.items())
-
-    @cached_property
-    def arithmetic(self) -> str:
-        return self.scenario.run_precision.activations.arithmetic
+        return (self.released, self.scheme, self.kv, *self.layout.items())
 
 
 OFFERED = {"fp8": "fp8", "nvfp4": "nvfp4", "smoothquant": "w8a8", "awq": "awq", "gptq": "gptq"}
@@ -168,6 +174,7 @@ def configurations(
         if chosen not in profiles:
             profiles[chosen] = load_engine(chosen)
         first: tuple[Scenario, dict[str, Any]] | None = None
+        own = tuple(released(model, device, profiles[chosen]).items())
         for scheme, kv, price in formats_for(model, device, profiles[chosen], quality, scheme_given):
             if kv and kv_given:
                 continue
@@ -180,7 +187,7 @@ def configurations(
                     first = Scenario(given.model or model, name, techniques=given.techniques, **options), options
                 before, known = first  # all else is read already
                 changes = {key: options.get(key) for key in {**known, **options} if options.get(key) != known.get(key)}
-                yield Configuration(before.with_(**changes) if changes else before, price, profiles[chosen])
+                yield Configuration(before, changes, scheme, kv, degrees, own, price, profiles[chosen])
 
 
 def _degrees(

@@ -67,7 +67,7 @@ class Deployment(Struct, frozen=True, dict=True):
 
     @property
     def devices(self) -> int:
-        return self.replicas * self.configuration.devices
+        return self.replicas * self.candidate.devices
 
     @cached_property
     def max_load(self) -> float:
@@ -171,7 +171,7 @@ def figures_of(
     candidate: Candidate, price: float | None, replicas: int, rate: float, ttft: float, tpot: float
 ) -> Figures:
     """The figures of replicas that serve `rate` requests/s, at a price (USD per device) and with given times (s)."""
-    devices, hardware = candidate.configuration.devices * replicas, candidate.hardware
+    devices, hardware = candidate.devices * replicas, candidate.hardware
     cost = None if price is None else price * devices
     power = math.inf if hardware.tdp is None else hardware.tdp * devices
     energy = tdp_energy([hardware], devices, 1 / (rate * candidate.service.answers.mean))

@@ -72,15 +72,8 @@ class Analysis(Result):
         logits = scenario.profile.prompt_logits and self.times_are_expected
         build = Build(self.fusions, scenario.convention, every_position=logits)
         self.schedule = Schedule(scenario.model, scenario.hardware, precision, build, scenario.settings)
-        passes = self.schedule.prefill(scenario.prefill_step, scenario.tower_step)
-        self._calibrate, self._engine = (
-            calibrate,
-            with_errors(scenario.profile, scenario.model, scenario.hardware, scenario.settings.parallel),
-        )
-        self.prefill = Phase("prefill", passes, scenario.shape, self._engine, calibrate)
-        self.decode: Phase | None = None
-        if scenario.model.task == "generate":
-            self.decode = self.decode_phase(scenario.decode_step, scenario.shape)
+        self._calibrate = calibrate
+        self._engine = with_errors(scenario.profile, scenario.model, scenario.hardware, scenario.settings.parallel)
         self._expected: ExpectedGeneration | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -93,6 +86,18 @@ class Analysis(Result):
         for phase, expected in zip((self.prefill, self.decode), known[1], strict=False):
             if phase is not None:
                 phase._expected = expected
+
+    @cached_property
+    def prefill(self) -> Phase:
+        """The passes of all prompts."""
+        passes = self.schedule.prefill(self.scenario.prefill_step, self.scenario.tower_step)
+        return Phase("prefill", passes, self.scenario.shape, self._engine, self._calibrate)
+
+    @cached_property
+    def decode(self) -> Phase | None:
+        """One iteration; None for a model that only encodes."""
+        encodes = self.scenario.model.task != "generate"
+        return None if encodes else self.decode_phase(self.scenario.decode_step, self.scenario.shape)
 
     def decode_phase(self, step: Step, shape: tuple[int, ...] = ()) -> Phase:
         """A decode iteration at `step`, whose grid has `shape`."""
@@ -303,6 +308,7 @@ def analyze(scenario: Scenario, calibrate: Calibrate = engine_calibration) -> An
     if scenario.asked:
         scenario.check_lengths()
     answer = Analysis(scenario, calibrate)
+    _ = answer.prefill, answer.decode  # which raise what is said above
     if scenario.settings.longest is not None:
         _check_start(answer)
     return answer
