@@ -57,6 +57,7 @@ _REPOSITORIES = re.compile(r"^repositories:.*\n((?: +.*\n)+)", re.MULTILINE)
 _SAME = re.compile(r"^ +[^/\s]+/(\S+): \{\}", re.MULTILINE)
 _DIFFERS = re.compile(r"^ +([^/\s]+/[^:\s]+): (?!\{\})", re.MULTILINE)
 _HUB = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co|ollama\.com)/", re.IGNORECASE)
+_PLUS = re.compile(r"(?<=[A-Za-z])\+(?![A-Za-z\d])")
 _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+(?::[\w.-]+)?)", re.ASCII)
 
 
@@ -146,7 +147,7 @@ def read_model(text: str) -> Named:
 def _read(text: str, files: Files) -> Named:
     entries, makers = _index(files)
     may_name = PLAIN.fullmatch(text) is not None
-    plain = _HUB.sub("", text.strip())
+    plain = _PLUS.sub("-plus", _HUB.sub("", text.strip()))  # Command R+
     if may_name and (listed := _listed(plain.lower(), entries)) is not None:
         return listed
     if (model := _tags().get(plain.lower())) is not None:
@@ -283,6 +284,9 @@ _LARGER = re.compile(r"(q\d)_k_x?l")
 SPELLINGS = {"fp4": "nvfp4", "f16": "fp16", "bnb": "nf4", "bitsandbytes": "nf4"}
 """Schemes under another name: NVIDIA's FP4 repositories are NVFP4; bitsandbytes quantizes to NF4 with double scales."""
 
+QAT = "q4_0"
+"""What Gemma's QAT files that name no format are stored in, at Ollama and LM Studio (Google's name -qat-q4_0-gguf)."""
+
 AUTOROUND = (["autoround"], ["int4", "autoround"], ["autoround", "int4"])
 """Of Intel's AutoRound, which stores four bits in GPTQ's layout with groups of 128 unless told otherwise."""
 
@@ -313,8 +317,10 @@ def _scheme(text: str) -> str | None:
     """The quantization scheme in the end of a name, such as AWQ, GPTQ-Int4, FP8-dynamic, quantized.w4a16, Q4_K_M."""
     every = [part for part in re.split(r"[^a-z0-9_]+", text.lower()) if part and part not in TUNED]
     parts = [SPELLINGS.get(part, part) for part in every if part not in FILLERS]
+    if "unquantized" in every:  # Google's QAT weights before they are quantized
+        return "bf16"
     if not parts:
-        return GGUF if GGUF in every else None
+        return QAT if "qat" in every else GGUF if GGUF in every else None
     if parts in AUTOROUND:
         return "gptq"
     if len(parts) == 2 and (bits := _BITS.fullmatch(parts[1])):  # a method and its bits
