@@ -144,7 +144,7 @@ def _longcat_flash(config: Config) -> Spec:
 def _longcat_flash_ngram(config: Config) -> Spec:
     """LongCat-Flash-Lite: tables of n-grams, as wide together as the embedding, and a projection of each to the stream.
 
-    A token reads a row of each. Table i has 2i + 1 rows beyond the ratio times the vocabulary, to be coprime to the others
+    A token reads a row of each. Table i has 2i + 1 rows beyond the ratio times the vocabulary, so that no two are alike
     (MLX-VLM, models/longcat_flash_ngram).
     """
     spec = _longcat_flash(config)
