@@ -276,7 +276,7 @@ SIZE_TOLERANCE = 0.03
 """Of a size in a tag, which is rounded and may count what inference does not touch: deepseek-r1:671b."""
 
 GGUF = "gguf"
-FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat", "kv", "preview", "v2", "ud", "unsloth"})
+FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat", "kv", "ct", "preview", "v2", "ud", "unsloth"})
 """Words around a scheme that do not change what is stored, or little; FP8-KV also has scales for a cache in FP8."""
 
 _LARGER = re.compile(r"(q\d)_k_x?l")
