@@ -79,27 +79,32 @@ def answer(
     try:
         answered = found(model, " ".join(hardware or ()) or None)
     except UnknownNameError:
-        if (meant := _meant(words)) in (None, (model, " ".join(hardware or ()))):
+        meant = _meant(words)
+        if meant is None or meant == (model, " ".join(hardware or ())):
             raise
-        assert meant is not None
-        say(f"roofline: read as {' on '.join(meant)}", err=True)
         answered = found(*meant)
+        say(f"roofline: read as {' on '.join(meant)}", err=True)
     print_answer(answered, format, output)
     for sentence in taken(ambiguous=True):  # of others the answer says what was read
         say(f"roofline: {sentence}", err=True)
 
 
 def _meant(words: Sequence[str]) -> tuple[str, str] | None:
-    """The model and the hardware of words with blanks in either, or the hardware first; None where they name none."""
+    """The model and the hardware of words with blanks in either, or the hardware first.
+
+    Where no words name a model, those beside the hardware stand for it; None where none name hardware.
+    """
     from roofline.specs.hardware import load_devices
     from roofline.specs.modelspec import load_model
 
     words = [word for word in " ".join(words).split() if word != "on"]
+    unknown = None
     for cut in range(len(words) - 1, 0, -1):
         one, other = " ".join(words[:cut]), " ".join(words[cut:])
         for model, hardware in ((one, other), (other, one)):
             with suppress(RooflineError):
                 load_devices(hardware)
+                unknown = model, hardware
                 load_model(model)
                 return model, hardware
-    return None
+    return unknown

@@ -9,7 +9,7 @@ is one. `TUNED` words do not count: Llama-3.1-8B-Instruct has the architecture o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import SequenceMatcher
 from functools import cached_property, lru_cache
@@ -57,6 +57,7 @@ _REPOSITORIES = re.compile(r"^repositories:.*\n((?: +.*\n)+)", re.MULTILINE)
 _SAME = re.compile(r"^ +[^/\s]+/(\S+): \{\}", re.MULTILINE)
 _DIFFERS = re.compile(r"^ +([^/\s]+/[^:\s]+): (?!\{\})", re.MULTILINE)
 _HUB = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co|ollama\.com)/", re.IGNORECASE)
+_PLUS = re.compile(r"(?<=[A-Za-z])\+(?![A-Za-z\d])")
 _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+(?::[\w.-]+)?)", re.ASCII)
 
 
@@ -111,12 +112,13 @@ def _entry(name: str, path: Path) -> _Entry:
 
 
 def _words(text: str) -> list[re.Match[str]]:
-    """The words of a name, runs of letters or of digits: llama, 3.1, 8, b; stablelm-2-1_6b has 1.6."""
-    return list(re.finditer(r"[a-z]+|\d+(?:\.\d+)*", re.sub(r"(?<=\d)_(?=\d)", ".", text.lower())))
+    """The words of a name, runs of letters or of digits: llama, 3.1, 8, b; stablelm-2-1_6b has 1.6, and 4.0 is 4."""
+    plain = re.sub(r"(?<=\d)_(?=\d)", ".", text.lower())
+    return list(re.finditer(r"([a-z]+|\d+(?:\.(?!0(?![\d.]))\d+)*)(?:\.0(?![\d.]))?", plain))
 
 
 def _spell(text: str) -> Words:
-    return tuple(match[0] for match in _words(text))
+    return tuple(match[1] for match in _words(text))
 
 
 @lru_cache(maxsize=1)
@@ -146,7 +148,7 @@ def read_model(text: str) -> Named:
 def _read(text: str, files: Files) -> Named:
     entries, makers = _index(files)
     may_name = PLAIN.fullmatch(text) is not None
-    plain = _HUB.sub("", text.strip())
+    plain = _PLUS.sub("-plus", _HUB.sub("", text.strip()))  # Command R+
     if may_name and (listed := _listed(plain.lower(), entries)) is not None:
         return listed
     if (model := _tags().get(plain.lower())) is not None:
@@ -164,7 +166,7 @@ def _read(text: str, files: Files) -> Named:
     for cut in range(len(found), 0, -1):
         tail = _tail(plain[found[cut].start() :]) if cut < len(found) else _Tail()
         if tail is not None:
-            named.append((cut, _without_maker(tuple(match[0] for match in found[:cut]), makers), tail))
+            named.append((cut, _without_maker(tuple(match[1] for match in found[:cut]), makers), tail))
     for cut, spellings, tail in named:
         if tail.scheme and (listed := _listed(plain[: found[cut - 1].end()].lower(), entries)) is not None:
             return _quantized(text, listed, tail, entries)
@@ -179,7 +181,7 @@ def _read(text: str, files: Files) -> Named:
     for _, spellings, tail in named:
         if (only := _only(spellings, tail, entries)) is not None:
             return _quantized(text, only, tail, entries)
-    raise _unknown(text, _without_maker(tuple(match[0] for match in found), makers), entries)
+    raise _unknown(text, _without_maker(tuple(match[1] for match in found), makers), entries)
 
 
 def _quantized(text: str, listed: Named, tail: _Tail, entries: tuple[_Entry, ...]) -> Named:
@@ -274,7 +276,7 @@ SIZE_TOLERANCE = 0.03
 """Of a size in a tag, which is rounded and may count what inference does not touch: deepseek-r1:671b."""
 
 GGUF = "gguf"
-FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat", "kv", "preview", "v2", "ud", "unsloth"})
+FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat", "kv", "ct", "preview", "v2", "ud", "unsloth"})
 """Words around a scheme that do not change what is stored, or little; FP8-KV also has scales for a cache in FP8."""
 
 _LARGER = re.compile(r"(q\d)_k_x?l")
@@ -313,8 +315,8 @@ def _scheme(text: str) -> str | None:
     """The quantization scheme in the end of a name, such as AWQ, GPTQ-Int4, FP8-dynamic, quantized.w4a16, Q4_K_M."""
     every = [part for part in re.split(r"[^a-z0-9_]+", text.lower()) if part and part not in TUNED]
     parts = [SPELLINGS.get(part, part) for part in every if part not in FILLERS]
-    if not parts:
-        return GGUF if GGUF in every else None
+    if not parts:  # QAT files of Gemma that name no format, at Ollama and LM Studio, are in Google's
+        return "q4_0" if "qat" in every else GGUF if GGUF in every else None
     if parts in AUTOROUND:
         return "gptq"
     if len(parts) == 2 and (bits := _BITS.fullmatch(parts[1])):  # a method and its bits
@@ -416,7 +418,8 @@ def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...])
     ranked = sorted(((_likeness(spellings, entry), entry) for entry in entries), key=lambda pair: -pair[0])
     family = [entry.name for _, entry in ranked if any(own[:2] == entry.spelled[0][:2] for own in spellings)]
     near = [ranked[0][1].name] if ranked[0][0] >= MISSPELT else family[:NEAREST]
-    candidates = begun or [max(inside, key=len)] if begun or inside else near
+    parts = [entry.name for entry in entries if any(_in_order(own, iter(entry.spelled[0])) for own in spellings)]
+    candidates = begun or ([max(inside, key=len)] if inside else parts or near)
     hint = "; 'roofline specs list models' lists all; name another by its config.json, or its repository with --hub"
     # The nearest of all names is another model's, unless the text is no name as it stands.
     known = () if PLAIN.fullmatch(text) else [entry.name for entry in entries]
@@ -436,6 +439,11 @@ def _likeness(spellings: Sequence[Words], entry: _Entry) -> float:
 
 def _begins(own: Words, entry: _Entry) -> bool:
     return bool(own) and any(known[: len(own)] == own for known in entry.spelled)
+
+
+def _in_order(own: Words, known: Iterator[str]) -> bool:
+    """Whether a name has all these words, with others between them: nemotron super 49b."""
+    return len("".join(own)) > SHORT and all(word in known for word in own)
 
 
 def _contains(whole: Words, part: Words) -> bool:

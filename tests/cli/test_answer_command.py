@@ -29,6 +29,10 @@ def test_a_count_before_hardware_is_a_count(run: Run, words: tuple[str, ...]) ->
     assert out.startswith("Yes: llama-3.3-70b runs on 2 x rtx-4090, ")
 
 
+def test_of_words_beside_hardware_the_model_is_unknown(run: Run) -> None:
+    assert "unknown model 'glm 4.6 air'" in run("glm", "4.6", "air", "h100")[2]
+
+
 @pytest.mark.parametrize("words", ["2x4090 llama-3.3-70b", "Llama 3.3 70B 2x4090", "two 4090s Llama 3.3 70B"])
 def test_the_order_of_words_and_blanks_in_them_do_not_matter(run: Run, words: str) -> None:
     status, out, err = run(*words.split())

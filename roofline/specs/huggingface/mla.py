@@ -144,12 +144,14 @@ def _longcat_flash(config: Config) -> Spec:
 def _longcat_flash_ngram(config: Config) -> Spec:
     """LongCat-Flash-Lite: tables of n-grams, as wide together as the embedding, and a projection of each to the stream.
 
-    A token reads a row of each. Their rows are counted as equal, of which they differ by a few (to be coprime).
+    A token reads a row of each. Table i has 2i + 1 rows beyond the ratio times the vocabulary, so that no two are alike
+    (MLX-VLM, models/longcat_flash_ngram).
     """
     spec = _longcat_flash(config)
     hidden, rows = spec["hidden"], config.integer("ngram_vocab_size_ratio") * spec["vocabulary"]
+    tables = config.integer("emb_split_num") * (config.integer("emb_neighbor_num") - 1)
     config.reject("oe_vocab_size_ratio")
-    return {**spec, "extra_parameters": spec["extra_parameters"] + (rows + hidden) * hidden}
+    return {**spec, "extra_parameters": spec["extra_parameters"] + (rows + tables + hidden) * hidden}
 
 
 def _minicpm3(config: Config) -> Spec:

@@ -70,6 +70,8 @@ def test_a_listed_repository_is_its_model_with_what_differs(repository: str) -> 
         ("mistralai/Mistral-Nemo-Instruct-2407", "mistral-nemo-12b"),
         ("google/gemma-3-27b-it", "gemma-3-27b"),
         ("gpt-oss:120b", "gpt-oss-120b"),
+        ("command r+", "command-r-plus"),
+        ("exaone 4 32b", "exaone-4.0-32b"),
     ],
 )
 def test_other_spellings_of_a_model(text: str, name: str) -> None:
@@ -133,6 +135,8 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
         ("ggml-org/gpt-oss-120b-GGUF", "gpt-oss-120b", "mxfp4"),
         ("unsloth/gpt-oss-20b-GGUF:F16", "gpt-oss-20b", "mxfp4"),
         ("someone/Qwen3-32B-Thinking-2601", "qwen3-32b", None),  # a revision of the weights
+        ("gemma3:27b-it-qat", "gemma-3-27b", "q4_0"),  # https://ollama.com/library/gemma3/tags
+        ("mlx-community/gemma-3-27b-it-qat-4bit", "gemma-3-27b", "affine4_g64"),
     ],
 )
 def test_a_quantization_in_a_models_name(text: str, name: str, scheme: str | None) -> None:
@@ -166,6 +170,8 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
         ("devstral", ["devstral-small-2507"]),
         ("deepseek", ["deepseek-v4-flash", "deepseek-v4-pro", "deepseek-v3.2"]),  # the newest
         ("qwen2.5-coder", ["qwen2.5-coder-32b-instruct"]),
+        ("nemotron super 49b", ["llama-3.3-nemotron-super-49b"]),  # with other words between
+        ("llava 13b", ["llava-1.5-13b"]),
         ("some-model-Q4_K_M.gguf", ["cannot be read"]),
         ("x/y", ["config.json"]),
     ],

@@ -52,7 +52,7 @@ UNPUBLISHED = """
     minicpm4-8b pixtral-12b qwen3-vl-embedding-2b qwen3-vl-embedding-8b
     palm-540b phi-3.5-moe qwen3-vl-235b-a22b qwen3-vl-32b qwen3.5-4b retnet-1.3b retnet-1.3b-100b
     apriel-1.5-15b granite-4.0-1b granite-4.0-350m granite-4.0-h-1b granite-4.0-h-350m granite-4.1-8b
-    internvl3.5-241b-a28b internvl3.5-30b-a3b internvl3.5-38b k2-horizon-0.9b k2-horizon-375b-a23b longcat-flash-lite
+    internvl3.5-241b-a28b internvl3.5-30b-a3b internvl3.5-38b k2-horizon-0.9b longcat-flash-lite
     retnet-2.7b retnet-6.7b rwkv-6-7b step-3.5-flash voxtral-small-24b
     cerebras-gpt-13b deepseek-llm-67b dots.ocr eurollm-9b granite-code-20b granite-code-34b granite-code-3b
     granite-code-8b laguna-m.1 ling-lite-1.5 llada2.0-mini mimo-7b orion-14b
