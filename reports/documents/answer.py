@@ -56,7 +56,7 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
         "fits": verdict.fits,
         "not_known_to_run": list(not_started(scenario)),
         "devices": verdict.devices,
-        "parallelism": {"tensor": scenario.settings.parallel.tensor, "pipeline": scenario.settings.parallel.pipeline},
+        "parallelism": {name: getattr(scenario.settings.parallel, name) for name in LAYOUTS},
         "weights": scenario.run_precision.weights.name,
         "kv": scenario.run_precision.kv.name,
         "chosen": {name: value for name, value in plan.candidate.options.items() if value is not None},

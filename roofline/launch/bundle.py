@@ -223,7 +223,8 @@ def _shell_files(plan: Plan, remark: str) -> dict[str, str]:
     if (watts := limit_of(plan.scenario.hardware)) is not None and plan.scenario.hardware.vendor == "NVIDIA":
         script += f"# The power limit of the prediction, which root sets: nvidia-smi -pl {watts}\n"
     if plan.nodes > 1:
-        script += f"# LEADER: the address of the node whose NODE_RANK is 0; the others have 1 to {plan.nodes - 1}.\n"
+        others = "the other has 1" if plan.nodes == 2 else f"the others have 1 to {plan.nodes - 1}"
+        script += f"# LEADER: the address of the node whose NODE_RANK is 0; {others}.\n"
         script += f'if [ "$NODE_RANK" = 0 ]; then\n  {command.text}\nelse\n  {plan.command(node=1).text}\nfi\n'
     else:
         script += f"{command.text}\n"
