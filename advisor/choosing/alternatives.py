@@ -21,8 +21,8 @@ from roofline.advisor.sizing.configurations import TENSOR, formats_for
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
 from roofline.scenario.analysis import analyze
+from roofline.scenario.layout import is_usual
 from roofline.scenario.parts import Part
-from roofline.scenario.question import is_usual
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.placement import divisors, laid_out

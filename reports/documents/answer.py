@@ -32,7 +32,7 @@ from roofline.whatif.metrics import find_metric
 SCHEMA = "roofline.answer/1"
 WIDTH = 80
 LINES = 8
-"""Columns and lines of an answer."""
+"""Columns and lines of an answer; a narrower terminal has as many more lines as it is narrower."""
 
 RUN = "Run it: "
 """What the line of the command begins with."""
@@ -44,8 +44,8 @@ SHOWN_FITS = 3
 """Changes that are shown of those that make a model fit."""
 
 
-def answer_document(verdict: Verdict, better: bool = True) -> dict[str, Any]:
-    """The JSON document of a verdict: times in seconds, rates in tokens/s, `lines` as they are printed.
+def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -> dict[str, Any]:
+    """The JSON document of a verdict: times in seconds, rates in tokens/s, `lines` as a terminal of a width has them.
 
     `better`: with the next best change, which takes longest to find.
     """
@@ -56,7 +56,7 @@ def answer_document(verdict: Verdict, better: bool = True) -> dict[str, Any]:
         "fits": verdict.fits,
         "not_known_to_run": list(not_started(scenario)),
         "devices": verdict.devices,
-        "parallelism": {"tensor": scenario.settings.parallel.tensor, "pipeline": scenario.settings.parallel.pipeline},
+        "parallelism": {name: getattr(scenario.settings.parallel, name) for name in LAYOUTS},
         "weights": scenario.run_precision.weights.name,
         "kv": scenario.run_precision.kv.name,
         "chosen": {name: value for name, value in plan.candidate.options.items() if value is not None},
@@ -80,7 +80,7 @@ def answer_document(verdict: Verdict, better: bool = True) -> dict[str, Any]:
         }
     else:
         document["fits_with"] = [{"options": str(fit), "tokens_per_s": fit.tokens_per_s} for fit in plan.fits_with]
-    return {**finite(document), "lines": _lines(verdict, better)}
+    return {**finite(document), "lines": _lines(verdict, better, min(width, WIDTH))}
 
 
 def _speed(verdict: Verdict) -> dict[str, Any]:
@@ -106,56 +106,57 @@ def inverse(time: Estimate) -> Estimate:
     return Estimate(1 / time.high, 1 / time.mid, 1 / time.low)
 
 
-def _lines(verdict: Verdict, better: bool = True) -> list[str]:
-    """The lines of an answer, as full as `LINES` of the terminal have room for."""
+def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
+    """The lines of an answer, as full as `LINES` of a terminal of a width have room for."""
     if not verdict.fits:
         shown = range(min(SHOWN_FITS, len(verdict.plan.fits_with)), 0, -1)
-        return _first_short(_failure(verdict, count) for count in shown) or _failure(verdict, 0)
+        return _first_short((_failure(verdict, count) for count in shown), width) or _failure(verdict, 0)
     if verdict.too_long:
         return [_headline(verdict)]
-    return _first_short(_answered(verdict, better, brief) for brief in Brief)
+    return _first_short((_answered(verdict, better, brief, width) for brief in Brief), width)
 
 
 class Brief(IntEnum):
     """How short an answer is: all; without what the command or the list of prices say; two lines in one; no choices.
 
-    At last without a change, beside the longest commands.
+    Then without lengths and the share of the limit, and at last without a change, beside the longest commands.
     """
 
     FULL = 0
     PLAIN = 1
     JOINED = 2
     LEAST = 3
-    BARE = 4
+    TERSE = 4
+    BARE = 5
 
 
-def _first_short(written: Iterable[list[str]]) -> list[str]:
+def _first_short(written: Iterable[list[str]], width: int) -> list[str]:
     """The first lines that `LINES` have room for, or else the last."""
     found: list[str] = []
     for found in written:
-        if sum(map(_height, found)) <= LINES:
+        if sum(_height(line, width) for line in found) <= LINES * WIDTH // width:
             break
     return found
 
 
-def _height(line: str) -> int:
-    """The lines that a line takes in the terminal."""
+def _height(line: str, width: int) -> int:
+    """The lines that a line takes in a terminal of a width."""
     if line.startswith(RUN):
-        return sum(1 for _ in continued(line.removeprefix(RUN), WIDTH, len(RUN)))
-    return len(textwrap.wrap(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
+        return sum(1 for _ in continued(line.removeprefix(RUN), width, len(RUN)))
+    return len(textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False))
 
 
-def _answered(verdict: Verdict, better: bool, brief: Brief) -> list[str]:
+def _answered(verdict: Verdict, better: bool, brief: Brief, width: int) -> list[str]:
     """The lines of what runs."""
     change, carbon = verdict.better if better else None, _carbon(verdict)
     limit, cost = _limit(verdict, brief), f"{_cost(verdict, brief)}{carbon}"
     lines = [
-        _headline(verdict, brief),
+        _headline(verdict, brief, width),
         f"Chosen: {_chosen(verdict)}" if brief < Brief.LEAST else "",
-        f"Speed: {_speed_text(verdict)}",
+        f"Speed: {_speed_text(verdict, brief)}",
         *([f"Limited by: {limit}"] if brief < Brief.JOINED else []),
         "" if change is None or brief == Brief.BARE else f"Better: {change_text(verdict, change, brief)}",
-        f"Cost: {cost}" if brief < Brief.JOINED else f"Limited by: {limit}; cost: {cost}",
+        f"Cost: {cost}" if brief < Brief.JOINED else f"Limited by: {limit}; {'cost: ' * (brief < Brief.TERSE)}{cost}",
         f"No command: {verdict.refused}" if verdict.refused else f"{RUN}{verdict.command}{_needed(verdict)}",
     ]
     return list(filter(None, lines))
@@ -184,7 +185,7 @@ def devices_text(scenario: Scenario, count: int = 0) -> str:
     return f"{count} x {scenario.hardware.name}" if count > 1 else scenario.hardware.name
 
 
-def _headline(verdict: Verdict, brief: Brief = Brief.FULL) -> str:
+def _headline(verdict: Verdict, brief: Brief = Brief.FULL, width: int = WIDTH) -> str:
     """Whether it runs, or meets the load and the targets.
 
     Where it is to be brief and too long otherwise, without the formats and the engine that other lines have.
@@ -194,7 +195,7 @@ def _headline(verdict: Verdict, brief: Brief = Brief.FULL) -> str:
     how = f", {verdict.plan.candidate.formats} on {verdict.scenario.profile.name}"
     elsewhere = Brief.FULL < brief < Brief.LEAST and not verdict.refused
     found = _verdict_text(verdict, how, " each" if brief == Brief.FULL else "")
-    return _verdict_text(verdict, "", "") if elsewhere and len(found) > WIDTH else found
+    return _verdict_text(verdict, "", "") if elsewhere and len(found) > width else found
 
 
 def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
@@ -238,6 +239,8 @@ def _limit(verdict: Verdict, brief: Brief) -> str:
     limit, scenario = verdict.limit, verdict.scenario
     phase = "a pass" if verdict.analysis.decode is None else "a decode step"
     phase = "the time" if limit.part is Part.PROMPTS else phase
+    if brief >= Brief.TERSE:
+        return limit.roof
     if brief >= Brief.JOINED:
         return f"{limit.roof}, {limit.share:.0%} {limit.part.removeprefix('reading ')}"
     split = scenario.profile.split_layers and scenario.settings.parallel.pipeline > 1
@@ -294,12 +297,14 @@ def size(count: float) -> str:
     return si(count, "B", 2 if count < 1e11 else 3)
 
 
-def _speed_text(verdict: Verdict) -> str:
+def _speed_text(verdict: Verdict, brief: Brief) -> str:
     scenario, outcome = verdict.scenario, verdict.outcome
     count = int(scenario.images)
     images = f" + {count} {scenario.model.encoded}{'s' * (count > 1)}" if count else ""
     output = "" if scenario.model.task == "encode" else f" + {int(scenario.generate)}"
     lengths = f"{int(scenario.prompt)}{images}{output}"
+    short = f" ({lengths})" if brief < Brief.TERSE else ""
+    told = f" ({lengths} tokens)" if brief < Brief.TERSE else ""
     if outcome is not None:
         if not outcome.stable:
             return f"queues grow without end ({lengths} tokens); {_replicas(outcome, verdict.rate)}"
@@ -312,7 +317,7 @@ def _speed_text(verdict: Verdict) -> str:
             )
         return (
             f"{count_text(outcome.output_tokens_per_second)} tokens/s, {count_text(user.mid)} a user"
-            f" ({count_text(user.low)} to {count_text(user.high)}); p95 TTFT {seconds(late.mid, 2)} ({lengths})"
+            f" ({count_text(user.low)} to {count_text(user.high)}); p95 TTFT {seconds(late.mid, 2)}{short}"
         )
     expected = verdict.analysis.expected
     first = seconds(expected.ttft.mid, 2)
@@ -323,7 +328,7 @@ def _speed_text(verdict: Verdict) -> str:
         return f"{first} a pass of a sequence of {int(scenario.prompt)} tokens{most}"
     rate = inverse(expected.tpot)
     found = f"{count_text(rate.mid)} tokens/s ({count_text(rate.low)} to {count_text(rate.high)})"
-    return f"{found} for one user; TTFT {first} ({lengths} tokens)"
+    return f"{found} for one user; TTFT {first}{told}"
 
 
 def _replicas(outcome: Outcome, rate: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from roofline.cli.options import AnswerFormat, FormatOption, ModelArgument, OutputOption, print_answer, say
+from roofline.cli.options import AnswerFormat, FormatOption, ModelArgument, OutputOption, print_document, say
 from roofline.cli.scenario_options import (
     LOAD_PARAMETERS,
     SCENARIO_OPTIONS,
@@ -63,6 +63,8 @@ def answer(
     What is not said is chosen. `roofline MODEL HW` is the same.
     """
     from roofline.core.errors import UnknownNameError
+    from roofline.reports.documents.answer import answer_document, verdict_blocks
+    from roofline.reports.output.terminal import terminal
     from roofline.scenario.options import read_options
     from roofline.specs.names import taken
     from roofline.verdict.verdict import answer as find
@@ -84,7 +86,10 @@ def answer(
             raise
         answered = found(*meant)
         say(f"roofline: read as {' on '.join(meant)}", err=True)
-    print_answer(answered, format, output)
+    document = answer_document(answered)
+    if format is AnswerFormat.TABLE and output is None and (shown := terminal()) is not None:
+        document = answer_document(answered, width=shown.width)
+    print_document(document, list(verdict_blocks(document)), format, output)
     for sentence in taken(ambiguous=True):  # of others the answer says what was read
         say(f"roofline: {sentence}", err=True)
 

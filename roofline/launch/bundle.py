@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import yaml
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, UnknownNameError, visible
 from roofline.graph.blocks import EXPERTS
@@ -100,14 +101,22 @@ def launch_command(scenario: Scenario, server: str | None = None, *, concurrency
     experts data-parallel ranks of one server would share, it is that of each. Raises RooflineError where the server
     does not start, and for what the engine has no option for.
     """
-    found = scenario_of(scenario)
-    slots, parallel, beside = concurrency or int(np.max(found.batch)), found.settings.parallel, ""
-    if found.model.experts or machines_of(found) > 1:
-        found = replica_of(found)
-        if (copies := parallel.data // found.settings.parallel.data) > 1:
-            slots, beside = -(-slots // copies), f"  # each of {copies} servers behind a router"
+    found, copies = servers_of(scenario_of(scenario))
+    slots = -(-(concurrency or int(np.max(found.batch))) // copies)
     plan = plan_of(found, server, slots, _longest(found))
+    beside = f"  # each of {copies} servers behind a router" if copies > 1 else ""
     return plan.command(False, needs=False, listen=Listen.UNSAID).line + beside
+
+
+def servers_of(scenario: Scenario) -> tuple[Scenario, int]:
+    """The scenario of one server, and how many there are: replicas on several machines, and of all experts, are apart.
+
+    Dense replicas of one machine are the data-parallel ranks of one server.
+    """
+    if not scenario.model.experts and machines_of(scenario) == 1:
+        return scenario, 1
+    found = replica_of(scenario)
+    return found, scenario.settings.parallel.data // found.settings.parallel.data
 
 
 def replica_of(scenario: Scenario) -> Scenario:
@@ -154,10 +163,14 @@ def launch(
     if too_long := Analysis(found).too_long:
         raise RooflineError(too_long)
     bench, curve, steady = forecast(found, load)
-    plan = plan_of(found, server, bench.concurrency or 1, _longest(found), bool(bench.hits), trust_remote_code)
+    apart = curve.tandem is not None
+    one, copies = (found, 1) if apart else servers_of(found)
+    slots = -(-(bench.concurrency or 1) // copies)
+    plan = plan_of(one, server, slots, _longest(found), bool(bench.hits), trust_remote_code)
+    plan = replace(plan, copies=copies)
     if plan.server.allots and bench.concurrency is None and found.plain.settings.sequences is None:
         raise RooflineError(f"{plan.server.title} has slots: say how many", options=["max_num_seqs", "concurrency"])
-    for part in not_whole(found):
+    for part in not_whole(one):
         instead = "--enable-expert-parallel keeps them whole" if part.startswith(EXPERTS) else "fewer ranks do"
         raise RooflineError(f"{plan.server.title} does not start with {part}: {instead}", options=["tp"])
     return _bundle(plan, bench, curve, steady, Target(target))
@@ -210,7 +223,8 @@ def _shell_files(plan: Plan, remark: str) -> dict[str, str]:
     if (watts := limit_of(plan.scenario.hardware)) is not None and plan.scenario.hardware.vendor == "NVIDIA":
         script += f"# The power limit of the prediction, which root sets: nvidia-smi -pl {watts}\n"
     if plan.nodes > 1:
-        script += f"# LEADER: the address of the node whose NODE_RANK is 0; the others have 1 to {plan.nodes - 1}.\n"
+        others = "the other has 1" if plan.nodes == 2 else f"the others have 1 to {plan.nodes - 1}"
+        script += f"# LEADER: the address of the node whose NODE_RANK is 0; {others}.\n"
         script += f'if [ "$NODE_RANK" = 0 ]; then\n  {command.text}\nelse\n  {plan.command(node=1).text}\nfi\n'
     else:
         script += f"{command.text}\n"
@@ -239,9 +253,8 @@ def _place(plan: Plan, listen: Listen = Listen.EVERYWHERE) -> Place:
     """The server of a manifest."""
     commands = [plan.command(node=node, listen=listen) for node in range(min(plan.nodes, 2))]
     name = manifests.safe_name(f"{plan.scenario.model.name}-{plan.server.name}")
-    return Place(
-        name, plan.server, plan.version, commands, plan.scenario.hardware, plan.devices, plan.nodes, plan.checkpoint[0]
-    )
+    hardware, model = plan.scenario.hardware, plan.checkpoint[0]
+    return Place(name, plan.server, plan.version, commands, hardware, plan.devices, plan.nodes, model, plan.copies)
 
 
 class _Plain(yaml.SafeDumper):

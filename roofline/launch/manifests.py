@@ -40,7 +40,10 @@ CLAIM = "models"
 
 
 class Place(NamedTuple):
-    """A server of a manifest: its commands by node (the leader's first), on `devices` of each node's hardware."""
+    """A server of a manifest: its commands by node (the leader's first), on `devices` of each node's hardware.
+
+    `copies`: the replicas of it, among which its Service divides the requests.
+    """
 
     name: str
     server: Server
@@ -50,6 +53,7 @@ class Place(NamedTuple):
     devices: int
     nodes: int
     model: str = ""
+    copies: int = 1
 
     @property
     def folder(self) -> str:
@@ -142,7 +146,7 @@ def kubernetes(place: Place) -> list[Document]:
         documents.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": dict(meta), "data": data})
     if place.nodes == 1:
         template = {"metadata": {"labels": labels}, "spec": _pod(place, place.commands[0])}
-        spec: Document = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+        spec: Document = {"replicas": place.copies, "selector": {"matchLabels": labels}, "template": template}
         documents.append({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec})
         selector = labels
     else:
@@ -154,7 +158,7 @@ def kubernetes(place: Place) -> list[Document]:
             "leaderTemplate": {"metadata": {"labels": {**labels, "role": "leader"}}, "spec": leader},
             "workerTemplate": {"metadata": {"labels": labels}, "spec": worker},
         }
-        spec = {"replicas": 1, "leaderWorkerTemplate": group}
+        spec = {"replicas": place.copies, "leaderWorkerTemplate": group}
         kind = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
         documents.append({**kind, "metadata": meta, "spec": spec})
         selector = {**labels, "role": "leader"}

@@ -46,7 +46,10 @@ class Listen(Enum):
 
 
 class Plan(Struct, frozen=True, dict=True):
-    """A server of a scenario: `slots` requests at once, with `room` in memory; `hits`: prompts are partly cached."""
+    """A server of a scenario: `slots` requests at once, with `room` in memory; `hits`: prompts are partly cached.
+
+    `copies` are such servers, each on devices of its own, among which a router divides the requests.
+    """
 
     scenario: Scenario
     server: Server
@@ -55,6 +58,7 @@ class Plan(Struct, frozen=True, dict=True):
     room: Room
     hits: bool = False
     trusted: bool = False
+    copies: int = 1
 
     @cached_property
     def settings(self) -> list[Wanted]:
@@ -99,6 +103,8 @@ class Plan(Struct, frozen=True, dict=True):
     def notes(self) -> Iterator[str]:
         """What the user has to replace, or to know."""
         server, needs = self.server, needs_of(repository_of(self.scenario))
+        if self.copies > 1:
+            yield f"One of {self.copies} servers, each on its own devices, behind a router that the benchmark asks"
         if self.checkpoint[1]:
             yield self.checkpoint[1]
         if has_projector(self.scenario, server):

@@ -213,7 +213,10 @@ def _exchange_note(analysis: Analysis) -> str:
 
 def _network_note(analysis: Analysis) -> str:
     hardware, parallel = analysis.scenario.hardware, analysis.scenario.settings.parallel
-    if hardware.network is not None or parallel.on(hardware).nodes in (None, 1):
+    apart = parallel.expert == parallel.sequence == 1  # replicas, which exchange nothing
+    joined = parallel.devices // parallel.data if apart else parallel.devices
+    spread = parallel.on(hardware)
+    if hardware.network is not None or spread.nodes in (None, 1) or joined <= spread.devices_per_node:
         return ""
     found = next((link for link in hardware.interconnects if link.scope == "network"), None)
     if found is None:

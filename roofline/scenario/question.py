@@ -14,26 +14,25 @@ from msgspec.structs import asdict, replace
 
 from roofline.core.errors import RooflineError, quote
 from roofline.core.options import Kind, Option
-from roofline.graph.blocks import EXPERTS, cut_blocks
+from roofline.graph.blocks import cut_blocks
 from roofline.graph.convention import Convention
 from roofline.graph.offload import Offload, parse_offload
 from roofline.graph.parallel import SINGLE, Parallelism
-from roofline.graph.ranks import rank_model
 from roofline.scenario.catalogue import catalogue
 from roofline.scenario.engine_options import attention_parallel, chosen_scheme, expert_parallel, limited_context
+from roofline.scenario.layout import OVER_NODES, default_layout
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, by_name, missing
 from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import GGUF_ENGINE, Engine, default_engine, resolve_engine
-from roofline.specs.hardware import SERVER_DEVICES, Hardware, load_devices, load_hardware, load_mixed, networked
+from roofline.specs.hardware import Hardware, load_devices, load_hardware, load_mixed, networked
 from roofline.specs.library import spec_path, written
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.specs.network import load_fabric
 from roofline.specs.precision import PLAIN, Precision
 from roofline.specs.schemes import GGUF_SCHEMES
-from roofline.timing.exchanges import other_exchanges
 
 OBJECTS: Mapping[str, type] = {"precision": Precision, "settings": Settings, "fusions": object, "drawn": object}
 """Keywords without text: objects of the library that stand for several options."""
@@ -58,39 +57,16 @@ INSTEAD: Mapping[str, str] = {
 }
 """The option that a new value of another one replaces."""
 
-OVER_NODES = frozenset({"ep", "enable_expert_parallel", "redundant_experts", "all_to_all", "dp_attention", "dcp"})
-"""Options of a group of all devices, over nodes too: with one of them all devices share every layer."""
-
-FEW = 0.5
-"""Sequences a device from which attention divides these, and no longer heads and layers.
-
-Each rank then reads the whole weights of attention: on 72 GB300 one sequence of ten mixtures decodes 1.5 to 2.6 times
-as fast with tensor parallelism and a pipeline, and both layouts are alike with 12 to 60 sequences.
-"""
-
-
-def is_usual(tensor: int) -> bool:
-    """Whether people start so many tensor-parallel ranks: beyond those of a server, powers of two.
-
-    vLLM's recipe of Kimi K3, whose 96 heads 24 ranks divide, has TP 8 and 16 on GB300, and replicas beyond
-    (vllm-project/recipes, models/moonshotai/Kimi-K3.yaml).
-    """
-    return tensor <= SERVER_DEVICES or tensor.bit_count() == 1
-
-
 _FUSIONS = replace(OPTIONS["fuse"], keyword="fusions")
 
 
 class Question(Struct, frozen=True, dict=True):
     """Option values as given, by name; of model and hardware the objects, with the names or paths in `written`.
 
-    `counted` are the devices of hardware named with its count, as in 8xH200. Those of a node share every layer (`tp`),
-    as many as divide the model, and the layers are split over the rest (`pp`), as vLLM's guide to parallelism has it;
-    where the engine splits layers it does so over all devices. Of a mixture in a domain of more devices than share a
-    layer, with `FEW` sequences or more a device, each attends to sequences of its own, and the experts are over all.
-    Degrees that fill a part of them are of a replica, and the others hold more of these (`dp`). Other hardware and
-    another such degree replace it; `laid` are the options that it sets. `in_flight`: the sequences of a load at once,
-    where they are more than the batch.
+    `counted` are the devices of hardware named with its count, as in 8xH200, which `default_layout` lays out. Degrees
+    that fill a part of them are of a replica, and the others hold more of these (`dp`). Other hardware and another such
+    degree replace it; `laid` are the options that it sets. `in_flight`: the sequences of a load at once, where they are
+    more than the batch.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -136,37 +112,16 @@ class Question(Struct, frozen=True, dict=True):
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
             if needed == counted:  # degrees of their own, which were given since
                 return replace(found, counted=1)
-            layout = {"dp": counted // needed} if needed else found._layout(counted)
+            layout = {"dp": counted // needed} if needed else default_layout(found, counted)
             return replace(found, values={**values, **layout}, laid=frozenset(layout))
         return found
 
-    def _layout(self, devices: int) -> dict[str, Any]:
-        """The degrees of devices that no option lays out."""
-        if "model" in self.values and self.profile.split_layers:
-            return {"pp": devices}
-        if "model" not in self.values or not OVER_NODES.isdisjoint(self.values):
-            return {"tp": devices}
-        widest = self.values["hw"].node_devices
-        inside = math.gcd(devices, widest) if devices > widest else devices
-        ranks = (rank for rank in range(inside, 0, -1) if inside % rank == 0 and is_usual(rank))
-        tensor = next(rank for rank in ranks if self._divides(Parallelism(tensor=rank)))
-        wide = Parallelism(data=devices, expert=devices)
-        many = max(np.max(self.values.get("batch", 1)), self.in_flight) >= FEW * devices
-        rack = tensor < devices == inside > SERVER_DEVICES
-        if many and rack and self.values["model"].experts and self._divides(wide):
-            others = other_exchanges(self.profile, self.values["hw"], wide)
-            return {"tp": devices, "dp_attention": True, **({"all_to_all": others[0]} if others else {})}
-        return {"tp": tensor, **({"pp": devices // tensor} if tensor < devices else {})}
+    def with_degrees(self, degrees: Mapping[str, Any]) -> Question:
+        """The question with these degrees of parallelism in place of a layout of its count."""
+        return Question({**self.values, **degrees}, self.written, in_flight=self.in_flight)
 
-    def _divides(self, parallelism: Parallelism) -> bool:
-        """Whether the model can be divided so, and the engine starts so; experts it may keep whole."""
-        try:
-            rank_model(self.values["model"], parallelism)
-        except RooflineError:
-            return False
-        return all(what == EXPERTS for what, _ in self._cut(parallelism))
-
-    def _cut(self, parallelism: Parallelism) -> list[tuple[str, int]]:
+    def cut(self, parallelism: Parallelism) -> list[tuple[str, int]]:
+        """What the degrees cut inside blocks of the weights, and how wide it is."""
         return list(cut_blocks(self.values["model"], _precision(self), self.profile.name, parallelism))
 
     @cached_property
@@ -227,7 +182,7 @@ class Question(Struct, frozen=True, dict=True):
         elif (
             self.counted > 1
             and OVER_NODES.isdisjoint(self.values)
-            and self._cut(Parallelism(tensor=ranks.get("tensor", 1)))
+            and self.cut(Parallelism(tensor=ranks.get("tensor", 1)))
         ):
             ranks = expert_parallel(ranks, self.values["model"])  # as engines start with such experts
         if self.values.get("dp_attention"):

@@ -96,8 +96,13 @@ class Scenario:
     @classmethod
     def varied(cls, fixed: Mapping[str, Any], changes: Mapping[str, Any]) -> Scenario:
         """The scenario of `fixed` options, of which `changes` replace some, as those of `with_` do."""
+        return cls.of(Question().with_(fixed).with_(changes))
+
+    @classmethod
+    def of(cls, question: Question, plain: Scenario | None = None) -> Scenario:
+        """The scenario of a question, which may have the `plain` one before its techniques of another."""
         scenario = object.__new__(cls)
-        scenario._ask(Question().with_(fixed).with_(changes))
+        scenario._ask(question, plain)
         return scenario
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -127,10 +132,7 @@ class Scenario:
         True
         """
         question = self._asked.with_(changes)
-        changed = object.__new__(Scenario)
-        plain = self._plain if _same_plain(self._asked, question) else None
-        changed._ask(question, plain)
-        return changed
+        return Scenario.of(question, self._plain if _same_plain(self._asked, question) else None)
 
     def without(self, *names: str) -> Scenario:
         """The scenario with options at their defaults; itself where none of them is given."""
@@ -203,15 +205,13 @@ class Scenario:
     def filled(self) -> int:
         """The devices of hardware named with its count that replicas fill, of which the degrees are those of one."""
         asked: Question | None = vars(self)["_question"]
-        return asked.counted if asked is not None and "dp" in asked.laid else 0
+        return asked.counted if asked is not None and asked.laid == {"dp"} else 0
 
     def laid_out_for(self, sequences: float) -> Scenario:
         """The same with the layout that devices named with their count have for so many sequences in flight."""
         if not self.asked or not self.counted or sequences == self._asked.in_flight:
             return self
-        found = object.__new__(Scenario)
-        found._ask(replace(self._asked, in_flight=sequences).with_({}))
-        return found
+        return Scenario.of(replace(self._asked, in_flight=sequences).with_({}))
 
     @property
     def formats(self) -> Mapping[str, str | None]:

@@ -289,6 +289,12 @@ def share_of(load: Load, copies: int) -> Load:
     return replace(load, offline=math.ceil(load.offline / copies))
 
 
+def equal_shares(load: Load, copies: int) -> float:
+    """How many such shares the load is: fewer than the replicas where requests in whole numbers leave some idle."""
+    whole = load.concurrency or load.offline
+    return copies if whole is None else whole / math.ceil(whole / copies)
+
+
 def finite_number(value: object) -> float:
     """A finite number; NaN for anything else."""
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)

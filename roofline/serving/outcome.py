@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from roofline.serving.load import Load
+from roofline.serving.load import Load, equal_shares
 from roofline.serving.replica import Replica
 from roofline.serving.served import Served
 from roofline.serving.steady import Steady
@@ -120,9 +120,10 @@ def outcome_of(replica: Replica, load: Load, served: Served, targets: Targets = 
     steps = np.maximum(served.output - 1, 1)
     tpot = np.where(served.output > 1, (served.last - served.first) / steps, math.nan)
     tokens = float(served.output.sum())
-    (prompt, output), copies = load.means, 1 if served.whole else replica.copies
-    members = replica.members
-    spread = spreads(replica, served.running * copies / len(members), prompt + output / 2, prompt)
+    (prompt, output), members = load.means, replica.members
+    copies = 1 if served.whole else equal_shares(load, replica.copies)
+    each = served.running / len(members) if served.whole else served.running
+    spread = spreads(replica, each, prompt + output / 2, prompt)
     goodput = None
     if any(map(math.isfinite, targets)):
         met = (ttft <= targets[0]) & ~(tpot > targets[1])

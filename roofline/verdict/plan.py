@@ -25,17 +25,15 @@ from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure_scalar
 from roofline.scenario.analysis import analyze, longest_context
 from roofline.scenario.kv_capacity import startable
+from roofline.scenario.layout import is_usual
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import of_group
 from roofline.scenario.options.groups import FORMATS
-from roofline.scenario.question import is_usual
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets
-from roofline.serving.placement import divisors
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE, load_engine
-from roofline.specs.hardware import SERVER_DEVICES
 from roofline.specs.precision import PLAIN
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.techniques import check_request
@@ -181,7 +179,7 @@ def choose(
         running = tuple(each for each in tried if each.supported or not documented)
         for own in _by_engine(running):
             if fitting := [each for each in own if each.memory(1).fits]:
-                chosen = _alone(fitting) if load is None else _serving(fitting, users, load, targets)
+                chosen = fitting[0] if load is None else _serving(fitting, users, load, targets)
                 return Plan(chosen, True, tuple(tried))
     return Plan(max(tried, key=lambda each: each.memory(1).headroom), False, tuple(tried))
 
@@ -231,27 +229,6 @@ def _serving(fitting: Sequence[Candidate], users: int, load: Load, targets: Targ
     at_once = users if best.memory(users).fits else 1
     laid_out = [each for each in fitting if each.unlaid == best.unlaid and each.memory(at_once).fits]
     return _best(laid_out, load, targets)
-
-
-def _alone(fitting: Sequence[Candidate]) -> Candidate:
-    """The first candidate for one user; of a pipeline, through which a sequence passes in turn, the fewest stages.
-
-    With as long a context as the pipeline has.
-    """
-    first = fitting[0]
-    degrees = first.scenario.settings.parallel
-    if degrees.pipeline == 1 or first.scenario.profile.split_layers:
-        return first
-
-    def context(each: Candidate) -> int:
-        return longest_context(startable(each.scenario), 1)
-
-    others = (each for each in fitting if each.unlaid == first.unlaid and each.scenario.settings.parallel.data > 1)
-    same = sorted(
-        (each for each in others if each.scenario.settings.parallel.tensor == degrees.tensor),
-        key=lambda each: each.scenario.settings.parallel.pipeline,
-    )
-    return next((each for each in same if context(each) >= context(first)), first)
 
 
 def _candidates(asked: Scenario, changes: Iterable[dict[str, Any]]) -> list[Candidate]:
@@ -336,30 +313,24 @@ def _bits(asked: Scenario, engine: str | None, formats: dict[str, Any]) -> float
 def _layouts(asked: Scenario, engine: str | None, loaded: bool) -> Iterator[dict[str, Any]]:
     """As asked; and of devices that were named with their count, other degrees of tensor and pipeline parallelism.
 
-    Of one user replicas of as few stages as hold the model (vLLM's guide to parallelism has stages for models that are
-    too large for a node). Of several users also replicas of fewer devices, among which engines divide the experts of a
-    mixture, and for few users of a rack also with all experts each; so they do where tensor parallelism would cut
-    experts inside blocks of their weights.
+    Of several users also replicas of fewer devices, among which engines divide the experts of a mixture; so they do
+    where tensor parallelism would cut experts inside blocks of their weights.
     """
-    devices, inside = asked.settings.parallel.devices, asked.hardware.node_devices
+    own, inside = asked.settings.parallel, asked.hardware.node_devices
+    devices = own.devices
     yield {}
     if not asked.counted or (asked.profile if engine is None else load_engine(engine)).split_layers:
         return
     wider = (inside << doubled for doubled in range(1, 4) if inside << doubled < devices)  # beyond a node
     for tensor in dict.fromkeys((min(inside, devices), devices, devices // 2, 1, *wider)):
         if devices % tensor == 0 and is_usual(tensor):
-            if tensor != asked.settings.parallel.tensor:
+            if (tensor, devices // tensor) != (own.tensor, own.pipeline):
                 yield {"tp": tensor, "pp": devices // tensor} if tensor < devices else {"tp": tensor}
             if tensor == devices > 1 and asked.model.experts:
                 yield {"enable_expert_parallel": True}
-            if loaded and tensor < devices:
-                yield {"tp": tensor, "dp": devices // tensor, **({"ep": devices} if asked.model.experts else {})}
-    own = asked.settings.parallel
-    if not loaded and own.data == own.expert == 1:
-        for stages in (count for count in divisors(own.pipeline) if count < own.pipeline):
-            yield {"tp": own.tensor, **({"pp": stages} if stages > 1 else {}), "dp": own.pipeline // stages}
-    if loaded and asked.model.experts and inside > SERVER_DEVICES and own.expert == 1 and own.pipeline > 1:
-        yield {"tp": own.tensor, "dp": own.pipeline}
+            copies, experts = devices // tensor, devices if asked.model.experts else 1
+            if loaded and copies > 1 and (tensor, copies, experts) != (own.tensor, own.data, own.expert):
+                yield {"tp": tensor, "dp": copies, **({"ep": experts} if experts > 1 else {})}
 
 
 def _by_engine(tried: tuple[Candidate, ...]) -> Iterator[list[Candidate]]:

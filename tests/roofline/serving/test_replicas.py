@@ -136,3 +136,12 @@ def test_machines_that_leave_cost_more_the_more_often_they_do() -> None:
 def test_a_fleet_that_a_policy_does_not_have_is_refused(policy: str, options: dict[str, object]) -> None:
     with pytest.raises(RooflineError):
         outcome(Scenario("llama-7b", "a10g"), 1.0, policy, 10, **options)
+
+
+@pytest.mark.parametrize("users", [1, 6, 10])
+def test_replicas_have_no_more_requests_than_users(users: int) -> None:
+    """One of four replicas with its share of the users stands for all, some of which may be idle."""
+    scenario = Scenario("llama-3.1-8b", "h100-sxm", dp=4)
+    steady, simulated = (serve(scenario, concurrency=users, **rounds).outcomes[0] for rounds in ({}, {"rounds": 10}))
+    assert simulated.running <= users
+    assert simulated.output_tokens_per_second == pytest.approx(steady.output_tokens_per_second, rel=0.05)

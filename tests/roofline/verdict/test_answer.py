@@ -196,35 +196,26 @@ def test_experts_are_not_cut_inside_blocks_of_their_weights() -> None:
 @pytest.mark.parametrize(
     ("model", "hardware", "layout"),
     [
-        ("llama-3.3-70b", "6xh100", (2, 3)),
-        ("llama-3.3-70b", "72xgb200", (8, 9)),
-        ("phi-4", "8xh100", (2, 4)),
-        ("smollm2-135m", "2x4090", (1, 2)),
-    ],
-)
-def test_a_number_of_devices_that_does_not_divide_heads(model: str, hardware: str, layout: tuple[int, int]) -> None:
-    """Stages of as many as share a layer; the answer for one user has as many devices in replicas."""
-    parallel = Scenario(model, hardware).settings.parallel
-    assert (parallel.tensor, parallel.pipeline) == layout
-    chosen = answer(model, hardware).scenario.settings.parallel
-    assert (chosen.tensor, chosen.pipeline * chosen.data) == layout
-
-
-@pytest.mark.parametrize(
-    ("model", "hardware", "layout"),
-    [
         ("kimi-k3", "72xgb300", (8, 1, 9)),
         ("kimi-k3", "72xgb200", (8, 3, 3)),
         ("llama-3.1-405b", "16xh100", (8, 2, 1)),
+        ("llama-3.1-70b", "4x8xa100-80gb", (8, 1, 4)),  # most of its servers have one board of eight
+        ("llama-3.3-70b", "6xh100", (2, 1, 3)),
         ("phi-4", "8xh100", (2, 1, 4)),
+        ("smollm2-135m", "2x4090", (1, 1, 2)),
     ],
 )
-def test_one_user_has_no_wide_pipeline(model: str, hardware: str, layout: tuple[int, int, int]) -> None:
-    """vLLM's recipe starts Kimi K3 on 8 GB300; 24 ranks, which its 96 heads allow, nobody does."""
-    found = answer(model, hardware)
-    parallel = found.scenario.settings.parallel
-    assert (parallel.tensor, parallel.pipeline, parallel.data) == layout
-    assert f"--tensor-parallel-size {layout[0]}" in found.command
+def test_a_count_has_no_wide_pipeline(model: str, hardware: str, layout: tuple[int, int, int]) -> None:
+    """As few stages as hold the model, on every surface, and replicas on the other devices.
+
+    vLLM's recipe starts Kimi K3 on 8 GB300; 24 ranks, which its 96 heads allow, nobody does.
+    """
+    found, asked = answer(model, hardware), Scenario(model, hardware)
+    for parallel in (asked.settings.parallel, found.scenario.settings.parallel):
+        assert (parallel.tensor, parallel.pipeline, parallel.data) == layout
+    for command in (found.command, launch(asked).command):
+        assert layout[0] == 1 or f"--tensor-parallel-size {layout[0]}" in command
+        assert ("--nnodes" in command) == (layout[0] * layout[1] > asked.hardware.machine_devices)
 
 
 @pytest.mark.parametrize("model", ["kimi-k2", "deepseek-v3"])
@@ -237,7 +228,7 @@ def test_a_mixture_on_a_rack_has_its_experts_on_all_devices(model: str) -> None:
         assert parallel.exchange == "nvlink_one_sided"
     for scenario in (alone, alone.with_(batch=72).with_(batch=1)):
         parallel = scenario.settings.parallel
-        assert (parallel.tensor, parallel.data, parallel.expert, parallel.pipeline) == (8, 1, 1, 9)
+        assert (parallel.tensor, parallel.data, parallel.expert, parallel.pipeline) == (8, 9, 1, 1)
     asked = alone.with_(tp=8, pp=9).settings.parallel
     assert (asked.tensor, asked.data, asked.pipeline, asked.exchange) == (8, 1, 9, "")
     assert alone.with_(hw="8xh200").settings.parallel.data == 1
