@@ -253,10 +253,10 @@ class Candidate(Struct, frozen=True, dict=True):
         return (np.maximum(step, sequence) if engine.overlap else step + sequence) + (policy.step or engine["step"])
 
     @property
-    def alike(self) -> tuple[tuple[Any, ...], ...]:
-        """What candidates of other layouts share with it, and those of another KV cache."""
-        formats = self.hardware.name, self.configuration.scheme
-        return formats, (*formats, *self.configuration.layout.items())
+    def alike(self) -> tuple[Any, ...]:
+        """What candidates share whose kernels are alike: all but the tensor, data and expert parallelism."""
+        asked = self.configuration
+        return self.hardware.name, asked.scheme, asked.kv, asked.layout.get("pipeline", 1)
 
     @property
     def beyond_roof(self) -> float:

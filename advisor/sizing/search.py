@@ -51,12 +51,12 @@ ALIKE = "alike"
 Waiting = tuple[Key, int, int]
 """The key of a bound, its level, and the index of the configuration."""
 
-SHARES_OF_TIME = (0.45, 0.75)
-"""The least share of a kernel's mean time beyond its roof, in other layouts and with another KV cache (`alike`).
+SHARE_OF_TIME = 0.35
+"""The least share of a kernel's mean time beyond its roof in other layouts (`alike`), for the work that it still has.
 
-This is a margin, not a law: fewer devices divide layers less and exchange less. Of 9,672 configurations of Llama 3.1
-8B, Llama 3.3 70B, Qwen3 30B-A3B, gpt-oss 120B and DeepSeek-V3 on all hardware the least shares are 0.50 (llama.cpp on
-two Radeons and on one) and 0.80.
+More devices divide the work of a kernel, and so the time beyond its roof, at most by their number. The share is a
+margin, not a law: of ten models on a third of all hardware each, the least is 0.39 (Qwen3 30B-A3B with TP 8, by its
+time with eight ranks of experts, on FlightLLM's FPGA), all others 0.43 and more.
 """
 
 TOGETHER = (4, 128)
@@ -84,7 +84,7 @@ class Search:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
         self.deployments: dict[tuple[int, float], Deployment | None] = {}
         self._bounded: dict[tuple[int, str | float, float], Figures | None] = {}
-        self._beyond_roof: dict[tuple[Any, ...], float] = {}
+        self._beyond_roof: dict[tuple[Any, ...], dict[int, float]] = {}
         self.closest: dict[str, Configuration] = {}
         candidates = Candidates(service)
         made = list(configurations(model, service, hardware, quality, engine, given))
@@ -182,9 +182,9 @@ class Search:
                     with suppress(RooflineError):  # the hardware cannot run it
                         if (tighter := bound(each, LEVELS[level + 1])) is not None:
                             heappush(waiting, (tighter, level + 1, each))
-                        for group in self.fitting[each].alike:
-                            known = self._beyond_roof.get(group, math.inf)
-                            self._beyond_roof[group] = min(known, self.fitting[each].beyond_roof)
+                        candidate = self.fitting[each]
+                        known = self._beyond_roof.setdefault(candidate.alike, {})
+                        known[candidate.devices] = min(known.get(candidate.devices, math.inf), candidate.beyond_roof)
 
     def _first(
         self, waiting: list[Waiting], level: int, most: int, bound: Callable[[int, str], Key | None]
@@ -199,10 +199,10 @@ class Search:
                 raised = bound(index, ALIKE)
                 if raised is None:
                     continue
-                if raised > key or candidate.alike[0] in taken:
+                if raised > key or candidate.alike in taken:
                     later.append((max(key, raised), level, index))
                     continue
-                taken.add(candidate.alike[0])
+                taken.add(candidate.alike)
             soon.append(index)
         for entry in later:
             heappush(waiting, entry)
@@ -210,8 +210,9 @@ class Search:
 
     def _beyond(self, index: int) -> float:
         """The least seconds beyond its roof that the kernels of a candidate take, from what is known of those alike."""
-        known = (self._beyond_roof.get(group, 0.0) for group in self.fitting[index].alike)
-        return max(0.0, *(share * seconds for share, seconds in zip(SHARES_OF_TIME, known, strict=True)))
+        candidate = self.fitting[index]
+        known = self._beyond_roof.get(candidate.alike, {}).items()
+        return SHARE_OF_TIME * max([0.0, *(min(count / candidate.devices, 1) * least for count, least in known)])
 
     def _bounds(self, index: int, level: str) -> Bounds:
         """The bounds of a candidate at a level; raises RooflineError if the hardware cannot run it."""

@@ -107,7 +107,7 @@ def run_sessions(
 
     In each step of a day with so many new sessions a second. Fare badly: the part of the turns of all that miss.
     """
-    rows, waiting, lost = np.zeros((4, rates.size)), 0, 0
+    rows, waiting, moved, lost = np.zeros((4, rates.size)), 0, 0, 0
     alive = round(float(rates[0]) * held.lasting)
     number = min(max(math.ceil(alive / held.most / scaling.share), scaling.least), scaling.most)
     scaler, sessions = Scaler(scaling), np.array([(alive + place) // number for place in range(number)], int)
@@ -118,7 +118,7 @@ def run_sessions(
         sessions, cold = np.append(sessions, np.zeros(new, int)), np.append(cold, np.zeros(new))
         gone = random.random(sessions.size) < -math.expm1(-scaling.loss * STEP / HOUR)
         lost += int(gone.sum())
-        moved, sessions, cold = int(sessions[gone].sum()), sessions[~gone], cold[~gone]
+        moved, sessions, cold = moved + int(sessions[gone].sum()), sessions[~gone], cold[~gone]
         waiting += int(came)
         ends = -np.expm1(-STEP * np.interp(sessions, held.sessions, held.ends) / np.maximum(sessions, 1))
         sessions = sessions - random.binomial(sessions, ends)
@@ -132,12 +132,11 @@ def run_sessions(
                 least = int(sessions.argmin())
                 sessions[least] += 1
                 cold[least] += held.moving * (place < moved)
-            waiting = 0
-        else:
-            waiting += moved
+            waiting = moved = 0
         good = np.where(cold > ttft, 0.0, np.interp(sessions, held.sessions, held.good))
         turns = np.interp(sessions, held.sessions, held.ends)
-        part = float(good @ turns / turns.sum()) if turns.sum() and not waiting else float(not waiting)
-        rows[:, step] = sessions.size, len(scaler.starts), waiting, rates[step] * STEP * (1 - part)
+        queue = waiting + moved  # where no replica serves
+        part = float(good @ turns / turns.sum()) if turns.sum() and not queue else float(not queue)
+        rows[:, step] = sessions.size, len(scaler.starts), queue, rates[step] * STEP * (1 - part)
         cold = np.maximum(cold - STEP, 0.0)
     return rows[0], rows[1], rows[2], rows[3], lost

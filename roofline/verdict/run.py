@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 
 from roofline.core.errors import RooflineError
@@ -21,7 +22,8 @@ def run_command(scenario: Scenario, context: int, load: Load | None = None, slot
     that run at once, or what these need where that has no room.
     """
     if load is not None and apart:
-        return f"{serve_command(replica_of(scenario), load, 'launch')} --disaggregation {apart} --as {Target.DYNAMO}"
+        command = serve_command(replica_of(scenario), load, "launch")
+        return f"{command} --disaggregation {shlex.quote(apart)} --as {Target.DYNAMO}"
     name = scenario.profile.name
     allots = name in SERVERS and server_of(name).allots
     said = any(scenario.given(option) is not None for option in ("max_model_len", "ctx_size"))

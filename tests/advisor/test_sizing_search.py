@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roofline import size
@@ -35,9 +35,10 @@ def chosen(**question: Any) -> list[tuple[Any, ...]]:
     load=st.sampled_from(LOADS),
     tpot=st.sampled_from([None, 0.02, 0.1]),
 )
+@example("mistral-7b", ["dgx-spark", "rtx-4000-sff-ada"], {"rate": 0.5}, None)  # eight devices beside one
 def test_what_is_not_timed_is_no_choice(model: str, hw: list[str], load: dict[str, Any], tpot: float | None) -> None:
     question = {"model": model, "hw": hw, "prompt": 700, "generate": 100, "ttft": 5.0, "tpot": tpot, **load}
     pruned = chosen(**question)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "SHARES_OF_TIME", (0.0, 0.0))
+        patch.setattr(search, "SHARE_OF_TIME", 0.0)
         assert pruned == chosen(**question)
