@@ -326,6 +326,14 @@ def _hqq(section: Config) -> Rules:
     return Rules(f"affine{sizes.integer('nbits', 'bits', most=8)}-g{sizes.integer('group_size')}")
 
 
+def _fp_quant(section: Config) -> Rules:
+    """FP-Quant: the format of a forward pass (FPQuantConfig of Transformers, whose default is nvfp4)."""
+    name = section.text("forward_dtype", "nvfp4")
+    if name not in ("mxfp4", "nvfp4"):
+        raise unknown(section, f"FP-Quant's {quote(name)}")
+    return Rules(name)
+
+
 def _whole(scheme: str, _: Config) -> Rules:
     return Rules(scheme)
 
@@ -343,7 +351,7 @@ METHODS: Mapping[str, Callable[[Config], Rules]] = {
     "quark": _quark,
     "torchao": _torchao,
     "hqq": _hqq,
-    "fp-quant": lambda section: Rules("mxfp4" if section.text("forward_dtype", "mxfp4") == "mxfp4" else "nvfp4"),
+    "fp-quant": _fp_quant,
     "mlx": _mlx,
 }
 """The reader of a section, by its `quant_method`."""
