@@ -30,7 +30,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve
 from roofline.serving.options import LoadOptions
 from roofline.serving.outcome import Outcome
-from roofline.specs.states import limit_of
+from roofline.specs.states import limit_of, lock_of
 from roofline.techniques.unsupported import not_whole
 
 if TYPE_CHECKING:
@@ -220,8 +220,11 @@ def _comment(line: str) -> str:
 def _shell_files(plan: Plan, remark: str) -> dict[str, str]:
     """The script of the server, one for all nodes, and its file of settings."""
     command, script = plan.command(), f"#!/bin/sh\n{remark}"
-    if (watts := limit_of(plan.scenario.hardware)) is not None and plan.scenario.hardware.vendor == "NVIDIA":
-        script += f"# The power limit of the prediction, which root sets: nvidia-smi -pl {watts}\n"
+    if plan.scenario.hardware.vendor == "NVIDIA":
+        if (watts := limit_of(plan.scenario.hardware)) is not None:
+            script += f"# The power limit of the prediction, which root sets: nvidia-smi -pl {watts}\n"
+        if (megahertz := lock_of(plan.scenario.hardware)) is not None:
+            script += f"# The clock of the prediction, which root locks: nvidia-smi -lgc {megahertz}\n"
     if plan.nodes > 1:
         others = "the other has 1" if plan.nodes == 2 else f"the others have 1 to {plan.nodes - 1}"
         script += f"# LEADER: the address of the node whose NODE_RANK is 0; {others}.\n"

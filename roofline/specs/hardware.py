@@ -111,7 +111,8 @@ class Hardware(Checked, frozen=True):
     that is not the usual 16. `half_accumulation`: how many times as fast the matrix units multiply FP16 and FP8 with
     sums in 16 bits, which few kernels use. `sources` has the source of each number, by dotted key. `host` is the server
     that holds PCIe devices, None if unknown; `network` is the one that is named, None for that of the link's kind.
-    `static` is the power at rest; `unlimited` the device without the power limit of its name (`roofline.specs.power`).
+    `static` is the power at rest; `unlimited` the device without the power limit or the locked clock of its name
+    (`roofline.specs.power`), `locked` that clock as a fraction of its own.
     """
 
     name: str
@@ -140,6 +141,7 @@ class Hardware(Checked, frozen=True):
     host: Host | None = None
     network: Network | None = None
     unlimited: Hardware | None = None
+    locked: Annotated[float, Meta(gt=0, le=1)] | None = None
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
@@ -356,7 +358,7 @@ def load_devices(name: str | os.PathLike[str] | Hardware) -> tuple[Hardware, int
     if path is not None:
         return _load(path, modified(path)), 1
     from roofline.specs.hardware_names import read_hardware
-    from roofline.specs.states import LIMITED, SLICED, limited, sliced
+    from roofline.specs.states import LIMITED, LOCKED, SLICED, limited, locked, sliced
 
     if (slice_of := SLICED.fullmatch(str(name).strip())) is not None:
         whole, devices = load_devices(slice_of["hardware"])
@@ -364,6 +366,9 @@ def load_devices(name: str | os.PathLike[str] | Hardware) -> tuple[Hardware, int
     if (limit := LIMITED.fullmatch(str(name).strip())) is not None:
         free, devices = load_devices(limit["hardware"])
         return limited(free, float(limit["watts"])), devices
+    if (lock := LOCKED.fullmatch(str(name).strip())) is not None:
+        free, devices = load_devices(lock["hardware"])
+        return locked(free, float(lock["mhz"])), devices
     named = read_hardware(name)
     found = _load(named.path, modified(named.path))
     if (size := named.changes.get("memory")) is not None:

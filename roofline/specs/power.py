@@ -1,4 +1,4 @@
-"""The clock that a power limit leaves to a kernel, by what the kernel does.
+"""The clock that a power limit or a lock leaves to a kernel, by what the kernel does.
 
     P = static + (memory r + a (TDP - static) max(c, FLOOR)^2) w(c),    w(c) = 1 / (r + (1 - r) / c)
 
@@ -67,7 +67,13 @@ def floor_of(hardware: Hardware) -> float:
 
 def least_limit(hardware: Hardware) -> float:
     """The watts that leave matrix products a tenth of the clock."""
-    return static_power(hardware) + 0.1 * floor_of(hardware) ** 2 * ((hardware.tdp or 0.0) - static_power(hardware))
+    return float(power_at(hardware, 0.1))
+
+
+def power_at(hardware: Hardware, clock: Any) -> Any:
+    """Watts of matrix products at this fraction of the clock."""
+    rest = static_power(hardware)
+    return rest + ((hardware.tdp or rest) - rest) * np.maximum(clock, floor_of(hardware)) ** 2 * clock
 
 
 def streaming_activity(hardware: Hardware, reached: Any) -> Any:
@@ -94,13 +100,15 @@ def clock_at(hardware: Hardware, watts: float, activity: Any, reached: Any) -> A
     return np.where(low < floor, low, np.clip(clock, floor, 1.0))
 
 
-def stretched(hardware: Hardware, watts: float, spent: Any, compute: Any, memory: Any) -> Any:
-    """How many times as long kernels take under a limit that take `spent` seconds at the full clock.
+def stretched(limited: Hardware, spent: Any, compute: Any, memory: Any) -> Any:
+    """How many times as long kernels take on `limited` hardware that take `spent` seconds at the full clock.
 
     `compute` and `memory` are their seconds at the peak and at the full bandwidth.
     """
-    spent = np.maximum(spent, 1e-12)
+    spent, hardware = np.maximum(spent, 1e-12), limited.unlimited or limited
     reached = np.minimum(memory / spent, 1.0)
+    if limited.locked is not None:
+        return reached + (1 - reached) / limited.locked
     share, busy = compute / np.maximum(compute + memory, 1e-12), compute / spent
     activity = np.maximum(np.maximum(share, BUSY * busy), streaming_activity(hardware, reached))
-    return reached + (1 - reached) / clock_at(hardware, watts, activity, reached)
+    return reached + (1 - reached) / clock_at(hardware, limited.tdp or 0.0, activity, reached)

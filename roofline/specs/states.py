@@ -1,7 +1,8 @@
-"""What the end of a hardware's name says of its state: a slice (h100-sxm-1g.10gb), or a power limit (rtx-3090-250w).
+"""What the end of a hardware's name says of its state: h100-sxm-1g.10gb, rtx-3090-250w, rtx-3090-1400mhz.
 
 A slice (NVIDIA's MIG) has multiprocessors, memory, bandwidth and L2 of its own, and no links to other devices. Under a
-power limit (`roofline.specs.power`) the peaks are those at the clock of matrix products; the memory's clock stays.
+power limit (`roofline.specs.power`) the peaks are those at the clock of matrix products, under a locked clock those at
+that one; the memory's clock stays.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from msgspec.structs import replace
 from roofline.core.documents import read_mapping
 from roofline.core.errors import UnsupportedError, quote
 from roofline.specs.hardware import Hardware
-from roofline.specs.power import clock_at, least_limit
+from roofline.specs.power import clock_at, least_limit, power_at
 from roofline.specs.records import record
 
 SLICED = re.compile(r"(?P<hardware>.+?)[-\s]+(?:mig[-\s]*)?(?P<slices>\d)g\.(?P<memory>\d+)gb", re.IGNORECASE)
 LIMITED = re.compile(r"(?P<hardware>.+?)(?:[-\s]+|\s*@\s*)(?P<watts>\d{2,4})\s*w", re.IGNORECASE)
+
+
+LOCKED = re.compile(r"(?P<hardware>.+?)(?:[-\s]+|\s*@\s*)(?P<mhz>\d{3,4})\s*mhz", re.IGNORECASE)
 
 
 class _Profile(Struct, frozen=True):
@@ -92,6 +96,12 @@ def limit_of(hardware: Hardware) -> int | None:
     return int(found["watts"]) if found else None
 
 
+def lock_of(hardware: Hardware) -> int | None:
+    """The clock that the name of hardware locks, in MHz; None for none."""
+    found = LOCKED.fullmatch(hardware.name)
+    return int(found["mhz"]) if found else None
+
+
 def check_linked(hardware: Hardware, tensor: int, pipeline: int) -> None:
     """Raise UnsupportedError for parallelism over slices, between which there is no peer-to-peer (NVIDIA's MIG guide).
 
@@ -112,11 +122,34 @@ def limited(hardware: Hardware, watts: float) -> Hardware:
         raise UnsupportedError(
             f"a power limit of {hardware.name} must be {least:.0f} to {hardware.tdp:.0f} W, got {watts:g} W"
         )
-    clock = float(clock_at(hardware, watts, 1.0, 0.0))
+    return _slowed(
+        hardware, float(clock_at(hardware, watts, 1.0, 0.0)), f"{watts:g}w", f"limited to {watts:g} W", watts
+    )
+
+
+def locked(hardware: Hardware, megahertz: float) -> Hardware:
+    """Hardware with a locked clock (nvidia-smi --lock-gpu-clocks); raises UnsupportedError for one out of its range."""
+    if hardware.clock is None:
+        raise UnsupportedError(f"{hardware.name} has no clock in its spec, which a locked one is a part of")
+    most = hardware.clock / 1e6
+    if not 0.1 * most <= megahertz <= most:
+        raise UnsupportedError(
+            f"a locked clock of {hardware.name} must be {0.1 * most:.0f} to {most:.0f} MHz, got {megahertz:g} MHz"
+        )
+    clock = megahertz / most
+    watts = None if hardware.tdp is None else float(power_at(hardware, clock))
+    found = _slowed(hardware, clock, f"{megahertz:g}mhz", f"locked to {megahertz:g} MHz", watts)
+    return replace(found, locked=clock)
+
+
+def _slowed(hardware: Hardware, clock: float, suffix: str, words: str, watts: float | None) -> Hardware:
+    """Hardware with its peaks at this fraction of the clock, and a TDP of `watts`."""
+    if hardware.unlimited is not None:
+        raise UnsupportedError(f"{hardware.name} has a limit already: name one")
     return replace(
         hardware,
-        name=f"{hardware.name}-{watts:g}w",
-        title=f"{hardware.title}, limited to {watts:g} W",
+        name=f"{hardware.name}-{suffix}",
+        title=f"{hardware.title}, {words}",
         clock=None if hardware.clock is None else hardware.clock * clock,
         tensor={format: peak * clock for format, peak in hardware.tensor.items()},
         vector={format: peak * clock for format, peak in hardware.vector.items()},

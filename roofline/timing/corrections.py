@@ -24,6 +24,7 @@ from roofline.graph.op import Kind
 from roofline.graph.parallel import over_link
 from roofline.graph.tensor import Role
 from roofline.specs.engine import Engine
+from roofline.specs.hardware import Hardware
 from roofline.specs.power import stretched
 from roofline.timing.constants import ATTENTION, ENCODER, KERNELS_OF, LAUNCH
 from roofline.timing.intervals.kernels import UNMEASURED
@@ -55,12 +56,12 @@ class Corrections:
     """The corrections of a placed graph's kernels on an engine."""
 
     def __init__(
-        self, placement: Placement, engine: Engine, kernels: Sequence[Kernel], limit: float | None = None
+        self, placement: Placement, engine: Engine, kernels: Sequence[Kernel], limited: Hardware | None = None
     ) -> None:
         self._placement = placement
         self._engine = engine
         self._kernels = kernels
-        self.limit = limit
+        self.limited = limited
 
     @cached_property
     def kernel_of(self) -> tuple[int, ...]:
@@ -197,13 +198,13 @@ class Corrections:
             expected[:, rows] = np.maximum(expected[:, rows], transfer * _UNMEASURED)
 
     def apply_power_limit(self, times: Array, unpacked: Array | float, expected: Array) -> None:
-        """Lengthen kernels by the clock that a power limit leaves them; unmeasured ones have the limited peaks."""
-        if self.limit is None:
+        """Lengthen kernels by the clock that a limit leaves them; unmeasured ones have the limited peaks."""
+        if self.limited is None:
             return
         rows = np.array([row for row, entry in enumerate(self._kernels) if entry.matches], dtype=np.intp)
         compute, memory = times[: Row.MEMORY_TIME].max(axis=0) + unpacked, times[Row.MEMORY_TIME]
-        parts, hardware = self.parts[rows], self._placement.hardware
-        expected[:, rows] *= stretched(hardware, self.limit, expected[1, rows], parts @ compute, parts @ memory)
+        parts = self.parts[rows]
+        expected[:, rows] *= stretched(self.limited, expected[1, rows], parts @ compute, parts @ memory)
 
 
 CONVERTING = (*ATTENTION, *KERNELS_OF["sparse_attention"], ENCODER)

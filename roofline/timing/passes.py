@@ -111,9 +111,9 @@ class Timing:
 
     def __init__(self, placement: Placement, engine: Engine, calibration: Calibration) -> None:
         engine = engine.on(placement.hardware)  # experts in CPU memory run on the CPU
-        limit = None
+        limited = None
         if placement.hardware.unlimited is not None:  # kernels at the full clock, bounds at the limited one
-            limit, placement = placement.hardware.tdp, replace(placement, hardware=placement.hardware.unlimited)
+            limited, placement = placement.hardware, replace(placement, hardware=placement.hardware.unlimited)
         self.placement = placement
         self.engine = engine
         self.kernels = tuple(launches(placement, engine, calibration))
@@ -126,7 +126,7 @@ class Timing:
         self.number = float(self._counts @ issued)
         self.unfused = np.array([factor for _, factor in apart])
         self._groups = kernel_groups(self.kernels, self.monomials, placement, engine)
-        self.corrections = Corrections(placement, engine, self.kernels, limit)
+        self.corrections = Corrections(placement, engine, self.kernels, limited)
 
     @cached_property
     def _intervals(self) -> Intervals:

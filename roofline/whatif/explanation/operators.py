@@ -194,15 +194,17 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
         lines.append(_scaled(times, run, entry, lines[-1].value))
     if row in times.corrections.unpacking:
         lines.append(_unpacked(times, run, entry, lines[-1].value))
-    if (limit := times.corrections.limit) is not None and entry.matches:
+    if (limited := times.corrections.limited) is not None and entry.matches:
         work, read = (
             sum(_row(run, part, which) for part in entry.parts) for which in (Row.MATRIX_TIME, Row.MEMORY_TIME)
         )
         work = max(work, sum(_row(run, part, Row.VECTOR_TIME) for part in entry.parts))
         work += _unpacking(times, run, entry)
-        longer = float(stretched(times.placement.hardware, limit, lines[-1].value, work, read))
-        law = "t_memory + (t - t_memory) / clock, the clock at which the kernel takes the limit"
-        lines.append(line(f"kernel at {limit:g} W", law, f"{last(lines)} * {shown(longer)}"))
+        longer = float(stretched(limited, lines[-1].value, work, read))
+        law = "t_memory + (t - t_memory) / clock" + (
+            "" if limited.locked else ", the clock at which it takes the limit"
+        )
+        lines.append(line(f"kernel on {limited.name}", law, f"{last(lines)} * {shown(longer)}"))
     if row in times.corrections.linked:
         sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
         wait = min(sum(float(times.corrections.latencies[part, 0]) for part in entry.parts), sent)

@@ -311,5 +311,7 @@ def test_images_take_a_projector_and_mamba2_a_converted_checkpoint() -> None:
 def test_states_of_hardware_are_launched() -> None:
     limited = launch(Scenario("llama-3.1-8b", "rtx-3090-250w"), concurrency=1)
     assert "nvidia-smi -pl 250" in limited.files["serve.sh"]
+    locked = launch(Scenario("llama-3.1-8b", "rtx-3090-1400mhz"), concurrency=1)
+    assert "nvidia-smi -lgc 1400" in locked.files["serve.sh"]
     part = launch(Scenario("llama-3.2-1b", "h100-sxm-1g.10gb"), target="kubernetes", concurrency=1)
     assert "nvidia.com/mig-1g.10gb: 1" in part.files["kubernetes.yaml"]

@@ -92,7 +92,34 @@ def test_a_power_limit_slows_compute_and_not_the_memory() -> None:
     assert limited.decode.expected.mid < 1.1 * free.decode.expected.mid
 
 
-@pytest.mark.parametrize("name", ["h100-sxm-2g.10gb", "l40s-1g.6gb", "rtx-3090-80w", "rtx-3090-400w", "sn40l-400w"])
+def test_a_locked_clock_slows_compute_by_as_much_and_not_the_memory() -> None:
+    assert H100.clock is not None
+    half = round(H100.clock / 2e6)
+    locked = load_hardware(f"h100-sxm-{half}mhz")
+    assert locked.tensor["bf16"] == pytest.approx(H100.tensor["bf16"] * half * 1e6 / H100.clock)
+    assert locked.memory_bandwidth == H100.memory_bandwidth
+    assert static_power(H100) < (locked.tdp or 0.0) < (H100.tdp or 0.0)
+    free, slow = (
+        analyze(Scenario("llama-3.1-8b", hw, engine="vllm", batch=8, prompt=4096)) for hw in (H100.name, locked.name)
+    )
+    assert 1.6 < slow.prefill.expected.mid / free.prefill.expected.mid <= 2
+    assert slow.decode.expected.mid < 1.25 * free.decode.expected.mid
+
+
+def test_a_clock_locked_at_its_own_changes_nothing() -> None:
+    assert H100.clock is not None
+    whole = f"h100-sxm-{H100.clock / 1e6:g}mhz"
+    one, other = (analyze(Scenario("llama-3.1-8b", hw, engine="vllm", batch=8)).expected for hw in (H100.name, whole))
+    assert one.total.mid == pytest.approx(other.total.mid)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("h100-sxm-2g.10gb", "l40s-1g.6gb", "rtx-3090-80w", "rtx-3090-400w", "sn40l-400w"),
+        *("h100-sxm-100mhz", "h100-sxm-2500mhz", "rtx-3090-250w-1400mhz"),
+    ],
+)
 def test_states_that_do_not_exist_are_refused(name: str) -> None:
     with pytest.raises(RooflineError):
         load_hardware(name)
