@@ -22,10 +22,10 @@ def test_ranks_hold_whole_blocks(model: str, whole: int, cut: int) -> None:
 
 
 def test_devices_named_with_their_count_are_laid_out_as_the_engine_starts() -> None:
-    """Experts of 1536 stay whole on 8 ranks, an MLP of 9728 is divided by 4; explicit degrees stay."""
+    """Experts of 1536 stay whole on 8 ranks, an MLP of 9728 is divided by 4, in two replicas; explicit degrees stay."""
     experts = Scenario("qwen3-235b-a22b-fp8", "8xh100-sxm").settings.parallel
     assert (experts.tensor, experts.expert) == (8, 8)
     assert Scenario("qwen3-235b-a22b-fp8", "8xh100-sxm", quant="bf16").settings.parallel.expert == 1
     dense = Scenario("qwen3-4b-fp8", "8xh100-sxm").settings.parallel
-    assert (dense.tensor, dense.pipeline) == (4, 2)
+    assert (dense.tensor, dense.pipeline, dense.data) == (4, 1, 2)
     assert Scenario("qwen3-4b-fp8", "h100-sxm", tp=8).settings.parallel.tensor == 8
