@@ -86,9 +86,8 @@ def answer(
             raise
         answered = found(*meant)
         say(f"roofline: read as {' on '.join(meant)}", err=True)
-    document = answer_document(answered)
-    if format is AnswerFormat.TABLE and output is None and (shown := terminal()) is not None:
-        document = answer_document(answered, width=shown.width)
+    shown = terminal() if format is AnswerFormat.TABLE and output is None else None
+    document = answer_document(answered) if shown is None else answer_document(answered, width=shown.width)
     print_document(document, list(verdict_blocks(document)), format, output)
     for sentence in taken(ambiguous=True):  # of others the answer says what was read
         say(f"roofline: {sentence}", err=True)

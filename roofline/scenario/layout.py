@@ -75,7 +75,7 @@ def default_layout(question: Question, devices: int) -> dict[str, Any]:
 
 
 def _holds(question: Question, degrees: dict[str, Any]) -> bool:
-    """Whether the model and the sequences of the batch fit so in memory; True where they are not known yet."""
+    """Whether the model and the sequences of the batch fit so; False where the question cannot be analysed."""
     from roofline.scenario.analysis import Analysis  # which has scenarios, and these their questions
     from roofline.scenario.scenario import Scenario
 

@@ -92,14 +92,18 @@ def slice_of(hardware: Hardware) -> str:
 
 def limit_of(hardware: Hardware) -> int | None:
     """The power limit that the name of hardware says, in W; None for none."""
-    found = LIMITED.fullmatch(hardware.name)
-    return int(found["watts"]) if found else None
+    return _number(LIMITED, hardware)
 
 
 def lock_of(hardware: Hardware) -> int | None:
     """The clock that the name of hardware locks, in MHz; None for none."""
-    found = LOCKED.fullmatch(hardware.name)
-    return int(found["mhz"]) if found else None
+    return _number(LOCKED, hardware)
+
+
+def _number(state: re.Pattern[str], hardware: Hardware) -> int | None:
+    """The number, after the hardware, of a state that the name of hardware says; None for none."""
+    found = state.fullmatch(hardware.name)
+    return int(found[2]) if found else None
 
 
 def check_linked(hardware: Hardware, tensor: int, pipeline: int) -> None:
