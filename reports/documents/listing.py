@@ -34,7 +34,9 @@ def hardware() -> list[dict[str, Any]]:
 
 
 def family(name: str) -> dict[str, list[dict[str, Any]]]:
-    """The models and hardware that have the words of `name` in their name or title."""
+    """The models and hardware that have the words of `name` in their name or title; none if it is the name of one."""
+    if name in (*list_models(), *list_hardware()):
+        return {}
     found = dict[str, list[dict[str, Any]]]()
     for kind, names, load in (("models", list_models(), load_model), ("hardware", list_hardware(), load_hardware)):
         titles = ((candidate, str(load(candidate).title)) for candidate in names)

@@ -43,10 +43,13 @@ def techniques(
     try:
         documents = catalogue.techniques(name, None if level is None else str(level))
     except UnknownNameError as error:
+        family = listing.family(str(name))
         try:
+            if len(family) > 1:  # A vendor of both, as Cerebras is, is not the nearest of its models.
+                raise error
             specs_show(str(name), format)
         except UnknownNameError:
-            if not (family := listing.family(str(name))):
+            if not family:
                 raise error from None
             _show(family, lambda: listing.family_parts(str(name), family), format)
         return

@@ -267,6 +267,8 @@ def test_a_family_names_its_models(run: Run) -> None:
         "allo",
         "dfx",
     ]
+    both = json.loads(run("techniques", "Cerebras", "--format", "json")[1])
+    assert [each["name"] for each in both["models"] + both["hardware"]] == ["cerebras-gpt-13b", "wse-3"]
 
 
 def test_a_device_without_published_figures_says_what_is_known(run: Run) -> None:
