@@ -39,8 +39,9 @@ NEAREST = 4
 LONGEST = 100
 """Characters of a text that a repository's name may continue (96 are the most of the hub): more are no pattern's."""
 
-OLLAMA = "q4_k_m"
-"""What a tag of Ollama's library that names no scheme is stored in."""
+UNSAID = "q4_k_m"
+"""What a tag of Ollama's library that names no scheme is stored in, and llama.cpp takes from a repository of GGUF files
+without one (its README: `-hf <user>/<model>[:quant]`, "default to Q4_K_M")."""
 
 _NO_TAG = re.compile(r"^(quantization: mxfp4|task: encode)\b", re.MULTILINE)
 """In models whose tags are stored as they were released: gpt-oss and encoders."""
@@ -58,6 +59,8 @@ _SAME = re.compile(r"^ +[^/\s]+/(\S+): \{\}", re.MULTILINE)
 _DIFFERS = re.compile(r"^ +([^/\s]+/[^:\s]+): (?!\{\})", re.MULTILINE)
 _HUB = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co|ollama\.com)/", re.IGNORECASE)
 _PLUS = re.compile(r"(?<=[A-Za-z])\+(?![A-Za-z\d])")
+_CLOUD = re.compile(r"(?<=:)cloud$|(?<=\w)-cloud$", re.IGNORECASE)
+"""The end of a tag of a model that Ollama runs on its own servers."""
 _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+(?::[\w.-]+)?)", re.ASCII)
 
 
@@ -105,7 +108,7 @@ def _entry(name: str, path: Path) -> _Entry:
         float(size[1]) if size else 0.0,
         quantization[1] if quantization else "",
         more[1].lower() if more else "",
-        None if _NO_TAG.search(text) else OLLAMA,
+        None if _NO_TAG.search(text) else UNSAID,
         _MIXED.search(text) is not None,
         source[1].lower() if source else "",
     )
@@ -148,7 +151,7 @@ def read_model(text: str) -> Named:
 def _read(text: str, files: Files) -> Named:
     entries, makers = _index(files)
     may_name = PLAIN.fullmatch(text) is not None
-    plain = _PLUS.sub("-plus", _HUB.sub("", text.strip()))  # Command R+
+    plain = _CLOUD.sub("", _PLUS.sub("-plus", _HUB.sub("", text.strip())))  # Command R+
     if may_name and (listed := _listed(plain.lower(), entries)) is not None:
         return listed
     if (model := _tags().get(plain.lower())) is not None:
@@ -366,8 +369,7 @@ def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
         scheme = entry.tag
     if scheme == GGUF and entry.tag is None and entry.quantization:  # converted as it was released
         return Named(entry.name, entry.path, {"gguf": True})
-    if scheme == GGUF:
-        raise RooflineError(f"{quote(text)} names no file type of GGUF: append one, like {quote(f'{text}:Q4_K_M')}")
+    scheme = UNSAID if scheme == GGUF else scheme
     if scheme is None or (entry.quantization and entry.quantization.startswith(scheme)):
         return Named(entry.name, entry.path)
     gguf = GGUF in re.split(r"[^a-z0-9]+", text.lower())

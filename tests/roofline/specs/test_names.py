@@ -93,6 +93,8 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
         ("llama3.1:8b-instruct-q4_K_M", "llama-3.1-8b", "q4_k_m"),
         ("llama3.1:8b", "llama-3.1-8b", "q4_k_m"),  # what Ollama stores a tag in that names no scheme
         ("qwen3:14b", "qwen3-14b", "q4_k_m"),
+        ("TheBloke/Llama-2-7B-Chat-GGUF", "llama-2-7b", "q4_k_m"),  # what llama.cpp's -hf takes from a repository
+        ("qwen3-coder:480b-cloud", "qwen3-coder-480b-a35b", "q4_k_m"),
         ("mistral-small-4", "mistral-small-4-119b", None),  # the only one of its name
         ("llama-3.3", "llama-3.3-70b", None),  # Nemotron's are others
         ("qwq", "qwen2.5-32b", None),
@@ -162,7 +164,6 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
         ("meta-llama/Llama-3.2-90B-Vision-Instruct", ["llama-3.2-3b"]),
         ("deepseek-r1:newest", ["deepseek-r1"]),
         ("Llama-3.1-8B-Instruct-4bit", ["llama-3.1-8b"]),  # four bits in an unnamed scheme
-        ("TheBloke/Llama-2-7B-Chat-GGUF", [":Q4_K_M"]),
         ("CohereLabs/command-r-08-2024", ["command-r"]),  # a date with other KV heads
         ("mistralai/Mistral-Small-Instruct-2409-FP8", ["mistral"]),  # another size
         ("nvidia/Llama-3_1-Nemotron-51B-Instruct-FP8", ["llama-3.1"]),  # other layers
