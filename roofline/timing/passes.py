@@ -217,7 +217,7 @@ class Timing:
             targets = self._targets(mine, [target and target.block(start, stop) for target in merged])
             yield [target.evaluation for target in targets]
             detail = self._detail(block, targets)
-            bound = self.placement.total_time(block)
+            bound = self.placement.pass_time(detail.bounds, block)
             parts.append(self._pass(detail, batch[start:stop], tokens[start:stop], bound, phase, host))
             start = stop
         if len(parts) == 1:
