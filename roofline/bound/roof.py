@@ -152,13 +152,7 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
         """Bound seconds of the whole pass, for each point."""
         rows, counts = self._timed
         times = [counts @ (rows @ block).max(axis=0) for block in blocks(values)]
-        return self._less_overlap(times[0] if len(times) == 1 else np.concatenate(times), values)
-
-    def pass_time(self, bounds: Array, values: Array) -> Array:
-        """`total_time` from the bound seconds of every operator, (operators, points)."""
-        return self._less_overlap(self.counts @ bounds, values)
-
-    def _less_overlap(self, time: Array, values: Array) -> Array:
+        time = times[0] if len(times) == 1 else np.concatenate(times)
         return time - self._overlapped(time, values)[0] if self.all_to_alls.size else time
 
     def _overlapped(self, time: Array, values: Array) -> tuple[Array, Array]:

@@ -71,9 +71,7 @@ class Schedule:
         self._verifiers: dict[float, Placement] = {}
 
     @classmethod
-    def of(
-        cls, model: Model, hardware: Hardware, precision: Precision, build: Build, settings: Settings
-    ) -> Schedule:
+    def of(cls, model: Model, hardware: Hardware, precision: Precision, build: Build, settings: Settings) -> Schedule:
         """The schedule, with the graphs of others that differ in batch and lengths alone."""
         try:
             return _known(model, hardware, precision, build, settings)
