@@ -71,7 +71,7 @@ class Analysis(Result):
         self.fusions = scenario.fusions
         logits = scenario.profile.prompt_logits and self.times_are_expected
         build = Build(self.fusions, scenario.convention, every_position=logits)
-        self.schedule = Schedule(scenario.model, scenario.hardware, precision, build, scenario.settings)
+        self.schedule = Schedule.of(scenario.model, scenario.hardware, precision, build, scenario.settings)
         self._calibrate = calibrate
         self._engine = with_errors(scenario.profile, scenario.model, scenario.hardware, scenario.settings.parallel)
         self._expected: ExpectedGeneration | None = None

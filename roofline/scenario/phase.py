@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -197,10 +197,12 @@ class Phase:
     def deferred(self) -> Deferred[Estimate]:
         """`expected` as a generator that yields requests for kernel times, to evaluate many phases at once."""
         if self._expected is None:
-            total = Estimate(0.0, 0.0, 0.0)
             flats = yield from gather(self.deferred_pass(run) for run in self.passes)
-            for run, flat in zip(self.passes, flats, strict=True):
-                total = total.plus(Estimate(*(self._shaped(part, run.step) for part in flat)).times(run.repeat))
+            times = [
+                Estimate(*(self._shaped(part, run.step) * run.repeat for part in flat))
+                for run, flat in zip(self.passes, flats, strict=True)
+            ]
+            total = reduce(Estimate.plus, times)
             self._expected = Estimate(*(self._plain(part) for part in total)).at_least(self.bound_time)
         return self._expected
 

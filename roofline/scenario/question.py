@@ -58,6 +58,7 @@ INSTEAD: Mapping[str, str] = {
 """The option that a new value of another one replaces."""
 
 _FUSIONS = replace(OPTIONS["fuse"], keyword="fusions")
+_GENERATED = OPTIONS["generate"].usual
 
 
 class Question(Struct, frozen=True, dict=True):
@@ -327,7 +328,7 @@ def resolve(question: Question) -> dict[str, Any]:
         "hardware": hardware,
         "batch": values.get("batch", 1),
         "prompt": _mean(values.get("prompt")),
-        "generate": _mean(values.get("generate", OPTIONS["generate"].usual)),
+        "generate": _mean(values.get("generate", _GENERATED)),
         "prefix": values.get("prefix", 0),
         "precision": _precision(question),
         "fusions": _fusions(values),

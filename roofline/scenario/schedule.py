@@ -8,7 +8,7 @@ list of passes: a network on hardware, its step, and how often it runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -69,6 +69,14 @@ class Schedule:
         self.model, self.hardware, self.precision, self.settings = model, hardware, precision, settings
         self._build = build
         self._verifiers: dict[float, Placement] = {}
+
+    @classmethod
+    def of(cls, model: Model, hardware: Hardware, precision: Precision, build: Build, settings: Settings) -> Schedule:
+        """The schedule, with the graphs of others that differ in batch and lengths alone."""
+        try:
+            return _known(model, hardware, precision, build, settings)
+        except TypeError:  # settings with arrays of a grid have no hash
+            return cls(model, hardware, precision, build, settings)
 
     def _graph(
         self,
@@ -446,3 +454,6 @@ class Schedule:
     def _overlap_batches(self, phase: str) -> int:
         apart = self.settings.ping_pong if phase == "decode" else 0
         return apart or (OVERLAP_BATCHES if phase in self.settings.two_batch_overlap else 1)
+
+
+_known = lru_cache(maxsize=256)(Schedule)

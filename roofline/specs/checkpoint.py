@@ -24,6 +24,7 @@ bits. Three rules follow the engines:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -87,8 +88,15 @@ def precision_of(
     `engine` is a profile or its name, by default that of the hardware and the model; a requested `base` is the format
     of what is not quantized. Raises RooflineError for an unknown name.
     """
+    return _precision_of(model, hardware, resolve_engine(hardware, engine, model), tuple(requested.items()))
+
+
+@lru_cache(maxsize=1024)
+def _precision_of(
+    model: Model, hardware: Hardware, profile: Engine, parts: tuple[tuple[str, str | None], ...]
+) -> Precision:
+    requested = dict(parts)
     base = requested.pop("base", None) or default_base(model, hardware)
-    profile = resolve_engine(hardware, engine, model)
     if any(requested.get(part) for part in RELEASED_OVERRIDES):
         asked = parse_precision(base, **requested)
         return _experts_kept(model, asked) if asked.weights.name in GGUF_SCHEMES else asked

@@ -184,6 +184,10 @@ class Engine(Checked, frozen=True, dict=True):
             raise RooflineError(f"the spread of the engine {self.name} must be below and above 1, got {self.spread}")
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         names = (self.name, self.version, self.graphs, self.fusions, self.gated_delta_rule, *self.own_kernels)
         flags = (self.overlap, self.shared_stream, self.prompt_logits, self.replayed)
         return hash((*names, *flags, *self.all_reduce.items(), *self.parameters.items()))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -131,7 +132,7 @@ def _range_of(versions: list[str]) -> str:
     return first if len(versions) == 1 else f"{first} to {last}"
 
 
-class Match(Struct, frozen=True):
+class Match(Struct, frozen=True, dict=True):
     """The constants found for a kind and a format, and what their use here adds to the interval.
 
     `calibration` and `engine` name where they were measured, `crossed` the levels between there and here. `widening`
@@ -161,9 +162,9 @@ class Match(Struct, frozen=True):
     def interval(self, shape: Any, bound: Array, mid: Array) -> Expected:
         """The expected seconds `mid` of kernels of a shape with their interval, none below the bound."""
         inside = fitted_range(self.fit.ranges, shape, mid.shape)
-        choices, regimes = _factors(self.fit, self.widening, self.spread), kernel(self.fit.op).regimes(shape)
-        which = inside * choices.shape[2] + regimes
-        times = mid * choices.reshape(3, -1).take(which, axis=1, mode="clip")
+        regimes, choices = kernel(self.fit.op).regimes, self._choices
+        which = inside * len(regimes.labels) + regimes(shape)
+        times = mid * choices.take(which, axis=1, mode="clip")
         times[0] = np.maximum(times[0], bound)
         return Expected(times, inside, self.basis, self.origin)
 
@@ -179,7 +180,13 @@ class Match(Struct, frozen=True):
         measured = f"{self.engine} {self.fit.version}".strip()
         return f"{measured} on {hardware}" if measured else hardware
 
-    @property
+    @cached_property
+    def _choices(self) -> Array:
+        """The factors from p50 to p10, p50 and p90 (first axis) by regime: outside the fitted range, then inside."""
+        labels = kernel(self.fit.op).regimes.labels
+        return factors(self.fit.residuals, labels, self.widening, self.spread).reshape(3, -1)
+
+    @cached_property
     def origin(self) -> str:
         """Where the constants were measured, and by whom."""
         return f"{self.place}: {self.source}"
@@ -382,8 +389,3 @@ def on_units(fit: Fit, format: str, unit_peaks: Mapping[str, float]) -> Fit:
         return fit
     carried = 1.0 / (1.0 + (1.0 / efficiency - 1.0) / ratio)
     return replace(fit, parameters={**fit.parameters, "compute_efficiency": carried})
-
-
-@cached(maxsize=1024)
-def _factors(fit: Fit, widening: float, spread: float) -> Array:
-    return factors(fit.residuals, kernel(fit.op).regimes.labels, widening, spread)

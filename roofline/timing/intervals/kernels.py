@@ -56,7 +56,10 @@ def inside(ranges: Mapping[str, tuple[float, float]], shape: Any, rows: tuple[in
     """Whether each row of a kernel's shape lies in the fitted range of every size."""
     found: NDArray[np.bool_] = np.ones(rows, dtype=bool) if rows else cast(Any, np.True_)
     for name, (low, high) in ranges.items():
-        if (values := getattr(shape, name, None)) is not None:
+        values = getattr(shape, name, None)
+        if isinstance(values, float):
+            found = found & (low <= values <= high)
+        elif values is not None:
             found = found & (values >= low) & (values <= high)
     return found
 

@@ -144,20 +144,23 @@ def _on_units(
     count, whole, bandwidth = units(hardware), parameters["wave_quantization"], hardware.memory_bandwidth
     rows = shape.q_len * np.where(alone, 1.0, shape.heads / shape.kv_heads)
     work = shape.batch * np.where(alone, shape.heads, shape.kv_heads * ceil_div(rows, GROUP_ROWS))
-    splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
-    keys = block * ceil_div(read, block * splits)
     per_key = 2.0 * shape.head_dim * shape.cache.bytes / parameters["unit_bandwidth"]
     slower = parameters.get("head_slowdown", 0.0) * count / hardware.matrix_peak(shape.cache.arithmetic(hardware))
     per_key = per_key + 4.0 * shape.head_dim * np.minimum(rows, GROUP_ROWS) * slower
+    waves, keys = work / count, block * ceil_div(read, block)
+    unsplit = rounds(waves, whole) * (per_key * keys + prologue)
+    if shape.split_kv <= 0:
+        filling = 2.0 * shape.head_dim * shape.cache.bytes * keys * count / (UNIT_FILL * unit_clocks(hardware))
+        return unsplit, rounds(waves, whole) * filling
+    # Parts read as many keys, and each has a prologue: where many items run anyway no split is faster.
+    may_split = (shape.heads > shape.kv_heads) | (shape.split_kv > 1 or parameters["split_single"] > 0.5)
+    if not np.any(may_split & (unsplit > waves * (per_key * read + 2.0 * prologue))):
+        return unsplit, None
+    splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
     partial = 8.0 * shape.batch * shape.heads * shape.q_len * shape.head_dim / bandwidth * splits
-    always = shape.split_kv > 1 or parameters["split_single"] > 0.5
-    may_split = (shape.split_kv > 0) & ((shape.heads > shape.kv_heads) | always)
-    parts = rounds(work * splits / count, whole) * (per_key * keys + prologue)
-    on_units = best_split(parts, partial, (splits == 1) | may_split, splits, parameters)
-    if shape.split_kv > 0:
-        return on_units, None
-    filling = 2.0 * shape.head_dim * shape.cache.bytes * keys[0] * count / (UNIT_FILL * unit_clocks(hardware))
-    return on_units, rounds(work / count, whole) * filling
+    parts = rounds(work * splits / count, whole) * (per_key * (block * ceil_div(read, block * splits)) + prologue)
+    fastest = best_split(parts, partial, splits, parameters)
+    return (fastest if np.all(may_split) else np.where(may_split, fastest, unsplit)), None
 
 
 def _items(shape: Attention, hardware: Hardware, parameters: Parameters) -> tuple[NDArray[np.bool_], Array]:
@@ -192,8 +195,7 @@ def _keys_read(shape: Attention, block: Array, parameters: Parameters) -> Array:
     return np.asarray(np.minimum(most, shape.seen + beyond))
 
 
-def best_split(parts: Array, partial: Array, allowed: Array, splits: Array, parameters: Parameters) -> Array:
-    """Seconds on the units with the fastest of the `allowed` splits: `parts`, then combining the `partial` results."""
-    combining = (splits > 1) * (parameters["combine"] * np.log2(splits) / 3.0 + partial)
-    fastest: Array = np.where(allowed, parts + combining, np.inf).min(axis=0)
+def best_split(parts: Array, partial: Array, splits: Array, parameters: Parameters) -> Array:
+    """Seconds on the units with the fastest of the splits: `parts`, then combining the `partial` results."""
+    fastest: Array = (parts + (splits > 1) * (parameters["combine"] / 3.0 * np.log2(splits) + partial)).min(axis=0)
     return fastest

@@ -125,6 +125,9 @@ NEVER = 1e30
 CHUNK = 2048
 """Rows evaluated at a time, so that the tile alternatives stay in the CPU's cache."""
 
+FEW_ROWS = 16
+"""Rows up to which all splits take less time than finding that none is worth it."""
+
 INSTRUCTION_ROWS = 16.0
 """Least rows of a matrix-unit instruction."""
 
@@ -363,12 +366,16 @@ def _fastest(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Array:
         multiply = multiply + conversion_time(weight_only, hardware) * columns * count
     operands = rows * form.input_bytes + columns * form.bytes
     one_step = np.maximum(multiply, operands / parameters["tile_bandwidth"])
-    waves, adding = tiles / count, m * n * 8.0 / (3.0 * hardware.memory_bandwidth)
-    best: Array = (rounds(waves, whole) * (one_step * (64.0 * ceil_div(k, 64.0)) + prologue)).min(axis=0)
-    splits = dispatch.parts[1:].reshape(-1, *below)
+    adding, every = m * n * 8.0 / (3.0 * hardware.memory_bandwidth), dispatch.parts.reshape(-1, *below)
+
+    def fastest(splits: Array) -> Array:
+        steps = one_step * (64.0 * ceil_div(k, 64.0 * splits))[:, None] + prologue
+        parts = (rounds(tiles * splits[:, None] / count, whole) * steps).min(axis=1)
+        found: Array = (parts + (splits > 1) * (adding * splits + prologue)).min(axis=0)
+        return found
+
+    best = fastest(every if m.size <= FEW_ROWS else every[:1])
     # Parts of k multiply as much, and are added: many tiles are not worth splitting.
-    if splits.size and np.any((waves * one_step).min(axis=0) * k + 2.0 * adding + prologue < best):
-        depth = 64.0 * ceil_div(k, 64.0 * splits)
-        parts = rounds(tiles * (splits / count)[:, None], whole) * (one_step * depth[:, None] + prologue)
-        best = np.minimum(best, (parts.min(axis=1) + adding * splits + prologue).min(axis=0))
+    if m.size > FEW_ROWS and np.any((tiles / count * one_step).min(axis=0) * k + 2.0 * adding + prologue < best):
+        best = np.minimum(best, fastest(every))
     return best * (1.0 + parameters.get("throttling", 0.0) * best / (best + THROTTLING_TIME))

@@ -241,7 +241,7 @@ def _on_units(
     one = keys * np.maximum(multiply, loads) + parameters["tile_prologue"]
     partial = 8.0 * splits * shape.batch * shape.q_len * shape.heads * shape.latent / bandwidth
     waves = rounds(shape.batch * tiles * splits / count, parameters["wave_quantization"])
-    return best_split(waves * one, partial, np.asarray(True), splits, parameters)
+    return best_split(waves * one, partial, splits, parameters)
 
 
 def _tiles(shape: LatentAttention, hardware: Hardware, parameters: Parameters) -> tuple[Array, Array]:

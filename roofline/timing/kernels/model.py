@@ -136,7 +136,7 @@ class Regimes(Struct, frozen=True, dict=True):
     def _edges(self) -> Array:
         return np.asarray(self.edges)
 
-    @property
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes: by size, then those of unusual shapes."""
         return self.sizes if self.unusual is None else (*self.sizes, *(f"{s}, {self.unusual.name}" for s in self.sizes))
