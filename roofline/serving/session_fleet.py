@@ -95,8 +95,9 @@ def _moving(deployed: Deployed, theory: Theory) -> float:
     replica, chunk = deployed.replica, float(deployed.replica.budget)
     context = float((theory.turns.left * theory.turns.main).sum() / theory.turns.main.sum())
     computed = float(replica.steps.seconds(0.0, 0.0, chunk, context / 2)) * context / chunk
-    links = [tier.bandwidth for tier in deployed.store.tiers if tier.name == REMOTE]
-    loaded = [context * deployed.store.token_bytes / link for link in links]
+    loaded = [
+        context * deployed.store.read(tier) / tier.bandwidth for tier in deployed.store.tiers if tier.name == REMOTE
+    ]
     return min([computed, *loaded]) / replica.copies / replica.data
 
 
