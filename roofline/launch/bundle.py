@@ -156,7 +156,8 @@ def launch(
     ['benchmark.sh', 'prediction.json', 'serve.sh']
 
     `server` is another engine of `SERVERS` than the scenario's; `tiers` of its KV cache are those of `serve`, which the
-    benchmark's prompts, each of which comes once, do not use. Raises RooflineError where the model does not fit, and for what the engine or the target cannot be told.
+    benchmark's prompts, each of which comes once, do not use. Raises RooflineError where the model does not fit, and
+    for what the engine or the target cannot be told.
     """
     found = scenario_of(scenario)
     if target not in list(Target):

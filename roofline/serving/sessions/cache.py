@@ -32,17 +32,21 @@ from typing import NamedTuple
 
 
 class Level(NamedTuple):
-    """A tier of a cache: the blocks that it holds, and whether it takes a copy of what is computed.
+    """A tier of a cache: the blocks that it holds, and how it takes a copy of what is computed.
 
-    A `selective` one takes it when it is used again, one without `outputs` only of prompts, and one that `refuses`
-    evicts nothing: what finds no room is not written.
+    It takes this at once (through), when it is used again (selective), or of what the tier above evicts (back); without
+    `outputs` only of prompts. One that `refuses` evicts nothing: what finds no room is not written.
     """
 
     blocks: float
-    through: bool = False
-    selective: bool = False
+    write: str = "back"
     outputs: bool = True
     refuses: bool = False
+
+    @property
+    def through(self) -> bool:
+        """Whether it also holds what the tiers above hold."""
+        return self.write != "back"
 
 
 class Run:
@@ -163,7 +167,7 @@ class PrefixCache:
                 self.pinned += run.held[0]
             run.pins += 1
             for tier, level in enumerate(self.levels):
-                if level.selective and run.held[0] > run.held[tier]:
+                if level.write == "selective" and run.held[0] > run.held[tier]:
                     self._copy(run, tier, run.held[0])
 
     def insert(self, tail: Run, end: int, outputs: bool = False) -> None:
@@ -180,7 +184,7 @@ class PrefixCache:
                 self.shared += (run.pins - 1) * added
                 self._hold(run, 0, length)
             for tier, level in enumerate(self.levels):
-                copied = level.through and not level.selective and (level.outputs or not outputs)
+                copied = level.write == "through" and (level.outputs or not outputs)
                 if tier and copied and length > run.held[tier]:
                     self._copy(run, tier, length)
                 if self.snapshot and (not tier or copied) and run.held[tier] >= length:
@@ -195,7 +199,7 @@ class PrefixCache:
         before, length = run.held[tier], min(length, run.held[tier] + self._room(tier))
         self.written[tier] += length - before
         self._hold(run, tier, length)
-        if self.levels[tier].selective and (place := bisect_right(run.ends[0], length)):
+        if self.levels[tier].write == "selective" and (place := bisect_right(run.ends[0], length)):
             self._mark(run, tier, run.ends[0][place - 1])
 
     def _room(self, tier: int) -> int:

@@ -5,9 +5,9 @@ admitted, loads what lower tiers have, pins its path while it runs, and leaves i
 gap after the end of one, and a session that ends is followed by another one.
 
 A load takes the link of its tier, one after the other, for latency + bytes / bandwidth, less the part of the request's
-own prefill that hides it; its blocks are held meanwhile, and others go before it (as of vLLM's connectors), or wait with
-it where the tier stalls the engine. Copies to a tier that writes through take the other direction of the link; their
-bytes are counted, and take time where they stall.
+own prefill that hides it; its blocks are held meanwhile, and others go before it (as of vLLM's connectors), or wait
+with it where the tier stalls the engine. Copies to a tier that writes through take the other direction of the link;
+their bytes are counted, and take time where they stall.
 """
 
 from __future__ import annotations

@@ -33,10 +33,11 @@ PER_REQUEST = 3
 class Store(Struct, frozen=True):
     """The KV cache of a replica: `tokens` of its pool in blocks of `block`, and `tiers` below.
 
-    A token takes `token_bytes`, of which the devices of a rank hold `copies`: latents are whole on each of them. `whole`
-    nodes are evicted, those of lower `priority` before the shared prefixes. Of a model with recurrent states or windows, a snapshot of them takes as much as
-    `snapshot` tokens; there is one at ends of prompts and outputs, and after `every` computed tokens (0: none). A
-    running request takes as much as `own` tokens beside its own, unless a pool of their own has `states` of them.
+    A token takes `token_bytes`, of which the devices of a rank hold `copies`: latents are whole on each. `whole` nodes
+    are evicted, those of lower `priority` before the shared prefixes. Of a model with recurrent states or windows, a
+    snapshot of them takes as much as `snapshot` tokens; there is one at ends of prompts and outputs, and after `every`
+    computed tokens (0: none). A running request takes as much as `own` tokens beside its own, unless a pool of their
+    own has `states` of them.
     """
 
     tokens: float
@@ -55,14 +56,8 @@ class Store(Struct, frozen=True):
     def levels(self) -> list[Level]:
         """Each tier, with tokens for blocks."""
         return [
-            Level(
-                math.inf if tier.bytes is None else tier.bytes / self.stored(tier),
-                tier.write != "back",
-                tier.write == "selective",
-                tier.outputs,
-                tier.full == "refuse",
-            )
-            for tier in self.tiers
+            Level((each.bytes or math.inf) / self.stored(each), each.write, each.outputs, each.full == "refuse")
+            for each in self.tiers
         ]
 
     def stored(self, tier: Tier) -> float:

@@ -34,8 +34,8 @@ EFFICIENCY = 0.8
 (vllm-project.github.io, 2026-01-08, KV offloading connector)."""
 
 COPY = 3.1e-6
-"""Seconds that a copy by DMA takes beside its bytes: 1.1, 7.5, 39.5 and 47.7 GB/s with copies of 4 KB, 32 KB, 512 KB and
-2 MB (the same post), which 51.2 GB/s and this give as 1.3, 8.6, 39.3 and 47.6."""
+"""Seconds that a copy by DMA takes beside its bytes: copies of 4 KB, 32 KB, 512 KB and 2 MB reach 1.1, 7.5, 39.5 and
+47.7 GB/s (the same post), which 51.2 GB/s and this give as 1.3, 8.8, 39.3 and 47.6."""
 
 QUANTITIES = {
     "bandwidth": Dimension.BANDWIDTH,
@@ -49,13 +49,13 @@ QUANTITIES = {
 class Tier(Checked, frozen=True):
     """A tier: `bytes` in all (None: no limit), `bandwidth` in B/s to all devices of the replica together.
 
-    `latency`: seconds of a read. `write`: `through`, a copy of all that is computed, `selective`, of what is used again,
-    or `back`, what the tier above evicts. `overlap`: the fraction of a request's own prefill that hides its read, 1 where
-    layers are loaded while others compute (HiCache), 0 where the request waits for all; where it `stalls`, all requests
-    wait, also for copies to the tier. `price`: USD an hour that it adds to the rent of a replica. `block`: tokens of
-    which it has whole ones alone (0: the engine's). Without `outputs` it takes prompts alone. `full`: whether it evicts
-    or refuses what is written. It has `stored`, and the devices `read`, what they have in common once, or for each rank.
-    `ratio`: a size in pools, until that of the pool is known.
+    `latency`: seconds of a read. `write`: `through`, a copy of all that is computed, `selective`, of what is used
+    again, or `back`, what the tier above evicts. `overlap`: the fraction of a request's own prefill that hides its
+    read, 1 where layers are loaded while others compute (HiCache), 0 where the request waits for all; where a tier
+    `stalls`, all requests wait, also for copies to the hosts. `price`: USD an hour that it adds to the rent of a
+    replica. `block`: a hit ends at a multiple of so many tokens (0: the engine's). Without `outputs` it takes prompts
+    alone. `full`: whether it evicts, or refuses what is written. What all ranks hold, latents, it has `stored` once or
+    for each rank, and the ranks `read` likewise. `ratio`: a size in pools, until that of the pool is known.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Tier(Checked, frozen=True):
 
 
 WRITES = ("through", "selective", "back")
-SETTINGS = (*Tier.__struct_fields__[2:-1], "link", "efficiency", "most", "copies")
+SETTINGS = Tier.__struct_fields__[2:-1]
 
 
 def parse_tiers(text: str, scenario: Scenario) -> tuple[Tier, ...]:
@@ -128,28 +128,29 @@ def _tier(text: str, scenario: Scenario, connector: Connector | None) -> Tier:
             merged[key] = parse_quantity(str(merged[key]), dimension).value
     times = size.removesuffix("x") if size.endswith("x") else None
     bytes_ = None if times or size == "inf" else parse_quantity(size, Dimension.BYTES).value
-    bandwidth = merged.get("bandwidth") or _bandwidth(name, scenario, merged)
     write = str(merged.get("write", "through")).removeprefix("write_").removeprefix("through_")
     if write not in WRITES:
         raise UnknownNameError("way of writing to a tier", write, WRITES)
     fields = {key: value for key, value in merged.items() if key in Tier.__struct_fields__}
-    fields |= {"name": name, "bytes": bytes_, "bandwidth": bandwidth, "write": write, "ratio": times}
+    fields = {"bandwidth": 1.0, **fields, "name": name, "bytes": bytes_, "write": write, "ratio": times}
     try:
-        return convert(fields, Tier, strict=False)
+        found = convert(fields, Tier, strict=False)
     except ValidationError as error:
         problem, _, key = str(error).partition(" - at `$.")
         raise RooflineError(f"{key.rstrip('`')} of the tier {quote(name)}: {problem[0].lower()}{problem[1:]}") from None
+    return found if "bandwidth" in merged else replace(found, bandwidth=_bandwidth(found, scenario, merged))
 
 
-def _bandwidth(name: str, scenario: Scenario, settings: Mapping[str, Any]) -> float:
+def _bandwidth(tier: Tier, scenario: Scenario, settings: Mapping[str, Any]) -> float:
     """Of the links of all devices to a tier."""
     links = [link for link in scenario.hardware.interconnects if link.scope == settings["link"]]
     if not links:
+        name = tier.name
         raise RooflineError(f"the bandwidth of tier {quote(name)} is missing: write {name}=SIZE:bandwidth=50GB/s")
     each = float(settings.get("efficiency", EFFICIENCY)) * links[0].bandwidth
     if copied := settings.get("copies"):
         model, spread = scenario.model, scenario.settings.parallel
-        tokens = int(settings.get("block", 0)) or scenario.profile.memory.on(scenario.hardware).block
+        tokens = tier.block or scenario.profile.memory.on(scenario.hardware).block
         size = tokens * kv_bytes_per_token(model, scenario.run_precision, spread)
         each /= 1 + COPY * each / max(size / (2 * model.layers if copied == "layers" else 1), 1.0)
-    return min(each, settings.get("most", math.inf)) * scenario.settings.parallel.devices
+    return min(each, float(settings.get("most", math.inf))) * scenario.settings.parallel.devices
