@@ -357,17 +357,23 @@ class SessionRun(Simulation):
             times = (times[0], first, after, turn.output)
         self.rows.append((*times, turn.prompt, turn.reusable, turn.gap, session.number))
         self.found.append(turn.hits)
-        if turn.branch:
-            self._start_branch(session, after)
+        child = self._start_branch(session, after) if turn.branch else None
         known = grown(session, self.work)
+        if child is not None and self.work.joins:
+            child.joined = session, known, after + turn.gap
+        else:
+            self._go_on(session, known, after, after + turn.gap)
+
+    def _go_on(self, session: Session, known: bool, at: float, due: float) -> None:
+        """After a turn at a time comes the next one, which is due then, or another session."""
         if session.place >= len(session.new):
-            self._end(session, after)
+            self._end(session, at)
             return
         if not known:
             self._forget(session)
-        self._later(after + turn.gap, turn_of(session, self.work))
+        self._later(max(at, due), turn_of(session, self.work))
 
-    def _start_branch(self, session: Session, at: float) -> None:
+    def _start_branch(self, session: Session, at: float) -> Session:
         """A sub-agent begins with a part of the context."""
         context = max(int(self.work.branch_context * session.context), self.work.shared)
         child = self.draw.branch(session, context)
@@ -377,9 +383,13 @@ class SessionRun(Simulation):
             parent = cache.split(tail, place) if 0 < place <= tail.length else tail.parent
             self.tails[child.number, rank] = cache.run(parent)
         self._later(at, turn_of(child, self.work))
+        return child
 
     def _end(self, session: Session, at: float) -> None:
         self._forget(session)
+        if session.joined is not None:
+            parent, known, due = session.joined
+            self._go_on(parent, known, at, due)
         if self.rate is None and not session.child:
             self._later(at + session.gap[-1], turn_of(self.draw.session(), self.work))
 
