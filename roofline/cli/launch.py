@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from roofline.cli.options import emit, say
-from roofline.cli.scenario_options import scenario_command
+from roofline.cli.scenario_options import TiersOption, scenario_command
 from roofline.launch.table import SERVERS
 from roofline.scenario.options import STATIC
 
@@ -33,6 +33,7 @@ def launch(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Let the engine run code of the model's repository.")
     ] = False,
+    tiers: TiersOption = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="PATH", help="A folder for the files, or one file for all of them."),
@@ -54,7 +55,7 @@ def launch(
     for option in ("concurrency", "rate"):
         if load[option] is not None:
             load[option] = load_values(LOAD_OPTIONS[option], load[option])
-    found = bundle(scenario, name or None, target, trust_remote_code=trust_remote_code, **load)
+    found = bundle(scenario, name or None, target, trust_remote_code=trust_remote_code, tiers=tiers, **load)
     if output is None or output.suffix:
         emit(found.text, output)
         return

@@ -144,6 +144,7 @@ def launch(
     target: Target | str = Target.SHELL,
     *,
     trust_remote_code: bool = False,
+    tiers: str | None = None,
     **load: Unpack[LoadOptions],
 ) -> Launch:
     """The bundle of a scenario's server under a load: a concurrency (by default the batch) or a rate.
@@ -154,8 +155,9 @@ def launch(
     >>> sorted(bundle.files)
     ['benchmark.sh', 'prediction.json', 'serve.sh']
 
-    `server` is another engine of `SERVERS` than the scenario's.
-    Raises RooflineError where the model does not fit, and for what the engine or the target cannot be told.
+    `server` is another engine of `SERVERS` than the scenario's; `tiers` of its KV cache are those of `serve`, which the
+    benchmark's prompts, each of which comes once, do not use. Raises RooflineError where the model does not fit, and
+    for what the engine or the target cannot be told.
     """
     found = scenario_of(scenario)
     if target not in list(Target):
@@ -167,7 +169,9 @@ def launch(
     one, copies = (found, 1) if apart else servers_of(found)
     slots = -(-(bench.concurrency or 1) // copies)
     plan = plan_of(one, server, slots, _longest(found), bool(bench.hits), trust_remote_code)
-    plan = replace(plan, copies=copies)
+    if tiers and apart:
+        raise RooflineError("pools hand over the KV cache by a connector of their own: omit tiers", options=["tiers"])
+    plan = replace(plan, copies=copies, tiers=tiers or "")
     if plan.server.allots and bench.concurrency is None and found.plain.settings.sequences is None:
         raise RooflineError(f"{plan.server.title} has slots: say how many", options=["max_num_seqs", "concurrency"])
     for part in not_whole(one):

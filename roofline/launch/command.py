@@ -99,8 +99,7 @@ def server_command(server: Server, version: str, wanted: Iterable[Wanted], model
         elif ": " in row:
             _put(config, " ".join(server.words(setting, value, version)))
         elif "=" in row:
-            name, _, given = next(iter(server.words(setting, value, version))).partition("=")
-            variables[name] = given
+            variables |= dict(word.split("=", 1) for word in server.words(setting, value, version))
         else:
             given_words = server.words(setting, value, version)
             words += [Shell(word) if isinstance(value, Shell) and value in word else word for word in given_words]

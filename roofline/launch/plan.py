@@ -24,10 +24,11 @@ from roofline.launch.command import (
     server_command,
 )
 from roofline.launch.memory import Room, room_of
-from roofline.launch.settings import Wanted, has_projector, machines_of, scheme_of, server_settings
+from roofline.launch.settings import Wanted, has_projector, machines_of, scheme_of, server_settings, tier_settings
 from roofline.launch.table import Server, server_of
 from roofline.scenario.kv_capacity import startable
 from roofline.scenario.scenario import Scenario
+from roofline.serving.sessions.tiers import split_tiers
 from roofline.techniques.unsupported import not_started
 
 MASTER_PORT = 5000
@@ -48,6 +49,8 @@ class Listen(Enum):
 class Plan(Struct, frozen=True, dict=True):
     """A server of a scenario: `slots` requests at once, with `room` in memory; `hits`: prompts are partly cached.
 
+    `tiers` of its KV cache are as `--tiers` writes them.
+
     `copies` are such servers, each on devices of its own, among which a router divides the requests.
     """
 
@@ -59,6 +62,7 @@ class Plan(Struct, frozen=True, dict=True):
     hits: bool = False
     trusted: bool = False
     copies: int = 1
+    tiers: str = ""
 
     @cached_property
     def settings(self) -> list[Wanted]:
@@ -67,6 +71,7 @@ class Plan(Struct, frozen=True, dict=True):
         found = server_settings(self.scenario, self.server, self.version, self.slots, room.context, room.limited)
         if self.hits:
             found.append(Wanted("prefix_cache", True, pinned=True))
+        found += tier_settings(self.tiers, self.scenario, self.server) if self.tiers else []
         repository = repository_of(self.scenario)
         if repository and self.server.reads_file(self.scheme) and "tokenizer" in self.server.rows:
             found.append(Wanted("tokenizer", repository))  # a file's own is converted slowly, and not always right
@@ -112,6 +117,9 @@ class Plan(Struct, frozen=True, dict=True):
         needs_draft = self.drafted.technique and "$draft" in server.drafts[self.drafted.technique].values()
         if needs_draft and self.drafted.path == UNNAMED_DRAFT:
             yield f"{self.drafted.path}: the path of the draft of {self.drafted.technique}"
+        connector = split_tiers(self.tiers, self.scenario)[0] if self.tiers else None
+        if connector is not None and connector.note:
+            yield connector.note
         if any(one.setting == "lora_rank" for one in self.settings):
             yield "your adapters: load them, and name them in the benchmark, whose requests are for the base model"
         if needs is not None and needs.remote_code and not self.trusted:

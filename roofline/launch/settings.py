@@ -7,18 +7,21 @@ what was predicted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from roofline.core.errors import RooflineError
+from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.rewrite import Adapter
 from roofline.launch.table import Server
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
+from roofline.serving.sessions.tiers import parse_tiers, settings_of, split_tiers
 from roofline.specs.precision import SCHEMES
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.techniques import check_request
@@ -76,6 +79,33 @@ def server_settings(
         *_places(scenario, server),
         *_switches(scenario),
     ]
+
+
+def tier_settings(text: str, scenario: Scenario, server: Server) -> Iterator[Wanted]:
+    """The settings of the tiers of a KV cache, as `--tiers` writes them; raises RooflineError for unknown ones."""
+    connector, parts = split_tiers(text, scenario)
+    if connector is None:
+        raise RooflineError(f"{server.title} is not known to have tiers of its KV cache", options=["tiers"])
+    name = connector.name
+    if name in server.rows:
+        yield Wanted(name, True)
+    for part in parts:
+        (tier,) = parse_tiers(f"{name}:{part}", scenario)
+        known, given = connector.of(tier.name, scenario.profile.version), settings_of(part)[2]
+        if "unit" not in known:
+            yield Wanted(f"{name}.store", tier.name)
+        elif tier.ratio is not None:
+            yield Wanted(f"{name}.ratio", tier.ratio)
+        elif tier.bytes is None:
+            raise RooflineError(f"{server.title} is told the size of {tier.name}: give one", options=["tiers"])
+        else:
+            parallel = scenario.settings.parallel
+            ranks = parallel.devices / parallel.data if known["per"] == "rank" else 1
+            unit = parse_quantity(str(known["unit"]), Dimension.BYTES).value
+            yield Wanted(f"{name}.{tier.name}", math.ceil(tier.bytes / unit / ranks))
+        for key in ("write", "block", "outputs", "full"):
+            if key in given:
+                yield Wanted(f"{name}.{key}", getattr(tier, key))
 
 
 def has_projector(scenario: Scenario, server: Server) -> bool:

@@ -71,6 +71,11 @@ STAND_INS: Mapping[str, str] = MappingProxyType(
         "--enable-chunked-prefill": "prompts under load are always cut to --max-num-batched-tokens",
         "--enable-prefix-caching": "say how much is cached: --prefix of a batch, --prefix-hits of a load",
         "--block-size": "the KV cache is in the blocks of the engine's profile",
+        "--kv-offloading-size": "say --tiers dram=100GiB, or lmcache:dram=100GiB; of sessions",
+        **dict.fromkeys(
+            ("--enable-hierarchical-cache", "--enable-hicache", "--hicache-ratio", "--hicache-size"),
+            "say --tiers dram=2x, with :write=write_back and ,mooncake=4TB behind it; of sessions",
+        ),
         "--cpu-offload-gb": "name the fraction of the weights: --offload weights=0.5",
         "--mm-enable-dp-encoder": "say --mm-encoder-tp-mode data",
     }

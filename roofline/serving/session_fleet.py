@@ -86,18 +86,24 @@ def holding(scenario: Scenario, targets: Targets, options: Mapping[str, Any]) ->
         np.append(0.0, turns / work.turns.mean),
         np.append(1.0, good),
         most,
-        _moving(deployed, theory),
+        _moving(deployed, theory, most),
     )
 
 
-def _moving(deployed: Deployed, theory: Theory) -> float:
-    """Seconds of a replica that the context of a session takes which comes from another one."""
+def _moving(deployed: Deployed, theory: Theory, most: int) -> float:
+    """Seconds of a replica that the context of a session takes which comes from another one, of `most` at a time.
+
+    Of these contexts a remote tier has those that its part of a replica holds.
+    """
     replica, chunk = deployed.replica, float(deployed.replica.budget)
     context = float((theory.turns.left * theory.turns.main).sum() / theory.turns.main.sum())
     computed = float(replica.steps.seconds(0.0, 0.0, chunk, context / 2)) * context / chunk
-    links = [tier.bandwidth for tier in deployed.store.tiers if tier.name == REMOTE]
-    loaded = [context * deployed.store.token_bytes / link for link in links]
-    return min([computed, *loaded]) / replica.copies / replica.data
+    mean = computed
+    for tier, level in zip(deployed.store.tiers, deployed.store.levels, strict=True):
+        if tier.name == REMOTE:
+            part = min(level.blocks / max(most / replica.copies * context, 1.0), 1.0)
+            mean = part * min(context * deployed.store.read(tier) / tier.bandwidth, computed) + (1 - part) * computed
+    return mean / replica.copies / replica.data
 
 
 def run_sessions(

@@ -9,7 +9,8 @@ TensorRT-LLM's tree, where runs of lower `priority` go before others. SGLang evi
 (`whole`; sglang/srt/mem_cache/radix_cache.py): what one request added.
 
 A tier below the first takes what the tier above evicts (write back: a block is in one tier), or a copy of what is
-computed (write through: it also holds what the tiers above hold, and its order is that of all uses).
+computed (write through: it also holds what the tiers above hold, and its order is that of all uses), which selective
+ones take at the second use (sglang/srt/mem_cache/hiradix_cache.py: write_through_threshold).
 
 Layers with a recurrent state or a window go on after a prefix only from a snapshot of them at its end. A request leaves
 one at the end of its path, and of each run that it passes, as vLLM does at the ends of prompts and where prefixes part
@@ -31,10 +32,21 @@ from typing import NamedTuple
 
 
 class Level(NamedTuple):
-    """A tier of a cache: the blocks that it holds, and whether it takes a copy of what is computed."""
+    """A tier of a cache: the blocks that it holds, and how it takes a copy of what is computed.
+
+    It takes this at once (through), when it is used again (selective), or of what the tier above evicts (back); without
+    `outputs` only of prompts. One that `refuses` evicts nothing: what finds no room is not written.
+    """
 
     blocks: float
-    through: bool = False
+    write: str = "back"
+    outputs: bool = True
+    refuses: bool = False
+
+    @property
+    def through(self) -> bool:
+        """Whether it also holds what the tiers above hold."""
+        return self.write != "back"
 
 
 class Run:
@@ -154,9 +166,12 @@ class PrefixCache:
             else:
                 self.pinned += run.held[0]
             run.pins += 1
+            for tier, level in enumerate(self.levels):
+                if level.write == "selective" and run.held[0] > run.held[tier]:
+                    self._copy(run, tier, run.held[0])
 
-    def insert(self, tail: Run, end: int) -> None:
-        """The first tier has a pinned path up to `end`: what no tier had is computed."""
+    def insert(self, tail: Run, end: int, outputs: bool = False) -> None:
+        """The first tier has a pinned path up to `end`, which may be of `outputs`: what no tier had is computed."""
         for run in tail.path():
             length = min(max(end - run.start, 0), run.length)
             if run is tail and end - run.start > run.length:
@@ -169,15 +184,29 @@ class PrefixCache:
                 self.shared += (run.pins - 1) * added
                 self._hold(run, 0, length)
             for tier, level in enumerate(self.levels):
-                if tier and level.through and length > run.held[tier]:
-                    self.written[tier] += length - run.held[tier]
-                    self._hold(run, tier, length)
-                if self.snapshot and (not tier or level.through):
+                copied = level.write == "through" and (level.outputs or not outputs)
+                if tier and copied and length > run.held[tier]:
+                    self._copy(run, tier, length)
+                if self.snapshot and (not tier or copied) and run.held[tier] >= length:
                     for place in range(known + self.every, length, self.every) if self.every else ():
                         self._mark(run, tier, place)
                     self._mark(run, tier, length)
-                elif run.ends[tier]:
+                elif run.ends[tier] and not level.through:
                     self._unmark(run, tier)  # the first tier has it now
+
+    def _copy(self, run: Run, tier: int, length: int) -> None:
+        """A tier takes a copy of a run up to `length`, or what it has room for; with the snapshot at its end."""
+        before, length = run.held[tier], min(length, run.held[tier] + self._room(tier))
+        self.written[tier] += length - before
+        self._hold(run, tier, length)
+        if self.levels[tier].write == "selective" and (place := bisect_right(run.ends[0], length)):
+            self._mark(run, tier, run.ends[0][place - 1])
+
+    def _room(self, tier: int) -> int:
+        """Blocks that a tier takes without an eviction, where it makes none."""
+        if not self.levels[tier].refuses:
+            return 1 << 60
+        return max(int(self.levels[tier].blocks - self.used[tier] - self.weights[tier] * (self.states[tier] + 1)), 0)
 
     def _mark(self, run: Run, tier: int, place: int) -> None:
         """A tier has a snapshot of a run after so many blocks, and earlier ones until they are evicted."""

@@ -61,7 +61,8 @@ class SessionShape(TypedDict, total=False):
     tiers: Annotated[
         "str | Sequence[Tier] | None",
         Option(
-            "Further tiers of the KV cache, nearest first: dram=1TB,ssd=8TB:bandwidth=50GB/s.",
+            "Further tiers of the KV cache, nearest first: dram=1TB,ssd=8TB:bandwidth=50GB/s; of a connector that"
+            " is not the engine's own: lmcache:dram=64GB.",
             metavar="NAME=SIZE,...",
             example="dram=1TB",
         ),

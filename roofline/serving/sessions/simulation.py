@@ -5,8 +5,9 @@ admitted, loads what lower tiers have, pins its path while it runs, and leaves i
 gap after the end of one, and a session that ends is followed by another one.
 
 A load takes the link of its tier, one after the other, for latency + bytes / bandwidth, less the part of the request's
-own prefill that hides it; its blocks are held meanwhile, and others go before it (as of vLLM's connectors). Copies to a
-tier that writes through take the other direction of the link; their bytes are counted.
+own prefill that hides it; its blocks are held meanwhile, and others go before it (as of vLLM's connectors), or wait
+with it where the tier stalls the engine. Copies to a tier that writes through take the other direction of the link;
+their bytes are counted, and take time where they stall.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ from roofline.serving.sessions.store import PER_REQUEST
 from roofline.serving.simulation import Piece, Sequence, Simulation
 
 Array = NDArray[np.float64]
+
+
+HOST = "dram"
+"""The tier that a stalled engine writes to; others are written from there."""
 
 
 class _Request(Sequence):
@@ -59,7 +64,7 @@ class SessionRun(Simulation):
         self.pool = store.tokens
         self.room = self.pool  # type: ignore[assignment]
         levels = [Level(self.pool / self.data / self.block)]
-        levels += [Level(tokens / self.data / self.block, through) for tokens, through in store.levels]
+        levels += [level._replace(blocks=level.blocks / self.data / self.block) for level in store.levels]
         self.states = math.inf if store.states is None else store.states / self.data
         snapshot, apart = store.snapshot / self.block, store.states is not None
         every = store.every // store.block
@@ -92,8 +97,10 @@ class SessionRun(Simulation):
     @property
     def written(self) -> list[float]:
         """Bytes written to each tier."""
-        each = self.block * self.store.token_bytes
-        return [sum(cache.written[tier] for cache in self.caches) * each for tier in range(len(self.read))]
+        each = [0.0, *map(self.store.stored, self.store.tiers)]
+        return [
+            sum(cache.written[tier] for cache in self.caches) * self.block * bytes_ for tier, bytes_ in enumerate(each)
+        ]
 
     def event(self) -> None:
         """What is due, then a step, a run of decode steps, or the time until something is."""
@@ -121,7 +128,7 @@ class SessionRun(Simulation):
         return min(self._sooner(), self.coming[0][0] if self.coming else math.inf)
 
     def _let_pass(self, ready: int, sequence: Sequence) -> None:
-        if ready <= self.step and (self.loading or self.due) and self.promised > 0:
+        if ready <= self.step and (self.loading or (self.due and self.promised > 0)):
             self._pass_time(max(self._awaited() - self.now, 0.0))  # what loads leaves no room
             return
         super()._let_pass(ready, sequence)
@@ -203,13 +210,15 @@ class SessionRun(Simulation):
         for tier, (blocks, link) in enumerate(zip(hits[1:], self.store.tiers, strict=True)):
             if blocks:
                 last = not any(hits[tier + 2 :])  # its snapshot comes with the end of the prefix
-                size = (blocks * self.block + last * self.store.snapshot) * self.store.token_bytes
+                size = (blocks * self.block + last * self.store.snapshot) * self.store.read(link)
                 self.read[tier + 1] += size
                 begin = max(self.now, self.links[tier])
                 self.links[tier] = begin + size / link.bandwidth
                 at = max(at, self.links[tier] + link.latency - link.overlap * hidden)
         request.loaded = True
         cache.insert(tail, sum(hits))
+        if any(blocks and link.stalls for blocks, link in zip(hits[1:], self.store.tiers, strict=True)):
+            self._pass_time(max(at - self.now, 0.0))
         self._changed()
         heappush(self.loading, (at, next(self.number), request))
         self.horizon = min(self.horizon, at)
@@ -227,7 +236,12 @@ class SessionRun(Simulation):
         """Blocks of a request's prefix in each tier; at least one token is computed."""
         tail = request.turn.tail
         assert tail is not None
-        return self.caches[request.rank].found(tail, min((total - 1) // self.block, self._known(request)))
+        hits = self.caches[request.rank].found(tail, min((total - 1) // self.block, self._known(request)))
+        for tier, link in enumerate(self.store.tiers, 1):
+            if hits[tier] and link.block > self.block and not self.store.snapshot:
+                above, each = sum(hits[:tier]), link.block // self.block
+                hits[tier] = max((above + hits[tier]) // each * each - above, 0)
+        return hits
 
     def _known(self, request: _Request) -> int:
         """Blocks of the prompt that earlier turns may have left; of a preempted request, all that it computed."""
@@ -286,7 +300,12 @@ class SessionRun(Simulation):
         assert tail is not None
         end = (sequence.base + sequence.prompt) // self.block
         if end > tail.start:
-            self.caches[sequence.rank].insert(tail, end)
+            cache = self.caches[sequence.rank]
+            before = cache.written.copy()
+            cache.insert(tail, end)
+            for link, had, has in zip(self.store.tiers, before[1:], cache.written[1:], strict=True):
+                if link.stalls and link.name == HOST:
+                    self._pass_time((has - had) * self.block * self.store.stored(link) / link.bandwidth)
         self._changed()
         super()._begin(sequence)
 
@@ -299,7 +318,7 @@ class SessionRun(Simulation):
         tokens = sequence.base + sequence.prompt + (int(steps * self.accepted) if self.work.kept else 0)
         end = min(tokens, sequence.turn.prompt + sequence.turn.output) // self.block
         if end > tail.start:
-            cache.insert(tail, end)
+            cache.insert(tail, end, outputs=True)
         cache.unpin(tail, self.now)
         sequence.pinned = sequence.loaded = False
         if self.data > 1:
@@ -338,17 +357,23 @@ class SessionRun(Simulation):
             times = (times[0], first, after, turn.output)
         self.rows.append((*times, turn.prompt, turn.reusable, turn.gap, session.number))
         self.found.append(turn.hits)
-        if turn.branch:
-            self._start_branch(session, after)
+        child = self._start_branch(session, after) if turn.branch else None
         known = grown(session, self.work)
+        if child is not None and self.work.joins:
+            child.joined = session, known, after + turn.gap
+        else:
+            self._go_on(session, known, after, after + turn.gap)
+
+    def _go_on(self, session: Session, known: bool, at: float, due: float) -> None:
+        """After a turn at a time comes the next one, which is due then, or another session."""
         if session.place >= len(session.new):
-            self._end(session, after)
+            self._end(session, at)
             return
         if not known:
             self._forget(session)
-        self._later(after + turn.gap, turn_of(session, self.work))
+        self._later(max(at, due), turn_of(session, self.work))
 
-    def _start_branch(self, session: Session, at: float) -> None:
+    def _start_branch(self, session: Session, at: float) -> Session:
         """A sub-agent begins with a part of the context."""
         context = max(int(self.work.branch_context * session.context), self.work.shared)
         child = self.draw.branch(session, context)
@@ -358,9 +383,13 @@ class SessionRun(Simulation):
             parent = cache.split(tail, place) if 0 < place <= tail.length else tail.parent
             self.tails[child.number, rank] = cache.run(parent)
         self._later(at, turn_of(child, self.work))
+        return child
 
     def _end(self, session: Session, at: float) -> None:
         self._forget(session)
+        if session.joined is not None:
+            parent, known, due = session.joined
+            self._go_on(parent, known, at, due)
         if self.rate is None and not session.child:
             self._later(at + session.gap[-1], turn_of(self.draw.session(), self.work))
 

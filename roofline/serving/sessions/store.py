@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -32,10 +33,11 @@ PER_REQUEST = 3
 class Store(Struct, frozen=True):
     """The KV cache of a replica: `tokens` of its pool in blocks of `block`, and `tiers` below.
 
-    A token takes `token_bytes` in a tier, of all devices together. `whole` nodes are evicted, those of lower `priority`
-    before the shared prefixes. Of a model with recurrent states or windows, a snapshot of them takes as much as
-    `snapshot` tokens; there is one at ends of prompts and outputs, and after `every` computed tokens (0: none). A
-    running request takes as much as `own` tokens beside its own, unless a pool of their own has `states` of them.
+    A token takes `token_bytes`, of which the devices of a rank hold `copies`: latents are whole on each. `whole` nodes
+    are evicted, those of lower `priority` before the shared prefixes. Of a model with recurrent states or windows, a
+    snapshot of them takes as much as `snapshot` tokens; there is one at ends of prompts and outputs, and after `every`
+    computed tokens (0: none). A running request takes as much as `own` tokens beside its own, unless a pool of their
+    own has `states` of them.
     """
 
     tokens: float
@@ -48,14 +50,23 @@ class Store(Struct, frozen=True):
     every: int = 0
     own: float = 0.0
     states: int | None = None
+    copies: float = 1.0
 
     @property
     def levels(self) -> list[Level]:
         """Each tier, with tokens for blocks."""
         return [
-            Level(float("inf") if tier.bytes is None else tier.bytes / self.token_bytes, tier.write == "through")
-            for tier in self.tiers
+            Level((each.bytes or math.inf) / self.stored(each), each.write, each.outputs, each.full == "refuse")
+            for each in self.tiers
         ]
+
+    def stored(self, tier: Tier) -> float:
+        """Bytes of a token in a tier."""
+        return self.token_bytes * (self.copies if tier.stored == "ranks" else 1)
+
+    def read(self, tier: Tier) -> float:
+        """Bytes that a token takes over the link of a tier."""
+        return self.token_bytes * (self.copies if tier.read == "ranks" else 1)
 
 
 def store_of(replica: Replica, tiers: tuple[Tier, ...] = (), pool: float | None = None, length: int = 1) -> Store:
@@ -73,14 +84,21 @@ def store_of(replica: Replica, tiers: tuple[Tier, ...] = (), pool: float | None 
     name = engine.name.split()[0].lower()
     block, whole = PAGES.get(name, engine.memory.on(scenario.hardware).block), name in WHOLE
     capacity = replica.capacity
+    spread = scenario.settings.parallel
+    each = kv_bytes_per_token(model, formats, spread, length=length)
+    copies = max(each * spread.devices / replica.data / bytes_, 1.0)
     if capacity is None or capacity.held.even or not capacity.held.tokens:
-        return Store(pool or float(replica.kv_tokens), block, bytes_, tiers, whole)
+        tokens = pool or float(replica.kv_tokens)
+        sized = tuple(tier.sized(tokens * bytes_ * copies) for tier in tiers)
+        return Store(tokens, block, bytes_, sized, whole, copies=copies)
     held = capacity.held
     part = PARTED.get(name, 0.0) if held.state and not held.windows else 0.0
     scale = pool / (1 - part) / replica.logged if pool and replica.logged else 1.0
-    devices = kv_bytes_per_token(model, formats) / kv_bytes_per_token(model, formats, scenario.settings.parallel)
+    devices = kv_bytes_per_token(model, formats) / kv_bytes_per_token(model, formats, spread)
     cache, snapshot = capacity.cache * scale * replica.data, held.snapshot / held.tokens
-    shared = Store(cache / held.tokens, max(block, held.block), held.tokens * devices, tiers, whole, snapshot=snapshot)
+    bytes_ = held.tokens * devices
+    sized = tuple(tier.sized(cache * devices * copies) for tier in tiers)
+    shared = Store(cache / held.tokens, max(block, held.block), bytes_, sized, whole, snapshot=snapshot, copies=copies)
     if whole:
         shared = replace(shared, every=int(replica.budget))
     if not part:

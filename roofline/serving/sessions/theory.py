@@ -121,8 +121,9 @@ class Theory:
         self.weights = [0.0 if apart else store.snapshot, *[store.snapshot] * len(store.tiers)]
         self.most = min(replica.sequences, store.states / PER_REQUEST if store.states is not None else math.inf)
         sizes, sum_ = [store.tokens], store.tokens
-        for tokens, through in store.levels:
-            sum_ = max(sum_, tokens) if through else sum_ + tokens
+        for level in store.levels:
+            if not level.refuses:  # in the end one that does has sessions alone that are over
+                sum_ = max(sum_, level.blocks) if level.through else sum_ + level.blocks
             sizes.append(sum_)
         self.sizes = tuple(sizes)
         finite = self.turns.idle[self.turns.idle > 0]
@@ -171,13 +172,15 @@ class Theory:
             base = keep.sum(axis=0)
             computed = np.maximum(turns.prompt - base, 1.0)
             work, step = self._work(computed, base, number, rate)
-            sizes = keep[1:] * self.store.token_bytes
             link_times = [
-                row / tier.bandwidth + (row > 0) * tier.latency
-                for row, tier in zip(sizes, self.store.tiers, strict=True)
+                row * self.store.read(tier) / tier.bandwidth + (row > 0) * tier.latency
+                for row, tier in zip(keep[1:], self.store.tiers, strict=True)
             ]
             load_wait = np.zeros(count)
             for place, (times, tier) in enumerate(zip(link_times, self.store.tiers, strict=True)):
+                if tier.stalls:  # all wait, as for a prompt
+                    work = work + times
+                    continue
                 loads[place] = min(rate * times.mean(), 0.999)
                 queues[place] = _wait(rate, times, loads[place], sessions)
                 load_wait += np.maximum(times - tier.overlap * work, 0.0) + queues[place] * (times > 0)

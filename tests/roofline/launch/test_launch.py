@@ -315,3 +315,47 @@ def test_states_of_hardware_are_launched() -> None:
     assert "nvidia-smi -lgc 1400" in locked.files["serve.sh"]
     part = launch(Scenario("llama-3.2-1b", "h100-sxm-1g.10gb"), target="kubernetes", concurrency=1)
     assert "nvidia.com/mig-1g.10gb: 1" in part.files["kubernetes.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "tiers", "words"),
+    [
+        ("vllm", "dram=400GiB", ["--kv-offloading-size 400"]),
+        (
+            "vllm",
+            "lmcache:dram=400GB,redis=inf",
+            ["LMCACHE_MAX_LOCAL_CPU_SIZE=100", "LMCACHE_REMOTE_URL=redis://", '{"kv_connector":"LMCacheConnectorV1"'],
+        ),
+        (
+            "vllm",
+            "mooncake:remote=4TB",
+            ["MOONCAKE_CONFIG_PATH=", '"MooncakeStoreConnector"', "# mooncake_config.json:"],
+        ),
+        ("sglang", "dram=400GB", ["--enable-hierarchical-cache --hicache-size 100"]),
+        (
+            "sglang",
+            "dram=2x:write=selective,mooncake=inf",
+            ["--hicache-ratio 2 ", "--hicache-write-policy write_through_selective", "storage-backend mooncake"],
+        ),
+        ("tensorrt-llm", "dram=400GB", ["host_cache_size: 100000000000"]),
+    ],
+)
+def test_tiers_are_the_connectors_options(engine: str, tiers: str, words: list[str]) -> None:
+    scenario = Scenario("llama-3.1-70b", "4xh100-sxm", tp=4, engine=engine)
+    text = launch(scenario, concurrency=4, tiers=tiers).text.replace("\\\n  ", "")
+    assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize(
+    ("options", "tiers", "message"),
+    [
+        ({"engine": "llama.cpp", "quant": "q4_k_m"}, "dram=1GB", "not known to have tiers"),
+        ({"engine": "vllm"}, "dram=1GB:block=64", "no option for offloading.block"),
+        ({"engine": "vllm"}, "dram=inf", "give one"),
+        ({"engine": "vllm@0.11"}, "dram=1GB", "another version has"),
+        ({"engine": "sglang"}, "dram=1GB,ssd=1TB:bandwidth=9GB/s", "has no hicache.store"),
+    ],
+)
+def test_tiers_that_a_server_is_not_told_are_refused(options: dict[str, object], tiers: str, message: str) -> None:
+    with pytest.raises(RooflineError, match=message):
+        launch(Scenario("llama-3.1-8b", "h100-sxm", **options), concurrency=4, tiers=tiers)  # type: ignore[arg-type]

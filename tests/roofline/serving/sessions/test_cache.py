@@ -92,7 +92,7 @@ def test_hits_grow_with_the_pool_and_with_a_tier(seed: int) -> None:
     totals = [sum(play([Level(size)], seed)[1]) for size in (30, 40, 60, 100, 300)]
     assert totals == sorted(totals)
     # Two tiers have what one of both sizes has, but for what moves between them while a request runs.
-    for levels in ([Level(40), Level(60)], [Level(40), Level(100, through=True)]):
+    for levels in ([Level(40), Level(60)], [Level(40), Level(100, "through")]):
         assert totals[1] < sum(play(levels, seed)[1]) == pytest.approx(totals[3], rel=0.06)
 
 
@@ -160,8 +160,8 @@ def test_a_pool_of_snapshots_alone_limits_their_number() -> None:
 
 
 def test_what_is_evicted_is_found_in_the_next_tier_with_its_snapshot() -> None:
-    for through in (False, True):
-        cache = PrefixCache([Level(15), Level(100, through)], snapshot=3)
+    for write in ("back", "through"):
+        cache = PrefixCache([Level(15), Level(100, write)], snapshot=3)
         one, other = cache.run(), cache.run()
         turn(cache, one, 10, 0.0)
         turn(cache, other, 10, 1.0)

@@ -417,6 +417,15 @@ def test_replicas_share_the_first_traces_of_a_benchmark() -> None:
     assert [whole.session(place=place).replayed is not None for place in range(5)] == [True] * 4 + [False]
 
 
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_turn_waits_for_the_sub_agent_that_it_joins(joins: bool) -> None:
+    shape = {"branches": 1.0, "branch_turns": parse_lengths(3), "branch_first": parse_lengths(500), "joins": joins}
+    ran = run(store_of(replica(), (), 1e12), workload(**shape), sessions=1, turns=120)
+    order = np.argsort(ran.arrival)
+    overlap = ran.arrival[order][1:] < ran.last[order][:-1] - 1e-9
+    assert overlap.any() != joins
+
+
 def test_an_option_replaces_what_traces_are_like() -> None:
     asked = {"profile": "coding-agent"}
     assert workload_of(SCENARIO, asked).replayed
