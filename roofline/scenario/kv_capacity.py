@@ -89,7 +89,7 @@ class Capacity(Struct, frozen=True):
             return int(self.sequences_of(longest, ahead) * longest)
         if self.pages is None:
             return self.tokens
-        # Blocks over groups, in the tokens of a layer's block (_report_kv_cache_config in vllm/v1/core/kv_cache_utils.py).
+        # Blocks over groups: _report_kv_cache_config in vllm/v1/core/kv_cache_utils.py.
         return self.pages // self.held.groups * self.held.block // self.block * self.block
 
 
