@@ -72,9 +72,14 @@ class Capacity(Struct, frozen=True):
         return None if math.isinf(found) else int(found * length)
 
     @property
+    def pages(self) -> int | None:
+        """The pages of a pool that all layers share; None without one."""
+        return int(max(self.cache, 0.0) / self.held.page) if self.held.page else None
+
+    @property
     def states(self) -> int | None:
         """The most recurrent states for which the engine has pages; None where it has no pool of pages for them."""
-        return int(max(self.cache, 0.0) / self.held.page) if self.held.page and self.held.state else None
+        return self.pages if self.held.state else None
 
     def logged(self, longest: int, ahead: int, reserve: Reserve) -> int | None:
         """The tokens that the engine prints as the size of its KV cache, for sequences of up to `longest` tokens."""
@@ -82,7 +87,10 @@ class Capacity(Struct, frozen=True):
             return self.tokens
         if reserve.logs == "sequences":
             return int(self.sequences_of(longest, ahead) * longest)
-        return self.tokens if self.states is None else self.states // self.held.groups * self.held.block
+        if self.pages is None:
+            return self.tokens
+        # Blocks over groups: _report_kv_cache_config in vllm/v1/core/kv_cache_utils.py.
+        return self.pages // self.held.groups * self.held.block // self.block * self.block
 
 
 @lru_cache(maxsize=256)

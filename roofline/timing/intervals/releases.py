@@ -64,17 +64,21 @@ class Support(NamedTuple):
 
 
 def support(engine: Engine, model: Model, hardware: Hardware | None = None) -> Support | None:
-    """The support of an architecture, or of a device's family if that is younger, by a version; None if not known."""
+    """The support of an architecture, or of a device's family if that is younger, by a version; None if not known.
+
+    Versions before the first of the table are as old as it.
+    """
     known = _releases()
     names = [name for name in known.models if engine.version and model.name.startswith(name)]
     versions: Mapping[str, str] = known.engines.get(engine.name, {})
     began = [known.models[max(names, key=len)]] if names else []
     if hardware is not None and hardware.family in known.families and engine.version:
         began.append(known.families[hardware.family])
-    older = [Version(text) for text in versions if began and Version(text) <= Version(engine.version)]
-    if not older:
+    if not began or not versions:
         return None
-    released = _month(versions[max(older).text])
+    named = [Version(text) for text in versions]
+    older = [version for version in named if version <= Version(engine.version)]
+    released = _month(versions[max(older, default=min(named)).text])
     fitted = _month(known.fitted[engine.name]) if engine.name in known.fitted else released
     return Support(max(released - _month(max(began)), 0.0), max(fitted - released, 0.0))
 

@@ -17,6 +17,7 @@ from roofline.timing.intervals.releases import support, young_error
         ("sglang@0.4.3", "deepseek-v3", 2.0),
         ("vllm@0.10.1", "gpt-oss-120b", 0.0),  # of the release before, 0.10.0
         ("vllm@0.11", "deepseek-v3.2", 1.0),  # its attention is not DeepSeek-V3's
+        ("vllm@0.6", "gpt-oss-120b", 0.0),  # before the model: as young as its first
         ("vllm@0.11", "llama-3.1-8b", None),
         ("vllm", "gpt-oss-120b", None),
         ("llama.cpp", "gpt-oss-120b", None),
