@@ -5,8 +5,10 @@ from __future__ import annotations
 from statistics import NormalDist
 
 import numpy as np
+from msgspec.structs import replace
 
 from roofline.graph.parallel import Parallelism
+from roofline.scenario.scenario import Scenario
 from roofline.serving.tables import Array
 
 SLOWER_RANK = 0.05
@@ -26,16 +28,27 @@ layers of DeepSeek-R1 among 32 ranks they deviate by 0.48 of their mean, and the
 """
 
 
-def busiest(tokens: Array, ranks: int, chosen: int, uneven: float = 0.0) -> Array:
+def busiest(tokens: Array, ranks: int, chosen: int, variance: float = 0.0) -> Array:
     """Tokens with which each rank has the rows that the rank with the most has of `tokens`, to `chosen` experts each.
 
-    Rows of a rank are log-normal: those drawn are binomial, and `uneven` is the variance of experts' loads over the
-    number of experts.
+    Rows of a rank are log-normal: those drawn are binomial, and `variance` is that of experts' loads over the number of
+    experts.
     """
     if ranks == 1:
         return tokens
-    deviation = np.sqrt(np.log1p((ranks - 1) * (1 / (chosen * tokens) + uneven)))
+    deviation = np.sqrt(np.log1p((ranks - 1) * (1 / (chosen * tokens) + variance)))
     return np.asarray(tokens * np.exp(deviation * (largest(ranks) - deviation / 2)))
+
+
+def uneven(parallel: Parallelism) -> float:
+    """The deviation of the logarithm of experts' loads: none where those with the most have copies."""
+    return 0.0 if parallel.redundant else UNEVEN_EXPERTS
+
+
+def under_load(scenario: Scenario) -> Scenario:
+    """The scenario with experts that are loaded as those of a server."""
+    settings = scenario.settings
+    return scenario.changed(settings=replace(settings, uneven_experts=uneven(settings.parallel)))
 
 
 def largest(count: int) -> float:

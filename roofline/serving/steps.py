@@ -49,7 +49,7 @@ from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass
-from roofline.serving.ranks import UNEVEN_EXPERTS, busiest, waited
+from roofline.serving.ranks import busiest, under_load, uneven, waited
 from roofline.serving.tables import Array, Curve, Grid, Table, geometric
 from roofline.specs.engine import Engine
 from roofline.timing.evaluation import resolve
@@ -108,15 +108,13 @@ class StepTimes:
         if scenario.settings.ping_pong:
             raise UnsupportedError("experts on devices of their own are taken by analyze, compare and sweep")
         asked = scenario.settings.parallel
-        uneven = 0.0 if asked.redundant else UNEVEN_EXPERTS
-        alone = replace(asked, micro_batches=1)
-        settings = replace(scenario.settings, chunk=None, step_tokens=None, parallel=alone, uneven_experts=uneven)
+        settings = replace(scenario.settings, chunk=None, step_tokens=None, parallel=replace(asked, micro_batches=1))
         single = scenario.changed(batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
         self.scenario = scenario
         self._covered, self.density = (context, chunk, batch, density), density
         self.encodes, self.pair = scenario.model.task == "encode", scenario.model.tower_kind == "encoder"
         self._source = float(scenario.prompt) if self.pair else 0.0
-        self._answer = analyze(single)
+        self._answer = analyze(under_load(single))
         self.engine = self._answer.prefill.engine
         parallel = self._answer.parallel
         self.errors = unsure(scenario.profile, scenario.model, scenario.hardware, parallel)
@@ -234,9 +232,9 @@ class StepTimes:
         self.local = self.local + spent[shared & ~routed & ~sent].sum(axis=0)
         parallel, specs = self._answer.parallel, self.scenario.model.experts
         chosen = min((spec.top_k for spec in specs), default=1)
-        variance = 0.0 if parallel.redundant else math.expm1(UNEVEN_EXPERTS**2)
-        uneven = max((variance / spec.experts for spec in specs), default=0.0)
-        most = busiest(tokens * self.data, parallel.expert, chosen, uneven) / self.data
+        variance = math.expm1(uneven(parallel) ** 2)
+        variance = max((variance / spec.experts for spec in specs), default=0.0)
+        most = busiest(tokens * self.data, parallel.expert, chosen, variance) / self.data
         self.experts = self.experts + np.interp(most, tokens, spent[shared & routed].sum(axis=0))
         self.experts = self.experts + spent[shared & sent].sum(axis=0) - hidden
         self.head = self.head + spent[head].sum(axis=0)
