@@ -28,6 +28,7 @@ from roofline.scenario.kv_capacity import Capacity, kv_capacity
 from roofline.scenario.lengths import NORMAL
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
+from roofline.serving.ranks import under_load
 from roofline.serving.replica import Replica, budget_of, replica_of
 from roofline.serving.times import MOST
 from roofline.specs.formats import PROMOTIONS
@@ -126,7 +127,7 @@ class WorkloadCost:
     """
 
     def __init__(self, scenario: Scenario, service: Service) -> None:
-        self.lengths = prompt_lengths(service)
+        scenario, self.lengths = under_load(scenario), prompt_lengths(service)
         context = {} if scenario.model.task == "encode" else {"context": round(service.context)}
         answer = Analysis(scenario.at(batch=BATCHES, **context))
         computed = np.maximum(np.round(self.lengths * (1 - service.hits)), 1).astype(int)
@@ -298,7 +299,7 @@ class Candidate(Struct, frozen=True, dict=True):
         }
         if scenario.model.task == "generate":
             grid["context"] = round(service.context)
-        return Analysis(_whole(scenario).at(**grid))
+        return Analysis(under_load(_whole(scenario)).at(**grid))
 
     @cached_property
     def _batches(self) -> NDArray[np.int64]:

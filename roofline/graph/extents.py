@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
+from statistics import NormalDist
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -271,14 +272,18 @@ def _within(chunk: int, tokens: Any) -> Any:
 COPIES = " x{}"
 """Ends the name of an extent of blocks with copies."""
 
+PARTS = 32
+"""Equal parts of blocks with log-normal loads that stand for all."""
+
 
 class Pool(Struct, frozen=True):
     """A set of `size` weight blocks (experts, or MLP neurons) of which each token uses `used`.
 
     With probability p_e that a token uses block e, T tokens touch sum of 1 - (1 - p_e)^T blocks; uniform routing has
-    p_e = used / size. `skew` > 0 makes p_e proportional to rank^-skew, at most 1. `spread` is the number of ranks whose
-    tokens the blocks serve. The tokens of one of `sequences` use the same blocks (adapters). There are
-    so many `copies` of each block, of which a token uses one (adapters of experts).
+    p_e = used / size. `skew` > 0 makes p_e proportional to rank^-skew, at most 1, and `uneven` > 0 log-normal with that
+    deviation of the logarithm. `spread` is the number of ranks whose tokens the blocks serve. The tokens of one of
+    `sequences` use the same blocks (adapters). There are so many `copies` of each block, of which a token uses one
+    (adapters of experts).
     """
 
     size: int
@@ -287,6 +292,7 @@ class Pool(Struct, frozen=True):
     spread: int = 1
     sequences: bool = False
     copies: int = 1
+    uneven: float = 0.0
 
     @property
     def suffix(self) -> str:
@@ -308,7 +314,7 @@ class Pool(Struct, frozen=True):
         if self.copies > 1 and self.skew:  # each copy has its part of the tokens
             found = self.copies * touched(self.size, self.used, tokens / self.copies, self.skew)
         else:
-            found = touched(self.size * self.copies, self.used, tokens, self.skew)
+            found = touched(self.size * self.copies, self.used, tokens, self.skew, self.uneven)
         return {f"touched{self.suffix}": found}
 
 
@@ -352,21 +358,30 @@ class Convolution(Struct, frozen=True):
         return {"convolution": np.minimum(direct, transformed), "past": step.cached}
 
 
-def touched(size: int, used: float, tokens: Any, skew: float = 0.0) -> Any:
+def touched(size: int, used: float, tokens: Any, skew: float = 0.0, uneven: float = 0.0) -> Any:
     """Expected number of distinct blocks among `size` that `tokens` tokens use, each using `used` of them."""
     if used >= size:
         return size * np.minimum(tokens, 1.0)
-    if not skew:
+    if not skew and not uneven:
         return size * -np.expm1(tokens * math.log1p(-used / size))
-    shares = popularity(size, used, skew)
+    parts = size if skew else min(size, PARTS)
+    shares = popularity(parts, used / size * parts, skew, uneven)
     missed = np.exp(np.multiply.outer(tokens, np.log1p(-np.minimum(shares, 1 - 1e-15))))
-    return (1 - missed).sum(axis=-1)
+    return (1 - missed).sum(axis=-1) * (size / parts)
 
 
 @lru_cache(maxsize=64)
-def popularity(size: int, used: float, skew: float) -> Any:
-    """Probability that a token uses each block: proportional to rank^-skew, at most 1, summing to `used`."""
+def popularity(size: int, used: float, skew: float, uneven: float = 0.0) -> Any:
+    """Probability that a token uses each block, at most 1, summing to `used`.
+
+    Proportional to rank^-skew, or without it to the means of so many equal parts of a log-normal law whose logarithm
+    deviates by `uneven`.
+    """
     weights = np.arange(1, size + 1, dtype=np.float64) ** -skew
+    if uneven and not skew:
+        normal = NormalDist()
+        less = [normal.cdf(normal.inv_cdf(place / size) - uneven) for place in range(1, size)]
+        weights = np.diff(np.array([0.0, *less, 1.0]))[::-1]
     certain = 0  # the most popular blocks, used by every token
     while True:
         rest = weights[certain:]

@@ -96,9 +96,10 @@ class Network(Struct, frozen=True, dict=True):
 class Build(Struct, frozen=True):
     """The options of a graph: fusions, counting convention, parallelism, expert routing, rewrites.
 
-    `decode`: a graph for single queries, with absorbed MLA, and a KV cache sharded over sequence ranks. `skew` and
-    `capacity`: the skew and the capacity factor of expert routing. `every_position`: logits at all positions, for
-    verification, instead of the last. `bridge`: the number of cards that an NVLink bridge joins, if any.
+    `decode`: a graph for single queries, with absorbed MLA, and a KV cache sharded over sequence ranks. `skew`,
+    `uneven` and `capacity`: the laws of expert routing (`Pool`) and its capacity factor. `every_position`: logits at
+    all positions, for verification, instead of the last. `bridge`: the number of cards that an NVLink bridge joins, if
+    any.
     """
 
     fusions: tuple[str, ...] = ()
@@ -106,6 +107,7 @@ class Build(Struct, frozen=True):
     parallel: Parallelism = SINGLE
     decode: bool = False
     skew: float = 0.0
+    uneven: float = 0.0
     capacity: float = 1.0
     rewrites: tuple[Rewrite, ...] = ()
     every_position: bool = False
@@ -187,7 +189,7 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
         if isinstance(layer.feed_forward, Mlp) and layer.feed_forward.active < 1:
             rules.append(neurons_of(layer.feed_forward))
         if isinstance(layer.feed_forward, MixtureOfExperts):
-            rules.append(pool := pool_of(layer.feed_forward, build.parallel, build.skew))
+            rules.append(pool := pool_of(layer.feed_forward, build.parallel, build.skew, build.uneven))
             rules += [replace(pool, copies=each.adapters) for each in adapters if each.experts and each.adapters > 1]
     return tuple(dict.fromkeys(rules))
 

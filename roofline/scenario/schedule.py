@@ -93,6 +93,7 @@ class Schedule:
             parallel=parallel or settings.parallel.on(hardware),
             decode=decode,
             skew=settings.expert_skew,
+            uneven=settings.uneven_experts,
             capacity=settings.expert_capacity,
             rewrites=settings.rewrites,
             every_position=every_position or self._build.every_position,

@@ -97,7 +97,8 @@ class Settings(Checked, frozen=True):
     layers that a decoded token skips (`depth`) still compute its keys and values. `towers`: tensor-parallel ranks share
     the weights of the vision encoder, or its images ("data"). `fetch`: the prefix's KV cache is
     loaded over a network. `mixed`: devices of several kinds, in the place of the scenario's, with layers of their own.
-    `ping_pong`: micro-batches of decode between devices of attention and of experts (`Parallelism.apart`).
+    `uneven_experts`: deviation of the logarithm of experts' loads (`Pool`). `ping_pong`: micro-batches of decode
+    between devices of attention and of experts (`Parallelism.apart`).
     """
 
     parallel: Parallelism = SINGLE
@@ -116,6 +117,7 @@ class Settings(Checked, frozen=True):
     kv_reserved: Any = None
     shared_prefix: bool = False
     expert_skew: float = 0.0
+    uneven_experts: float = 0.0
     expert_capacity: Positive = 1.0
     rewrites: tuple[Rewrite, ...] = ()
     two_batch_overlap: frozenset[str] = frozenset()

@@ -11,9 +11,11 @@ of together q tokens in k prompts takes
 
 with p tokens cached before a chunk; an engine that computes the logits of all prompt tokens runs head(d b + q). b, q
 and k are those of one data-parallel rank, the one with the most; the kernels of experts, whose tokens come from all
-ranks, take the mean over ranks. Where n ranks divide the experts, the one with the most rows decides: with t tokens to
-e experts each, and u the variance of the loads of experts over their number, it has 1 + z ((n - 1) (1 / (e t) +
-u))^(1/2) times the mean, z the expected largest of n deviates.
+ranks, take the mean over ranks. Loads of experts are log-normal, so that fewer are reached than by even ones. Where n
+ranks divide the experts, the one with the most rows decides: with t tokens to e experts each, and u the variance of the
+loads of experts over their number, it has 1 + z ((n - 1) (1 / (e t) + u))^(1/2) times the mean, z the expected largest
+of n deviates. Of n devices of a node that wait for each other the slowest decides: K is 1 + s z times that, with s of
+`roofline.serving.ranks`.
 
 Images of prompts are encoded in the step of the chunk that has their tokens: tower(q density) more seconds. A model
 that only encodes has chunks alone. The prompts of an encoder-decoder are those of its encoder, beside which its decoder
@@ -33,7 +35,6 @@ import math
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import cached_property
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,7 @@ from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass
+from roofline.serving.ranks import busiest, under_load, uneven, waited
 from roofline.serving.tables import Array, Curve, Grid, Table, geometric
 from roofline.specs.engine import Engine
 from roofline.timing.evaluation import resolve
@@ -66,28 +68,6 @@ TYPICAL = Step(np.array([8.0]), np.array([1.0]), np.array([1000.0]))
 
 PROBES = Step(np.array([64.0, 1.0, 64.0]), np.array([1.0, 64.0, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
 """64 tokens three times: of 64 sequences, of one, and with a longer context."""
-
-
-UNEVEN_EXPERTS = 1.08
-"""Standard deviation of the logarithm of experts' loads, without copies of those with the most.
-
-Loads of DeepSeek-V3's ranks are log-normal rather than anything else (deepseek-ai/DeepEP, pull request 393). Over 58
-layers of DeepSeek-R1 among 32 ranks they deviate by 0.48 of their mean, and the busiest has 2.56 times the mean
-(NVIDIA/TensorRT-LLM, examples/wide_ep/ep_load_balancer): 0.50 and 2.6 with experts of 1.08. Among 8 ranks, 1.4 times.
-"""
-
-
-def busiest(tokens: Array, ranks: int, chosen: int, uneven: float = 0.0) -> Array:
-    """Tokens with which each rank has the rows that the rank with the most has of `tokens`, to `chosen` experts each.
-
-    Rows of a rank are log-normal: those drawn are binomial, and `uneven` is the variance of experts' loads over the
-    number of experts. The expected largest of n normal deviates is that of Blom (1958).
-    """
-    if ranks == 1:
-        return tokens
-    largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
-    deviation = np.sqrt(np.log1p((ranks - 1) * (1 / (chosen * tokens) + uneven)))
-    return np.asarray(tokens * np.exp(deviation * (largest - deviation / 2)))
 
 
 def _names(timing: Timing) -> list[tuple[str, ...]]:
@@ -134,7 +114,7 @@ class StepTimes:
         self._covered, self.density = (context, chunk, batch, density), density
         self.encodes, self.pair = scenario.model.task == "encode", scenario.model.tower_kind == "encoder"
         self._source = float(scenario.prompt) if self.pair else 0.0
-        self._answer = analyze(single)
+        self._answer = analyze(under_load(single))
         self.engine = self._answer.prefill.engine
         parallel = self._answer.parallel
         self.errors = unsure(scenario.profile, scenario.model, scenario.hardware, parallel)
@@ -209,8 +189,7 @@ class StepTimes:
         spent, whole = list[float](), sum(float(np.max(main.repeat)) for main in mains.values())
         self.kernels = 0.0
         for part, main in mains.items():
-            one = self._phase(True).timed(main)
-            names = _names(one)
+            names = _names(one := self._phase(True).timed(main))
             head = np.array([name[0] == HEAD for name in names])
             shared, prompt = np.zeros_like(head), prompts.get(part)
             if prompt is not None:
@@ -234,7 +213,9 @@ class StepTimes:
             of_decode = of_decode + self._seconds(run, True, shape)
         for run in ahead:
             of_prefill = of_prefill + self._seconds(run, False, of_prefill.shape)
-        self.decode, self.prefill = Table(*sequences, of_decode), Table(*pieces, of_prefill)
+        last = waited(self._answer.parallel)
+        self.local, self.experts, self.head = last * self.local, last * self.experts, last * self.head
+        self.decode, self.prefill = Table(*sequences, last * of_decode), Table(*pieces, last * of_prefill)
 
     def _add_shared_times(self, timing: Timing, run: Pass, shared: Any, head: Any) -> None:
         """Add the kernels of tokens to the tables: on one rank, of experts, and of the head."""
@@ -251,9 +232,9 @@ class StepTimes:
         self.local = self.local + spent[shared & ~routed & ~sent].sum(axis=0)
         parallel, specs = self._answer.parallel, self.scenario.model.experts
         chosen = min((spec.top_k for spec in specs), default=1)
-        variance = 0.0 if parallel.redundant else math.expm1(UNEVEN_EXPERTS**2)
-        uneven = max((variance / spec.experts for spec in specs), default=0.0)
-        most = busiest(tokens * self.data, parallel.expert, chosen, uneven) / self.data
+        variance = math.expm1(uneven(parallel) ** 2)
+        variance = max((variance / spec.experts for spec in specs), default=0.0)
+        most = busiest(tokens * self.data, parallel.expert, chosen, variance) / self.data
         self.experts = self.experts + np.interp(most, tokens, spent[shared & routed].sum(axis=0))
         self.experts = self.experts + spent[shared & sent].sum(axis=0) - hidden
         self.head = self.head + spent[head].sum(axis=0)

@@ -181,9 +181,9 @@ def _grouped_gemm(
     )
 
 
-def pool_of(spec: MixtureOfExperts, parallel: Parallelism, skew: float) -> Pool:
+def pool_of(spec: MixtureOfExperts, parallel: Parallelism, skew: float, uneven: float = 0.0) -> Pool:
     """The experts of one rank, and the tokens that they serve."""
-    return Pool(spec.experts, spec.top_k / parallel.expert, skew, parallel.expert_tokens)
+    return Pool(spec.experts, spec.top_k / parallel.expert, skew, parallel.expert_tokens, uneven=uneven)
 
 
 def _all_to_alls(source: Tensor, spec: MixtureOfExperts, formats: Formats) -> list[Op]:

@@ -124,6 +124,15 @@ def test_skew_lowers_the_touched_experts(experts: int, top_k: int, tokens: int, 
     assert top_k - 1e-6 <= few <= many * (1 + 1e-9) <= experts * (1 + 1e-8)
 
 
+@pytest.mark.parametrize(("experts", "top_k", "tokens"), [(128, 4, 1), (128, 4, 16), (256, 8, 64), (256, 8, 512)])
+def test_uneven_experts_against_monte_carlo(experts: int, top_k: int, tokens: int) -> None:
+    """Experts whose loads are log-normal, drawn anew for each layer; a token reaches as many as of even ones."""
+    loads = np.random.default_rng(3).lognormal(0.0, 1.08, (2000, experts))
+    shares = np.minimum(top_k * loads / loads.sum(axis=1, keepdims=True), 1.0)
+    expected = (1 - (1 - shares) ** tokens).sum(axis=1).mean()
+    assert touched(experts, top_k, tokens, uneven=1.08) == pytest.approx(expected, rel=0.02)
+
+
 def test_a_large_batch_touches_all_experts() -> None:
     assert touched(256, 8, 10_000) == pytest.approx(256)
     assert touched(256, 8, 1) == pytest.approx(8)
