@@ -101,7 +101,7 @@ class Bounds(Struct, frozen=True, dict=True):
         service = self.service
         share = service.share(replicas)
         if service.rate is not None:
-            return float(self.tpot(share))
+            return float(self.tpot(share)) if share else float(self.step[0]) / self.accepted
         found = float(self.step[0]) / self.accepted
         for _ in range(4):
             rate = share / (WAITING * self.ttft + service.steps * found)
