@@ -275,10 +275,10 @@ class Search:
                 self._tried[asked], self.refused = None, error
         return self._tried[asked]
 
-    def _deployment(self, index: int, most: float) -> Deployment:
-        """The deployment of a configuration that has been found."""
-        found = self._tried[index, most]
-        assert isinstance(found, Deployment)
+    def _deployment(self, index: int, most: float = math.inf) -> Deployment | None:
+        """The deployment of a configuration, after as many attempts as it takes; `most` as of `_attempt`."""
+        while isinstance(found := self._attempt(index, most), int):
+            pass
         return found
 
     def nearest(self) -> tuple[tuple[str, ...], Mapping[str, float]]:
