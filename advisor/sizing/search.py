@@ -53,9 +53,11 @@ Waiting = tuple[Key, int, int]
 """The key of a bound, its level, and the index of the configuration."""
 
 SHARES_OF_TIME = (0.3, 0.5)
-"""The least shares of a kernel's mean time beyond its roof among configurations that are `alike`.
+"""The least shares of a kernel's time beyond its roof among configurations that are `alike`: on one device, and there
+with one layout.
 
-Most of that time is of launches and latencies, which every device has. The shares are margins, not laws.
+It is of launches and latencies more than of work. The shares are margins, not laws: of seven models on 60 devices each,
+the least over the most of a device is below 0.30 on 5% of them (0.17 at least), with one layout below 0.54 (0.30).
 """
 
 TOGETHER = (4, 128)
