@@ -102,7 +102,7 @@ class Bounds(Struct, frozen=True, dict=True):
         service = self.service
         share = service.share(replicas)
         if service.rate is not None:
-            return float(self.tpot(share))
+            return float(self.tpot(share)) if share else float(self.step[0]) / self.accepted
         found = float(self.step[0]) / self.accepted
         for _ in range(4):
             rate = share / (WAITING * self.ttft + service.steps * found)
@@ -254,10 +254,9 @@ class Candidate(Struct, frozen=True, dict=True):
         return (np.maximum(step, sequence) if engine.overlap else step + sequence) + (policy.step or engine["step"])
 
     @property
-    def alike(self) -> tuple[Any, ...]:
-        """What candidates share whose kernels are alike: all but the tensor, data and expert parallelism."""
-        asked = self.configuration
-        return self.hardware.name, asked.scheme, asked.kv, asked.layout.get("pipeline", 1)
+    def alike(self) -> tuple[tuple[Any, ...], ...]:
+        """Keys of the candidates whose kernels are alike: on the same hardware, with any layout and with the same."""
+        return (self.hardware.name,), (self.hardware.name, *self.configuration.layout.items())
 
     @property
     def beyond_roof(self) -> float:

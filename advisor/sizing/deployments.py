@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Literal
 
@@ -134,32 +134,36 @@ class Deployment(Struct, frozen=True, dict=True):
 TRIED_REPLICAS = 8
 """Numbers of replicas that are tried one after the other, from the fewest that the bounds allow."""
 
+Attempt = Deployment | int
+"""A deployment that meets its service, or the replicas that are tried next."""
 
-def deployed(candidate: Candidate, at: At, price: float | None, replicas: int | None = None) -> Deployment | None:
-    """The deployment with some replicas, or the fewest, that meet the service; None if no number does.
 
-    Raises RooflineError where the hardware cannot run it.
+def attempts(candidate: Candidate, at: At, price: float | None, replicas: int | None = None) -> Iterator[Attempt]:
+    """The deployment with some replicas, or the fewest, that meet the service; nothing if no number does.
+
+    Before each further number of replicas that is tried it yields that number: others may be better than any with so
+    many. Raises RooflineError where the hardware cannot run it.
     """
     service, replica = candidate.service, candidate.replica
     most = candidate.expected.most
     if not most:
-        return None
+        return
     load, targets = service.load(1), service.targets(at)
-
-    def first_met(counts: Iterable[int]) -> tuple[int, Outcome] | None:
-        """The first of some numbers of replicas that meet the targets."""
-        found = ((count, outcomes_at(replica, load, [service.share(count)])[0]) for count in counts)
-        return next((entry for entry in found if not missed(entry[1], load, targets, service.quantile)), None)
-
     fewest = replicas or replicas_for(service.amount, most)
     varied = replicas is None and not service.alone
-    found = first_met(range(fewest, fewest + (TRIED_REPLICAS if varied else 1)))
-    if found is None and varied:
-        limit, _, _ = largest(replica, load, targets, service.quantile)
-        found = first_met([replicas_for(service.amount, limit)]) if limit else None
-    if found is None:
-        return None
-    return Deployment(candidate, at, *found, price)
+    beyond = fewest + (TRIED_REPLICAS if varied else 1)
+    for count in range(fewest, beyond + varied):
+        if count > fewest:
+            yield count
+        if count == beyond:
+            limit, _, _ = largest(replica, load, targets, service.quantile)
+            if not limit:
+                return
+            count = replicas_for(service.amount, limit)
+        (outcome,) = outcomes_at(replica, load, [service.share(count)])
+        if not missed(outcome, load, targets, service.quantile):
+            yield Deployment(candidate, at, count, outcome, price)
+            return
 
 
 def replicas_for(amount: float, most: float) -> int:

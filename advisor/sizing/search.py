@@ -23,11 +23,12 @@ from roofline.advisor.sizing.deployments import (
     SERVICE_OBJECTIVES,
     USER_OBJECTIVES,
     At,
+    Attempt,
     Deployment,
     Figures,
     Key,
     RankingObjective,
-    deployed,
+    attempts,
     figures_of,
     replicas_for,
 )
@@ -51,12 +52,12 @@ ALIKE = "alike"
 Waiting = tuple[Key, int, int]
 """The key of a bound, its level, and the index of the configuration."""
 
-SHARE_OF_TIME = 0.35
-"""The least share of a kernel's mean time beyond its roof in other layouts (`alike`), for the work that it still has.
+SHARES_OF_TIME = (0.3, 0.5)
+"""The least shares of a kernel's time beyond its roof among configurations that are `alike`: on one device, and there
+with one layout.
 
-More devices divide the work of a kernel, and so the time beyond its roof, at most by their number. The share is a
-margin, not a law: of ten models on a third of all hardware each, the least is 0.39 (Qwen3 30B-A3B with TP 8, by its
-time with eight ranks of experts, on FlightLLM's FPGA), all others 0.43 and more.
+It is of launches and latencies more than of work. The shares are margins, not laws: of seven models on 60 devices each,
+the least over the most of a device is below 0.30 on 5% of them (0.17 at least), with one layout below 0.54 (0.30).
 """
 
 TOGETHER = (4, 128)
@@ -82,9 +83,10 @@ class Search:
         given: Given = NOTHING_GIVEN,
     ) -> None:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
-        self.deployments: dict[tuple[int, float], Deployment | None] = {}
-        self._bounded: dict[tuple[int, str | float, float], Figures | None] = {}
-        self._beyond_roof: dict[tuple[Any, ...], dict[int, float]] = {}
+        self._attempts: dict[tuple[int, float], Iterator[Attempt]] = {}
+        self._tried: dict[tuple[int, float], Attempt | None] = {}
+        self._bounded: dict[tuple[int, str | float, float, int], Figures | None] = {}
+        self._beyond_roof: dict[tuple[Any, ...], float] = {}
         self.closest: dict[str, Configuration] = {}
         candidates = Candidates(service)
         made = list(configurations(model, service, hardware, quality, engine, given))
@@ -100,7 +102,7 @@ class Search:
 
     @property
     def simulated(self) -> int:
-        return len({index for index, _ in self.deployments})
+        return len({index for index, _ in self._tried})
 
     def names(self, priced: bool | None = None) -> set[str]:
         """Hardware of capable configurations; with `priced` that with or without a price."""
@@ -131,15 +133,19 @@ class Search:
 
         def bound(index: int, level: str) -> Key | None:
             # Most objectives ask for the same deployments.
-            asked = (index, self._beyond(index) if level == ALIKE else level, most)
+            tried = self._tried.get((index, most))
+            fewest = tried if isinstance(tried, int) else 1
+            asked = (index, self._beyond(index) if level == ALIKE else level, most, fewest)
             if asked not in self._bounded:
-                self._bounded[asked] = self._least(self.fitting[index], self._bounds(index, level), most)
+                self._bounded[asked] = self._least(self.fitting[index], self._bounds(index, level), most, fewest)
             least = self._bounded[asked]
             return None if least is None else objective.key(least)
 
-        def actual(index: int) -> Key | None:
-            found = self._deployment(index, most)
-            return None if found is None else objective.key(found.figures)
+        def actual(index: int) -> tuple[Key | None, bool]:
+            found = self._attempt(index, most)
+            if isinstance(found, int):
+                return bound(index, LEVELS[-1]), False
+            return None if found is None else objective.key(found.figures), True
 
         chosen: set[str] = set()
         ordered = self._in_order(self.capable, bound, actual, chosen)
@@ -152,11 +158,12 @@ class Search:
         self,
         indices: Iterable[int],
         bound: Callable[[int, str], Key | None],
-        actual: Callable[[int], Key | None],
+        actual: Callable[[int], tuple[Key | None, bool]],
         without: Collection[str] = (),
     ) -> Iterator[tuple[Key, int]]:
         """Configurations by their `actual` key, least first; a `bound` of it decides which are simulated.
 
+        `actual` says whether the key is final, or else a higher bound.
         Hardware that is `without` when its turn comes is left out.
         """
         keys = ((bound(index, LEVELS[0]), index) for index in indices)
@@ -171,8 +178,9 @@ class Search:
                 yield key, index
             elif level == last - 1:
                 self.progress(self.simulated + 1, len(self.fitting))
-                if (found := actual(index)) is not None:
-                    heappush(waiting, (found, last, index))
+                found, final = actual(index)
+                if found is not None:
+                    heappush(waiting, (found, last if final else level, index))
             else:
                 heappush(waiting, (key, level, index))
                 soon = self._first(waiting, level, together, bound)
@@ -182,16 +190,16 @@ class Search:
                     with suppress(RooflineError):  # the hardware cannot run it
                         if (tighter := bound(each, LEVELS[level + 1])) is not None:
                             heappush(waiting, (tighter, level + 1, each))
-                        candidate = self.fitting[each]
-                        known = self._beyond_roof.setdefault(candidate.alike, {})
-                        known[candidate.devices] = min(known.get(candidate.devices, math.inf), candidate.beyond_roof)
+                        candidate, known = self.fitting[each], self._beyond_roof
+                        for key in candidate.alike:
+                            known[key] = min(known.get(key, math.inf), candidate.beyond_roof)
 
     def _first(
         self, waiting: list[Waiting], level: int, most: int, bound: Callable[[int, str], Key | None]
     ) -> list[int]:
-        """Takes the first that wait at a level; at the roofline one of those alike, while what others say lets it."""
+        """Takes the first that wait at a level; at the roofline one of each hardware, while what others say lets it."""
         soon: list[int] = []
-        later, taken = list[Waiting](), set[tuple[Any, ...]]()
+        later, taken = list[Waiting](), set[str]()
         while waiting and waiting[0][1] == level and len(soon) + len(later) < most:
             key, _, index = heappop(waiting)
             candidate = self.fitting[index]
@@ -199,10 +207,10 @@ class Search:
                 raised = bound(index, ALIKE)
                 if raised is None:
                     continue
-                if raised > key or candidate.alike in taken:
+                if raised > key or candidate.hardware.name in taken:
                     later.append((max(key, raised), level, index))
                     continue
-                taken.add(candidate.alike)
+                taken.add(candidate.hardware.name)
             soon.append(index)
         for entry in later:
             heappush(waiting, entry)
@@ -210,9 +218,8 @@ class Search:
 
     def _beyond(self, index: int) -> float:
         """The least seconds beyond its roof that the kernels of a candidate take, from what is known of those alike."""
-        candidate = self.fitting[index]
-        known = self._beyond_roof.get(candidate.alike, {}).items()
-        return SHARE_OF_TIME * max([0.0, *(min(count / candidate.devices, 1) * least for count, least in known)])
+        keys = self.fitting[index].alike
+        return max(share * self._beyond_roof.get(key, 0.0) for share, key in zip(SHARES_OF_TIME, keys, strict=True))
 
     def _bounds(self, index: int, level: str) -> Bounds:
         """The bounds of a candidate at a level; raises RooflineError if the hardware cannot run it."""
@@ -230,13 +237,16 @@ class Search:
                     deferred.append(self.fitting[index].phase(level))
         prefetch_expected(deferred)
 
-    def _least(self, candidate: Candidate, bounds: Bounds, most: float) -> Figures | None:
-        """Lower bounds of all figures of a configuration's deployments; None if none meets the service."""
+    def _least(self, candidate: Candidate, bounds: Bounds, most: float, fewest: int = 1) -> Figures | None:
+        """Lower bounds of all figures of a configuration's deployments of at least the `fewest` replicas.
+
+        None if none meets the service.
+        """
         service = self.service
         limit, exact = bounds.most, self._exactly(candidate, most)
         if not limit or exact == 0:
             return None
-        replicas = exact or replicas_for(service.amount, limit)
+        replicas = exact or max(replicas_for(service.amount, limit), fewest)
         tpot = bounds.loaded(exact or (math.inf if service.rate is not None else replicas))
         rate = service.rate
         if rate is None:  # no more sequences run than are in flight
@@ -250,19 +260,28 @@ class Search:
         """The replicas on at most so many devices; None for as few as meet the service."""
         return None if most == math.inf or self.service.alone else int(most // candidate.devices)
 
-    def _deployment(self, index: int, most: float = math.inf) -> Deployment | None:
-        """The deployment of a configuration; None if it cannot meet the service, or the hardware cannot run it.
+    def _attempt(self, index: int, most: float) -> Attempt | None:
+        """The deployment of a configuration, or the replicas that are tried when it is asked again.
 
-        With `most` it has as many replicas as so many devices allow, else the fewest.
+        None if it cannot meet the service, or the hardware cannot run it. With `most` it has as many replicas as so
+        many devices allow, else the fewest.
         """
-        if (index, most) not in self.deployments:
-            candidate = self.fitting[index]
+        asked, candidate = (index, most), self.fitting[index]
+        if asked not in self._tried:
             price, exact = self._price(candidate.configuration), self._exactly(candidate, most)
+            self._attempts[asked] = attempts(candidate, self.at, price, exact)
+        if not isinstance(self._tried.get(asked), Deployment):
             try:
-                self.deployments[index, most] = deployed(candidate, self.at, price, exact)
+                self._tried[asked] = next(self._attempts[asked], None)
             except RooflineError as error:
-                self.deployments[index, most], self.refused = None, error
-        return self.deployments[index, most]
+                self._tried[asked], self.refused = None, error
+        return self._tried[asked]
+
+    def _deployment(self, index: int, most: float = math.inf) -> Deployment | None:
+        """The deployment of a configuration, after as many attempts as it takes; `most` as of `_attempt`."""
+        while isinstance(found := self._attempt(index, most), int):
+            pass
+        return found
 
     def nearest(self) -> tuple[tuple[str, ...], Mapping[str, float]]:
         """The binding targets where nothing meets all, and the least feasible value of each.
@@ -294,9 +313,9 @@ class Search:
             least = {"ttft": bounds.ttft, "tpot": bounds.loaded(math.inf)}
             return (least[name],) if least[other] <= limit else None
 
-        def actual(index: int) -> Key | None:
+        def actual(index: int) -> tuple[Key | None, bool]:
             times = self._unloaded(index)
-            return None if times is None or times[other] > limit else (times[name],)
+            return None if times is None or times[other] > limit else (times[name],), True
 
         found = next(self._in_order(range(len(self.fitting)), bound, actual), None)
         if found is None:

@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.core.search import bracket_roots
-from roofline.serving.load import Arrivals, Load, draw
+from roofline.serving.load import Arrivals, Load, count_of, draw
 from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spreads, steady_outcomes
 from roofline.serving.pools import Tandem, only_prompts
 from roofline.serving.replica import Replica
 from roofline.serving.replicas import ROUTERS, Member, together
 from roofline.serving.served import Served
-from roofline.serving.simulation import Sequence, count_of
+from roofline.serving.simulation import Sequence
 from roofline.serving.steady import Steady, open_loop, saturation_of, summary
 from roofline.serving.times import Times, slots_of, times_of
 from roofline.serving.waits import ends

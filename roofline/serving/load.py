@@ -313,6 +313,13 @@ class Requests(NamedTuple):
     cached: NDArray[np.int64]
 
 
+def count_of(load: Load, requests: int) -> int:
+    """The requests of a run: all of an offline load, `rounds` of a closed loop, else `requests`."""
+    if load.concurrency is not None and load.rounds is not None:
+        return max(1, round(load.rounds * load.concurrency))
+    return load.offline or requests
+
+
 def draw(load: Load, count: int, seed: int = 0) -> Requests:
     """`count` requests of a load, all of a trace; equal seeds draw equal requests."""
     if load.trace is not None:

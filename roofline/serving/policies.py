@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
-from roofline.serving.load import Load, Requests, draw, share_of
+from roofline.serving.load import Load, Requests, count_of, draw, share_of
 from roofline.serving.options import FCFS, ORDERS
 from roofline.serving.replica import Replica
 from roofline.serving.replicas import AMONG_MODELS, FLEETS, check_fleet
 from roofline.serving.rollouts import simulate_rollouts
 from roofline.serving.served import Finished, Served
-from roofline.serving.simulation import Sequence, Simulation, count_of, simulate
+from roofline.serving.simulation import Sequence, Simulation, simulate
 
 OUTPUT_WEIGHT = 2.0
 """Service of an output token over one of a prompt, as in the experiments of the paper."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.speculation import iterations
-from roofline.serving.load import Load, Requests, draw, share_of
+from roofline.serving.load import Load, Requests, count_of, draw, share_of
 from roofline.serving.replica import Replica
 from roofline.serving.served import Finished, Served
 from roofline.specs.scheduler import PREFILL_FIRST
@@ -446,10 +446,3 @@ def simulate(replica: Replica, load: Load, requests: int = 1000, seed: int = 0) 
     if replica.copies > 1:
         load = share_of(load, replica.copies)
     return Simulation(replica, draw(load, count_of(load, requests), seed), load.concurrency).run()
-
-
-def count_of(load: Load, requests: int) -> int:
-    """The requests of a run: all of an offline load, `rounds` of a closed loop, else `requests`."""
-    if load.concurrency is not None and load.rounds is not None:
-        return max(1, round(load.rounds * load.concurrency))
-    return load.offline or requests

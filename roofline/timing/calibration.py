@@ -336,15 +336,15 @@ Another engine on the same GPU is nearer than the same one on other GPUs.
 @cached(maxsize=4096)
 def _find(calibration: Calibration, op: str, format: str) -> Match | None:
     best: tuple[tuple[float, bool], Calibration, Fit, tuple[Level, ...]] | None = None
-    candidates = (format, *(RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())))
+    relatives = (format, *(RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())))
+    # Matrix units multiply FP16 as fast as BF16: the same kernels.
+    steps_to = (0 if name == format.replace("fp16", "bf16") else index for index, name in enumerate(relatives))
+    candidates = [(name, steps, (op, name) in SHARED) for name, steps in zip(relatives, steps_to, strict=True)]
     spreads: dict[tuple[Level, ...], float] = {}
     for link in calibration.chain:
-        for index, candidate in enumerate(candidates):
-            # Matrix units multiply FP16 as fast as BF16: the same kernels.
-            steps = 0 if candidate == format.replace("fp16", "bf16") else index
-            shared = (op, candidate) in SHARED
-            places = tuple(level for level in link.crossed if level != "table" or shared)
-            crossed: tuple[Level, ...] = (*places, *(FORMAT,) * steps)
+        untabled = tuple(level for level in link.crossed if level != "table")
+        for candidate, steps, shared in candidates:
+            crossed: tuple[Level, ...] = (link.crossed if shared else untabled) + (FORMAT,) * steps
             # The kind's components decide: those of a format are of few places. Fits of files are read at first use.
             # Of constants as far away, those of the format come before a relative's, an engine's own before another's.
             if crossed not in spreads:

@@ -97,7 +97,7 @@ def test_no_deployment_is_better_than_the_bounds_that_prune(service, hardware, m
 def test_pruning_loses_nothing(service, names, quality, monkeypatch) -> None:
     pruned = size(MODEL, service, names, quality)
 
-    def nothing(self: search.Search, candidate: Candidate, _bounds, most: float) -> Figures | None:
+    def nothing(self: search.Search, candidate: Candidate, _bounds, most: float, _fewest: int) -> Figures | None:
         priced = self._price(candidate.configuration) is not None
         return None if self._exactly(candidate, most) == 0 else Figures(0, 0, 0 if priced else None, 0, 0, 0)
 

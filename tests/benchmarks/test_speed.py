@@ -86,7 +86,17 @@ def test_grid_of_a_million_points_at_expected_times(benchmark: Any) -> None:
     benchmark.pedantic(lambda: expected(analyze(grid)), rounds=3)
 
 
-@pytest.mark.parametrize("command", ["--help", "analyze llama-3.1-8b --hw h100-sxm"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--help",
+        "analyze llama-3.1-8b --hw h100-sxm",
+        "size llama-2-13b --prompt 200 --generate 1000 --hw rtx-4090,rtx-5090,m4-max",
+        "choose hardware llama-3.1-70b --hw h100-sxm,h200-sxm,b200-sxm --users 64",
+        "choose layout llama-3.1-70b --hw 8xh100-sxm --users 64 --prompt 2000 --generate 300",
+        "advise llama-3.1-8b --hw h100-sxm --prompt 1024 --objective goodput --concurrency 64 --ttft 1s --tpot 30ms",
+    ],
+)
 def test_command_line(benchmark: Any, command: str) -> None:
     line = [sys.executable, "-c", "from roofline.cli import main; main()", *command.split()]
     benchmark.pedantic(lambda: subprocess.run(line, check=True, capture_output=True), rounds=5)
@@ -117,7 +127,15 @@ def test_advice_with_a_plan(benchmark: Any, text: str) -> None:
     benchmark(lambda: advise(request, Goal(Objective.TOTAL)).plan)
 
 
-def test_sizing_over_all_hardware(benchmark: Any) -> None:
-    """Every bundled device, degrees and formats."""
-    service = Service(5, 2000, 300, ttft=2, tpot=0.05)
-    assert benchmark.pedantic(lambda: size(MODEL, service), rounds=1).feasible
+@pytest.mark.parametrize(
+    ("model", "service"),
+    [
+        ("llama-3.1-8b", Service(5, 2000, 300, ttft=2, tpot=0.05)),
+        ("llama-3.1-8b", Service(None, 2000, 300, ttft=2, tpot=0.05, concurrency=100)),
+        ("llama-3.1-70b", Service(5, 2000, 300, ttft=2, tpot=0.05)),
+        ("qwen3-30b-a3b", Service(20, 2000, 300, ttft=2, tpot=0.03)),
+    ],
+)
+def test_sizing_over_all_hardware(benchmark: Any, model: str, service: Service) -> None:
+    """Every bundled device, degrees and formats, with the text of the answer: of a dense model and of experts."""
+    assert benchmark.pedantic(lambda: str(size(model, service)), rounds=1)
