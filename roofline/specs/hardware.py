@@ -313,15 +313,16 @@ def hosted(hardware: Hardware, host: Host) -> Hardware:
 
 @lru_cache(maxsize=256)
 def networked(hardware: Hardware, fabric: Fabric) -> Hardware:
-    """The hardware with nodes and on a network as a person names them.
+    """The hardware with nodes and on a network as a person names them; cards are joined by their host.
 
     Raises RooflineError for the devices of a node that has no link between them.
     """
     links = hardware.interconnects
     if fabric.domain is not None:
-        if not any(link.scope == "node" for link in links):
+        joining = ("host",) if hardware.bridge is not None else ("node", "host")
+        if not any(link.scope in joining for link in links):
             raise RooflineError(f"{hardware.name} has no link within a node that would join {fabric.domain} devices")
-        links = tuple(replace(link, devices=fabric.domain) if link.scope == "node" else link for link in links)
+        links = tuple(replace(link, devices=fabric.domain) if link.scope in joining else link for link in links)
     found, network = replace(hardware, interconnects=links), fabric.network
     if network is None:
         return found
