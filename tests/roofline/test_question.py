@@ -137,7 +137,7 @@ def test_a_count_of_devices_is_their_tensor_parallelism() -> None:
 
 
 def test_servers_have_the_devices_that_are_said() -> None:
-    """4x4xH100 are four servers of four: a layer is not divided beyond one, and other hardware has servers of its own."""
+    """4x4xH100 are four servers of four, within which a layer is divided; other hardware has its own."""
     four = Scenario("deepseek-r1", "4x4xh100-sxm")
     assert (four.settings.parallel.tensor, four.settings.parallel.pipeline) == (4, 4)
     assert four == Scenario("deepseek-r1", "16xh100-sxm", network="nvl4")
