@@ -178,9 +178,9 @@ def disaggregations(scenario: Scenario, load: Load, limits: Limits) -> Iterator[
         )
     for tensor in _tensor(scenario):
         copies = devices // tensor
-        yield Alternative(f"together: {_named('TP', tensor, copies)}", laid_out(scenario, tensor=tensor), copies)
+        yield Alternative(_named("TP", tensor, copies), laid_out(scenario, tensor=tensor), copies)
         if scenario.model.experts and tensor > 1:
-            label = f"together: {_named('attention DP, EP', tensor, copies)}"
+            label = _named("attention DP, EP", tensor, copies)
             yield Alternative(label, laid_out(scenario, data=tensor, expert=tensor), copies)
     link = "node" if devices <= scenario.hardware.node_devices else "network"
     scopes = {entry.scope for entry in scenario.hardware.interconnects}

@@ -42,7 +42,7 @@ class Deployed(DeploymentOptions, total=False):
 
 
 class Decision(Result, Struct, frozen=True):
-    """The answer: `rows` from the best on, the verdict on the first two, and the flips above and below the load.
+    """The answer: `rows` from the best on, the verdict on the first and its rival, and the flips above and below.
 
     The verdict is None where one alternative alone runs and meets the limits. `limits` are seconds of TTFT and TPOT
     at p95, None for none; `hours` a month. `api` is a price to compare with, `break_even` the requests a month from
@@ -150,7 +150,7 @@ def choose(
     if price is not None:
         judged, even = search.against(rows[0], price)
         rows = sorted((*rows, *search.bought), key=lambda row: row.rank)
-    flips = search.flips(rows[0].label) if len(rows) > 1 and rows[1].fits else []
+    flips = search.flips(rows) if len(rows) > 1 and rows[1].fits else []
     return Decision(what, scenario, load, goal, limits, hours, tuple(rows), judged, tuple(flips), price, even)
 
 

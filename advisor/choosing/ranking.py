@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.choosing.alternatives import Alternative
-from roofline.advisor.choosing.rows import ApiPrice, Flip, Objective, Row
+from roofline.advisor.choosing.rows import ApiPrice, Flip, Objective, Row, rival_of
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import Analysis, static_batch
 from roofline.scenario.cost import HOUR, rent
@@ -24,7 +24,7 @@ from roofline.serving.outcome import Outcome
 from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
 from roofline.whatif.gain import Timed
-from roofline.whatif.odds import P90, Odds, odds, of_ratio, widened
+from roofline.whatif.odds import HEDGED, P90, Odds, odds, of_ratio, widened
 
 TIMED: Mapping[Objective, Timed] = MappingProxyType({Objective.TTFT: "ttft", Objective.TPOT: "tpot"})
 """The time whose errors an objective has, by default those of the whole request."""
@@ -101,27 +101,39 @@ class Search:
             columns.append([self._judged(each.row, each.deployment, outcome) for outcome in outcomes])
         return [list(rows) for rows in zip(*columns, strict=True)]
 
-    def flips(self, holder: str) -> list[Flip]:
-        """The nearest loads above and below at which another alternative comes first."""
-        amount, whole = amount_of(self.load), self.load.concurrency is not None
-        served = [each for each in self.served if each.deployment is not None]
-        served = sorted(served, key=lambda each: each.row.rank)[:CONSIDERED]
+    def flips(self, ranked: Sequence[Row]) -> list[Flip]:
+        """The nearest loads above and below from which on another alternative is better, where it becomes a likely one.
+
+        Of two that stay too close to call at every load, which comes first says nothing. Where some have prefill and
+        decode apart, the best of these and the best of those together are compared.
+        """
+        amount, whole, first = amount_of(self.load), self.load.concurrency is not None, ranked[0]
+        served = sorted((each for each in self.served if each.deployment), key=lambda each: each.row.rank)
+        unlike = [each for each in served if each.row.is_apart is not first.is_apart]
+        considered = [*(each for each in served if each not in unlike)][:CONSIDERED] + unlike[:CONSIDERED]
+        mine = {each.row.label for each in considered if each not in unlike} if unlike else {first.label}
         found = []
         for above in (True, False):
             steps = (amount * (factor if above else 1 / factor) for factor in SPANS)
-            amounts = [other for other in steps if not whole or other >= 1]
             held = amount
-            for other_load in amounts:
-                (rows,) = self._at_loads(served, [other_load])
-                if (other := _first(rows, holder)) != holder:
-                    # Apart, an outcome takes a third of a second: the edge is then that of the two alone.
-                    apart = any(each.row.alternative.pools is not None for each in served)
-                    near = [each for each in served if not apart or each.row.label in (holder, other)]
-                    edge = self._edge(near, held, other_load, holder)
-                    found.append(Flip(edge, above, _first(self._at_loads(near, [edge])[0], holder)))
+            for other_load in (other for other in steps if not whole or other >= 1):
+                (rows,) = self._at_loads(considered, [other_load])
+                holder = min((row for row in rows if row.label in mine), key=lambda row: row.rank).label
+                if (other := _first(rows, holder)) == holder:
+                    held = other_load
+                elif self._likely(rows, other, holder):
+                    near = [each for each in considered if each.row.label in (holder, other)]
+                    found.append(Flip(self._edge(near, held, other_load, holder), above, other))
                     break
-                held = other_load
         return found
+
+    def _likely(self, rows: Sequence[Row], first: str, second: str) -> bool:
+        """Whether a row is at least likely to be better than another; an API's price is known."""
+        pair = [next(row for row in rows if row.label == label) for label in (first, second)]
+        if any(row.outcome is None for row in pair):
+            return True
+        judged = self.odds(pair)
+        return judged is not None and judged.probability >= HEDGED
 
     def _edge(self, near: Sequence[_Served], held: float, lost: float, holder: str) -> float:
         """The load nearest to `held` at which the holder is not first, within 5%; whole requests in flight."""
@@ -142,11 +154,13 @@ class Search:
                 load = _with_amount(self.load, share)
                 cost = money(each.deployment, load, each.row.outcome, self.hours, each.row.alternative.copies)
                 each.row = replace(each.row, money=cost)
-        # Of those that do not sustain the load that first which comes nearest.
-        rows = sorted((each.row for each in self.served), key=lambda row: (*row.rank, -(row.largest or 0.0)))
+        # Of those that do not sustain the load, or do not fit, that first which comes nearest.
+        rows = sorted(
+            (each.row for each in self.served),
+            key=lambda row: (*row.rank, -(row.largest or 0.0), row.alternative.copies),
+        )
         if not rows or not rows[0].fits:
-            nearest = min(rows, key=lambda row: row.alternative.copies, default=None)  # most devices for a copy
-            raise RooflineError(f"none of the alternatives runs: {nearest.reason if nearest else 'there are none'}")
+            raise RooflineError(f"none of the alternatives runs: {rows[0].reason if rows else 'there are none'}")
         return rows
 
     def against(self, best: Row, api: ApiPrice) -> tuple[Odds | None, float | None]:
@@ -164,10 +178,10 @@ class Search:
         return of_ratio(max(cost, rented) / min(cost, rented), deviation), even
 
     def odds(self, rows: Sequence[Row]) -> Odds | None:
-        """How sure is the first two rows; None where the first alone runs."""
-        if len(rows) < 2 or not rows[1].fits:
+        """How surely the first row is better than its rival; None where the first alone runs."""
+        best, other = rows[0], rival_of(rows)
+        if other is None:
             return None
-        best, other = rows[:2]
         assert best.outcome is not None
         assert other.outcome is not None
         if other.missed and not best.missed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -75,6 +76,11 @@ class Row(Struct, frozen=True, dict=True):
         return self.alternative.label
 
     @property
+    def is_apart(self) -> bool:
+        """Whether prefill and decode are apart."""
+        return self.alternative.pools is not None
+
+    @property
     def fits(self) -> bool:
         return not self.reason
 
@@ -97,6 +103,15 @@ class Row(Struct, frozen=True, dict=True):
     @property
     def rank(self) -> tuple[Any, ...]:
         return (not self.fits, bool(self.unknown), bool(self.missed), self.value)
+
+
+def rival_of(rows: Sequence[Row]) -> Row | None:
+    """What the first of some rows is compared with: the second that runs; None where the first alone does.
+
+    Where some have prefill and decode apart, the first is compared with the best of the other kind.
+    """
+    best, *others = (row for row in rows if row.fits)
+    return next((row for row in others if row.is_apart is not best.is_apart), others[0] if others else None)
 
 
 class Flip(Struct, frozen=True):

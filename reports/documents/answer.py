@@ -117,16 +117,17 @@ def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
 
 
 class Brief(IntEnum):
-    """How short an answer is: all; without what the command or the list of prices say; two lines in one; no choices.
+    """How short an answer is: all; without what the command or the list of prices say; two lines in one.
 
-    Then without lengths and the share of the limit, and at last without a change, beside the longest commands.
+    Then without lengths and the share of the limit, without the choices, and at last, beside the longest commands,
+    without a change.
     """
 
     FULL = 0
     PLAIN = 1
     JOINED = 2
-    LEAST = 3
-    TERSE = 4
+    TERSE = 3
+    LEAST = 4
     BARE = 5
 
 

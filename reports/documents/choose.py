@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roofline.advisor.choosing.decision import Decision
-from roofline.advisor.choosing.rows import Flip, Row
+from roofline.advisor.choosing.rows import Flip, Row, rival_of
 from roofline.core.units import seconds
 from roofline.reports.documents.odds import limit, odds_document, sentence, sure
 from roofline.reports.documents.serving import latencies
@@ -25,6 +25,9 @@ MEANINGS: Mapping[str, str] = {
 }
 """What the objectives are."""
 
+
+SHOWN, REFUSED = 6, 2
+"""Alternatives that are shown, the best first, and of those that do not run, where they are many."""
 
 TOKENS = ("prompt", "cached", "output")
 """The tokens that are priced apart."""
@@ -66,6 +69,7 @@ def _row(row: Row, found: Decision) -> dict[str, Any]:
         "misses": list(row.missed),
         "devices": row.devices,
         "copies": alternative.copies,
+        "apart": row.is_apart,
         "ttft_s": None if outcome is None else latencies(outcome.ttft),
         "tpot_s": None if outcome is None else latencies(outcome.tpot),
         "output_tokens_per_s_per_device": finite(row.per_device),
@@ -138,9 +142,8 @@ def told(found: Decision) -> str:
 def _reason(found: Decision) -> str:
     """The first alternative, and why it is before the second."""
     best, verdict = found.rows[0], found.verdict
-    if len(found.rows) < 2 or not found.rows[1].fits:
+    if (second := rival_of(found.rows)) is None:
         return f"{best.label}; nothing else fits"
-    second = found.rows[1]
     if found.api is not None and best.alternative.scenario is not None:
         second = next(row for row in found.rows if row.alternative.scenario is None)
     if second.unknown and not best.unknown:
@@ -168,7 +171,7 @@ def decision_blocks(document: Mapping[str, Any]) -> list[Block]:
         f"choose {document['decided']}: {document['model']} for {load}, {document['prompt']} + {document['generate']}"
         " tokens"
     )
-    rows = [_cells(row) for row in document["rows"]]
+    rows = [_cells(row) for row in _shown(document)]
     header = ("choice", "fits", "TTFT", "TPOT", "tok/s/dev", "$/M in", "cached", "out", "$/month")
     return [
         Block(title, [document["sentence"], *_break_even(document)], width=WIDTH),
@@ -218,25 +221,41 @@ def _break_even(document: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def _shown(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows that a screen has room for: the best, and behind them those that come nearest to running."""
+    rows = document["rows"]
+    if len(rows) <= SHOWN:
+        return list(rows)
+    best = rows[: min(sum(row["fits"] for row in rows) + REFUSED, SHOWN)]
+    unlike = next((row for row in rows if row["apart"] is not best[0]["apart"]), best[-1])
+    return best if unlike in best else [*best[:-1], unlike]
+
+
 def _notes(document: Mapping[str, Any]) -> Iterator[str]:
+    rows = _shown(document)
+    hidden = [row for row in document["rows"] if row not in rows]
     refused: dict[str, list[str]] = {}
-    for row in document["rows"]:
+    for row in rows:
         refused.setdefault(row["reason"], []).append(row["choice"])
     for reason, (first, *others) in refused.items():
         if reason:
             yield f"{first}{f', and {len(others)} more' if others else ''}: {reason}"
-    for row in document["rows"]:
+    if hidden:
+        run = sum(row["fits"] for row in hidden)
+        counts = ((run, "that run"), (len(hidden) - run, "that do not run"))
+        yield f"not shown: {' and '.join(f'{count} {what}' for count, what in counts if count)}; --format json has them"
+    for row in rows:
         if row["not_known_to_run"]:
             yield f"{row['choice']}: not known to run {', '.join(row['not_known_to_run'])}; times as if it did"
     borrowed: dict[str, list[str]] = {}
-    for row in document["rows"]:
+    for row in rows:
         if row["borrowed_acceptance"]:
             borrowed.setdefault(row["borrowed_acceptance"], []).append(row["choice"])
     for where, labels in borrowed.items():
         yield f"{', '.join(labels)}: no acceptance of {document['model']} is published; as {where}"
-    if any("!" in cell for row in document["rows"] for cell in _cells(row)):
+    if any("!" in cell for row in rows for cell in _cells(row)):
         yield "!: its p95 is over the limit"
-    if any("load" in row["misses"] for row in document["rows"]):
+    if any("load" in row["misses"] for row in rows):
         yield "<: does not sustain the load; the largest rate that it sustains"
     for price in document["prices"]:
         rent, bought = price["usd_per_hour"], ""

@@ -40,7 +40,7 @@ def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
     spots: list[tuple[Axes, list[tuple[float, float]]]] = []
     for panel, phase in zip(axes, phases, strict=True):
         ops = [op for op in phase.ops if op.flops > 0]
-        _roofs(panel, analysis, {op.arithmetic for op in ops})
+        _roofs(panel, analysis, [(op.arithmetic, float(op.attainable)) for op in ops])
         together: dict[tuple[float, float], list[Any]] = {}
         for op in sorted(ops, key=lambda op: -op.share):
             speed = op.flops / op.bound_time
@@ -72,10 +72,10 @@ def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
     return figure
 
 
-def _roofs(panel: Axes, analysis: Analysis, arithmetic: Iterable[str | None]) -> None:
-    """Draw the memory roof and the peak of each format in use."""
+def _roofs(panel: Axes, analysis: Analysis, attained: Iterable[tuple[str | None, float]]) -> None:
+    """Draw the memory roof and the peaks over operators, which `Hardware.roofs` has."""
     hardware = analysis.scenario.hardware
-    peaks = hardware.roofs(arithmetic)
+    peaks = hardware.roofs(attained)
     highest, bandwidth = peaks[0][1], hardware.memory_bandwidth
     low, high = 0.1, 400 * highest / bandwidth
     styles = ("-", "--", "-.", ":") * len(peaks)

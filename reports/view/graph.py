@@ -24,7 +24,7 @@ def roofs(answer: Analysis) -> dict[str, Any]:
     """The bandwidth (B/s), and [name, peak in FLOP/s] of each format in use, the highest first."""
     phases = [phase for phase in (answer.prefill, answer.decode) if phase is not None]
     hardware = answer.scenario.hardware
-    ordered = hardware.roofs(op.arithmetic for phase in phases for op in phase.ops)
+    ordered = hardware.roofs((op.arithmetic, float(np.max(op.attainable))) for phase in phases for op in phase.ops)
     return {"bandwidth": hardware.memory_bandwidth, "peaks": [list(entry) for entry in ordered]}
 
 

@@ -111,6 +111,8 @@ def _unknown(name: str, own: set[str], command: str) -> str:
     if flag in FLAGS:
         also = f" ({flag})" if flag != name else ""
         instead = ": --prompt says how long requests are" if flag == "--context" and "--prompt" in own else ""
+        if flag == "--concurrency" and "--batch" in own:
+            instead = ": --batch says how many sequences run at once; 'roofline serve' has users"
         instead = instead or ("; 'roofline serve' does" if flag in SERVED and command != "serve" else "")
         return f"{command} does not take {name}{also}{instead}; 'roofline {command} --help' lists what it takes"
     if (meant := MEANT.get(option_key(name))) is not None:

@@ -209,6 +209,7 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
     recipe: str
     vllm: Mapping[str, str] = {}
     sglang: Mapping[str, str] = {}
+    start: Mapping[str, str] = {}
     remote_code: bool = False
     loads: bool = True
 
@@ -224,8 +225,9 @@ def needs_of(repository: str) -> Needs | None:
     return next((needs for needs in _needs() if re.fullmatch(needs.match, repository, re.IGNORECASE)), None)
 
 
-def needed(needs: Needs | None, server: Server) -> list[Wanted]:
-    """The parsers that a model needs."""
+def needed(needs: Needs | None, server: Server, parsers: bool) -> list[Wanted]:
+    """What a model needs to start, and its `parsers`."""
     if needs is None or server.name not in ("vllm", "sglang"):
         return []
-    return [Wanted(setting, parser) for setting, parser in getattr(needs, server.name).items()]
+    found = needs.start if server.name == "vllm" else {}
+    return [Wanted(*each) for each in {**found, **(getattr(needs, server.name) if parsers else {})}.items()]

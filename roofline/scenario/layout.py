@@ -54,7 +54,7 @@ def default_layout(question: Question, devices: int) -> dict[str, Any]:
         return {"pp": devices}
     if "model" not in values or not OVER_NODES.isdisjoint(values):
         return {"tp": devices}
-    widest = values["hw"].node_devices
+    widest = question.hardware.node_devices
     inside = math.gcd(devices, widest) if devices > widest else devices
     ranks = (rank for rank in range(inside, 0, -1) if inside % rank == 0 and is_usual(rank))
     tensor = next(rank for rank in ranks if _divides(question, Parallelism(tensor=rank)))

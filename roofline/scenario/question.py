@@ -27,6 +27,7 @@ from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import GGUF_ENGINE, Engine, default_engine, resolve_engine
 from roofline.specs.hardware import Hardware, load_devices, load_hardware, load_mixed, networked
+from roofline.specs.hardware_names import server_devices
 from roofline.specs.library import spec_path, written
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
@@ -67,7 +68,7 @@ class Question(Struct, frozen=True, dict=True):
     `counted` are the devices of hardware named with its count, as in 8xH200, which `default_layout` lays out. Degrees
     that fill a part of them are of a replica, and the others hold more of these (`dp`). Other hardware and another such
     degree replace it; `laid` are the options that it sets. `in_flight`: the sequences of a load at once, where they are
-    more than the batch.
+    more than the batch. `server`: the devices of each server of hardware named as 4x4xH100, where its own has others.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class Question(Struct, frozen=True, dict=True):
     counted: int = 1
     laid: frozenset[str] = frozenset()
     in_flight: float = 1
+    server: int = 0
 
     def with_(self, changes: Mapping[str, Any]) -> Question:
         """The question with other values; None takes a value back. Raises RooflineError."""
@@ -88,6 +90,9 @@ class Question(Struct, frozen=True, dict=True):
             for name in self.laid:
                 values.pop(name, None)
             counted = 1 if not new.keys().isdisjoint(("hw", *self.laid & {"tp", "pp"})) else counted
+        server = self.server
+        if "hw" in new and server and values.get("network") == f"nvl{server}":
+            del values["network"]
         if "hw" in new and "with" not in new and "with" in values:  # without the second device of other hardware
             values["with"] = tuple(name for name in values["with"] if name.partition(":")[0] not in (MIXED, UNEQUAL))
             if not values["with"]:
@@ -107,8 +112,11 @@ class Question(Struct, frozen=True, dict=True):
             if name == "hw":
                 read, devices = read
                 counted = devices if devices > 1 and _needed(values, devices, str(value)) < devices else 1
+                server = server_devices(value)
+                server = 0 if server in (devices, read.node_devices, read.machine_devices) else server
+                values |= _in_servers(server, values.get("network")) if server else {}
             values[name] = read
-        found = Question(values, names, counted, in_flight=self.in_flight)
+        found = Question(values, names, counted, in_flight=self.in_flight, server=server)
         if counted > 1:
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
             if needed == counted:  # degrees of their own, which were given since
@@ -150,6 +158,12 @@ class Question(Struct, frozen=True, dict=True):
             if (target := TARGETS.get(name)) is not None:
                 found[target[0]][target[1]] = value
         return found
+
+    @property
+    def hardware(self) -> Hardware:
+        """The hardware on its network, with the devices that a node of it has."""
+        network = self.values.get("network")
+        return self.values["hw"] if network is None else networked(self.values["hw"], load_fabric(network))
 
     @cached_property
     def profile(self) -> Engine:
@@ -293,6 +307,13 @@ def _counted(devices: tuple[Hardware, int]) -> str:
     return f"{count}x{hardware.name}" if count > 1 else hardware.name
 
 
+def _in_servers(server: int, network: str | None) -> dict[str, str]:
+    """The network with so many devices in a server, unless it says them itself."""
+    if network is None:
+        return {"network": f"nvl{server}"}
+    return {} if load_fabric(network).domain else {"network": f"nvl{server},{network}"}
+
+
 def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:
     """The devices that degrees of parallelism need, of hardware named with its count; raises RooflineError for others.
 
@@ -316,9 +337,7 @@ def resolve(question: Question) -> dict[str, Any]:
     for needed in NEEDED:
         if needed not in values:
             raise RooflineError(missing(needed), options=["hw"] if needed == "hw" else [])
-    model, hardware, network = values["model"], values["hw"], values.get("network")
-    if network is not None:
-        hardware = networked(hardware, load_fabric(network))
+    model, hardware = values["model"], question.hardware
     settings = _settings(question)
     if settings.longest is not None:
         model = replace(model, max_context=limited_context(model, settings.longest, question.longest))

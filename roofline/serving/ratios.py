@@ -58,11 +58,8 @@ class Ratio(Struct, frozen=True):
 
     @property
     def written(self) -> str:
-        """In words, as in `2 prefill of TP 4, 1 decode of DP 8`."""
-        return (
-            f"{self.prefills} prefill of {_layout_words(self.prefill)},"
-            f" {self.decodes} decode of {_layout_words(self.decode)}"
-        )
+        """In words, as in `2P of TP 4, 1D of DP 8`: workers of prefill and of decode."""
+        return f"{self.prefills}P of {_layout_words(self.prefill)}, {self.decodes}D of {_layout_words(self.decode)}"
 
 
 def _layout_words(parallel: Parallelism) -> str:

@@ -189,9 +189,18 @@ class Hardware(Checked, frozen=True):
         """The vector peak (FLOP/s): fp32, or 16-bit if only that is documented, or None."""
         return next((self.vector[name] for name in ("fp32", "bf16", "fp16") if name in self.vector), None)
 
-    def roofs(self, arithmetic: Iterable[str | None]) -> list[tuple[str, float]]:
-        """The peaks of GEMMs in some formats and of the vector units (FLOP/s), the highest first; None is no format."""
-        peaks = {name: self.matrix_peak(name) for name in arithmetic if name is not None}
+    def roofs(self, attained: Iterable[tuple[str | None, float]]) -> list[tuple[str, float]]:
+        """The peaks over operators and of the vector units (FLOP/s), the highest first.
+
+        `attained` are the operators' arithmetic, None for none, and the most that they attain (FLOP/s): beyond the peak
+        of a format lies that with sums in 16 bits.
+        """
+        peaks: dict[str, float] = {}
+        for name, most in attained:
+            if name is not None:
+                peaks[name] = self.matrix_peak(name)
+                if most > 1.001 * peaks[name]:
+                    peaks["16-bit sums"] = max(self.matrix_roof(name), self.matrix_roof(name, converted=True))
         peaks |= {} if self.vector_peak is None else {"vector": self.vector_peak}
         return sorted(peaks.items(), key=lambda item: -item[1])
 
@@ -313,15 +322,16 @@ def hosted(hardware: Hardware, host: Host) -> Hardware:
 
 @lru_cache(maxsize=256)
 def networked(hardware: Hardware, fabric: Fabric) -> Hardware:
-    """The hardware with nodes and on a network as a person names them.
+    """The hardware with nodes and on a network as a person names them; cards are joined by their host.
 
     Raises RooflineError for the devices of a node that has no link between them.
     """
     links = hardware.interconnects
     if fabric.domain is not None:
-        if not any(link.scope == "node" for link in links):
+        joining = ("host",) if hardware.bridge is not None else ("node", "host")
+        if not any(link.scope in joining for link in links):
             raise RooflineError(f"{hardware.name} has no link within a node that would join {fabric.domain} devices")
-        links = tuple(replace(link, devices=fabric.domain) if link.scope == "node" else link for link in links)
+        links = tuple(replace(link, devices=fabric.domain) if link.scope in joining else link for link in links)
     found, network = replace(hardware, interconnects=links), fabric.network
     if network is None:
         return found

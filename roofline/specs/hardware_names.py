@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import MAX_COMPLETIONS, RooflineError, UnknownNameError, alternatives, quote
@@ -140,7 +141,18 @@ def _index(files: Files) -> tuple[tuple[_Entry, ...], dict[str, frozenset[str]]]
 
 def read_hardware(text: str) -> Named:
     """The hardware that `text` names, and its count; raises UnknownNameError with the candidates."""
-    return record(text, _read(text, tuple(spec_files("hwspecs").items())))
+    found = _read(text, tuple(spec_files("hwspecs").items()))
+    return record(text, replace(found, server=server_devices(text)))
+
+
+def server_devices(text: object) -> int:
+    """The devices of each server of a text that counts servers and their devices, 8 of 2x8xH100; 0 of other texts."""
+    for pattern in _COUNTED:
+        servers = pattern.fullmatch(str(text).strip())
+        each = servers and pattern.fullmatch(servers["device"].strip())
+        if each:
+            return int(each["count"])
+    return 0
 
 
 @lru_cache(maxsize=256)

@@ -33,7 +33,7 @@ PLAIN = re.compile(r"[\w .:/+(),;*×-]{1,300}")
 class Named(Struct, frozen=True):
     """What a name stands for: a spec, other values of the model's fields (a quantization), and a number of devices.
 
-    `others` are further specs that it may mean, less usual.
+    `others` are further specs that it may mean, less usual; `server` are the devices of each server, 0 if unsaid.
     """
 
     name: str
@@ -41,9 +41,12 @@ class Named(Struct, frozen=True):
     changes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     devices: int = 1
     others: tuple[str, ...] = ()
+    server: int = 0
 
     def __str__(self) -> str:
         count = f"{self.devices} x " if self.devices > 1 else ""
+        if self.server and self.devices > self.server:
+            count = f"{self.devices // self.server} servers of {self.server} x "
         changed = ", ".join(f"{key} {value}" for key, value in self.changes.items() if type(value) in (str, int))
         return f"{count}{self.name}{f' ({changed})' if changed else ''}"
 

@@ -136,6 +136,17 @@ def test_a_count_of_devices_is_their_tensor_parallelism() -> None:
             Scenario("deepseek-v3", "8xh200", **degrees)
 
 
+def test_servers_have_the_devices_that_are_said() -> None:
+    """4x4xH100 are four servers of four, within which a layer is divided; other hardware has its own."""
+    four = Scenario("deepseek-r1", "4x4xh100-sxm")
+    assert (four.settings.parallel.tensor, four.settings.parallel.pipeline) == (4, 4)
+    assert four == Scenario("deepseek-r1", "16xh100-sxm", network="nvl4")
+    assert four.hardware.nodes(16) == Scenario("llama-3.1-8b", "4x4xl4", network="nvl4,400G").hardware.nodes(16) == 4
+    assert four.with_(hw="16xh100-sxm") == Scenario("deepseek-r1", "16xh100-sxm")
+    assert Scenario("deepseek-r1", "2x8xh200") == Scenario("deepseek-r1", "16xh200")
+    assert Scenario("deepseek-r1", "18x4xgb200") == Scenario("deepseek-r1", "72xgb200")  # the trays of one rack
+
+
 @pytest.mark.parametrize("degrees", [{"tp": 2}, {"tp": 1}, {"pp": 2}, {"tp": 2, "pp": 2}])
 def test_replicas_fill_a_count_of_devices(degrees: dict[str, int]) -> None:
     """Degrees that divide the count are those of a replica, and stay so on other hardware of that count."""

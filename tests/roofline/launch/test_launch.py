@@ -135,6 +135,26 @@ RECIPES = (
         {"hw": "4xa100-sxm-80gb"},
         "vllm serve openai/gpt-oss-120b --tensor-parallel-size 4 --tool-call-parser openai --enable-auto-tool-choice",
     ),
+    (
+        "minimax-m3",
+        {"hw": "8xh200-sxm", "quant": "mxfp8"},
+        "vllm serve MiniMaxAI/MiniMax-M3-MXFP8 --tensor-parallel-size 8 --block-size 128 --tool-call-parser minimax_m3"
+        " --reasoning-parser minimax_m3 --enable-auto-tool-choice",
+    ),
+    (
+        "deepseek-v3.2",
+        {"hw": "8xh200-sxm", "dp": 8, "enable_expert_parallel": True},
+        "vllm serve deepseek-ai/DeepSeek-V3.2 --data-parallel-size 8 --enable-expert-parallel --trust-remote-code"
+        " --tokenizer-mode deepseek_v32 --tool-call-parser deepseek_v32 --enable-auto-tool-choice"
+        " --reasoning-parser deepseek_v3",
+    ),
+    (
+        "deepseek-v4-flash",
+        {"hw": "4xb300", "kv": "fp8"},
+        "vllm serve deepseek-ai/DeepSeek-V4-Flash --tensor-parallel-size 4 --kv-cache-dtype fp8 --block-size 256"
+        " --trust-remote-code --tokenizer-mode deepseek_v4 --tool-call-parser deepseek_v4 --enable-auto-tool-choice"
+        " --reasoning-parser deepseek_v4",
+    ),
 )
 """Models, deployments, and vLLM's commands for them (vllm-project/recipes, models/, 2026)."""
 
@@ -143,6 +163,12 @@ RECIPES = (
 def test_the_recipes_of_vllm_are_contained(model: str, options: dict[str, object], recipe: str) -> None:
     bundle = launch(Scenario(model, **options), trust_remote_code="--trust" in recipe)  # type: ignore[arg-type]
     assert set(recipe.split()) <= set(shlex.split(bundle.command))
+
+
+def test_the_short_command_has_what_a_model_does_not_start_right_without() -> None:
+    """Blocks of MiniMax-M3's sparse attention (its recipe: mandatory on every platform), and no parsers."""
+    assert "--block-size 128" in launch_command(Scenario("minimax-m3", "8xh200-sxm", quant="mxfp8"))
+    assert "--tool-call-parser" not in launch_command(Scenario("minimax-m3", "8xh200-sxm", quant="mxfp8"))
 
 
 def test_slots_of_llama_cpp_share_a_context_that_is_given() -> None:
