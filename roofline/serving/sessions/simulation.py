@@ -69,6 +69,7 @@ class SessionRun(Simulation):
         self.read = [0.0] * len(levels)
         self.roots: list[list[Run]] = [[self._root(cache) for _ in range(self.work.groups)] for cache in self.caches]
         self.tails: dict[tuple[int, int], Run] = {}
+        self.joins: dict[int, tuple[float, Turn]] = {}
         self.homes: dict[int, int] = {}
         self.due: list[tuple[float, int, Turn | None]] = []
         self.loading: list[tuple[float, int, _Request]] = []
@@ -338,17 +339,20 @@ class SessionRun(Simulation):
             times = (times[0], first, after, turn.output)
         self.rows.append((*times, turn.prompt, turn.reusable, turn.gap, session.number))
         self.found.append(turn.hits)
-        if turn.branch:
-            self._start_branch(session, after)
+        child = self._start_branch(session, after) if turn.branch else None
         known = grown(session, self.work)
         if session.place >= len(session.new):
             self._end(session, after)
             return
         if not known:
             self._forget(session)
-        self._later(after + turn.gap, turn_of(session, self.work))
+        later = after + turn.gap, turn_of(session, self.work)
+        if child is not None and self.work.joined and session.replayed is None:
+            self.joins[child.number] = later
+        else:
+            self._later(*later)
 
-    def _start_branch(self, session: Session, at: float) -> None:
+    def _start_branch(self, session: Session, at: float) -> Session:
         """A sub-agent begins with a part of the context."""
         context = max(int(self.work.branch_context * session.context), self.work.shared)
         child = self.draw.branch(session, context)
@@ -358,9 +362,13 @@ class SessionRun(Simulation):
             parent = cache.split(tail, place) if 0 < place <= tail.length else tail.parent
             self.tails[child.number, rank] = cache.run(parent)
         self._later(at, turn_of(child, self.work))
+        return child
 
     def _end(self, session: Session, at: float) -> None:
         self._forget(session)
+        if session.number in self.joins:
+            due, turn = self.joins.pop(session.number)
+            self._later(max(due, at), turn)
         if self.rate is None and not session.child:
             self._later(at + session.gap[-1], turn_of(self.draw.session(), self.work))
 
