@@ -342,15 +342,18 @@ class SessionRun(Simulation):
         child = self._start_branch(session, after) if turn.branch else None
         known = grown(session, self.work)
         if session.place >= len(session.new):
-            self._end(session, after)
+            self._end(session, after, child)
             return
         if not known:
             self._forget(session)
-        later = after + turn.gap, turn_of(session, self.work)
+        self._follow(session, child, after + turn.gap, turn_of(session, self.work))
+
+    def _follow(self, session: Session, child: Session | None, at: float, turn: Turn) -> None:
+        """The turn after one of a session comes at a time, or when the sub-agent ends that it waits for."""
         if child is not None and self.work.joined and session.replayed is None:
-            self.joins[child.number] = later
+            self.joins[child.number] = at, turn
         else:
-            self._later(*later)
+            self._later(at, turn)
 
     def _start_branch(self, session: Session, at: float) -> Session:
         """A sub-agent begins with a part of the context."""
@@ -364,13 +367,13 @@ class SessionRun(Simulation):
         self._later(at, turn_of(child, self.work))
         return child
 
-    def _end(self, session: Session, at: float) -> None:
+    def _end(self, session: Session, at: float, child: Session | None) -> None:
         self._forget(session)
         if session.number in self.joins:
             due, turn = self.joins.pop(session.number)
             self._later(max(due, at), turn)
         if self.rate is None and not session.child:
-            self._later(at + session.gap[-1], turn_of(self.draw.session(), self.work))
+            self._follow(session, child, at + session.gap[-1], turn_of(self.draw.session(), self.work))
 
     def _forget(self, session: Session) -> None:
         for rank in range(self.data):

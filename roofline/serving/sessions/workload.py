@@ -96,8 +96,9 @@ class Workload(Checked, frozen=True):
     beside the session: of `aside` tokens, which no cache has, and the session goes on without them. A context of more
     than `limit` tokens is compacted to `compacted`. Each turn starts `branches` sub-agents on average, each a
     session of `branch_turns` with the share `branch_context` of the context (0: the shared prefix) and `branch_first`
-    tokens; with `joined` the next turn waits for its end, other than in traces as `replayed`. Of a number of sessions, where no turn runs, the next one comes after `idle` seconds at most, and all others
-    by as much sooner (a benchmark that replays them).
+    tokens; with `joined` the next turn waits for its end, other than in traces as `replayed`. Of a number of sessions,
+    where no turn runs, the next one comes after `idle` seconds at most, and all others by as much sooner (a benchmark
+    that replays them).
     Of a benchmark that lasts a `duration` of seconds each session begins at a part of its turns within `begun`, and has
     `warmup` turns before that time; None: sessions of a random moment, without end. It takes its traces in order, so
     that those at its begin are the same for every deployment: the first of them are as `replayed`. `source` says where

@@ -186,6 +186,19 @@ def test_idle_time_of_all_ends_early() -> None:
     assert slow - fast == pytest.approx(50, rel=0.05)
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_turn_waits_for_the_sub_agents_before_it(joined: bool) -> None:
+    """One session then has one request at a time; the theory has its cycle."""
+    shape = {"branches": 0.3, "branch_turns": parse_lengths(4), "branch_first": parse_lengths(500)}
+    work = workload(turns=parse_lengths(20), joined=joined, **shape)
+    one = run(store_of(replica()), work, sessions=1, turns=400)
+    order = np.argsort(one.arrival)
+    assert (one.arrival[order][1:] >= one.last[order][:-1]).all() == joined
+    ran = run(store_of(replica()), work, sessions=8, turns=3000)
+    theory = Theory(deployed(work)).warm(8)
+    assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.15)
+
+
 def test_calls_beside_a_session_are_new_and_leave_it_cached() -> None:
     work = workload(asides=0.2, aside=900)
     ran = run(store_of(replica(), (), 1e9), work, turns=600)
