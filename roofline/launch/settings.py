@@ -49,7 +49,10 @@ DEGREES = (
     *("all_to_all", "redundant_experts", "dcp"),
 )
 FORMATS = ("quant", "quantization", "weights", "activations", "kv", "dtype")
-COUNTS = ("max_model_len", "ctx_size", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization")
+COUNTS = (
+    *("max_model_len", "ctx_size", "max_num_seqs", "max_num_batched_tokens", "gpu_memory_utilization"),
+    *("prefill_schedule_interval", "long_prefill_token_threshold"),
+)
 OTHERS = ("enforce_eager", "n_gpu_layers", "offload", "flash", "mm_encoder_tp_mode")
 """Options that `server_settings` reads, in the parts of a scenario that they set."""
 
@@ -235,6 +238,12 @@ def _counts(scenario: Scenario, server: Server, slots: int, context: int, limite
     if told or (reserve.tokens and not allots):
         least = context if scenario.model.task == "encode" else 0  # which takes its prompts whole
         yield Wanted("max_num_batched_tokens", tokens or max(reserve.tokens or 0, least), pinned=not told)
+    for setting, value in (
+        ("prefill_schedule_interval", settings.interval),
+        ("long_prefill_token_threshold", settings.piece),
+    ):
+        if value is not None:
+            yield Wanted(setting, value)
     if settings.utilization is not None or (reserve.utilization < 1 and not allots):
         yield Wanted("gpu_memory_utilization", float(reserve.utilization), pinned=settings.utilization is None)
 

@@ -69,6 +69,7 @@ STAND_INS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("-ctv", "--cache-type-v"), "keys and values have one format here: --kv"),
         **dict.fromkeys(("-b", "--batch-size"), "the most tokens of a step are --max-num-batched-tokens"),
         "--enable-chunked-prefill": "prompts under load are always cut to --max-num-batched-tokens",
+        "--prefill-decode-interval": "say --prefill-schedule-interval, which counts the step with prompts, too",
         "--enable-prefix-caching": "say how much is cached: --prefix of a batch, --prefix-hits of a load",
         "--block-size": "the KV cache is in the blocks of the engine's profile",
         "--kv-offloading-size": "say --tiers dram=100GiB, or lmcache:dram=100GiB; of sessions",

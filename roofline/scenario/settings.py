@@ -92,7 +92,8 @@ class Settings(Checked, frozen=True):
     `memory`: what the engine reserves, or the "static" reading: one pass over all prompts, and the whole device.
     `utilization`: the fraction of device memory that the engine may use, by default its profile's. At most `sequences`
     run on a data-parallel rank, requests have at most `longest` tokens, and a step of the engine at most `step_tokens`:
-    all by default the engine's. `eager`: the engine replays no CUDA graphs. `stages`:
+    all by default the engine's. Under a load steps with prompts are an `interval` of steps apart while sequences
+    decode, and one has at most `piece` tokens of a prompt. `eager`: the engine replays no CUDA graphs. `stages`:
     fractions of the layers in order, each with the share of the tokens that they process; () for all. `propagate_keys`:
     layers that a decoded token skips (`depth`) still compute its keys and values. `towers`: tensor-parallel ranks share
     the weights of the vision encoder, or its images ("data"). `fetch`: the prefix's KV cache is
@@ -127,6 +128,8 @@ class Settings(Checked, frozen=True):
     sequences: int | None = None
     longest: int | None = None
     step_tokens: int | None = None
+    interval: int | None = None
+    piece: int | None = None
     eager: bool = False
     stages: tuple[tuple[float, float], ...] = ()
     propagate_keys: bool = False
@@ -155,6 +158,8 @@ class Settings(Checked, frozen=True):
             ("the most sequences at once", self.sequences),
             ("the longest sequence in tokens", self.longest),
             ("the most tokens of a step", self.step_tokens),
+            ("the steps from one with prompts to the next", self.interval),
+            ("the most tokens of a prompt in a step", self.piece),
         ):
             if count is not None and not (type(count) is int and count >= 1):
                 raise RooflineError(f"{meaning} must be an integer of at least 1, got {count}")

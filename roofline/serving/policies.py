@@ -115,10 +115,11 @@ class Fair(Scheduled):
         super()._evict(sequence)
         self.queued[self.tenant[sequence.index]] += 1
 
-    def _advance(self, number: int) -> None:
-        super()._advance(number)
-        for tenant, running in enumerate(self.decodes):
-            self.service[tenant] += OUTPUT_WEIGHT * running * self.accepted * number
+    def _advance(self, number: int, running: int) -> None:
+        super()._advance(number, running)
+        part = number * running / max(self.running, 1)  # of those that decode, where prompts stop others of their rank
+        for tenant, decoding in enumerate(self.decodes):
+            self.service[tenant] += OUTPUT_WEIGHT * decoding * self.accepted * part
 
 
 class Feedback(Scheduled):

@@ -234,7 +234,7 @@ def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler
 
 def prefill_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replica:
     """The replica of prefill: only prompts run on its devices, and the front end is theirs."""
-    return replica_of(scenario, only_prompts(load), replace(policy, order=PREFILL_FIRST, stream=1, gather=0))
+    return replica_of(scenario, only_prompts(load), replace(policy, order=PREFILL_FIRST, stream=1, gather=0, pause=0))
 
 
 def decode_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replica:
@@ -242,7 +242,7 @@ def decode_replica(scenario: Scenario, load: Load, policy: Scheduler) -> Replica
 
     It looks for a request, and for its cache when that is sent, between steps: every one, or at every poll.
     """
-    after = replace(policy, latency=0.0, request=0.0, prompt_token=0.0, gather=0, lag=policy.lag + policy.poll)
+    after = replace(policy, latency=0.0, request=0.0, prompt_token=0.0, gather=0, pause=0, lag=policy.lag + policy.poll)
     return replace(replica_of(scenario, load, after), received=True)
 
 

@@ -152,6 +152,8 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     if scenario.model.task == "encode":
         policy = replace(policy, request=policy.encoding or policy.request)
     settings = _with_policy(scenario.settings, policy, engine.scheduler)
+    pause, piece = (settings.interval or policy.pause + 1) - 1, settings.piece or policy.piece
+    policy = replace(policy, pause=pause, piece=piece)
     budget = budget_of(scenario, policy)
     if policy.whole and budget:  # a step has room for the longest prompt, of an encoder for the longest sequence (vLLM)
         limit = scenario.settings.longest_of(scenario.model) if encodes else None

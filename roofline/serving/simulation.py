@@ -15,6 +15,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from operator import itemgetter
 from statistics import NormalDist
 
@@ -67,6 +68,8 @@ class Simulation:
         self.poll, self.polled = scheduler.poll, 0
         self.gather, self.gathered = scheduler.gather, GATHERED * replica.budget
         self.admitted = 0  # the step after the last one that admitted a request
+        self.pause, self.piece = scheduler.pause, scheduler.piece or self.budget
+        self.after = 0  # the first step that may have prompts while sequences decode
         self.stream = scheduler.stream
         self.latency, self.each, self.per_token = scheduler.latency, scheduler.request, scheduler.prompt_token
         self.front_free = -math.inf
@@ -176,6 +179,8 @@ class Simulation:
     def _pieces(self) -> list[Piece]:
         """The chunks of the next step."""
         found: list[Piece] = []
+        if self.step < self.after and self.running:
+            return found
         left = [self.budget - (0 if self.alone else number * self.tokens) for number in self.decoding]
         for sequence in self.prefilling:
             left[sequence.rank] -= self._take(sequence, left[sequence.rank], found)
@@ -253,7 +258,7 @@ class Simulation:
 
     def _take(self, sequence: Sequence, left: int, found: list[Piece]) -> int:
         """Put tokens of a prompt into the step; a prompt runs on one rank, within its budget."""
-        tokens = min(sequence.left, self.budget if self.whole else left)
+        tokens = min(sequence.left, self.budget if self.whole else min(left, self.piece))
         if tokens > 0:
             found.append((sequence, tokens))
         return tokens
@@ -264,13 +269,13 @@ class Simulation:
         for sequence, tokens in pieces:
             chunks[sequence.rank] += tokens
             counts[sequence.rank] += 1
-        decoding = [0] * self.data if self.alone else self.decoding
+        decoding = [0 if self.alone and chunk else own for own, chunk in zip(self.decoding, chunks, strict=True)]
         most = max(range(self.data), key=lambda rank: decoding[rank] * self.tokens + chunks[rank])
         return decoding[most], chunks[most], counts[most]
 
     def _mixed_step(self, pieces: list[Piece]) -> None:
         """One step with chunks of prompts."""
-        decoding, chunk, before = 0 if self.alone else self.running, 0, 0
+        decoding, chunk, before = self._beside(pieces) if self.alone else self.running, 0, 0
         for sequence, tokens in pieces:
             chunk += tokens
             before += tokens * (sequence.base + sequence.prompt - sequence.left)
@@ -282,8 +287,10 @@ class Simulation:
         self._pass_time(seconds)
         self.step, self.steps = self.step + 1, self.steps + 1
         self.polled = self.step
+        if self.pause and (self.alone or not self.waiting):
+            self.after = self.step + self.pause
         if decoding:
-            self._advance(1)
+            self._advance(1, decoding)
         self.context += chunk
         self.promised -= chunk
         for sequence, tokens in pieces:
@@ -329,6 +336,8 @@ class Simulation:
             number = min(number, max(int(free / grown), 1))
         if self.waiting and (later := self._due()) > self.step:
             number = min(number, later - self.step)
+        if (self.waiting or self.prefilling) and self.after > self.step:
+            number = min(number, self.after - self.step)
         context, seconds_of = self._mean_context(), self._decode_of()
         sooner = min(self.coming[0][0], self.horizon) if self.coming else self.horizon
         if number and sooner < math.inf:
@@ -341,17 +350,35 @@ class Simulation:
             self._pass_time(number * seconds_of(context + (number - 1) / 2 * self.accepted))
             self.step, self.steps = self.step + number, self.steps + number
             self.polled += (self.step - self.polled) // self.poll * self.poll
-            self._advance(number)
+            self._advance(number, self.running)
         self._finish()
 
     def _decode_of(self) -> Callable[[float], float]:
         """The seconds of a step of the sequences that decode, by their mean context."""
         return self._single.decode_of(max(self.decoding), self.replica.routed(self.running / self.data))
 
-    def _advance(self, number: int) -> None:
-        """`number` decode tokens of every running sequence; a reservation is used up as the context grows."""
+    def _beside(self, pieces: list[Piece]) -> int:
+        """The sequences that decode beside prompts that go first: those of other data-parallel ranks.
+
+        Each rank of SGLang has its own batch in a step that all share (sglang/srt/managers/scheduler.py,
+        get_next_batch_to_run); those of ranks with prompts get their tokens a step later.
+        """
+        if self.data == 1 or not self.running:
+            return 0
+        ranks, later = {sequence.rank for sequence, _ in pieces}, dict[int, list[Sequence]]()
+        found = self.running - sum(self.decoding[rank] for rank in ranks)
+        if found:
+            for sequence in chain.from_iterable(self.ends.values()):
+                if sequence.rank in ranks:
+                    sequence.ends, sequence.started = sequence.ends + 1, sequence.started + 1
+                later.setdefault(sequence.ends, []).append(sequence)
+            self.ends, self.next_ends = later, sorted(later)
+        return found
+
+    def _advance(self, number: int, running: int) -> None:
+        """`number` decode tokens of running sequences; a reservation is used up as the context grows."""
         self.iteration += number
-        grown = self.running * self.accepted * number
+        grown = running * self.accepted * number
         self.context += grown
         if self.reserved:
             self.promised = max(self.promised - grown * self.reserved, 0.0)

@@ -46,6 +46,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.core.errors import RooflineError
 from roofline.serving.closed_loop import orbit_of
 from roofline.serving.few import FEW, few_sequences
 from roofline.serving.load import Arrivals, Load
@@ -115,7 +116,15 @@ def saturation_of(replica: Replica, load: Load, times: Times) -> float:
 
 
 def steady(replica: Replica, load: Load, values: Any) -> Steady:
-    """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s."""
+    """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s.
+
+    Raises RooflineError for rates where prompts wait for steps of theirs, or have a part of one.
+    """
+    if load.arrivals is not Arrivals.CLOSED and (replica.scheduler.pause or replica.scheduler.piece):
+        raise RooflineError(
+            "a steady state at a rate has prompts in every step: say how many requests to simulate, such as 500",
+            options=["simulate"],
+        )
     copies = replica.copies
     points = np.atleast_1d(np.asarray(values, float)) / copies
     slots = slots_of(replica, load)

@@ -35,8 +35,11 @@ class Scheduler(Checked, frozen=True):
     arrives. `poll`: decode steps from one look for new requests to the next (SGLang's --scheduler-recv-interval).
     `gather`: steps that prompts wait for others while sequences decode: with data-parallel attention until there is one
     for each rank, or so many steps have passed since the last were (timeout_iters of TensorRT-LLM's
-    attention_dp_config), else until those that fit fill a step (batch_wait_timeout_iters). `stream`: decode steps from
-    one message to the client to the next, the first included. `captured`: tokens of a step with prompts up to which
+    attention_dp_config), else until those that fit fill a step (batch_wait_timeout_iters). `pause`: steps without
+    prompts after one with them, while sequences decode (prefill-decode-interval of SGLang, pull request 35017; of vLLM,
+    44558, one less than its prefill-schedule-interval, unless requests wait when a step is full). `piece`: the most
+    tokens of one prompt in a step (vLLM's long-prefill-token-threshold; 0: the budget). `stream`: decode steps from one
+    message to the client to the next, the first included. `captured`: tokens of a step with prompts up to which
     CUDA graphs of the pieces between attention are replayed. `masked`: experts get no rows of places that a CUDA graph
     pads, as of data-parallel ranks with fewer sequences than others; else each rank counts as the fullest.
     `latency`: seconds from client to scheduler and back (HTTP, queues). `request`, `prompt_token`: seconds of the front
@@ -56,6 +59,8 @@ class Scheduler(Checked, frozen=True):
     lag: Natural = 0
     poll: Count = 1
     gather: Natural = 0
+    pause: Natural = 0
+    piece: Natural = 0
     stream: Count = 1
     captured: Natural = 0
     masked: bool = False

@@ -59,6 +59,14 @@ TWO_PROMPTS, CAPTURED, SINCE = ("minimax", "kimi", "deepseek-v4"), 2048, (0, 19)
 """Models of which vLLM's budget is two prompts on Blackwell (max-num-batched-tokens) since this version, and the tokens
 of a step up to which it captures CUDA graphs then, and of gpt-oss (InferenceX's max-cudagraph-capture-size)."""
 
+AGENTS: Mapping[str, Scheduler] = MappingProxyType(
+    {"sglang": Scheduler(tokens=8192, pause=20), "vllm": Scheduler(tokens=8192, pause=7, piece=512)}
+)
+"""Policies of DeepSeek-V4 with data-parallel attention on Blackwell in AgentX's scripts since August 2026
+(benchmarks/single_node/agentic, dsv4_fp4_b300_sglang_mtp.sh: prefill-decode-interval, and dsv4_fp4_b200_vllm_mtp.sh:
+prefill-schedule-interval 8, long-prefill-token-threshold). That of GLM with SGLang has CHUNKS for all ranks together
+(glm5.2_fp4_b300_sglang.sh)."""
+
 RESERVED = 0.82
 """Fraction of a device's memory for SGLang's weights and KV cache (mem-fraction-static in InferenceX's scripts: 0.82 of
 DeepSeek in FP8, 0.8 to 0.85 of others)."""
@@ -107,6 +115,19 @@ def _vllm(policy: Scheduler, scenario: Scenario, load: Load, version: str) -> Sc
     if not name.startswith(TWO_PROMPTS) or not blackwell or "int4" in weights or numbers(version) < SINCE:
         return policy
     return replace(policy, tokens=2 * int(load.prompts.quantile(1.0)), captured=CAPTURED)
+
+
+def agents_scheduler_of(policy: Scheduler, scenario: Scenario) -> Scheduler:
+    """The engine's policy, with what AgentX's scripts set with data-parallel attention."""
+    name, ranks = scenario.model.name, scenario.settings.parallel.data
+    if ranks == 1:
+        return policy
+    if scenario.profile.name == "sglang" and name.startswith("glm"):
+        return replace(policy, tokens=CHUNKS // ranks)
+    own = AGENTS.get(scenario.profile.name)
+    if own is None or not name.startswith("deepseek-v4") or scenario.hardware.family != "blackwell":
+        return policy
+    return replace(policy, tokens=own.tokens, pause=own.pause, piece=own.piece)
 
 
 def numbers(version: str) -> tuple[int, ...]:

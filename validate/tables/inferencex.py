@@ -49,7 +49,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.records import record
 from roofline.techniques import apply_techniques
-from roofline.validate.tables.harness import LEAST_BUDGET, profile_of, scheduler_of
+from roofline.validate.tables.harness import LEAST_BUDGET, agents_scheduler_of, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
 from roofline.validate.tables.serving import RATIO, ROUNDS, Agents, ServingCase, find_profile, precision_in
 from roofline.validate.tables.text import Line, parse_count, parse_number
@@ -229,7 +229,8 @@ class Deployment(Struct, frozen=True):
         load = Load(prompt=1, generate=1, concurrency=sessions)
         agents = Agents("coding-agent", tiers, pool, duration)
         scenario = self.scenario(AGENTS_OUTPUT, sessions)
-        policy = scenario.profile.scheduler
+        policy = agents_scheduler_of(scenario.profile.scheduler, scenario)
+        scenario = scenario.changed(engine=replace(scenario.profile, scheduler=policy))
         return ServingCase(line, scenario, load, policy, None, None, pools=self.pools, agents=agents)
 
 

@@ -109,6 +109,34 @@ class Deployment(Layout, total=False):
             example="512",
         ),
     ]
+    prefill_schedule_interval: Annotated[
+        int | None,
+        setting(
+            "Engine steps from one with prompts to the next, while sequences decode (under load).",
+            Kind.INTEGER,
+            "interval",
+            "Prefill interval",
+            unit="steps",
+            low=1,
+            high=MAX_BATCH,
+            otherwise="every step",
+            example="8",
+        ),
+    ]
+    long_prefill_token_threshold: Annotated[
+        int | None,
+        setting(
+            "Most tokens of one prompt in an engine step (under load).",
+            Kind.INTEGER,
+            "piece",
+            "Max tokens of a prompt in a step",
+            unit="tokens",
+            low=1,
+            high=MAX_LENGTH,
+            otherwise="the step's",
+            example="512",
+        ),
+    ]
     enforce_eager: Annotated[
         bool | None,
         setting(

@@ -38,11 +38,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Session:
-    """A session: its group, the context of its next turn, and the lengths of all its turns.
-
-    Of a sub-agent, `joined` is the session whose next turn waits for its end, whether the cache knows that, and from
-    when on it may come.
-    """
+    """A session: its group, the context of its next turn, and the lengths of all its turns."""
 
     number: int
     group: int
@@ -55,7 +51,6 @@ class Session:
     place: int = 0
     reusable: int = 0
     child: bool = False
-    joined: tuple[Session, bool, float] | None = None
     replayed: Replayed | None = None
 
 

@@ -108,15 +108,20 @@ def _rows(
     found, idle, marks = list[tuple[float, ...]](), 0.0, list[int]()
     while session.place < len(session.new) and len(found) < most:
         turn, context, at = turn_of(session, work), session.context, place + len(found)
+        after, others = turn.gap, 0.0
         if turn.branch:
-            waiting.append((at, draw.branch(session, max(int(work.branch_context * context), work.shared))))
+            child = draw.branch(session, max(int(work.branch_context * context), work.shared))
+            waiting.append((at, child))
+            if work.joined and session.replayed is None:
+                others = sum(child.gap[:-1])
+                after = max(after, others)
         known = grown(session, work)
         left = turn.prompt - work.shared + (turn.output if work.kept else 0)
         ends = session.place == len(session.new)
-        pause = 0.0 if session.child and ends else turn.gap
+        pause = 0.0 if session.child and ends else after - others
         # What a call beside a session had is not used again, and the session's context is idle over it.
         beside = 0.0 if ends or not session.aside[session.place] else session.gap[session.place]
-        gap = turn.gap + beside if known and not ends and not turn.aside else math.inf
+        gap = after + beside if known and not ends and not turn.aside else math.inf
         shared = 0 if turn.aside else work.shared
         tokens = turn.prompt, turn.reusable - shared, shared, turn.output, left
         marked = (
@@ -127,5 +132,5 @@ def _rows(
         found.append((*tokens, idle, gap, pause, not session.child, max(marked - shared, 0), at, lane))
         if not turn.aside:
             marks = [*marks[-MARKS:], turn.prompt + (turn.output if work.kept else 0)] if known else []
-        idle = turn.gap + (idle if turn.aside else 0.0)
+        idle = after + (idle if turn.aside else 0.0)
     return found

@@ -74,6 +74,7 @@ class SessionRun(Simulation):
         self.read = [0.0] * len(levels)
         self.roots: list[list[Run]] = [[self._root(cache) for _ in range(self.work.groups)] for cache in self.caches]
         self.tails: dict[tuple[int, int], Run] = {}
+        self.joins: dict[int, tuple[float, Turn]] = {}
         self.homes: dict[int, int] = {}
         self.due: list[tuple[float, int, Turn | None]] = []
         self.loading: list[tuple[float, int, _Request]] = []
@@ -359,19 +360,19 @@ class SessionRun(Simulation):
         self.found.append(turn.hits)
         child = self._start_branch(session, after) if turn.branch else None
         known = grown(session, self.work)
-        if child is not None and self.work.joins:
-            child.joined = session, known, after + turn.gap
-        else:
-            self._go_on(session, known, after, after + turn.gap)
-
-    def _go_on(self, session: Session, known: bool, at: float, due: float) -> None:
-        """After a turn at a time comes the next one, which is due then, or another session."""
         if session.place >= len(session.new):
-            self._end(session, at)
+            self._end(session, after, child)
             return
         if not known:
             self._forget(session)
-        self._later(max(at, due), turn_of(session, self.work))
+        self._follow(session, child, after + turn.gap, turn_of(session, self.work))
+
+    def _follow(self, session: Session, child: Session | None, at: float, turn: Turn) -> None:
+        """The turn after one of a session comes at a time, or when the sub-agent ends that it waits for."""
+        if child is not None and self.work.joined and session.replayed is None:
+            self.joins[child.number] = at, turn
+        else:
+            self._later(at, turn)
 
     def _start_branch(self, session: Session, at: float) -> Session:
         """A sub-agent begins with a part of the context."""
@@ -385,13 +386,13 @@ class SessionRun(Simulation):
         self._later(at, turn_of(child, self.work))
         return child
 
-    def _end(self, session: Session, at: float) -> None:
+    def _end(self, session: Session, at: float, child: Session | None) -> None:
         self._forget(session)
-        if session.joined is not None:
-            parent, known, due = session.joined
-            self._go_on(parent, known, at, due)
+        if session.number in self.joins:
+            due, turn = self.joins.pop(session.number)
+            self._later(max(due, at), turn)
         if self.rate is None and not session.child:
-            self._later(at + session.gap[-1], turn_of(self.draw.session(), self.work))
+            self._follow(session, child, at + session.gap[-1], turn_of(self.draw.session(), self.work))
 
     def _forget(self, session: Session) -> None:
         for rank in range(self.data):

@@ -131,7 +131,11 @@ class Theory:
         self.grid = np.concatenate([[0.0], np.geomspace(1e-2, top, GRID)])
         scheduler = replica.scheduler
         self.alone = scheduler.order == PREFILL_FIRST
-        self.budget = float(min(replica.budget, MAX_TOKENS))
+        self.chunk = float(min(replica.budget, scheduler.piece or MAX_TOKENS, MAX_TOKENS))
+        self.budget, self.between = float(min(replica.budget, MAX_TOKENS)), scheduler.pause
+        # A session whose turns wait for its sub-agents has one turn at a time, its own or theirs.
+        joined = self.work.joined & (self.turns.lane >= self.work.traces)
+        self.serial = np.where(joined, 1.0, self.turns.main)
         self.front = scheduler.latency + scheduler.request + scheduler.prompt_token * self.turns.prompt
         accepted = self.decode.steps.accepted
         self.decodes = np.asarray(iterations(np.maximum(self.turns.output - 1, 0.0), accepted), float)
@@ -186,8 +190,9 @@ class Theory:
                 load_wait += np.maximum(times - tier.overlap * work, 0.0) + queues[place] * (times > 0)
             share = 0.0 if self.tandem else min(busy, 0.98)
             decode = self.decodes * step / (1 - share)
-            inside = self.front + wait + load_wait + work + decode + self.sent
-            cycle = (turns.main * (inside + turns.pause)).mean() / self.main
+            pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5)
+            inside = self.front + wait + pauses + load_wait + work + decode + self.sent
+            cycle = (self.serial * (inside + turns.pause)).mean() / self.main
             # The prompts' server gives no more than its time.
             asked = sessions / cycle / self.main
             new_rate = min(asked, 0.98 / work.mean())
@@ -205,7 +210,7 @@ class Theory:
             waits = max(sessions / (rate * self.main) - cycle, 0.0) if capped else 0.0
             outside += DAMPING * (waits - outside)
             number = number + DAMPING * (max(rate * decode.mean(), 1e-3) - number)
-            mean = float((self.front + outside + wait + load_wait + work + self.sent).mean())
+            mean = float((self.front + outside + wait + pauses + load_wait + work + self.sent).mean())
             hits += DAMPING * (self._hits(rate, use, self.front + outside + wait) - hits)
             after = (rate, number, wait, outside)
             if round_ > 10 and all(
@@ -286,11 +291,11 @@ class Theory:
         context = float((self.turns.prompt + self.turns.output / 2).mean())
         step = float(self.decode.steps.seconds(batch, context, mean=self.decode.routed(number / shares)))
         # Prompts that come within a step share it.
-        full = np.floor(computed / self.budget)
-        rest = computed - full * self.budget
+        full = np.floor(computed / self.chunk)
+        rest = computed - full * self.chunk
         still = 0.0 if self.alone else step
-        period = float(steps.seconds(0.0, 0.0, min(float(computed.mean()), self.budget), float(base.mean())))
-        period += step if tandem is None else 0.0
+        period = float(steps.seconds(0.0, 0.0, min(float(computed.mean()), self.chunk), float(base.mean())))
+        period += (1 + self.between) * step if tandem is None else 0.0
         together = min(max(rate * period, 1.0), max(self.budget / max(float(rest.mean()), 1.0), 1.0))
         beside = 0.0 if self.alone else batch
 
@@ -299,10 +304,10 @@ class Theory:
             return np.maximum(np.asarray(found) - still, 1e-9)
 
         last = np.maximum(rest, 1.0)
-        work = added(last * together, base + full * self.budget, together) / together
+        work = added(last * together, base + full * self.chunk, together) / together
         whole = full > 0
         if whole.any():
-            work = work + full * added(self.budget, base + np.maximum(full - 1, 0.0) / 2 * self.budget)
+            work = work + full * added(self.chunk, base + np.maximum(full - 1, 0.0) / 2 * self.chunk)
         return work / ranks, step
 
 

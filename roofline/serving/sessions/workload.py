@@ -96,7 +96,7 @@ class Workload(Checked, frozen=True):
     beside the session: of `aside` tokens, which no cache has, and the session goes on without them. A context of more
     than `limit` tokens is compacted to `compacted`. Each turn starts `branches` sub-agents on average, each a
     session of `branch_turns` with the share `branch_context` of the context (0: the shared prefix) and `branch_first`
-    tokens; with `joins` the next turn waits for the sub-agent's end, which theory leaves out. Of a number of sessions,
+    tokens; with `joined` the next turn waits for its end, other than in traces as `replayed`. Of a number of sessions,
     where no turn runs, the next one comes after `idle` seconds at most, and all others by as much sooner (a benchmark
     that replays them).
     Of a benchmark that lasts a `duration` of seconds each session begins at a part of its turns within `begun`, and has
@@ -122,7 +122,7 @@ class Workload(Checked, frozen=True):
     branch_turns: Lengths | None = None
     branch_first: Lengths | None = None
     branch_context: Fraction = 0.0
-    joins: bool = False
+    joined: bool = False
     idle: Positive | None = None
     duration: Positive | None = None
     begun: tuple[Fraction, Fraction] = (0.0, 1.0)

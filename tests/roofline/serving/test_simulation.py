@@ -56,6 +56,8 @@ POLICIES = st.fixed_dictionaries(
         "lag": st.sampled_from([0, 1]),
         "poll": st.sampled_from([1, 10]),
         "gather": st.sampled_from([0, 20]),
+        "pause": st.sampled_from([0, 7]),
+        "piece": st.sampled_from([0, 512]),
         "stream": st.sampled_from([1, 10]),
     }
 )
@@ -139,6 +141,29 @@ def test_prompts_that_gather_wait_again_after_each_admission() -> None:
     one, other = np.sort(served.first - served.arrival)[[1, -1]]
     decode, both = float(STEPS.seconds(3, 1200)), float(STEPS.seconds(1, 1200, 2000, 0, 2))
     assert other - one == pytest.approx(20 * decode + both, rel=0.2)
+
+
+def test_chunks_of_a_prompt_are_an_interval_apart_while_a_sequence_decodes() -> None:
+    prompts = Trace(arrival=(0.0, 1.0), prompt=(1000, 2048), output=(1000, 10))
+    step = float(STEPS.seconds(1, 1200))
+    plain, apart = (simulate(replica(piece=512, pause=steps), Load(trace=prompts)) for steps in (0, 7))
+    waited = np.sort(apart.first - apart.arrival)[::-1] - np.sort(plain.first - plain.arrival)[::-1]
+    assert waited == pytest.approx([3 * 7 * step, 0.0], rel=0.1, abs=step / 10)
+    whole, _ = np.sort(plain.first - plain.arrival)[::-1]
+    assert whole > float(STEPS.seconds(1, 1200, 2048, 0))
+
+
+def test_prompts_that_go_first_stop_the_sequences_of_their_rank_alone() -> None:
+    """SGLang's ranks have batches of their own: that of a rank without prompts goes on, a token a step."""
+    scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, ep=4)
+    first = Scheduler(order=PREFILL_FIRST, tokens=1024, sequences=8)
+    ranks = replica_of(scenario, Load(prompt=9000.0, generate=200.0, concurrency=1).of(scenario), first)
+    served = simulate(ranks, Load(trace=Trace(arrival=(0.0, 0.2), prompt=(1000, 8192), output=(100, 2))))
+    assert served.steps == 1 + 99
+    alone = simulate(ranks, Load(trace=Trace(arrival=(0.0,), prompt=(1000,), output=(100,))))
+    longer = served.last[served.output == 100] - alone.last
+    chunks = sum(float(ranks.steps.seconds(0, 0, 1024, 1024 * at)) for at in range(8))
+    assert 0.5 * chunks < longer[0] < chunks
 
 
 def test_steps_with_few_prompt_tokens_do_not_wait_for_the_host() -> None:

@@ -186,6 +186,19 @@ def test_idle_time_of_all_ends_early() -> None:
     assert slow - fast == pytest.approx(50, rel=0.05)
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_turn_waits_for_the_sub_agents_before_it(joined: bool) -> None:
+    """One session then has one request at a time; the theory has its cycle."""
+    shape = {"branches": 0.3, "branch_turns": parse_lengths(4), "branch_first": parse_lengths(500)}
+    work = workload(turns=parse_lengths(20), joined=joined, **shape)
+    one = run(store_of(replica()), work, sessions=1, turns=400)
+    order = np.argsort(one.arrival)
+    assert (one.arrival[order][1:] >= one.last[order][:-1]).all() == joined
+    ran = run(store_of(replica()), work, sessions=8, turns=3000)
+    theory = Theory(deployed(work)).warm(8)
+    assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.15)
+
+
 def test_calls_beside_a_session_are_new_and_leave_it_cached() -> None:
     work = workload(asides=0.2, aside=900)
     ran = run(store_of(replica(), (), 1e9), work, turns=600)
@@ -415,15 +428,6 @@ def test_replicas_share_the_first_traces_of_a_benchmark() -> None:
     spread, whole = Draw(work, every=2), Draw(work)
     assert [spread.session(place=place).replayed is not None for place in range(3)] == [True, True, False]
     assert [whole.session(place=place).replayed is not None for place in range(5)] == [True] * 4 + [False]
-
-
-@pytest.mark.parametrize("joins", [False, True])
-def test_a_turn_waits_for_the_sub_agent_that_it_joins(joins: bool) -> None:
-    shape = {"branches": 1.0, "branch_turns": parse_lengths(3), "branch_first": parse_lengths(500), "joins": joins}
-    ran = run(store_of(replica(), (), 1e12), workload(**shape), sessions=1, turns=120)
-    order = np.argsort(ran.arrival)
-    overlap = ran.arrival[order][1:] < ran.last[order][:-1] - 1e-9
-    assert overlap.any() != joins
 
 
 def test_an_option_replaces_what_traces_are_like() -> None:
