@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lab.observation.selecting import comparisons
 from lab.tables.attention_layers import software
 from roofline.core.errors import RooflineError
 from roofline.graph.extents import Step, extents
@@ -23,7 +24,9 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.modelspec import load_model
 from roofline.timing.kernels import Array
+from roofline.timing.kernels.common import units
 from roofline.timing.kernels.shapes import DECODE_QUERIES, kernel_shape
+from roofline.timing.kernels.sparse import WINDOW
 from roofline.timing.launches import INDEXED
 from roofline.timing.passes import Timing
 from roofline.validate.tables.origin import origin
@@ -79,6 +82,9 @@ DEVICE_BOUND = 1.25
 HAPHAZARD = "msa", "context", "trtllm"
 """TensorRT-LLM's prompts of MSA take 3 to 270 ms, neither monotonic in batch nor in length (1.3.0rc23, B200)."""
 
+RATIOS: Mapping[str, float] = {"csa": 4.0, "dsa": 1.0}
+"""Tokens of a score, by layers whose keys are selected one by one."""
+
 FILE = re.compile(r"([^.]+)\.(?:dsv4_)?(csa|hca|dsa|msa)_(context|generation)_module\.(.+)\.parquet")
 
 
@@ -131,8 +137,19 @@ def _layers(frame: pd.DataFrame, kind: str, decode: bool) -> Iterator[tuple[str,
             "kernel": part["kernel_source"],
             "latency_us": part["latency_us"],
         }
+        timed |= {"rest": rest, "skipped": skipped, "compared": _compared(kind, origin(ran).engine, place, part, given)}
         op = "sparse_decode" if decode else "sparse_prefill"
-        yield op, part[["hardware", "host"]].assign(op=op, **timed, **given, rest=rest, skipped=skipped)
+        yield op, part[["hardware", "host"]].assign(op=op, **timed, **given)
+
+
+def _compared(kind: str, engine: str, place: Hardware, part: pd.DataFrame, given: Mapping[str, Array]) -> Array | float:
+    """Comparisons of scores that are alike in the selections of rows, of as many rows as units at least."""
+    if kind not in RATIOS:
+        return 0.0
+    batch, tokens, cached = (part[name].to_numpy() for name in ("batch_size", "isl", "step"))
+    kept = given["slots"] - (WINDOW if kind == "csa" else 0.0)
+    found = comparisons(engine, batch, tokens, cached, kept, RATIOS[kind])
+    return np.asarray(found * np.maximum(1.0, units(place) / (batch * tokens)))
 
 
 class Layer(NamedTuple):
