@@ -12,7 +12,7 @@ H100, H200 and B200 (20% without), with other limits 8 to 12.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -24,33 +24,36 @@ ROWS = 12288.0
 
 
 class Selecting(NamedTuple):
-    """An engine's kernel: the most scores it ranks at once, and the sequences of a call by new tokens and scores."""
+    """An engine's kernel: the most scores that it ranks at once, and the most scores and tokens of a call."""
 
     items: float
-    sequences: Callable[[Array, Array], Array]
+    scores: float
+    tokens: float
+
+    def sequences(self, tokens: Array, scores: Array) -> Array:
+        """Sequences of a call, whose tokens have scores with the keys of all of them; 0 where one is too long."""
+        return np.minimum(np.floor(np.sqrt(self.scores / (tokens * scores))), np.floor(self.tokens / tokens))
 
 
 ENGINES: Mapping[str, Selecting] = {
-    # kNumFinalItems; VLLM_SPARSE_INDEXER_MAX_LOGITS_MB is 512: scores in 32 bits of all tokens with all keys of a call.
-    "vllm": Selecting(2048.0, lambda tokens, scores: np.sqrt(2.0**27 / (tokens * scores))),
-    # indexer_max_chunk_size, in tokens.
-    "tensorrt-llm": Selecting(3072.0, lambda tokens, scores: 32768.0 / tokens),
+    "vllm": Selecting(2048.0, 2.0**27, np.inf),  # VLLM_SPARSE_INDEXER_MAX_LOGITS_MB is 512, of scores in 32 bits
+    "tensorrt-llm": Selecting(3072.0, np.inf, 32768.0),  # indexer_max_chunk_size
 }
 """Engines with this kernel; SGLang has another one, whose time does not depend on it."""
 
 
 def comparisons(engine: str, batch: Array, tokens: Array, cached: Array, kept: Array, ratio: float) -> Array:
-    """Comparisons of a call: of `tokens` new tokens of each sequence after `cached` ones, with a score for each `ratio`.
+    """Comparisons for `tokens` new tokens of each sequence after `cached` ones, with a score for each `ratio`.
 
     `kept` scores of a row are selected; 0 for engines with other kernels.
     """
     if engine not in ENGINES:
         return np.zeros_like(batch)
-    items, sequences = ENGINES[engine]
+    kernel = ENGINES[engine]
 
     def of_first(count: Array) -> Array:
         """The comparisons of the first tokens of a sequence: the integral of the squares of their scores."""
-        first, last = np.maximum(cached / ratio, kept), np.minimum((cached + count) / ratio, items)
+        first, last = np.maximum(cached / ratio, kept), np.minimum((cached + count) / ratio, kernel.items)
         return np.asarray(ratio * np.maximum(last**3 - first**3, 0.0) / 3.0)
 
     def of_call(count: Array) -> Array:
@@ -59,6 +62,6 @@ def comparisons(engine: str, batch: Array, tokens: Array, cached: Array, kept: A
         rest = np.where(count > whole, np.minimum(ROWS - whole * tokens, tokens), 0.0)
         return np.asarray(whole * of_first(tokens) + of_first(rest))
 
-    together = np.clip(np.floor(sequences(tokens, (cached + tokens) / ratio)), 1.0, batch)
+    together = np.clip(kernel.sequences(tokens, (cached + tokens) / ratio), 1.0, batch)
     calls = np.floor(batch / together)
     return np.asarray(calls * of_call(together) + of_call(batch - calls * together))

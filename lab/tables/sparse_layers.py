@@ -55,9 +55,9 @@ AFTER = re.compile(r"mlp|router|expert|shared|dispatch|combine")
 FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 
 RELEASED: Mapping[tuple[str, str], str] = {("sglang", "deepseek-v3.2"): "fp8_block"}
-"""Formats of projections that rows say to be in BF16: SGLang's collector asks for a quantization in other rows only, and
-DeepSeek's file has its own. Both sorts of rows take as long (0.97 to 1.02 of each other on H200 and B200; GLM-5's 0.7 to
-1.6), 944 TFLOP/s in the projections of H200's, more than BF16 kernels reach."""
+"""Formats of projections in rows that say BF16, for which SGLang's collector asks for no quantization: DeepSeek's file
+has its own. These rows take 0.97 to 1.02 of the time of those in FP8 on H200 and B200 (GLM-5's 0.7 to 1.6), and 944
+TFLOP/s in the projections of an H200, more than kernels in BF16 reach."""
 
 HOST_BOUND = 400.0
 """Microseconds of the shortest rows of a table beyond which its layers were launched without a CUDA graph.

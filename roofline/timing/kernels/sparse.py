@@ -14,10 +14,11 @@ beside (rotations, quantization, the cache, indices of pages), which pass over t
     time     t   = launch + T_I + T_Q + (T_C^p + T_M^p)^(1/p)
 
 A tile holds the query heads of one token: kernels pad them, or have slower ones for fewer than 128 (`partial`, a factor
-on T_C). Some kernels pass over all slots of a selection, filled or not, or over those of a window (`whole`). Some
-engines skip the indexer where nothing is left out and attend densely to expanded keys (`dense`), 320 elements instead
-of 1,088 for a head of DeepSeek's; GLM-5's, whose values are twice as wide, have no such kernel on Blackwell. Gathered
-keys are counted for every token: neighbours of a prompt find them in the L2, which shows as a `gather_rate` above 1.
+on T_C). Small kernels pass over padded heads, too, where engines allocate queries for the tile (`padded`). Some kernels
+pass over all slots of a selection, filled or not, or over those of a window (`whole`). Some engines skip the indexer
+where nothing is left out and attend densely to expanded keys (`dense`), 320 elements instead of 1,088 for a head of
+DeepSeek's; GLM-5's, whose values are twice as wide, have no such kernel on Blackwell. Gathered keys are counted for
+every token: neighbours of a prompt find them in the L2, which shows as a `gather_rate` above 1.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ PARAMETERS = (
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
     Parameter("tile", Unit.CHOICE, 0, 3, 2, "query heads of a tile: 1, 16, 64 or 128", start=2),
     Parameter("whole", Unit.CHOICE, 0, 2, 0, "1: empty slots take time, too; 2: those of a window", start=0),
+    Parameter("padded", Unit.CHOICE, 0, 1, 0, "1: small kernels pass over padded heads, too", start=0),
     Parameter("dense", Unit.CHOICE, 0, 2, 0, "1: dense attention where nothing is left out; 2: DeepSeek's", start=0),
 )
 
@@ -104,10 +106,9 @@ class Selected(Struct, frozen=True):
         expanded = (parameters["dense"] < 1.5) | (self.index_flops >= INDEXER)
         return np.asarray((parameters["dense"] > 0.5) & expanded & self.is_whole & (self.scored > 0))
 
-    @property
-    def query_bytes(self) -> Array:
-        """Bytes of the queries of attention and indexer in 16 bits."""
-        return 2.0 * self.batch * (self.heads * self.width / 4.0 + (self.scored > 0) * self.index_flops / 2.0)
+    def query_bytes(self, heads: Array) -> Array:
+        """Bytes of the queries of attention, of so many heads, and of the indexer in 16 bits."""
+        return 2.0 * self.batch * (heads * self.width / 4.0 + (self.scored > 0) * self.index_flops / 2.0)
 
 
 NAMES = ("batch", "kv_len", "heads", "width", "entry", "scored", "index_flops", "index_key", "slots")
@@ -159,10 +160,11 @@ def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own: 
     pairs = np.where(dense, EXPANDED * selected.heads * selected.kv_len, sparse_heads * keys)
     flops = selected.batch * selected.width * pairs
     scores = selected.scored * selected.index_flops / (parameters["score_efficiency"] * score_peak) + own
+    queries = selected.query_bytes(np.where(dense | (parameters["padded"] < 0.5), selected.heads, heads))
     serial = (
         Term("launch", "launch", parameters["launch"]),
         Term("scores", "scores FLOPs / (score_efficiency peak) + index keys or selections", scores * ~dense),
-        Term("queries", "passes 2 queries / rate", parameters["passes"] * selected.query_bytes, rate),
+        Term("queries", "passes 2 queries / rate", parameters["passes"] * queries, rate),
     )
     units = Term(
         "units", "FLOPs of padded heads / (compute_efficiency peak)", flops, parameters["compute_efficiency"] * peak

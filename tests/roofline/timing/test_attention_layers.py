@@ -90,6 +90,14 @@ def test_tiles_pad_the_heads_of_a_token(tile: int, heads: int) -> None:
     assert own == pytest.approx(padded, rel=0.02)
 
 
+@pytest.mark.parametrize("padded", [0, 1])
+def test_small_kernels_pass_over_the_heads_of_an_engines_buffers(padded: int) -> None:
+    """vLLM writes the queries of 16 heads into those of 64 (`padded_heads` of its attention of DeepSeek-V4)."""
+    sizes = {"tile": 2, "padded": padded, "compute_efficiency": 1.0, "passes": 200.0, "kv_len": 16.0}
+    few, all_heads = (sparse("sparse_prefill", heads=heads, **sizes) for heads in (16, 64))
+    assert few == pytest.approx(all_heads if padded else all_heads / 4, rel=0.02)
+
+
 def test_all_slots_of_a_selection_take_time_where_kernels_pass_over_them() -> None:
     few, all_slots = (sparse("sparse_prefill", whole=1.0, kv_len=keys) for keys in (16.0, 2048.0))
     assert few == pytest.approx(all_slots, rel=1e-6)
