@@ -24,7 +24,6 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.modelspec import load_model
 from roofline.timing.kernels import Array
-from roofline.timing.kernels.common import units
 from roofline.timing.kernels.shapes import DECODE_QUERIES, kernel_shape
 from roofline.timing.kernels.sparse import WINDOW
 from roofline.timing.launches import INDEXED
@@ -143,19 +142,19 @@ def _layers(frame: pd.DataFrame, kind: str, decode: bool) -> Iterator[tuple[str,
             "kernel": part["kernel_source"],
             "latency_us": part["latency_us"],
         }
-        timed |= {"rest": rest, "skipped": skipped, "compared": _compared(kind, origin(ran).engine, place, part, given)}
+        compared = 0.0 if decode else _compared(kind, origin(ran).engine, part, given)
+        timed |= {"rest": rest, "skipped": skipped, "compared": compared}
         op = "sparse_decode" if decode else "sparse_prefill"
         yield op, part[["hardware", "host"]].assign(op=op, **timed, **given)
 
 
-def _compared(kind: str, engine: str, place: Hardware, part: pd.DataFrame, given: Mapping[str, Array]) -> Array | float:
-    """Comparisons of scores that are alike in the selections of rows, of as many rows as units at least."""
+def _compared(kind: str, engine: str, part: pd.DataFrame, given: Mapping[str, Array]) -> Array | float:
+    """Comparisons of scores that are alike in the selections of prompts."""
     if kind not in RATIOS:
         return 0.0
     batch, tokens, cached = (part[name].to_numpy() for name in ("batch_size", "isl", "step"))
     kept = given["slots"] - (WINDOW if kind == "csa" else 0.0)
-    found = comparisons(engine, batch, tokens, cached, kept, RATIOS[kind])
-    return np.asarray(found * np.maximum(1.0, units(place) / (batch * tokens)))
+    return comparisons(engine, batch, tokens, cached, kept, RATIOS[kind])
 
 
 class Layer(NamedTuple):

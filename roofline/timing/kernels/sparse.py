@@ -66,9 +66,17 @@ PARAMETERS = (
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
     Parameter("tile", Unit.CHOICE, 0, 3, 2, "query heads of a tile: 1, 16, 64 or 128", start=2),
     Parameter("whole", Unit.CHOICE, 0, 2, 0, "1: empty slots take time, too; 2: those of a window", start=0),
-    Parameter("padded", Unit.CHOICE, 0, 1, 0, "1: small kernels pass over padded heads, too", start=0),
     Parameter("dense", Unit.CHOICE, 0, 2, 0, "1: dense attention where nothing is left out; 2: DeepSeek's", start=0),
 )
+
+PADDED = Parameter("padded", Unit.CHOICE, 0, 1, 0, "1: small kernels pass over padded heads, too", start=0)
+"""Of DeepSeek-V4's layers, whose queries and outputs vLLM writes into buffers of 64 or 128 heads (`padded_heads` in
+deepseek_v4_attention.py); in DSA and MSA it helped no table, and MSA's on another GPU were 17% off for 10."""
+
+
+def prefill_parameters(format: str) -> tuple[Parameter, ...]:
+    """The parameters of prompts, of a kind of layers and a cache."""
+    return (*PARAMETERS, PADDED) if format.startswith(("csa", "hca")) else PARAMETERS
 
 
 class Selected(Struct, frozen=True):
@@ -160,7 +168,7 @@ def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own: 
     pairs = np.where(dense, EXPANDED * selected.heads * selected.kv_len, sparse_heads * keys)
     flops = selected.batch * selected.width * pairs
     scores = selected.scored * selected.index_flops / (parameters["score_efficiency"] * score_peak) + own
-    queries = selected.query_bytes(np.where(dense | (parameters["padded"] < 0.5), selected.heads, heads))
+    queries = selected.query_bytes(np.where(dense | (parameters.get("padded", 0.0) < 0.5), selected.heads, heads))
     serial = (
         Term("launch", "launch", parameters["launch"]),
         Term("scores", "scores FLOPs / (score_efficiency peak) + index keys or selections", scores * ~dense),

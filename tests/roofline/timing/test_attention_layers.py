@@ -14,7 +14,7 @@ from roofline.timing.kernels.hyper_connection import PARAMETERS as MIXING
 from roofline.timing.kernels.kimi_delta import PARAMETERS as DELTA
 from roofline.timing.kernels.recurrent import CONVOLUTION
 from roofline.timing.kernels.recurrent import PARAMETERS as STEP
-from roofline.timing.kernels.sparse import PARAMETERS as SPARSE
+from roofline.timing.kernels.sparse import prefill_parameters
 from roofline.timing.kernels.state_space import PARAMETERS as SCAN
 
 H200 = load_hardware("h200-sxm")
@@ -73,6 +73,7 @@ def test_hyper_connections_read_the_stream_twice_before_a_sub_layer() -> None:
 
 DSA = {"heads": 16, "width": 2176.0, "entry": 656.0, "index_flops": 16384.0, "index_key": 132.0, "slots": 2048.0}
 DSA |= {"variant": "dsa", "dtype": "bf16", "kv_dtype": "fp8"}
+SPARSE = prefill_parameters("csa/fp8")
 ONLY_UNITS = {"launch": 1e-6, "gather_rate": 8.0, "passes": 0.01, "score_efficiency": 1.0, "sharpness": 20.0}
 
 
