@@ -135,7 +135,8 @@ class Collector(Harness):
         """The constants of the collector for one kind of kernel, beside those of the kernel."""
         found = [*super().parameters(op, format)]
         found += [GRAPH] if op in GRAPHED else []
-        found += [SMALL, COMPARING] if op in LAYERS else []
+        found += [SMALL] if op in LAYERS else []
+        found += [COMPARING] if op == "sparse_prefill" else []
         found += [PADDING] if (op, format) == ("gemm", "fp8_block") else []
         return (*found, *(host_of(op, format) if self.hosted else ()))
 
