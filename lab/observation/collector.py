@@ -8,6 +8,7 @@
     unpacking    scales of weights, converted in every call
     quantizing   activations quantized in PyTorch operators (`lab.observation.quantizing`)
     routing      tokens dealt to the experts of one device (`lab.observation.routing`)
+    comparing    scores of an indexer that are all alike (`lab.observation.selecting`)
     rest         of a layer, in seconds, where a table times whole layers, what of it dense attention skips, and the
                  host's time of a layer without a graph
     differences  of two times of one layer, with many and with few keys (`less_kv`), and `LAUNCH`
@@ -29,6 +30,7 @@ from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Calibration, Match
 from roofline.timing.kernels import Array, Parameters
+from roofline.timing.kernels.common import unit_clocks
 from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.ggml import PREFIX
 from roofline.timing.kernels.mla import has_own_kernels
@@ -55,6 +57,10 @@ SMALL = Parameter(
 )
 """Layers are timed as modules, which nothing compiles: rotations, scales and conversions are kernels of their own. In
 vLLM's decode of DSA they take 120 to 190 us a layer, where a served GLM-5.2 of 78 layers has a TPOT of 10.3 ms."""
+
+COMPARING = Parameter(
+    "comparing", Unit.RATIO, 1e-4, 1.0, 0.03, "clocks of a unit to compare two scores of a selection that are alike"
+)
 
 LAYERS = ("sparse_prefill", "sparse_decode")
 """Kinds of kernels whose tables are of whole layers; their `launch` is that within a step."""
@@ -100,7 +106,7 @@ DIFFERENCED = ("launch", "tile_prologue")
 
 BESIDE = {
     "graph": 1.0,
-    **dict.fromkeys(("eager", "unpacked", "less_kv", "rest", "skipped", "host", *OPTIONS), 0.0),
+    **dict.fromkeys(("eager", "unpacked", "less_kv", "rest", "skipped", "host", "compared", *OPTIONS), 0.0),
 }
 """Columns of what a table times beside the kernel, with what they are where they are absent."""
 
@@ -130,6 +136,7 @@ class Collector(Harness):
         found = [*super().parameters(op, format)]
         found += [GRAPH] if op in GRAPHED else []
         found += [SMALL] if op in LAYERS else []
+        found += [COMPARING] if op == "sparse_prefill" else []
         found += [PADDING] if (op, format) == ("gemm", "fp8_block") else []
         return (*found, *(host_of(op, format) if self.hosted else ()))
 
@@ -184,6 +191,8 @@ class Collector(Harness):
         if op == "mla_decode" and np.any(rows.column("less_kv") > 0):
             time = self._difference(time, rows, hardware, constants)
         time = time + rows.column("rest") + constants.get("small", 0.0)
+        if np.any(rows.column("compared") > 0):
+            time = time + constants.get("comparing", 0.0) * rows.column("compared") / unit_clocks(hardware)
         if op == "sparse_prefill":
             time = time - rows.shape.is_dense(constants) * rows.column("skipped")
         launched, host = alone & (rows.column("graph") == 0.0), constants.get("host", NO_HOST)

@@ -66,6 +66,7 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "bf16/int8": ("bf16/fp8",),
     "bf16/fp8": ("fp8", "bf16"),
     "fused": ("chunked",),
+    "chunked": ("fused",),
     "separate": ("any",),
     **{f"{one}/64": ("bf16/64",) for one in ("fp32", "fp16", "fp8", "tf32")},
     **{f"{one}/{width}": (f"bf16/{width}", "bf16/64") for one in ("fp32", "fp16", "fp8", "bf16") for width in (72, 80)},

@@ -272,14 +272,17 @@ _SHIPPED: Mapping[str, Kernel] = {
                 sparse.shape,
                 sparse.bound,
                 terms,
-                _always(sparse.PARAMETERS),
+                parameters,
                 Regimes(_product("batch"), (132, 4096), ("tokens<=132", "tokens<=4k", "tokens>4k")),
                 ("variant", "dtype", "kv_dtype", *sparse.NAMES),
                 ("batch", "kv_len", "heads"),
                 ("batch", "heads"),
                 formatted=("variant", "kv_dtype"),
             )
-            for op, terms in (("sparse_prefill", sparse.prefill_terms), ("sparse_decode", sparse.decode_terms))
+            for op, terms, parameters in (
+                ("sparse_prefill", sparse.prefill_terms, sparse.prefill_parameters),
+                ("sparse_decode", sparse.decode_terms, _always(sparse.PARAMETERS)),
+            )
         ),
         Kernel(
             "hyper_connection",

@@ -14,10 +14,11 @@ beside (rotations, quantization, the cache, indices of pages), which pass over t
     time     t   = launch + T_I + T_Q + (T_C^p + T_M^p)^(1/p)
 
 A tile holds the query heads of one token: kernels pad them, or have slower ones for fewer than 128 (`partial`, a factor
-on T_C). Some kernels pass over all slots of a selection, filled or not, or over those of a window (`whole`). Some
-engines skip the indexer where nothing is left out and attend densely to expanded keys (`dense`), 320 elements instead
-of 1,088 for a head of DeepSeek's; GLM-5's, whose values are twice as wide, have no such kernel on Blackwell. Gathered
-keys are counted for every token: neighbours of a prompt find them in the L2, which shows as a `gather_rate` above 1.
+on T_C). Small kernels pass over padded heads, too, where engines allocate queries for the tile (`padded`). Some kernels
+pass over all slots of a selection, filled or not, or over those of a window (`whole`). Some engines skip the indexer
+where nothing is left out and attend densely to expanded keys (`dense`), 320 elements instead of 1,088 for a head of
+DeepSeek's; GLM-5's, whose values are twice as wide, have no such kernel on Blackwell. Gathered keys are counted for
+every token: neighbours of a prompt find them in the L2, which shows as a `gather_rate` above 1.
 """
 
 from __future__ import annotations
@@ -68,6 +69,15 @@ PARAMETERS = (
     Parameter("dense", Unit.CHOICE, 0, 2, 0, "1: dense attention where nothing is left out; 2: DeepSeek's", start=0),
 )
 
+PADDED = Parameter("padded", Unit.CHOICE, 0, 1, 0, "1: small kernels pass over padded heads, too", start=0)
+"""Of DeepSeek-V4's layers, whose queries and outputs vLLM writes into buffers of 64 or 128 heads (`padded_heads` in
+deepseek_v4_attention.py); in DSA and MSA it helped no table, and MSA's on another GPU were 17% off for 10."""
+
+
+def prefill_parameters(format: str) -> tuple[Parameter, ...]:
+    """The parameters of prompts, of a kind of layers and a cache."""
+    return (*PARAMETERS, PADDED) if format.startswith(("csa", "hca")) else PARAMETERS
+
 
 class Selected(Struct, frozen=True):
     """Attention of `batch` tokens to `kv_len` keys each, of `width` FLOPs a pair and head and `entry` bytes a key.
@@ -104,10 +114,9 @@ class Selected(Struct, frozen=True):
         expanded = (parameters["dense"] < 1.5) | (self.index_flops >= INDEXER)
         return np.asarray((parameters["dense"] > 0.5) & expanded & self.is_whole & (self.scored > 0))
 
-    @property
-    def query_bytes(self) -> Array:
-        """Bytes of the queries of attention and indexer in 16 bits."""
-        return 2.0 * self.batch * (self.heads * self.width / 4.0 + (self.scored > 0) * self.index_flops / 2.0)
+    def query_bytes(self, heads: Array) -> Array:
+        """Bytes of the queries of attention, of so many heads, and of the indexer in 16 bits."""
+        return 2.0 * self.batch * (heads * self.width / 4.0 + (self.scored > 0) * self.index_flops / 2.0)
 
 
 NAMES = ("batch", "kv_len", "heads", "width", "entry", "scored", "index_flops", "index_key", "slots")
@@ -159,10 +168,11 @@ def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own: 
     pairs = np.where(dense, EXPANDED * selected.heads * selected.kv_len, sparse_heads * keys)
     flops = selected.batch * selected.width * pairs
     scores = selected.scored * selected.index_flops / (parameters["score_efficiency"] * score_peak) + own
+    queries = selected.query_bytes(np.where(dense | (parameters.get("padded", 0.0) < 0.5), selected.heads, heads))
     serial = (
         Term("launch", "launch", parameters["launch"]),
         Term("scores", "scores FLOPs / (score_efficiency peak) + index keys or selections", scores * ~dense),
-        Term("queries", "passes 2 queries / rate", parameters["passes"] * selected.query_bytes, rate),
+        Term("queries", "passes 2 queries / rate", parameters["passes"] * queries, rate),
     )
     units = Term(
         "units", "FLOPs of padded heads / (compute_efficiency peak)", flops, parameters["compute_efficiency"] * peak

@@ -14,7 +14,7 @@ from roofline.timing.kernels.hyper_connection import PARAMETERS as MIXING
 from roofline.timing.kernels.kimi_delta import PARAMETERS as DELTA
 from roofline.timing.kernels.recurrent import CONVOLUTION
 from roofline.timing.kernels.recurrent import PARAMETERS as STEP
-from roofline.timing.kernels.sparse import PARAMETERS as SPARSE
+from roofline.timing.kernels.sparse import prefill_parameters
 from roofline.timing.kernels.state_space import PARAMETERS as SCAN
 
 H200 = load_hardware("h200-sxm")
@@ -73,6 +73,7 @@ def test_hyper_connections_read_the_stream_twice_before_a_sub_layer() -> None:
 
 DSA = {"heads": 16, "width": 2176.0, "entry": 656.0, "index_flops": 16384.0, "index_key": 132.0, "slots": 2048.0}
 DSA |= {"variant": "dsa", "dtype": "bf16", "kv_dtype": "fp8"}
+SPARSE = prefill_parameters("csa/fp8")
 ONLY_UNITS = {"launch": 1e-6, "gather_rate": 8.0, "passes": 0.01, "score_efficiency": 1.0, "sharpness": 20.0}
 
 
@@ -88,6 +89,14 @@ def sparse(op: str, **given: Any) -> float:
 def test_tiles_pad_the_heads_of_a_token(tile: int, heads: int) -> None:
     own, padded = (sparse("sparse_prefill", tile=tile, heads=count) for count in (16, heads))
     assert own == pytest.approx(padded, rel=0.02)
+
+
+@pytest.mark.parametrize("padded", [0, 1])
+def test_small_kernels_pass_over_the_heads_of_an_engines_buffers(padded: int) -> None:
+    """vLLM writes the queries of 16 heads into those of 64 (`padded_heads` of its attention of DeepSeek-V4)."""
+    sizes = {"tile": 2, "padded": padded, "compute_efficiency": 1.0, "passes": 200.0, "kv_len": 16.0}
+    few, all_heads = (sparse("sparse_prefill", heads=heads, **sizes) for heads in (16, 64))
+    assert few == pytest.approx(all_heads if padded else all_heads / 4, rel=0.02)
 
 
 def test_all_slots_of_a_selection_take_time_where_kernels_pass_over_them() -> None:
