@@ -217,7 +217,7 @@ class Session:
             if want in flat[found:]:
                 found = flat.index(want, found) + 1
                 continue
-            if not self.renew:
+            if not self.renew or found == len(flat):
                 raise ExampleError(f"{where}: {shlex.join(command.words)} does not print {want!r}; {RENEW}")
             found = max(range(found, len(flat)), key=lambda at: _alike(want, flat[at])) + 1
             self.renewed[command.at + index] = actual[found - 1].rstrip()

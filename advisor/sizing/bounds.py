@@ -127,11 +127,11 @@ class WorkloadCost:
     """
 
     def __init__(self, scenario: Scenario, service: Service) -> None:
-        scenario, self.lengths = under_load(scenario), prompt_lengths(service)
+        self.lengths = prompt_lengths(service)
         context = {} if scenario.model.task == "encode" else {"context": round(service.context)}
-        answer = Analysis(scenario.at(batch=BATCHES, **context))
+        answer = Analysis(under_load(scenario.at(batch=BATCHES, **context)))
         computed = np.maximum(np.round(self.lengths * (1 - service.hits)), 1).astype(int)
-        prompts = Analysis(scenario.at(prompt=computed, prefix=self.lengths - computed))
+        prompts = Analysis(under_load(scenario.at(prompt=computed, prefix=self.lengths - computed)))
         nothing = np.zeros((2, BATCHES.size))
         self.parallel = scenario.plain.settings.parallel
         self.accepted = answer.tokens_per_iteration
@@ -298,7 +298,7 @@ class Candidate(Struct, frozen=True, dict=True):
         }
         if scenario.model.task == "generate":
             grid["context"] = round(service.context)
-        return Analysis(under_load(_whole(scenario)).at(**grid))
+        return Analysis(under_load(_whole(scenario).at(**grid)))
 
     @cached_property
     def _batches(self) -> NDArray[np.int64]:

@@ -120,7 +120,8 @@ def test_a_flip_among_equals_is_not_told() -> None:
     found = choose("layout", "llama-3.1-8b", "2xh100-sxm", 100)
     assert found.verdict is not None
     assert found.verdict.confidence == "open"
-    assert not any(flip.above for flip in found.flips)
+    assert found.best.label == "TP 2"
+    assert all(flip.label != "PP 2" for flip in found.flips)
 
 
 def test_the_verdict_on_disaggregation_is_between_apart_and_together() -> None:
