@@ -184,6 +184,10 @@ def _read(text: str, files: Files) -> Named:
     for _, spellings, tail in named:
         if (only := _only(spellings, tail, entries)) is not None:
             return _quantized(text, only, tail, entries)
+    head, _, file_type = text.rpartition(":")
+    if GGUF in head.lower():
+        with suppress(UnknownNameError):
+            raise UnsupportedError(f"unknown file type {quote(file_type)} of GGUF for {_read(head, files).name}")
     raise _unknown(text, _without_maker(tuple(match[1] for match in found), makers), entries)
 
 
@@ -221,7 +225,8 @@ def _listed(repository: str, entries: tuple[_Entry, ...], ending: str = "") -> N
     """The model whose spec lists a repository, by its id or its name without the owner, and before an `ending`."""
     for entry in entries:
         if (found := _found(repository, entry, ending)) is not None:
-            return Named(entry.name, entry.path, {key: _frozen(value) for key, value in found[1].items()})
+            changes = {key: tuple(value) if isinstance(value, list) else value for key, value in found[1].items()}
+            return Named(entry.name, entry.path, changes)
     return None
 
 
@@ -261,10 +266,6 @@ def repository_in(model: str, scheme: str) -> str:
     path = spec_files("modelspecs").get(model)
     listed = {} if path is None else read_mapping(path).get("repositories") or {}
     return next((str(name) for name, other in listed.items() if other == {"quantization": scheme}), "")
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 class _Tail(Struct, frozen=True):
@@ -308,10 +309,8 @@ def _tail(text: str) -> _Tail | None:
     size = _SIZE.match(text)
     rest = text[size.end() :] if size else text
     value = float(size[1]) * (1e9 if size[2].lower() == "b" else 1e6) if size else None
-    if not rest:
-        return _Tail(value)
-    scheme = _scheme(rest)
-    return None if scheme is None else _Tail(value, scheme)
+    scheme = _scheme(rest) if rest else None
+    return None if rest and scheme is None else _Tail(value, scheme)
 
 
 def _scheme(text: str) -> str | None:
@@ -378,9 +377,7 @@ def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
     changes: dict[str, Any] = {"quantization": scheme, **_parts(scheme, entry)}
     if scheme in PLAIN_FORMATS:
         changes = {"dtype": scheme, **({"quantization": None} if entry.quantization else {})}
-    if gguf:
-        changes["gguf"] = True
-    return Named(entry.name, entry.path, changes)
+    return Named(entry.name, entry.path, {**changes, **({"gguf": True} if gguf else {})})
 
 
 def _parts(scheme: str, entry: _Entry) -> dict[str, Any]:
@@ -408,14 +405,14 @@ def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...])
     last = text.strip().lower().rpartition("/")[2][:LONGEST]
     plain = r"[-_]".join(map(re.escape, re.split(r"[\s:_-]+", last)))
     started = re.compile(rf"^ +[^/\s]+/({plain}\b[^:\s]*):", re.M)
-    named = [entry for entry in entries if any(own and entry.spelled[0][: len(own)] == own for own in spellings)]
+    named = [entry for entry in entries if _begun(spellings, entry.spelled[:1])]
     begun = [entry.name for entry in sorted(named, key=lambda entry: -_version(entry.spelled[0]))]
     begun += [found for entry in entries for found in started.findall(entry.repositories) if entry.name not in begun]
-    begun = begun or [entry.name for entry in entries if any(_begins(own, entry) for own in spellings)]
+    begun = begun or [entry.name for entry in entries if _begun(spellings, entry.spelled)]
     inside = [
         entry.name
         for entry in entries
-        if len(entry.known[0]) > 1 and any(_contains(entry.stripped(own), entry.known[0]) for own in spellings)
+        if len(entry.known[0]) > 1 and any(_dashed(entry.known[0]) in _dashed(entry.stripped(own)) for own in spellings)
     ]
     ranked = sorted(((_likeness(spellings, entry), entry) for entry in entries), key=lambda pair: -pair[0])
     family = [entry.name for _, entry in ranked if any(own[:2] == entry.spelled[0][:2] for own in spellings)]
@@ -439,8 +436,8 @@ def _likeness(spellings: Sequence[Words], entry: _Entry) -> float:
     return max(SequenceMatcher(None, "-".join(own), "-".join(entry.spelled[0])).ratio() for own in spellings)
 
 
-def _begins(own: Words, entry: _Entry) -> bool:
-    return bool(own) and any(known[: len(own)] == own for known in entry.spelled)
+def _begun(spellings: Iterable[Words], known: Iterable[Words]) -> bool:
+    return any(own and name[: len(own)] == own for own, name in product(spellings, known))
 
 
 def _in_order(own: Words, known: Iterator[str]) -> bool:
@@ -448,5 +445,5 @@ def _in_order(own: Words, known: Iterator[str]) -> bool:
     return len("".join(own)) > SHORT and all(word in known for word in own)
 
 
-def _contains(whole: Words, part: Words) -> bool:
-    return any(whole[at : at + len(part)] == part for at in range(len(whole) - len(part) + 1))
+def _dashed(words: Words) -> str:
+    return f"-{'-'.join(words)}-"

@@ -137,6 +137,7 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
         ("ggml-org/gpt-oss-120b-GGUF", "gpt-oss-120b", "mxfp4"),
         ("unsloth/gpt-oss-20b-GGUF:F16", "gpt-oss-20b", "mxfp4"),
         ("someone/Qwen3-32B-Thinking-2601", "qwen3-32b", None),  # a revision of the weights
+        ("nous-hermes2", "solar-10.7b", "q4_k_m"),  # its smaller one is the default
         ("gemma3:27b-it-qat", "gemma-3-27b", "q4_0"),  # https://ollama.com/library/gemma3/tags
         ("mlx-community/gemma-3-27b-it-qat-4bit", "gemma-3-27b", "affine4_g64"),
     ],
@@ -381,7 +382,16 @@ def test_mlx_runs_its_own_formats_on_apple_silicon() -> None:
     assert default_engine(load_hardware("m3-max"), load_model("llama-3.1-8b")) == "llama.cpp"
 
 
-@pytest.mark.parametrize("name", ["deepseek-ai/DeepSeek-V4.1-Flash", "IFM/K2-Horizon-MoVA-36B-A4B", "Qwen/Qwen-Image"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "deepseek-ai/DeepSeek-V4.1-Flash",
+        "IFM/K2-Horizon-MoVA-36B-A4B",
+        "Qwen/Qwen-Image",
+        "microsoft/Phi-4-mini-flash-reasoning",
+        "unsloth/DeepSeek-R1-0528-GGUF:UD-TQ1_0",  # Unsloth's ternary mix
+    ],
+)
 def test_a_model_that_no_spec_expresses_is_not_answered_with_another(name: str) -> None:
     with pytest.raises(UnsupportedError):
         load_model(name)
