@@ -19,7 +19,7 @@ from roofline.serving.sessions.simulation import SessionRun
 
 
 class Routed(SessionRun):
-    """A replica whose turns, those that are due, that wait and that run, are also of the `others`; it is one of them."""
+    """A replica whose turns, those that are due, wait or run, are also of the `others`; it is one of them."""
 
     others: Sequence[Routed] = ()
 
