@@ -32,8 +32,8 @@ from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spre
 from roofline.serving.pools import Tandem, only_prompts
 from roofline.serving.replica import Replica
 from roofline.serving.replicas import ROUTERS, Member, together
+from roofline.serving.sequence import Sequence
 from roofline.serving.served import Served
-from roofline.serving.simulation import Sequence
 from roofline.serving.steady import Steady, check_steps, open_loop, saturation_of, summary
 from roofline.serving.times import Times, slots_of, times_of
 from roofline.serving.waits import ends
