@@ -129,11 +129,12 @@ def launch(
     target: Annotated[
         str, Field(description="shell, compose or kubernetes; with prefill and decode apart llm-d or dynamo.")
     ] = "shell",
+    tiers: Annotated[str | None, Field(description="Tiers of the KV cache behind the devices: dram=64GB.")] = None,
     options: Options = None,
 ) -> dict[str, Any]:
     """The files that start a server and measure it, the memory that it takes, and what it is predicted to do."""
     with _guarded():
-        return bundle(_scenario(model, hw, options), engine, target, concurrency=users).to_dict()
+        return bundle(_scenario(model, hw, options), engine, target, concurrency=users, tiers=tiers).to_dict()
 
 
 def size(

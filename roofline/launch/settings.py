@@ -103,9 +103,10 @@ def tier_settings(text: str, scenario: Scenario, server: Server) -> Iterator[Wan
             raise RooflineError(f"{server.title} is told the size of {tier.name}: give one", options=["tiers"])
         else:
             parallel = scenario.settings.parallel
-            ranks = parallel.devices / parallel.data if known["per"] == "rank" else 1
+            engines = parallel.data if parallel.expert > 1 else 1  # others are copies, each with such tiers
+            sizes = engines * parallel.devices // parallel.data if known["per"] == "rank" else engines
             unit = parse_quantity(str(known["unit"]), Dimension.BYTES).value
-            yield Wanted(f"{name}.{tier.name}", math.ceil(tier.bytes / unit / ranks))
+            yield Wanted(f"{name}.{tier.name}", math.ceil(tier.bytes / unit / sizes))
         for key in ("write", "block", "outputs", "full"):
             if key in given:
                 yield Wanted(f"{name}.{key}", getattr(tier, key))

@@ -20,9 +20,10 @@ from roofline.graph.parallel import Parallelism
 from roofline.scenario.argument import scenario_of
 from roofline.scenario.generation import smooth_contexts, sum_smooth, sum_steps
 from roofline.scenario.memory import scenario_memory
+from roofline.scenario.passes import Pass
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Pass, Schedule
+from roofline.scenario.schedule import Schedule
 from roofline.scenario.speculation import iterations
 from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, prefetch, resolve

@@ -23,8 +23,8 @@ from roofline.bound.roof import TIMES, Row
 from roofline.graph.extents import Step
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.generation import NODES, WEIGHTS, sum_steps
+from roofline.scenario.passes import Pass, overlaps
 from roofline.scenario.phase import Phase
-from roofline.scenario.schedule import Pass, overlaps
 
 HOST = "host and gaps"
 """The part of the expected time in which no kernel runs."""

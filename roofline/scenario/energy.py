@@ -28,7 +28,7 @@ from roofline.bound.roof import Placement, Row
 from roofline.core.documents import read_mapping
 from roofline.core.errors import UnknownNameError, UnsupportedError
 from roofline.scenario.analysis import Analysis
-from roofline.scenario.schedule import Pass
+from roofline.scenario.passes import Pass
 from roofline.specs.hardware import EnergyFigures, Hardware
 from roofline.timing.intervals import Reading
 

@@ -36,8 +36,9 @@ from roofline.graph.extents import Step, on_grid
 from roofline.graph.network import Network
 from roofline.graph.tensor import Role
 from roofline.scenario.parts import Part, filtered
+from roofline.scenario.passes import Pass
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Pass, Schedule
+from roofline.scenario.schedule import Schedule
 from roofline.specs.hardware import Hardware
 from roofline.specs.images import largest_image
 from roofline.specs.model import Model

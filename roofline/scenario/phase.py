@@ -12,7 +12,7 @@ from roofline.bound.roof import Bound
 from roofline.core import numeric as np
 from roofline.graph.extents import Step, extents, on_grid
 from roofline.graph.op import Op
-from roofline.scenario.schedule import Pass
+from roofline.scenario.passes import Pass
 from roofline.specs.engine import Engine
 from roofline.timing.calibration import Basis
 from roofline.timing.chains import Calibrate, engine_calibration

@@ -91,8 +91,10 @@ class Question(Struct, frozen=True, dict=True):
                 values.pop(name, None)
             counted = 1 if not new.keys().isdisjoint(("hw", *self.laid & {"tp", "pp"})) else counted
         server = self.server
-        if "hw" in new and server and values.get("network") == f"nvl{server}":
-            del values["network"]
+        if "hw" in new and server and "network" in values:  # without the servers of other hardware
+            values["network"] = values["network"].removeprefix(f"nvl{server}").removeprefix(",")
+            if not values["network"]:
+                del values["network"]
         if "hw" in new and "with" not in new and "with" in values:  # without the second device of other hardware
             values["with"] = tuple(name for name in values["with"] if name.partition(":")[0] not in (MIXED, UNEQUAL))
             if not values["with"]:
@@ -114,8 +116,9 @@ class Question(Struct, frozen=True, dict=True):
                 counted = devices if devices > 1 and _needed(values, devices, str(value)) < devices else 1
                 server = server_devices(value)
                 server = 0 if server in (devices, read.node_devices, read.machine_devices) else server
-                values |= _in_servers(server, values.get("network")) if server else {}
             values[name] = read
+        if server:
+            values["network"] = _in_servers(server, values.get("network"))
         found = Question(values, names, counted, in_flight=self.in_flight, server=server)
         if counted > 1:
             needed = _needed(values, counted, f"{counted}x{values['hw'].name}")
@@ -127,7 +130,7 @@ class Question(Struct, frozen=True, dict=True):
 
     def with_degrees(self, degrees: Mapping[str, Any]) -> Question:
         """The question with these degrees of parallelism in place of a layout of its count."""
-        return Question({**self.values, **degrees}, self.written, in_flight=self.in_flight)
+        return Question({**self.values, **degrees}, self.written, in_flight=self.in_flight, server=self.server)
 
     def cut(self, parallelism: Parallelism) -> list[tuple[str, int]]:
         """What the degrees cut inside blocks of the weights, and how wide it is."""
@@ -307,11 +310,11 @@ def _counted(devices: tuple[Hardware, int]) -> str:
     return f"{count}x{hardware.name}" if count > 1 else hardware.name
 
 
-def _in_servers(server: int, network: str | None) -> dict[str, str]:
+def _in_servers(server: int, network: str | None) -> str:
     """The network with so many devices in a server, unless it says them itself."""
     if network is None:
-        return {"network": f"nvl{server}"}
-    return {} if load_fabric(network).domain else {"network": f"nvl{server},{network}"}
+        return f"nvl{server}"
+    return network if load_fabric(network).domain else f"nvl{server},{network}"
 
 
 def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:

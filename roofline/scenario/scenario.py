@@ -280,8 +280,7 @@ class Scenario:
     @cached_property
     def _hash(self) -> int:
         counts = (comparable(getattr(self, name)) for name in (*WORKLOAD, "context"))
-        degrees = self.settings.parallel
-        return hash((self.model.name, self.hardware.name, self.techniques, self.price, degrees, *counts))
+        return hash((self.model.name, self.hardware.name, self.techniques, self.price, self.settings.parallel, *counts))
 
     def _check_limits(self) -> None:
         """Raise RooflineError for what vLLM refuses, or runs in turns, and for links that slices have not."""
@@ -329,8 +328,7 @@ class Scenario:
     @cached_property
     def run_precision(self) -> Precision:
         """The formats that the engine computes in: some quantize activations that meet integer weights to 8 bits."""
-        precision, hardware = self.precision, self.hardware
-        linear = precision.weights.linear
+        precision, hardware, linear = self.precision, self.hardware, self.precision.weights.linear
         if (
             linear is None
             or linear.arithmetic != INTEGER.arithmetic

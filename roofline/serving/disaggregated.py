@@ -32,9 +32,9 @@ from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spre
 from roofline.serving.pools import Tandem, only_prompts
 from roofline.serving.replica import Replica
 from roofline.serving.replicas import ROUTERS, Member, together
+from roofline.serving.sequence import Sequence
 from roofline.serving.served import Served
-from roofline.serving.simulation import Sequence
-from roofline.serving.steady import Steady, open_loop, saturation_of, summary
+from roofline.serving.steady import Steady, check_steps, open_loop, saturation_of, summary
 from roofline.serving.times import Times, slots_of, times_of
 from roofline.serving.waits import ends
 from roofline.timing.intervals import Estimate
@@ -149,8 +149,9 @@ class _Stages(Struct, frozen=True, dict=True):
 def steady_tandem(tandem: Tandem, load: Load, values: Any) -> Steady:
     """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s.
 
-    Raises RooflineError where some prompts are computed where they decode.
+    Raises RooflineError where some prompts are computed where they decode, or have a part of a step.
     """
+    check_steps(tandem.prefill.scheduler.piece)
     if tandem.local and (load.prompts.quantile(0.0) + load.beside) * (1 - load.hits) <= tandem.local:
         raise RooflineError(
             f"no steady state has prompts of at most {tandem.local} tokens that are computed where they decode: say how"

@@ -28,8 +28,9 @@ from roofline.serving.options import FCFS, ORDERS
 from roofline.serving.replica import Replica
 from roofline.serving.replicas import AMONG_MODELS, FLEETS, check_fleet
 from roofline.serving.rollouts import simulate_rollouts
+from roofline.serving.sequence import Sequence
 from roofline.serving.served import Finished, Served
-from roofline.serving.simulation import Sequence, Simulation, simulate
+from roofline.serving.simulation import Simulation, simulate
 
 OUTPUT_WEIGHT = 2.0
 """Service of an output token over one of a prompt, as in the experiments of the paper."""

@@ -152,6 +152,11 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     if scenario.model.task == "encode":
         policy = replace(policy, request=policy.encoding or policy.request)
     settings = _with_policy(scenario.settings, policy, engine.scheduler)
+    if policy.whole and settings.piece:
+        raise RooflineError(
+            f"{engine.name} computes these prompts whole: no step has a part of one",
+            options=["long_prefill_token_threshold"],
+        )
     pause, piece = (settings.interval or policy.pause + 1) - 1, settings.piece or policy.piece
     policy = replace(policy, pause=pause, piece=piece)
     budget = budget_of(scenario, policy)

@@ -2,7 +2,7 @@
 
 Between decisions a replica is in the steady state of `roofline.serving.sessions` at its number of sessions. New ones
 come to the replica with the fewest. Those of a replica that stops, or is lost, go to the others, which compute their
-contexts again, or load them from a tier `remote`, which all replicas share: until then turns there miss their targets.
+contexts again, or load them from a tier that all replicas share: until then turns there miss their targets.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TRIES = 4
 """Times that these are sought, from the theory's number of sessions, where the fewest miss the targets or all meet."""
 
 MET, REMOTE, TURNS = 0.95, "remote", 2000
-"""The part of turns within targets with the most sessions of a replica, the name of the tier that all replicas share,
-and turns of a simulation."""
+"""The part of turns within targets with the most sessions of a replica, the name of a tier that all replicas share
+without saying so, and turns of a simulation."""
 
 
 class Holding(NamedTuple):
@@ -104,16 +104,16 @@ def holding(scenario: Scenario, targets: Targets, options: Mapping[str, Any]) ->
 def _moving(deployed: Deployed, theory: Theory, most: int) -> float:
     """Seconds of a replica that the context of a session takes which comes from another one, of `most` at a time.
 
-    Of these contexts a remote tier has those that its part of a replica holds.
+    Of these contexts a shared tier has those that its part of a replica holds.
     """
     replica, chunk = deployed.replica, float(deployed.replica.budget)
     context = float((theory.turns.left * theory.turns.main).sum() / theory.turns.main.sum())
     computed = float(replica.steps.seconds(0.0, 0.0, chunk, context / 2)) * context / chunk
     mean = computed
     for tier, level in zip(deployed.store.tiers, deployed.store.levels, strict=True):
-        if tier.name == REMOTE:
+        if tier.shared or tier.name == REMOTE:
             part = min(level.blocks / max(most / replica.copies * context, 1.0), 1.0)
-            mean = part * min(context * deployed.store.read(tier) / tier.bandwidth, computed) + (1 - part) * computed
+            mean = part * min(context * deployed.store.read(tier) / tier.bandwidth, mean) + (1 - part) * mean
     return mean / replica.copies / replica.data
 
 

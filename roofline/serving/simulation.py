@@ -17,41 +17,18 @@ from collections import deque
 from collections.abc import Callable
 from itertools import chain
 from operator import itemgetter
-from statistics import NormalDist
 
 import numpy as np
 
 from roofline.core.errors import RooflineError
-from roofline.scenario.speculation import iterations
 from roofline.serving.load import Load, Requests, count_of, draw, share_of
 from roofline.serving.replica import Replica
+from roofline.serving.sequence import Piece, Sequence
 from roofline.serving.served import Finished, Served
 from roofline.specs.scheduler import PREFILL_FIRST
 
-GOLDEN, SILVER = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
-"""Multiples of them, without their whole parts, are evenly spread: of two draws of each request."""
-
-_NORMAL = NormalDist()
-
 GATHERED = 0.9
 """Fraction of a step's budget with which prompts stop waiting for others (`gather` of the scheduler)."""
-
-
-class Sequence:
-    """A request inside the engine: `left` tokens of its prompt are not computed, and it `ends` at an iteration."""
-
-    __slots__ = (
-        *("arrival", "base", "ends", "first", "generated", "index", "left", "output", "prompt", "rank", "started"),
-    )
-
-    def __init__(self, index: int, arrival: float, prompt: int, output: int, base: int) -> None:
-        self.index, self.arrival, self.prompt, self.output, self.base = index, arrival, prompt, output, base
-        self.left, self.generated, self.rank, self.started, self.ends = prompt, 0, 0, 0, 0
-        self.first = math.nan
-
-
-Piece = tuple[Sequence, int]
-"""A chunk of a prompt: its request and tokens."""
 
 
 class Simulation:
@@ -306,15 +283,8 @@ class Simulation:
             sequence.first = self.now
             self.begun.append(self.now - sequence.arrival)
         sequence.generated += 1
-        left = sequence.output - sequence.generated
         sequence.started = self.iteration
-        number, scatter = float(iterations(left, self.accepted)), self.replica.steps.scatter
-        if scatter and number > 1:
-            # Drafts are accepted by chance: requests of one length take more iterations or fewer, and part.
-            more = math.sqrt(left * scatter) * _NORMAL.inv_cdf((sequence.index * SILVER + 0.5) % 1.0)
-            number += min(max(more, 1 - number), number - 1)
-        # Whole ones of a mean that need not be: evenly spread over the requests.
-        sequence.ends = ends = self.iteration + int(number + sequence.index * GOLDEN % 1.0)
+        sequence.ends = ends = self.iteration + sequence.iterations(self.accepted, self.replica.steps.scatter)
         self.running += 1
         self.decoding[sequence.rank] += 1
         self.order.append(sequence)

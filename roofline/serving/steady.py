@@ -115,16 +115,23 @@ def saturation_of(replica: Replica, load: Load, times: Times) -> float:
     return min(times.stable, 1 / each if each else math.inf)
 
 
+def check_steps(parted: int) -> None:
+    """Raise RooflineError where prompts wait for steps of theirs, or have a part of one."""
+    if parted:
+        raise RooflineError(
+            "a steady state has prompts in every step, and all of its tokens for them: say how many requests to"
+            " simulate, such as 500",
+            options=["simulate"],
+        )
+
+
 def steady(replica: Replica, load: Load, values: Any) -> Steady:
     """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s.
 
     Raises RooflineError for rates where prompts wait for steps of theirs, or have a part of one.
     """
-    if load.arrivals is not Arrivals.CLOSED and (replica.scheduler.pause or replica.scheduler.piece):
-        raise RooflineError(
-            "a steady state at a rate has prompts in every step: say how many requests to simulate, such as 500",
-            options=["simulate"],
-        )
+    if load.arrivals is not Arrivals.CLOSED:
+        check_steps(replica.scheduler.pause or replica.scheduler.piece)
     copies = replica.copies
     points = np.atleast_1d(np.asarray(values, float)) / copies
     slots = slots_of(replica, load)

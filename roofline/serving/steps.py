@@ -46,9 +46,9 @@ from roofline.graph.extents import Step
 from roofline.graph.network import HEAD
 from roofline.graph.op import Kind
 from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.passes import Pass
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Pass
 from roofline.serving.ranks import busiest, under_load, uneven, waited
 from roofline.serving.tables import Array, Curve, Grid, Table, geometric
 from roofline.specs.engine import Engine

@@ -99,11 +99,10 @@ def _entry(name: str, path: Path) -> _Entry:
     text = read_text(path, MAX_BYTES)
     own, source = _spell(name), _SOURCE.search(text)
     size, quantization, more = (pattern.search(text) for pattern in (_PARAMETERS, _QUANTIZATION, _REPOSITORIES))
-    others = [source[2]] if source else []
     return _Entry(
         name,
         path,
-        (own, *map(_spell, [*others, *_SAME.findall(more[1] if more else "")])),
+        (own, *map(_spell, [*([source[2]] if source else []), *_SAME.findall(more[1] if more else "")])),
         TUNED.difference(own),
         float(size[1]) if size else 0.0,
         quantization[1] if quantization else "",
@@ -242,7 +241,6 @@ def _found(repository: str, entry: _Entry, ending: str = "") -> tuple[str, Mappi
 
 _ENDING = rf"(?:-(?:{'|'.join(sorted(TUNED))}|\d{{4}}|a\d+b))+"
 """What people leave out at the end of a repository's name: -Instruct, its month and the active parameters."""
-
 
 _REVISION = re.compile(r"-(?:think(?:ing)?|preview|exp)(?![\w.])|(?<=b)(?:-[a-z]+)*-\d{4}(?![\w.])", re.IGNORECASE)
 """What tells a revision of a checkpoint from another: what it was trained for, or a date behind a size.

@@ -85,22 +85,20 @@ def load_fabric(text: str | os.PathLike[str]) -> Fabric:
     `spine=2` after it is how much less bandwidth there is between rails.
     Raises UnknownNameError, RooflineError or SpecError.
     """
-    text = written(text, "network")
+    text = written(text, "network").strip()
+    domain, comma, rest = text.partition(",")
+    joined = _DOMAIN.fullmatch(domain.lower())
+    own = int(joined[1]) if joined else None
+    if joined and not comma:
+        return Fabric(None, own)
+    if joined:
+        text = rest
     if text.endswith((".yaml", ".yml")) or "/" in text:
         path = Path(text)
-        return Fabric(_load(File(path, modified(path))))
-    lower, _, spine = text.strip().lower().partition(",spine=")
-    domain, comma, rest = lower.partition(",")
-    joined = _DOMAIN.fullmatch(domain)
-    own = int(joined[1]) if joined else None
-    if joined:
-        lower = rest
-    if joined and not comma:
-        if spine:
-            raise RooflineError(
-                "a spine is that of a network: name it, as in nvl8,400G-ib,spine=2", options=["network"]
-            )
-        return Fabric(None, own)
+        return Fabric(_load(File(path, modified(path))), own)
+    lower, _, spine = text.lower().partition(",spine=")
+    if lower.startswith("spine="):
+        raise RooflineError("a spine is that of a network: name it, as in nvl8,400G-ib,spine=2", options=["network"])
     match = _SPEED.fullmatch(lower)
     if match is None:
         return Fabric(_with_spine(_named(lower), spine), own)

@@ -143,6 +143,12 @@ def test_servers_have_the_devices_that_are_said() -> None:
     assert four == Scenario("deepseek-r1", "16xh100-sxm", network="nvl4")
     assert four.hardware.nodes(16) == Scenario("llama-3.1-8b", "4x4xl4", network="nvl4,400G").hardware.nodes(16) == 4
     assert four.with_(hw="16xh100-sxm") == Scenario("deepseek-r1", "16xh100-sxm")
+    fast = four.with_(network="400G")
+    assert fast == Scenario("deepseek-r1", "16xh100-sxm", network="nvl4,400G")
+    assert (fast.with_(network=None), fast.with_(hw="16xh200")) == (
+        four,
+        Scenario("deepseek-r1", "16xh200", network="400G"),
+    )
     assert Scenario("deepseek-r1", "2x8xh200") == Scenario("deepseek-r1", "16xh200")
     assert Scenario("deepseek-r1", "18x4xgb200") == Scenario("deepseek-r1", "72xgb200")  # the trays of one rack
 

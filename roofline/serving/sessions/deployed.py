@@ -74,7 +74,7 @@ def deployed_of(
     replica = replica_of(bare, load.of(bare)) if tandem is None else replace(tandem.prefill, copies=tandem.prefills)
     tiers = asked.get("tiers") or ()
     pool = asked.get("pool")
-    below = parse_tiers(tiers, scenario) if isinstance(tiers, str) else tuple(tiers)
+    below = parse_tiers(tiers, replica.steps.scenario) if isinstance(tiers, str) else tuple(tiers)
     store = store_of(replica, below, pool, max(round(load.held), 1))
     room = store.tokens / replica.data - store.own
     if longest > room or (store.states is not None and store.states < PER_REQUEST * replica.data):

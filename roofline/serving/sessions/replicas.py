@@ -19,7 +19,7 @@ from roofline.serving.sessions.simulation import SessionRun
 
 
 class Routed(SessionRun):
-    """A replica whose turns, those that are due and those that run, are also of the `others`; it is one of them."""
+    """A replica whose turns, those that are due, wait or run, are also of the `others`; it is one of them."""
 
     others: Sequence[Routed] = ()
 
@@ -71,6 +71,7 @@ def simulate_sessions(
         runs = [Routed(deployed, draw, None if place else sessions, rate) for place in range(copies)]
         for run in runs:
             run.others, run.due, run.active, run.number = runs, runs[0].due, runs[0].active, runs[0].number
+            run.joins = runs[0].joins
         return [*runs]
 
     if turns is not None:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.serving.load import Requests
+from roofline.serving.sequence import Piece, Sequence
 from roofline.serving.served import Finished
 from roofline.serving.sessions.cache import Level, PrefixCache, Run
 from roofline.serving.sessions.decoding import Decoding
@@ -28,7 +29,7 @@ from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.drawn import Draw, Session, Turn, grown, turn_of
 from roofline.serving.sessions.routing import PREFIX, SESSION, chosen
 from roofline.serving.sessions.store import PER_REQUEST
-from roofline.serving.simulation import Piece, Sequence, Simulation
+from roofline.serving.simulation import Simulation
 
 Array = NDArray[np.float64]
 

@@ -55,7 +55,8 @@ class Tier(Checked, frozen=True):
     `stalls`, all requests wait, also for copies to the hosts. `price`: USD an hour that it adds to the rent of a
     replica. `block`: a hit ends at a multiple of so many tokens (0: the engine's). Without `outputs` it takes prompts
     alone. `full`: whether it evicts, or refuses what is written. What all ranks hold, latents, it has `stored` once or
-    for each rank, and the ranks `read` likewise. `ratio`: a size in pools, until that of the pool is known.
+    for each rank, and the ranks `read` likewise. One that is `shared` is of all replicas of a fleet. `ratio`: a size in
+    pools, until that of the pool is known.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Tier(Checked, frozen=True):
     full: Literal["evict", "refuse"] = "evict"
     stored: Literal["once", "ranks"] = "once"
     read: Literal["once", "ranks"] = "once"
+    shared: bool = False
     ratio: Positive | None = None
 
     def __post_init__(self) -> None:

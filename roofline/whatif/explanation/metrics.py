@@ -18,8 +18,8 @@ from roofline.scenario.analysis import Analysis
 from roofline.scenario.breakdown import decode_breakdown, mean_contexts, mean_step, prefill_breakdown, steps
 from roofline.scenario.generation import WEIGHTS
 from roofline.scenario.memory import memory_reserve, sampler_bytes
+from roofline.scenario.passes import Pass, overlaps
 from roofline.scenario.phase import Phase
-from roofline.scenario.schedule import Pass, overlaps
 from roofline.timing.intervals import Reading
 from roofline.timing.launches import Kernel
 from roofline.timing.passes import OVERLAPPED, Detail, Timing

@@ -14,8 +14,8 @@ from roofline.graph.op import Link
 from roofline.graph.parallel import Nodes, over_link, ring_members
 from roofline.graph.size import Size
 from roofline.scenario.analysis import Analysis
+from roofline.scenario.passes import Pass
 from roofline.scenario.phase import OpFigures, Phase
-from roofline.scenario.schedule import Pass
 from roofline.specs.hardware import Interconnect
 from roofline.specs.power import stretched
 from roofline.timing.constants import LAUNCH

@@ -373,6 +373,23 @@ def test_tiers_are_the_connectors_options(engine: str, tiers: str, words: list[s
 
 
 @pytest.mark.parametrize(
+    ("engine", "tiers", "option", "most"),
+    [
+        ("sglang", "dram=800GB", "--hicache-size ", 100),
+        ("vllm", "lmcache:dram=800GB", "LMCACHE_MAX_LOCAL_CPU_SIZE=", 100),
+        ("vllm", "dram=800GiB", "--kv-offloading-size ", 100),
+    ],
+)
+def test_ranks_that_share_experts_share_a_tier(engine: str, tiers: str, option: str, most: int) -> None:
+    """The sizes of all are together that of the tier; of copies each has such a tier."""
+    shared = Scenario("deepseek-v3", "8xh200", dp=8, ep=8, engine=engine)
+    copies = Scenario("llama-3.1-8b", "8xh200", dp=8, engine=engine)
+    for scenario, size in ((shared, most), (copies, 8 * most)):
+        text = launch(scenario, concurrency=8, tiers=tiers).text.replace("\\\n  ", "")
+        assert f"{option}{size} " in text, text
+
+
+@pytest.mark.parametrize(
     ("options", "tiers", "message"),
     [
         ({"engine": "llama.cpp", "quant": "q4_k_m"}, "dram=1GB", "not known to have tiers"),

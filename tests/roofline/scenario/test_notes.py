@@ -59,6 +59,12 @@ def test_exactly_the_options_without_effect_are_noted(model: str) -> None:
     ("model", "options", "note"),
     [
         ("llama-3.1-8b", {"expert_skew": 1.0}, "--expert-skew has no effect: llama-3.1-8b has no experts"),
+        (
+            "llama-3.1-8b",
+            {"prefill_schedule_interval": 8},
+            "--prefill-schedule-interval 8 has no effect: a static batch has its prompts in whole steps, one after the"
+            " other",
+        ),
         ("bert-base", {"generate": 500}, "--generate 500 has no effect: bert-base only encodes"),
         ("bert-base", {"context": 400}, "--context 400 has no effect: bert-base only encodes"),
         ("mamba2-2.7b", {"kv": "fp8"}, "the KV cache format fp8 has no effect: mamba2-2.7b has no KV cache"),

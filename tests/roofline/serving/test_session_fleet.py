@@ -14,7 +14,9 @@ from roofline.core.errors import RooflineError
 from roofline.serving import session_fleet
 from roofline.serving.fleet import STEP, Scaling, run_fleet
 from roofline.serving.session_fleet import MET, Holding, holding, run_sessions
+from roofline.serving.sessions.deployed import deployed_of
 from roofline.serving.sessions.served import SessionCurve
+from roofline.serving.sessions.theory import Theory
 from tests.conftest import Run
 
 SCENARIO = Scenario("llama-3.1-8b", "h100-sxm")
@@ -70,6 +72,21 @@ def test_replicas_stay_within_limits_and_too_few_miss_most() -> None:
     few, enough = hours(6.0, Scaling(1, 2)), hours(6.0, Scaling(1, 20))
     assert few.serving.max() <= 2
     assert few.missed > 0.5 > enough.missed
+
+
+def test_replicas_share_the_stores_of_connectors() -> None:
+    """One that is each replica's own has no context of a session that comes from another."""
+
+    def moving(tiers: str) -> float:
+        asked = {"tiers": tiers, "turns": 6, "first": "30k", "new": "1k", "gap": "5s"}
+        deployed = deployed_of(SCENARIO.with_(engine="sglang"), None, asked)
+        return session_fleet._moving(deployed, Theory(deployed), 10)
+
+    own, local, remote = (
+        moving(f"dram=100GB{store}") for store in ("", ",nixl=10TB:bandwidth=20GB/s", ",mooncake=10TB")
+    )
+    assert remote < local == own
+    assert moving("dram=100GB,nixl=10TB:bandwidth=20GB/s:shared=true") < own
 
 
 @pytest.fixture

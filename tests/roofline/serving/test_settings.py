@@ -49,6 +49,20 @@ def test_fewer_tokens_of_a_step_stall_decode_less() -> None:
     assert short.ttft.mean.mid > long.ttft.mean.mid
 
 
+def test_parts_of_a_prompt_are_simulated_or_refused() -> None:
+    scenario = Scenario(MODEL, H100, prompt=4000, generate=100)
+    parted = scenario.with_(long_prefill_token_threshold=256)
+    simulated = {"rate": 2, "simulate": 60}
+    for options in ({"concurrency": 16}, simulated, {**simulated, "disaggregation": "1P1D"}):
+        whole, cut = (serve(each, **options).outcomes[0] for each in (scenario, parted))  # type: ignore[arg-type]
+        assert cut.ttft.mean.mid > 1.5 * whole.ttft.mean.mid
+    for options in ({"rate": 2}, {"rate": 2, "disaggregation": "1P1D"}, {"concurrency": 4, "disaggregation": "1P1D"}):
+        with pytest.raises(RooflineError, match="simulate"):
+            serve(parted, **options)  # type: ignore[arg-type]
+    with pytest.raises(RooflineError, match="whole"):
+        serve(parted.with_(engine="tensorrt-llm"), concurrency=4)
+
+
 def test_a_static_prefill_runs_in_the_steps_of_the_engine() -> None:
     whole, cut = (
         analyze(Scenario(MODEL, H100, prompt=4096, settings=Settings(step_tokens=tokens))) for tokens in (None, 512)

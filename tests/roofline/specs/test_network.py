@@ -9,7 +9,7 @@ import pytest
 from roofline import Scenario, load_hardware
 from roofline.core.errors import RooflineError, SpecError, UnsupportedError
 from roofline.specs.hardware import NETWORK, list_hardware, networked
-from roofline.specs.network import list_networks, load_fabric, parse_network
+from roofline.specs.network import Fabric, list_networks, load_fabric, parse_network
 
 
 @pytest.mark.parametrize("name", list_networks())
@@ -74,6 +74,7 @@ def test_a_file(tmp_path: Path) -> None:
     file.write_text("name: mine\nbandwidth: 10 GB/s\nhop: 3 us\nspine: 2\nspine_hop: 1 us\n", encoding="utf-8")
     network = load_fabric(file).network
     assert network is not None
+    assert load_fabric(f"nvl4,{file}") == Fabric(network, 4)
     assert (network.bandwidth, network.hop) == (10e9, pytest.approx(3e-6))
     assert (network.spine, network.spine_hop) == (2, pytest.approx(1e-6))
     with pytest.raises(SpecError, match="'hop' is missing"):

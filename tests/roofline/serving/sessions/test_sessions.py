@@ -199,6 +199,16 @@ def test_a_turn_waits_for_the_sub_agents_before_it(joined: bool) -> None:
     assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.15)
 
 
+def test_a_turn_waits_for_sub_agents_that_a_router_sends_elsewhere() -> None:
+    """As many sessions go on among two copies as on two apart."""
+    shape = {"branches": 0.3, "branch_turns": parse_lengths(4), "branch_first": parse_lengths(500)}
+    work = workload(turns=parse_lengths(20), joined=True, **shape)
+    apart = run(store_of(replica()), work, sessions=4, turns=500)
+    routed = simulate_sessions(deployed(work, routing=REQUESTS), 1000, 8, seed=1, copies=2)
+    # The seconds of a run of copies are those of all together.
+    assert routed.prompt.size / routed.duration == pytest.approx(apart.prompt.size / apart.duration, rel=0.1)
+
+
 def test_calls_beside_a_session_are_new_and_leave_it_cached() -> None:
     work = workload(asides=0.2, aside=900)
     ran = run(store_of(replica(), (), 1e9), work, turns=600)

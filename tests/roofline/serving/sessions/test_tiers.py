@@ -62,6 +62,11 @@ def test_copies_of_a_layer_are_slower_than_of_a_block() -> None:
     assert 4 < tier("dram=1TB", LLAMA.with_(engine="vllm@0.12")).bandwidth / old < 6
 
 
+def test_each_copy_of_a_model_has_the_links_of_its_own_devices() -> None:
+    one, copies = (store(LLAMA.with_(dp=number), "dram=1TB,remote=1TB").tiers for number in (1, 4))
+    assert copies == one
+
+
 def test_ports_carry_what_mooncake_measured() -> None:
     # 190 GB/s of eight ports of 400 Gbps.
     assert tier("mooncake:remote=1TB", LLAMA.with_(hw="8xh100-sxm", tp=8)).bandwidth == pytest.approx(190e9)
