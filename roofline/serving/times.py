@@ -176,7 +176,8 @@ def times_of(replica: Replica, load: Load, slots: float) -> Times:
     """The times of steps of 1 to `slots` sequences, of at least two."""
     count = max(2, math.ceil(slots))
     steps, ranks = replica.steps, replica.data
-    alone = replica.scheduler.order == PREFILL_FIRST or replica.crowded
+    first = replica.scheduler.order == PREFILL_FIRST
+    alone = replica.crowded or (first and ranks == 1)
     prompt, output = load.means
     lengths = np.maximum(_lengths(load) * (1 - load.hits), 1.0)
     cached, context = load.hits * prompt, load.held
@@ -201,7 +202,7 @@ def times_of(replica: Replica, load: Load, slots: float) -> Times:
             slots,
             received=True,
         )
-    room = ranks * _room(replica, lengths, number / ranks, alone)
+    room = ranks * _room(replica, lengths, number / ranks, first or alone)
     columns = np.unique(np.append(geometric(16, max(room[0], 64.0), TOKENS), min(lengths.mean(), room[0])))
     rows = geometric(1, max(count, 2), SIZES)
     # A prompt that takes several steps has half of the others' tokens before it on average.
@@ -221,6 +222,8 @@ def times_of(replica: Replica, load: Load, slots: float) -> Times:
         return steps.seconds(beside, context, most, before, np.maximum(most / longest, 1.0), tokens)
 
     still = 0.0 if alone else np.interp(rows, number, decode)[:, np.newaxis]
+    if first and not alone:  # only ranks with prompts wait with their sequences, a step for each
+        still = still * (1 - np.clip(columns / min(lengths.mean(), replica.budget), 1, ranks) / ranks)
     added = np.maximum(step(rows[:, np.newaxis], most, columns / ranks) - still, NOTHING)
     added = np.maximum.accumulate(added, axis=1)
     cut = float(replica.budget) if replica.scheduler.whole else math.inf

@@ -11,9 +11,10 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import outcome_of, steady_outcomes
 from roofline.serving.replica import Replica
 from roofline.serving.simulation import simulate
-from roofline.serving.steady import steady
-from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
-from tests.roofline.serving.agreement import DEPLOYMENTS, PROMPTS, ratios, steps, within
+from roofline.serving.steady import saturation_of, steady
+from roofline.serving.times import slots_of, times_of
+from roofline.specs.scheduler import MIXED, ORDERS, PREFILL_FIRST, Scheduler
+from tests.roofline.serving.agreement import DEPLOYMENTS, PROMPTS, RANKED, ratios, simulated, steps, within
 
 SETTINGS, REQUESTS = 100, 3000
 """Random settings that the two are compared over, and the least requests of a run."""
@@ -46,6 +47,18 @@ def test_steady_states_agree_with_simulations_of_random_settings() -> None:
     drawn, found, _ = ratios(SETTINGS, runs=1, requests=REQUESTS)
     for classes, least in LEAST.items():
         assert (np.array(within(drawn, found, *classes)[1:]) >= least).all(), classes
+
+
+def test_only_ranks_with_prompts_wait_where_prompts_go_first() -> None:
+    """Of SGLang's data-parallel ranks the others go on decoding."""
+    name, hardware, degrees = RANKED[1]
+    policy = Scheduler(tokens=8192, sequences=256, order=PREFILL_FIRST)
+    found = Replica(steps(name, hardware, tuple(degrees.items()), "sglang"), policy, 4 * 10**6)
+    load = Load(prompt=1024, generate=200, rate=1.0)
+    rate = saturation_of(found, load, times_of(found, load, slots_of(found, load))) / 3
+    load = replace(load, rate=rate)
+    quick, (tpot, _) = steady(found, load, rate), simulated(found, load, 100, requests=2000)
+    assert float(quick.tpot[0, 0]) == pytest.approx(tpot, rel=0.1)
 
 
 @pytest.mark.parametrize("order", ORDERS)
