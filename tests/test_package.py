@@ -39,7 +39,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         shutil.copy(ROOT / name, checkout)
     sdist = build("sdist", checkout, folder)
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
+        # Python 3.11 before 3.11.4 has no filters.
+        archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+        archive.extractall(folder / "unpacked")
     (unpacked,) = (folder / "unpacked").iterdir()
     found = {}
     for name, source in (("checkout", checkout), ("sdist", unpacked)):

@@ -89,7 +89,7 @@ def test_no_deployment_is_better_than_the_bounds_that_prune(service, hardware, m
 @pytest.mark.parametrize(
     ("service", "names", "quality"),
     [
-        (Service(8, 1500, 250, 1.5, 0.04), ["a100-sxm-80gb", "l4"], Quality.LOSSLESS),
+        (Service(8, 1500, 250, 1.5, 0.04), ["a100-sxm-80gb", "l4", "h100-sxm", "l40s"], Quality.LOSSLESS),
         (Service(None, 500, 500), ["a100-sxm-80gb", "l4"], Quality.CALIBRATED),
         (Service(None, 900, 200, 2, 0.05, concurrency=60), ["l4"], Quality.CALIBRATED),
     ],
