@@ -31,7 +31,7 @@ def test_engines_with_other_kernels_compare_none():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rows_beyond_the_first_of_a_call_are_sorted(engine):
-    one, tokens = of(engine, 1, 4096, 4096), 4096.0  # a call of vLLM holds four such sequences, more rows than the first
+    one, tokens = of(engine, 1, 4096, 4096), 4096.0  # vLLM has four such sequences in a call, 16,384 rows
     assert of(engine, ROWS / tokens, tokens, 4096) == pytest.approx(one * ROWS / tokens)
     assert of(engine, 2 * ROWS / tokens, tokens, 4096) < 2 * one * ROWS / tokens
 
