@@ -44,11 +44,19 @@ def test_every_request_gets_its_tokens(policy: str, arrivals: dict[str, float]) 
 
 
 def test_requests_that_move_find_room_and_wait_less() -> None:
-    """P99 of the first token up to 15 times lower, of later ones up to 2 times (Llumnix, section 6.3)."""
-    still, moved = (outcome(FOUR, 6, policy, 3000) for policy in ("balanced", "llumnix"))
-    assert 2 < still.ttft.p99.mid / moved.ttft.p99.mid < 15
-    assert 1 < still.tpot.p99.mid / moved.tpot.p99.mid < 2
-    assert moved.preemptions < 0.3 * still.preemptions
+    """P99 of the first token up to 15 times lower, of later ones up to 2 times (Llumnix, section 6.3).
+
+    A run's P99 hangs on its few longest requests: the median of three runs.
+    """
+    gains = list[tuple[float, float, float]]()
+    for seed in range(3):
+        still, moved = (outcome(FOUR, 6, policy, 3000, seed=seed) for policy in ("balanced", "llumnix"))
+        first, later = still.ttft.p99.mid / moved.ttft.p99.mid, still.tpot.p99.mid / moved.tpot.p99.mid
+        gains.append((first, later, moved.preemptions / still.preemptions))
+    first, later, preempted = np.median(gains, axis=0)
+    assert 2 < first < 15
+    assert 1 < later < 2
+    assert preempted < 0.3
 
 
 def test_a_router_that_looks_waits_less() -> None:
