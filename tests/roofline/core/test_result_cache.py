@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from roofline import analyze
+from roofline import Scenario, analyze
 from roofline.core.result_cache import MAX_CACHED_VALUES, LruCache
 from roofline.graph.extents import Step, spread
-from roofline.scenario.scenario import Scenario
 from roofline.timing import passes as timing
 
 
