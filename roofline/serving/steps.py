@@ -189,7 +189,8 @@ class StepTimes:
         spent, whole = list[float](), sum(float(np.max(main.repeat)) for main in mains.values())
         self.kernels = 0.0
         for part, main in mains.items():
-            names = _names(one := self._phase(True).timed(main))
+            one = self._phase(True).timed(main)
+            names = _names(one)
             head = np.array([name[0] == HEAD for name in names])
             shared, prompt = np.zeros_like(head), prompts.get(part)
             if prompt is not None:
@@ -233,8 +234,8 @@ class StepTimes:
         parallel, specs = self._answer.parallel, self.scenario.model.experts
         chosen = min((spec.top_k for spec in specs), default=1)
         variance = math.expm1(uneven(parallel) ** 2)
-        variance = max((variance / spec.experts for spec in specs), default=0.0)
-        most = busiest(tokens * self.data, parallel.expert, chosen, variance) / self.data
+        per_expert = max((variance / spec.experts for spec in specs), default=0.0)
+        most = busiest(tokens * self.data, parallel.expert, chosen, per_expert) / self.data
         self.experts = self.experts + np.interp(most, tokens, spent[shared & routed].sum(axis=0))
         self.experts = self.experts + spent[shared & sent].sum(axis=0) - hidden
         self.head = self.head + spent[head].sum(axis=0)
