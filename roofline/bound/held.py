@@ -131,7 +131,10 @@ def _of_stage(
     copies: int,
     beside: Sequence[_Kind],
 ) -> Held:
-    if pages and any(isinstance(mixer, CompressedAttention) for _, mixer in _mixers(model, sections)):
+    compressed = [mixer for _, mixer in _mixers(model, sections) if isinstance(mixer, CompressedAttention)]
+    if any(mixer.projected for mixer in compressed):
+        pages = False  # no source says how engines put the few stores of DeepSeek-V4.1 into pages
+    if pages and compressed:
         held = _compressed_pages(model, sections)
         return replace(held, tokens=held.tokens + sum(kind.layers * kind.token for kind in beside if not kind.most))
     alike: dict[_Kind, float] = {}

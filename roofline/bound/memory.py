@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from roofline.bound.roof import Work, coefficient_rows, concatenate, monomial_values, monomials_of
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step
+from roofline.graph.layers.engram import TABLE
 from roofline.graph.network import EMBEDDING, HEAD, Build, Network, Section, network
 from roofline.graph.op import Op
 from roofline.graph.parallel import SINGLE, Parallelism, stages
-from roofline.graph.size import ZERO, Size, total
+from roofline.graph.size import ZERO, Size, product, total
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
 from roofline.specs.model import Model
@@ -140,7 +141,7 @@ def component_elements(model: Model) -> Mapping[str, int]:
 
 @lru_cache(maxsize=512)
 def active_parameters(model: Model) -> int:
-    """The parameters that one token uses: all but the inactive routed experts."""
+    """The parameters that one token uses: all but inactive routed experts, and rows of a memory of n-grams."""
     idle: int = sum(
         round(count * tensor.stored_elements.evaluate({}) * (1 - active))
         for tensor, count in stored_tensors(_reference(model).sections, Role.WEIGHT)
@@ -150,7 +151,9 @@ def active_parameters(model: Model) -> int:
 
 
 def _active_share(model: Model, tensor: Tensor) -> float:
-    """The fraction of a tensor that one token uses: top_k / experts for routed experts."""
+    """The fraction of a tensor that one token uses: top_k / experts for routed experts, its rows of an Engram."""
+    if tensor.name == TABLE:
+        return float(product(tensor.shape).evaluate({"batch": 1, "queries": 1}) / tensor.stored_elements.evaluate({}))
     if not tensor.name.startswith("expert_"):
         return 1.0
     experts = tensor.stored_shape[0]

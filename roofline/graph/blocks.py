@@ -9,7 +9,7 @@ from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, Mixer, Mlp
 
-WHOLE_BLOCKS, BLOCK = ("vllm", "sglang"), 128
+WHOLE_BLOCKS = "vllm", "sglang"
 """Engines that load weights with a scale for each block of so many rows and columns only where every device has whole
 blocks: of experts, of the columns and rows of an MLP, and of the heads' outputs (vLLM's validate_fp8_block_shape and
 Fp8MoEMethod: issues 25292 and 54178, pull request 39046; its recipes of MiniMax-M2 and Qwen3-235B-A22B have four
@@ -29,9 +29,10 @@ def cut_blocks(model: Model, precision: Precision, engine: str, parallel: Parall
     widths = (
         part for group in model.groups for part in (*_heads(group.layer.mixer), *_widths(group.layer.feed_forward))
     )
+    experts = precision.weights.special.get("expert_gate_proj", linear)
     for what, width in dict.fromkeys(widths):
-        whole = what == EXPERTS and parallel.expert > 1
-        if width and width % (BLOCK * ranks) and not whole:
+        whole = what == EXPERTS and (parallel.expert > 1 or experts != linear)
+        if width and width % (model.block * ranks) and not whole:
             yield what, width
 
 

@@ -62,11 +62,17 @@ class Rule(Protocol):
     def values(self, step: Step) -> dict[str, Any]: ...
 
 
+LAST = " of the last {}"
+"""Ends the name of an extent of layers that run the last tokens of a pass alone."""
+
+
 class AttentionMask(Struct, frozen=True, dict=True):
     """The keys that the queries of a layer see, as `roofline.specs.model.Attention` describes them.
 
     With a `ratio` they also see one entry for every `ratio` tokens of the sequence, all that are complete or the
     `selected` best of them; without a window, entries alone.
+
+    With a `tail` its extents are those of the last so many queries of a pass (`Tail`).
 
     Sequence parallelism divides the queries in a `ring` of ranks through which all keys pass (ring attention), or the
     keys into `shards`. Either way the KV cache is divided among the ranks; it alone is where `split` ranks gather it.
@@ -83,6 +89,7 @@ class AttentionMask(Struct, frozen=True, dict=True):
     chunk: int | None = None
     ratio: int | None = None
     split: int = 1
+    tail: int = 0
 
     @cached_property
     def suffix(self) -> str:
@@ -97,7 +104,7 @@ class AttentionMask(Struct, frozen=True, dict=True):
             *([f"{self.shards} shards"] if self.shards > 1 else []),
             *([f"split in {self.split}"] if self.split > 1 else []),
         ]
-        return f"[{', '.join(parts)}]" if parts else ""
+        return (f"[{', '.join(parts)}]" if parts else "") + (LAST.format(self.tail) if self.tail else "")
 
     @property
     def keys(self) -> Size:
@@ -246,13 +253,15 @@ def mla_mask(attention: LatentAttention, shards: int = 1, split: int = 1) -> Att
     return AttentionMask(selected=selected, shards=shards, split=split)
 
 
-def compressed_masks(attention: CompressedAttention) -> tuple[AttentionMask, AttentionMask | None]:
-    """What DeepSeek-V4's attention reads, and what its indexer scores: all compressed entries, None without any."""
+def compressed_masks(attention: CompressedAttention) -> tuple[AttentionMask, AttentionMask | None, AttentionMask]:
+    """What the attention of DeepSeek-V4 reads, what its indexer scores (None without entries), and its window alone."""
+    window = AttentionMask(window=attention.window)
     if attention.ratio is None:
-        return AttentionMask(window=attention.window), None
-    selected = None if attention.indexer is None else attention.indexer.selected
+        return window, None, window
+    index = attention.indexer
+    selected, candidates = (None, None) if index is None else (index.selected, index.candidates)
     mask = AttentionMask(window=attention.window, selected=selected, ratio=attention.ratio)
-    return mask, AttentionMask(ratio=attention.ratio)
+    return mask, AttentionMask(selected=candidates, ratio=attention.ratio), window
 
 
 def _entries_seen(ratio: int, most: float, tokens: Any) -> Any:
@@ -316,6 +325,28 @@ class Pool(Struct, frozen=True):
         else:
             found = touched(self.size * self.copies, self.used, tokens, self.skew, self.uneven)
         return {f"touched{self.suffix}": found}
+
+
+class Tail(Struct, frozen=True):
+    """The extents of layers that run the last `tokens` of each sequence in a pass alone, by the layers' `rules`."""
+
+    tokens: int
+    rules: tuple[Rule, ...]
+
+    def named(self, size: Size) -> Size:
+        """A size of such a layer, with its own extents in place of those of the pass."""
+        renamed = {
+            tuple(sorted(name if name == "batch" else name + LAST.format(self.tokens) for name in names)): value
+            for names, value in size.terms.items()
+        }
+        return Size(renamed)
+
+    def values(self, step: Step) -> dict[str, Any]:
+        """Every extent but the batch, for the last tokens of `step`."""
+        queries = np.minimum(step.queries, self.tokens)
+        last = step._replace(queries=queries, cached=step.cached + step.queries - queries)
+        found = extents(last, self.rules)
+        return {name + LAST.format(self.tokens): value for name, value in found.items() if name != "batch"}
 
 
 class Scan(Struct, frozen=True):

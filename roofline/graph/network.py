@@ -10,7 +10,16 @@ from msgspec.structs import replace
 
 from roofline.core.checked import expect
 from roofline.graph.convention import Convention, viewer_inputs, viewer_ops
-from roofline.graph.extents import AttentionMask, Convolution, Rule, Scan, compressed_masks, mask_of, mla_mask
+from roofline.graph.extents import (
+    AttentionMask,
+    Convolution,
+    Rule,
+    Scan,
+    Tail,
+    compressed_masks,
+    mask_of,
+    mla_mask,
+)
 from roofline.graph.fusion import FUSIONS, apply_fusion, check_fusions
 from roofline.graph.layers.basic import Formats, activation, collective
 from roofline.graph.layers.embedding import embedding, head
@@ -82,7 +91,8 @@ class Network(Struct, frozen=True, dict=True):
     @property
     def saturation_points(self) -> tuple[int | range, ...]:
         """Cached tokens at which the decode cost of some layer stops growing; a range where it does so periodically."""
-        masks = (rule for rule in self.rules if isinstance(rule, AttentionMask))
+        rules = (part for rule in self.rules for part in (rule.rules if isinstance(rule, Tail) else (rule,)))
+        masks = (rule for rule in rules if isinstance(rule, AttentionMask))
         return tuple(dict.fromkeys(point for mask in masks for point in mask.saturation_points))
 
     @cached_property
@@ -163,35 +173,44 @@ def _stage(model: Model, precision: Precision, build: Build) -> Network:
 
 def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
     """The rules for the extents of a model besides batch and queries."""
-    adapters = [each for each in build.rewrites if isinstance(each, Adapter)]
-    rules: list[Rule] = [each.pool for each in adapters]
-    ring, shards, split = build.parallel.cache_parts(build.decode)
+    rules: list[Rule] = [each.pool for each in build.rewrites if isinstance(each, Adapter)]
+    tails: dict[int, list[Rule]] = {}
     for group in model.groups:
-        layer = group.layer
-        if isinstance(layer.mixer, Attention):
-            rules.append(mask_of(layer.mixer, ring=ring, shards=shards, split=split, decode=build.decode))
-            if layer.mixer.page is not None and build.decode:
-                rules.append(mask_of(layer.mixer, shards=shards))
-            if layer.mixer.indexer is not None:
-                rules.append(AttentionMask())
-        if isinstance(layer.mixer, Modules) and layer.mixer.attention is not None:
-            rules.append(mask_of(layer.mixer.attention, decode=build.decode))
-        if isinstance(layer.mixer, LatentAttention):
-            rules += [mla_mask(layer.mixer, shards, split), *([AttentionMask()] if layer.mixer.own_indexer else [])]
-        if isinstance(layer.mixer, CompressedAttention):
-            rules += [mask for mask in compressed_masks(layer.mixer) if mask is not None]
-        if isinstance(layer.mixer, Mamba2):
-            rules.append(Scan(layer.mixer.chunk))
-        if isinstance(layer.mixer, Hyena):
-            rules += [Convolution(), AttentionMask()]
-        if layer.cross is not None:
-            rules.append(mask_of(layer.cross, cross=True))
-        if isinstance(layer.feed_forward, Mlp) and layer.feed_forward.active < 1:
-            rules.append(neurons_of(layer.feed_forward))
-        if isinstance(layer.feed_forward, MixtureOfExperts):
-            rules.append(pool := pool_of(layer.feed_forward, build.parallel, build.skew, build.uneven))
-            rules += [replace(pool, copies=each.adapters) for each in adapters if each.experts and each.adapters > 1]
+        tail = group.layer.tail
+        (tails.setdefault(tail, []) if tail else rules).extend(_layer_rules(group.layer, build))
+    rules += [Tail(tail, tuple(dict.fromkeys(own))) for tail, own in tails.items()]
     return tuple(dict.fromkeys(rules))
+
+
+def _layer_rules(layer: Layer, build: Build) -> list[Rule]:
+    """The rules for the extents of one layer."""
+    rules: list[Rule] = []
+    ring, shards, split = build.parallel.cache_parts(build.decode)
+    if isinstance(layer.mixer, Attention):
+        rules.append(mask_of(layer.mixer, ring=ring, shards=shards, split=split, decode=build.decode))
+        if layer.mixer.page is not None and build.decode:
+            rules.append(mask_of(layer.mixer, shards=shards))
+        if layer.mixer.indexer is not None:
+            rules.append(AttentionMask())
+    if isinstance(layer.mixer, Modules) and layer.mixer.attention is not None:
+        rules.append(mask_of(layer.mixer.attention, decode=build.decode))
+    if isinstance(layer.mixer, LatentAttention):
+        rules += [mla_mask(layer.mixer, shards, split), *([AttentionMask()] if layer.mixer.own_indexer else [])]
+    if isinstance(layer.mixer, CompressedAttention):
+        rules += [mask for mask in compressed_masks(layer.mixer) if mask is not None]
+    if isinstance(layer.mixer, Mamba2):
+        rules.append(Scan(layer.mixer.chunk))
+    if isinstance(layer.mixer, Hyena):
+        rules += [Convolution(), AttentionMask()]
+    if layer.cross is not None:
+        rules.append(mask_of(layer.cross, cross=True))
+    if isinstance(layer.feed_forward, Mlp) and layer.feed_forward.active < 1:
+        rules.append(neurons_of(layer.feed_forward))
+    if isinstance(layer.feed_forward, MixtureOfExperts):
+        adapters = [each for each in build.rewrites if isinstance(each, Adapter)]
+        rules.append(pool := pool_of(layer.feed_forward, build.parallel, build.skew, build.uneven))
+        rules += [replace(pool, copies=each.adapters) for each in adapters if each.experts and each.adapters > 1]
+    return rules
 
 
 def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]:

@@ -168,7 +168,8 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
             shared_width=_divide(block.shared_width, ranks, "channels of the shared experts", model),
         )
     cross = attention(layer.cross) if layer.cross else None
-    return replace(layer, mixer=mixer, feed_forward=block, cross=cross)
+    engram = layer.engram and replace(layer.engram, rows=-(-layer.engram.rows // ranks))  # the last rank is padded
+    return replace(layer, mixer=mixer, feed_forward=block, cross=cross, engram=engram)
 
 
 def slots(spec: MixtureOfExperts, parallelism: Parallelism) -> int:

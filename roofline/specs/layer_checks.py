@@ -27,6 +27,10 @@ def check_layer(layer: Layer, prefix: str, where: str) -> None:
     if (layer.streams or layer.residual_blocks) and (layer.norm.placement, layer.residual) != ("pre", "sequential"):
         key = "streams" if layer.streams else "residual_blocks"
         raise SpecError(where, f"'{prefix}{key}' needs residual: sequential and pre norms")
+    if layer.engram is not None and not layer.streams:
+        raise SpecError(where, f"'{prefix}engram' adds to the vectors of a stream: give 'streams'")
+    if layer.tail and not isinstance(layer.mixer, CompressedAttention):
+        raise SpecError(where, f"'{prefix}tail' is known of layers with compressed_attention alone")
     if isinstance(layer.mixer, CompressedAttention):
         _check_compressed(layer.mixer, f"{prefix}compressed_attention", where)
     if layer.residual == "parallel" and layer.norm.placement != "pre":
@@ -39,6 +43,8 @@ def _check_compressed(spec: CompressedAttention, key: str, where: str) -> None:
     """Raises SpecError for an indexer without entries to select, and for groups that do not divide the heads."""
     if spec.indexer is not None and spec.ratio is None:
         raise SpecError(where, f"'{key}.indexer' selects compressed entries: give a ratio")
+    if spec.indexer is not None and spec.indexer.shared and not spec.shared:
+        raise SpecError(where, f"'{key}.indexer.shared': a selection is of the entries of the same layer: give shared")
     if spec.heads % spec.output_groups:
         raise SpecError(where, f"'{key}.output_groups': {spec.heads} heads are not divisible by {spec.output_groups}")
 

@@ -21,6 +21,7 @@ from roofline.specs.sublayers import (
     MIXERS,
     Attention,
     Count,
+    Engram,
     FeedForward,
     Mixer,
     MixtureOfExperts,
@@ -110,7 +111,9 @@ class Layer(Struct, frozen=True):
     outputs of parallel attention and MLP before they reduce them. `streams`: the residual stream is so many vectors,
     which hyper-connections mix before and after each sub-layer (DeepSeek-V4's mHC; 0: a plain residual).
     `residual_blocks`: a sub-layer's input is a learned mean over the outputs of earlier blocks of layers, of which the
-    model has so many (attention residuals, Kimi K3).
+    model has so many (attention residuals, Kimi K3). `engram` adds to the stream in front of the layer. `tail`: of a
+    prompt only the last so many tokens pass through the layer, since no later layer and no later token reads what it
+    makes of the others (0: all do; DeepSeek-V4.1's bounded replay).
     """
 
     norm: Norm
@@ -122,6 +125,8 @@ class Layer(Struct, frozen=True):
     one_all_reduce: bool = False
     streams: int = 0
     residual_blocks: int = 0
+    engram: Engram | None = None
+    tail: int = 0
 
 
 class LayerGroup(Checked, frozen=True):
@@ -143,7 +148,8 @@ class Model(Checked, frozen=True, dict=True):
     token. `projector_bias`: that of all its projections, or of each. `merger`: a second projector, which merges outputs
     of the first (MiniMax-M3). `dtype`: format of the unquantized weights. `quantization`: scheme of the others, in the
     notation of `--quant`. `unquantized`: parts left unquantized beside the usual ones. `formats`: the quantized
-    components, if their formats differ, each with its format or the number of layers in each. `mtp`: number of
+    components, if their formats differ, each with its format or the number of layers in each. `block`: rows and columns
+    of a weight block of FP8. `mtp`: number of
     multi-token-prediction modules in the checkpoint, not part of the main model.
     `extra_parameters`:
     stored weights that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the
@@ -164,6 +170,7 @@ class Model(Checked, frozen=True, dict=True):
     quantization: str | None = None
     unquantized: tuple[str, ...] = ()
     formats: Mapping[str, str | Mapping[str, float]] | None = None
+    block: Count = 128
     max_context: Tokens | None = None
     tied_embeddings: bool = False
     embedding_norm: bool = False

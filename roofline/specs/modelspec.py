@@ -33,7 +33,7 @@ from roofline.specs.model import AudioConvolution, Conditioning, ImageRule, Laye
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record
 from roofline.specs.schemes import COMPONENTS
-from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Few, Natural, Text, UNet
+from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Engram, Few, Natural, Text, UNet
 from roofline.specs.weight_files.stored import is_checkpoint
 
 _PART = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
@@ -164,6 +164,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     quantization: Text | None = None
     unquantized: list[Literal["attention", "linear_attention", "mlp"]] | None = None
     formats: dict[Text, Text | dict[Text, _Layers]] | None = None
+    block: Count = 128
     max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     tied_embeddings: bool = False
     positions: Positions = ROPE
@@ -196,6 +197,8 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     one_all_reduce: bool = False
     streams: Few = 0
     residual_blocks: Few = 0
+    tail: Natural = 0
+    engram: dict[str, Any] | None = None
     attention: dict[str, Any] | None = None
     latent_attention: dict[str, Any] | None = None
     compressed_attention: dict[str, Any] | None = None
@@ -213,10 +216,10 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     moe: dict[str, Any] | None = None
 
 
-SECTIONS: Mapping[str, type[Any]] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm}
+SECTIONS: Mapping[str, type[Any]] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm, "engram": Engram}
 """The parts of a layer, by section key."""
 
-SWITCHES = ("residual", "shared_norm", "one_all_reduce", "streams", "residual_blocks")
+SWITCHES = ("residual", "shared_norm", "one_all_reduce", "streams", "residual_blocks", "tail")
 LAYER_KEYS = (*SECTIONS, *SWITCHES)
 _CONVERTED = {
     *("name", "rests_on", "unquantized", "norm"),
@@ -376,6 +379,8 @@ def _layer(spec: ModelSpec, overrides: Mapping[str, Any], name: str, where: str)
         raise SpecError(where, f"the key '{prefix}attention' is missing: a layer needs a mixer or a feed-forward block")
     if (cross := section("cross")) is not None:
         content["cross"] = _record(spec, "cross", {"causal": False, **cross}, prefix, where)
+    if (engram := section("engram")) is not None:
+        content["engram"] = _record(spec, "engram", engram, prefix, where)
     content["norm"] = record(Norm, content["norm"], where, f"{prefix}norm")
     switches = {key: overrides.get(key, getattr(spec, key)) for key in SWITCHES}
     layer = Layer(**content, **asdict(record(_Switches, switches, where, prefix.rstrip("."))))
@@ -389,6 +394,7 @@ class _Switches(Struct, frozen=True, forbid_unknown_fields=True):
     one_all_reduce: bool
     streams: Few
     residual_blocks: Few
+    tail: Natural
 
 
 def _record(spec: ModelSpec, key: str, section: dict[str, Any], prefix: str, where: str) -> Any:

@@ -107,7 +107,7 @@ PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
 EXPERTS = frozenset(f"expert_{name}" for name in PARTS["mlp"]) | {"latent_down_proj", "latent_up_proj"}
 """The components of routed experts, and of the projections around those that compute on latents."""
 
-COMPONENTS = UNQUANTIZED.union(EXPERTS, *PARTS.values())
+COMPONENTS = UNQUANTIZED.union(EXPERTS, {"engram_proj"}, *PARTS.values())
 """The components that a checkpoint may leave unquantized."""
 
 

@@ -21,6 +21,7 @@ class Indexer(Struct, frozen=True, forbid_unknown_fields=True):
 
     `shared`: the layer reuses the selection of an earlier layer's indexer (IndexShare, GLM-5.2). `block`: keys are
     selected in blocks of so many, by the greatest score in a block, for each KV head on its own (MiniMax-M3).
+    `candidates`: it scores only so many keys, which an earlier layer's indexer left (DeepSeek-V4.1).
     """
 
     heads: Count
@@ -28,6 +29,7 @@ class Indexer(Struct, frozen=True, forbid_unknown_fields=True):
     selected: Tokens
     shared: bool = False
     block: Count = 1
+    candidates: Tokens | None = None
 
 
 class Attention(Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,7 +125,9 @@ class CompressedAttention(Struct, frozen=True, forbid_unknown_fields=True):
     the mean of its tokens' vectors with learned weights. Heavily compressed attention (HCA) attends to all entries;
     compressed sparse attention (CSA) to those that an `indexer` selects, and its entries also pool the tokens of the
     entry before. Without `ratio` the window is all. The output projection has two steps: each of `output_groups` groups
-    of heads to `output_rank`, and all of them to the model's width.
+    of heads to `output_rank`, and all of them to the model's width. `shared`: entries and index keys are those that an
+    earlier layer stores. `projected`: entries do not overlap, and an indexer's keys are projected from them
+    (DeepSeek-V4.1).
     """
 
     heads: Count
@@ -135,11 +139,18 @@ class CompressedAttention(Struct, frozen=True, forbid_unknown_fields=True):
     window: Tokens
     ratio: Count | None = None
     indexer: Indexer | None = None
+    shared: bool = False
+    projected: bool = False
 
     @property
     def overlap(self) -> int:
-        """Entries that a token is pooled in: two in CSA."""
-        return 1 if self.indexer is None else 2
+        """Entries that a token is pooled in: two in DeepSeek-V4's CSA."""
+        return 1 if self.indexer is None or self.projected else 2
+
+    @property
+    def own_indexer(self) -> Indexer | None:
+        """The indexer that this layer runs; None without one, or if it reuses an earlier layer's selection."""
+        return None if self.indexer is None or self.indexer.shared else self.indexer
 
 
 class Mamba(Struct, frozen=True, forbid_unknown_fields=True):
@@ -403,6 +414,24 @@ class MixtureOfExperts(Struct, frozen=True, forbid_unknown_fields=True):
     top_groups: Count = 1
     latent: Natural = 0
     latent_norm: bool = False
+
+
+class Engram(Struct, frozen=True, forbid_unknown_fields=True):
+    """A memory of n-grams in front of a layer (Engram; DeepSeek-V4.1): a table of `rows` vectors of `width` elements.
+
+    The last 2 to `longest` tokens hash to `heads` rows each, which one projection turns into a value, and into a key
+    for each vector of the residual stream, whose product with that vector gates the value.
+    """
+
+    rows: Tokens
+    width: Count
+    heads: Count
+    longest: Annotated[int, Meta(ge=2, le=16)]
+
+    @property
+    def taken(self) -> int:
+        """Rows that a token takes."""
+        return (self.longest - 1) * self.heads
 
 
 FeedForward: TypeAlias = Mlp | MixtureOfExperts

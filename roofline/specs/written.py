@@ -58,6 +58,8 @@ def _layer_spec(layer: Layer) -> dict[str, Any]:
             spec[key] = _section_spec(part)
     if layer.cross is not None:
         spec["cross"] = {key: value for key, value in _section_spec(layer.cross).items() if key != "causal"}
+    if layer.engram is not None:
+        spec["engram"] = _section_spec(layer.engram)
     spec["norm"] = _section_spec(layer.norm)
     switches = {key: getattr(layer, key) for key in SWITCHES}
     return {**spec, **{key: value for key, value in switches.items() if value not in ("sequential", False)}}

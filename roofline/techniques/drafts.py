@@ -110,7 +110,8 @@ def _attention_layer(target: Model, technique: str) -> Layer:
     if layer is None or layer.cross is not None:
         raise UnsupportedError(f"{technique} drafts with a decoder-only attention layer, and {target.name} has none")
     if isinstance(layer.mixer, CompressedAttention):  # the module of DeepSeek-V4 sees its window alone
-        return replace(layer, mixer=replace(layer.mixer, ratio=None, indexer=None))
+        window = replace(layer.mixer, ratio=None, indexer=None, shared=False)
+        return replace(layer, mixer=window, engram=None, tail=0)
     if isinstance(layer.mixer, Attention):
         return replace(layer, mixer=replace(layer.mixer, kv_shared=False))
     if isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer is not None:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from roofline.graph.blocks import BLOCK, cut_blocks
+from roofline.graph.blocks import cut_blocks
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import UNQUANTIZED_FORMATS, Format
 from roofline.specs.model import Model
@@ -136,7 +136,7 @@ def not_whole(scenario: Scenario) -> Iterator[str]:
     """What tensor parallelism cuts inside blocks of its weights."""
     parallel = scenario.settings.parallel
     for what, width in cut_blocks(scenario.model, scenario.run_precision, scenario.profile.name, parallel):
-        yield f"{what} of {width} in FP8 blocks of {BLOCK} with TP {parallel.tensor}"
+        yield f"{what} of {width} in FP8 blocks of {scenario.model.block} with TP {parallel.tensor}"
 
 
 def _runs_weights(scenario: Scenario, name: str, activations: Format) -> bool:

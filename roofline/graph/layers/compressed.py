@@ -3,6 +3,9 @@
 A layer caches one vector a token of the window, and one for every `ratio` tokens of the sequence, which are keys and
 values of all heads at once. Compressed sparse attention (CSA, ratio 4) scores its entries with an indexer, whose keys
 are compressed as well, and attends to the best; heavily compressed attention (HCA, ratio 128) attends to all.
+
+In DeepSeek-V4.1 (2026) few layers store entries, of two tokens or of one, which the layers after them read; index keys
+are projected from the entries and kept in FP4.
 """
 
 from __future__ import annotations
@@ -21,12 +24,12 @@ from roofline.graph.layers.basic import (
     normalise,
     vectors,
 )
-from roofline.graph.layers.indexer import NARROW, scored
+from roofline.graph.layers.indexer import NARROW, PACKED, scored
 from roofline.graph.op import Kind, Op
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
 from roofline.specs.model import Norm
-from roofline.specs.sublayers import CompressedAttention
+from roofline.specs.sublayers import CompressedAttention, Indexer
 
 POOLED = Norm("rmsnorm")
 
@@ -71,22 +74,39 @@ def compressed_attention(
         linear("kv_proj", source, latent_projected, formats),
         _rotated(normalise("kv_norm", norm, latent_projected, latent, formats), spec.rope_dim),
     ]
-    mask, entries = compressed_masks(spec)
-    if entries is not None:
+    mask, entries, window = compressed_masks(spec)
+    if entries is not None and not spec.shared:
         entry = Tensor("entry", Role.KV, (BATCH, QUERIES / (spec.ratio or 1), width), cached)
         ops += _compressed("compress", spec, source, entry, formats)
-    if entries is not None and spec.indexer is not None:
-        index = spec.indexer
+        if spec.indexer is not None:
+            ops += _index_keys(spec, spec.indexer, source, entry, formats)
+    if entries is not None and spec.own_indexer is not None:
+        index = spec.own_indexer
         index_query = activation("index_query", NARROW, index.heads, index.head_dim)
-        key = Tensor("index_key", Role.KV, (BATCH, QUERIES / (spec.ratio or 1), index.head_dim), NARROW)
-        ops += _compressed("index_compress", spec, source, key, formats)
+        keys = PACKED if spec.projected else NARROW
         ops.append(linear("index_q_proj", normed, index_query, formats))
-        ops += scored(index, source, index_query, entries, formats)
+        ops += scored(index, source, index_query, entries, formats, keys, stored=not spec.shared)
     attended = activation("attn_attended", formats.base, heads, width)
-    latents = Tensor("latent_cache", Role.KV, (BATCH, mask.keys, width), cached, (BATCH, mask.held, width))
+    held = window.held if spec.shared else mask.held
+    latents = Tensor("latent_cache", Role.KV, (BATCH, mask.keys, width), cached, (BATCH, held, width))
     sinks = vectors("softmax", ["sinks"], heads, formats.weight("norm"))
     ops += attention_ops(mask, query, latents, latents, attended, formats, sinks)
     return [*ops, *_output(spec, attended, target, formats)]
+
+
+def _index_keys(spec: CompressedAttention, index: Indexer, source: Tensor, entry: Tensor, formats: Formats) -> list[Op]:
+    """The indexer's key of each entry: compressed like the entries, or projected from them."""
+    rows = QUERIES / (spec.ratio or 1)
+    if not spec.projected:
+        key = Tensor("index_key", Role.KV, (BATCH, rows, index.head_dim), NARROW)
+        return _compressed("index_compress", spec, source, key, formats)
+    key = Tensor("index_key", Role.KV, (BATCH, rows, index.head_dim), PACKED)
+    projected = Tensor("index_key_projected", Role.ACTIVATION, key.shape, formats.base)
+    entries = replace(entry, name="entries", role=Role.ACTIVATION, format=formats.base)
+    return [
+        linear("index_k_proj", entries, projected, formats),
+        normalise("index_k_norm", POOLED, projected, key, formats),
+    ]
 
 
 def _rotated(op: Op, elements: int) -> Op:
@@ -97,9 +117,13 @@ def _compressed(name: str, spec: CompressedAttention, source: Tensor, entry: Ten
     """Entries of `ratio` tokens: the mean of the tokens' vectors with softmax weights, a learned bias by place, a norm.
 
     Two projections make vectors and weights, both unquantized (DeepSeek-V4's checkpoint). Tokens of an unfinished entry
-    wait in a state in 32 bits, with overlap those of the entry before as well.
+    wait in a state in 32 bits, with overlap those of the entry before as well. An entry of one token is its vector.
     """
     ratio, columns = spec.ratio or 1, spec.overlap * int(entry.width)
+    if ratio == 1:
+        alone = activation(f"{name}_vector", formats.base, columns)
+        made = linear(f"{name}_kv_proj", source, alone, formats, component="router")
+        return [made, normalise(f"{name}_norm", POOLED, alone, entry, formats)]
     vector, weight = (activation(f"{name}_{part}", formats.base, columns) for part in ("vector", "weight"))
     waiting = Tensor(
         f"{name}.state",
@@ -117,7 +141,7 @@ def _compressed(name: str, spec: CompressedAttention, source: Tensor, entry: Ten
         Op(
             name,
             Kind.ELEMENTWISE,
-            reads=(vector, weight, waiting, place, *pooled.reads[1:]),
+            reads=(vector, weight, waiting, *([] if spec.projected else [place]), *pooled.reads[1:]),
             writes=(entry, replace(waiting, stored=(0,))),
             vector_flops=flops,
         ),

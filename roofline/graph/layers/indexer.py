@@ -2,6 +2,7 @@
 
 * DSA (DeepSeek-V3.2, 2025, section 2.1): a key for each token, the top k of all.
 * CSA (DeepSeek-V4, 2026, section 2.3.1): a key for each compressed entry, the top k of them.
+* CSA of DeepSeek-V4.1: the same, in later layers among the candidates that an earlier one left.
 * MSA (MiniMax-M3): a key for each token, and for each KV head the blocks of keys with the greatest scores.
 """
 
@@ -25,6 +26,10 @@ NARROW = find_format("fp8_group")
 (DeepseekV32IndexerCache) and SGLang (132 bytes per key)."""
 
 
+PACKED = find_format("mxfp4")
+"""The index keys of DeepSeek-V4.1, 68 bytes each (SGLang's packed FP4 keys; MXFP4 keys in Dynamo's recipe of vLLM)."""
+
+
 def token_indexer(indexer: Indexer, source: Tensor, compressed: Tensor, formats: Formats) -> list[Op]:
     """DSA: queries come from the `compressed` query of MLA, one key a token from the `source`."""
     projected = activation("index_key_projected", formats.base, indexer.head_dim)
@@ -46,12 +51,25 @@ def unused_keys(indexer: Indexer) -> Tensor:
     return replace(_keys(indexer, AttentionMask(), NARROW), shape=(0,))
 
 
-def scored(indexer: Indexer, source: Tensor, query: Tensor, mask: AttentionMask, formats: Formats) -> list[Op]:
-    """DeepSeek's scores, weighted sums over the heads, and the top-k, which counts one FLOP per score."""
+def scored(
+    indexer: Indexer,
+    source: Tensor,
+    query: Tensor,
+    mask: AttentionMask,
+    formats: Formats,
+    kept: Format = NARROW,
+    stored: bool = True,
+) -> list[Op]:
+    """DeepSeek's scores, weighted sums over the heads, and the top-k, which counts one FLOP per score.
+
+    Keys are `kept` in that format, in this layer or not `stored` here but in an earlier one.
+    """
     weights = activation("index_weights", formats.base, indexer.heads)
     visible = BATCH * mask.pairs * indexer.heads
     scores = Tensor("index_scores", Role.ACTIVATION, (BATCH, QUERIES, mask.keys), formats.base)
-    keys = _keys(indexer, mask, query.format)
+    keys = _keys(indexer, mask, kept)
+    if not stored:
+        keys = replace(keys, stored=(0,))
     return [
         linear("index_weights_proj", source, weights, formats, component="router"),  # never quantized, like routers
         Op(

@@ -11,11 +11,13 @@ from roofline.graph.extents import BATCH, QUERIES
 from roofline.graph.layers.attention import attention, cross_attention
 from roofline.graph.layers.basic import Formats, activation, add, collective, linear, normalise
 from roofline.graph.layers.compressed import compressed_attention
+from roofline.graph.layers.engram import engram_ops
 from roofline.graph.layers.mla import latent_attention
 from roofline.graph.layers.mlp import mixture_of_experts, mlp
 from roofline.graph.layers.modules import modules
 from roofline.graph.layers.recurrent import recurrent
 from roofline.graph.layers.residual import averaged, gathered, spread
+from roofline.graph.layers.tail import of_tail
 from roofline.graph.op import Kind, Link, Op, shared
 from roofline.graph.parallel import Collective, grid_traffic
 from roofline.graph.tensor import Role, Tensor
@@ -38,6 +40,9 @@ Part: TypeAlias = Mixer | FeedForward
 
 def layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list[Op]:
     """The operators of `layer` in the order they run, from `hidden` to `hidden_out`, the residual stream."""
+    if layer.tail:
+        whole = layer_ops(replace(layer, tail=0), hidden, rotary, formats)
+        return [of_tail(op, layer.tail) for op in whole]
     if formats.conditioned:
         return modulated(layer_ops(layer, hidden, rotary, replace(formats, conditioned=False)), hidden, 6, formats)
     base, norm = formats.base, layer.norm
@@ -49,7 +54,8 @@ def layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list
     parts = [(name, part) for name, part in named if part is not None]
     streams = [entering, *(activation(f"hidden_after_{name}", base, stream) for name, _ in parts[:-1]), leaving]
     residual = layer.streams, layer.residual_blocks
-    return [
+    remembered = [] if layer.engram is None else engram_ops(layer.engram, layer.streams, hidden, formats)
+    return remembered + [
         op
         for (name, part), before, after in zip(parts, streams, streams[1:], strict=False)
         for op in _sublayer(SubLayer(name, part, norm, rotary, _of_part(part, formats)), before, after, *residual)

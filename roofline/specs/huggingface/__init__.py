@@ -87,6 +87,7 @@ READERS: Registry[Reader] = Registry(
 """The supported values of `model_type`."""
 
 TEXT_DECODERS: Mapping[str, Reader] = {
+    **deepseek_v4.TEXT_DECODERS,
     **families.TEXT_DECODERS,
     **experts.TEXT_DECODERS,
     **hybrid.TEXT_DECODERS,

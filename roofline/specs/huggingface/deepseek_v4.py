@@ -1,8 +1,9 @@
-"""DeepSeek-V4: attention over a window and compressed entries, hyper-connections, experts in FP4."""
+"""DeepSeek-V4 and V4.1: attention over a window and compressed entries, hyper-connections, experts in FP4."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, base_spec, layer_types, spec_with_pattern
@@ -23,6 +24,22 @@ def _deepseek_v4(config: Config) -> Spec:
     """Experts of the first layers are chosen by a table of token ids, without the router's bias."""
     config.reject("attention_bias", "mlp_bias")
     layers, rates = config.layers(), config.section("compress_rates")
+    indexer = indexer_section(config, 64, 512)
+    sparse = rates.integer("compressed_sparse_attention", default=4)
+    heavy = rates.integer("heavily_compressed_attention", default=128)
+    parts: dict[str, Spec] = {
+        WINDOW: {},
+        SPARSE: {"compressed_attention": {"ratio": sparse, "indexer": indexer}},
+        HEAVY: {"compressed_attention": {"ratio": heavy}},
+        "hash": {"moe": {"router_bias": False}},
+        "routed": {"moe": {"router_bias": True}},
+    }
+    base = {**_base(config), "mtp": config.natural("num_nextn_predict_layers", default=1)}
+    return spec_with_pattern(base, parts, _mixers(config, layers, sparse, heavy), _routers(config, layers))
+
+
+def _base(config: Config) -> Spec:
+    """What all layers share."""
     attention: Spec = {
         "heads": config.integer("num_attention_heads", default=64),
         "head_dim": config.integer("head_dim", default=512),
@@ -32,28 +49,63 @@ def _deepseek_v4(config: Config) -> Spec:
         "output_rank": config.integer("o_lora_rank", default=1024),
         "window": config.integer("sliding_window", default=128),
     }
-    indexer = indexer_section(config, 64, 512)
-    sparse = rates.integer("compressed_sparse_attention", default=4)
-    heavy = rates.integer("heavily_compressed_attention", default=128)
     width = config.integer("moe_intermediate_size", default=2048)
     shared = config.natural("n_shared_experts", default=1) * width
     moe = moe_section(config, "moe_intermediate_size", experts=256, top_k=6, shared_width=shared)
-    parts: dict[str, Spec] = {
-        WINDOW: {},
-        SPARSE: {"compressed_attention": {"ratio": sparse, "indexer": indexer}},
-        HEAVY: {"compressed_attention": {"ratio": heavy}},
-        "hash": {"moe": {"router_bias": False}},
-        "routed": {"moe": {"router_bias": True}},
-    }
-    base = base_spec(
-        config,
-        compressed_attention=attention,
-        moe=moe,
-        norm=RMS,
-        streams=config.integer("hc_mult", default=4, most=16),
-        mtp=config.natural("num_nextn_predict_layers", default=1),
-    )
-    return spec_with_pattern(base, parts, _mixers(config, layers, sparse, heavy), _routers(config, layers))
+    streams = config.integer("hc_mult", default=4, most=16)
+    return base_spec(config, compressed_attention=attention, moe=moe, norm=RMS, streams=streams)
+
+
+def _deepseek_v41(config: Config) -> Spec:
+    """Few layers store entries (`kv_source_layer_ids`) or select some (`index_source_layer_ids`); others reuse them.
+
+    From `candidate_source_layer_id` on an indexer scores the keys of so many blocks alone. Layers after the last that
+    stores entries run the window at the end of a prompt alone, as vLLM and SGLang replay it. Every router has a bias
+    for images beside its own. The DSpark drafts (`num_nextn_predict_layers`) are not read.
+    """
+    config.reject("attention_bias", "mlp_bias")
+    layers, ratios = config.layers(), config.integers("compress_ratios")
+    stores, selects = config.integers("kv_source_layer_ids"), config.integers("index_source_layer_ids")
+    known = len(ratios) >= layers and all(0 <= layer < layers and ratios[layer] > 0 for layer in (*stores, *selects))
+    if not known or not stores or not set(stores) <= set(selects):
+        problem = "'compress_ratios', 'kv_source_layer_ids' and 'index_source_layer_ids' do not go together"
+        raise SpecError(config.where, problem)
+    if any(ratios[layer] and layer < min(stores) for layer in range(layers)):
+        raise SpecError(config.where, "'kv_source_layer_ids': a layer reads entries before any layer stores some")
+    width = config.natural("candidate_topk_blocks") * config.natural("candidate_block_size")
+    first = config.natural("candidate_source_layer_id", default=layers)
+    indexer, window = indexer_section(config, 64, 512), config.integer("sliding_window", default=128)
+    memories = dict(zip(config.integers("engram_layer_ids"), config.integers("engram_num_embeddings"), strict=False))
+    parts: dict[str, Spec] = {}
+
+    def block(layer: int) -> str:
+        names, part = [WINDOW], dict[str, Any]()
+        if ratio := ratios[layer]:
+            own: Spec = {"shared": layer not in selects}
+            names = ["stores" if layer in stores else "selects" if layer in selects else "reads", str(ratio)]
+            if layer in selects and width and layer > first:
+                own["candidates"] = width
+                names.append("candidates")
+            entries: Spec = {"ratio": ratio, "projected": True, "shared": layer not in stores}
+            part["compressed_attention"] = {**entries, "indexer": {**indexer, **own}}
+        if layer in memories:
+            names.append(f"engram_{layer}")
+            part["engram"] = {
+                "rows": memories[layer],
+                "width": config.integer("engram_head_dim"),
+                "heads": config.integer("engram_n_heads"),
+                "longest": config.integer("engram_max_ngram_size"),
+            }
+        if layer > max(stores):
+            names.append("last")
+            part["tail"] = window
+        parts["_".join(names)] = part
+        return "_".join(names)
+
+    base = {**_base(config), "extra_parameters": layers * config.integer("n_routed_experts")}
+    base["moe"]["router_bias"] = True
+    pattern = [block(layer) for layer in range(layers)]
+    return {**base, "layers": {"count": layers, "pattern": pattern}, "blocks": parts}
 
 
 def _mixers(config: Config, layers: int, sparse: int, heavy: int) -> list[str]:
@@ -83,3 +135,5 @@ def _routers(config: Config, layers: int) -> list[str]:
 
 
 READERS: Mapping[str, Reader] = {"deepseek_v4": _deepseek_v4}
+
+TEXT_DECODERS: Mapping[str, Reader] = {"deepseek_v41_text": _deepseek_v41}

@@ -72,6 +72,8 @@ def _dense_width(layer: Layer) -> int:
 
 def _of_layer(layer: Layer) -> Iterator[Module]:
     mixer, feed = layer.mixer, layer.feed_forward
+    if layer.engram is not None:
+        yield Module("engram_proj", ("engram.wkv",), 1)
     if mixer is not None:
         attends = isinstance(mixer, (Attention, LatentAttention, CompressedAttention, KimiDelta))
         parents = _ATTENTION if attends else ("linear_attn", "mamba", "mixer")

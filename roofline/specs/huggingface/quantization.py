@@ -57,6 +57,8 @@ def quantization(config: Config, modelopt: Config | None, spec: Spec) -> Spec:
     rules.named = {**excluded, **rules.named, **excluded}  # first in order, and last in value
     model = parse_model(spec, config.where)
     found = _spec(rules, model, config.where)
+    if (sides := section.integers("weight_block_size")) and sides != [128, 128]:
+        found["block"] = sides[0]
     if not found:
         algorithm = (section.text("quant_algo", "") or "").upper()
         mixed = f"the algorithm {quote(MIXED)} without 'quantized_layers'"

@@ -1,6 +1,7 @@
 """FP8 blocks of 128 that tensor ranks may not cut (vLLM's validate_fp8_block_shape, issues 25292 and 54178)."""
 
 import pytest
+from msgspec.structs import replace
 
 from roofline import Scenario
 from roofline.graph.blocks import cut_blocks
@@ -19,6 +20,14 @@ def test_ranks_hold_whole_blocks(model: str, whole: int, cut: int) -> None:
 
     assert not parts(whole)
     assert bool(parts(cut)) is (scenario.run_precision.weights.linear.name == "fp8_block")
+
+
+def test_blocks_of_32_divide_among_four() -> None:
+    """2304 columns on four ranks are 18 blocks of 32 (DeepSeek-V4.1); experts in FP4 have no such blocks."""
+    scenario, four = Scenario("deepseek-v4.1-flash", "b200-sxm", tp=4), Parallelism(tensor=4)
+    precision, coarse = scenario.run_precision, replace(scenario.model, block=128)
+    assert not list(cut_blocks(scenario.model, precision, "vllm", four))
+    assert list(cut_blocks(coarse, precision, "vllm", four)) == [("shared experts", 2304)]
 
 
 def test_devices_named_with_their_count_are_laid_out_as_the_engine_starts() -> None:

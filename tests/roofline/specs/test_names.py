@@ -385,7 +385,6 @@ def test_mlx_runs_its_own_formats_on_apple_silicon() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "deepseek-ai/DeepSeek-V4.1-Flash",
         "IFM/K2-Horizon-MoVA-36B-A4B",
         "Qwen/Qwen-Image",
         "microsoft/Phi-4-mini-flash-reasoning",

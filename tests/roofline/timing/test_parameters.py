@@ -43,7 +43,8 @@ KV_BYTES = {  # 2 (K and V) * layers * kv_heads * head_dim * 2 bytes
 }
 UNPUBLISHED = """
     bst flash gau h3-1.3b h3-2.7b h3-355m s4
-    baichuan2-13b baichuan2-7b bigbird-roberta-base command-r dbrx deepseek-ocr dots.llm1 ernie-4.5-300b-a47b
+    baichuan2-13b baichuan2-7b bigbird-roberta-base command-r dbrx deepseek-ocr deepseek-v4.1-flash
+    dots.llm1 ernie-4.5-300b-a47b
     gemma-4-12b gemma-4-26b-a4b gemma-4-31b gemma-4-e2b gemma-4-e4b glam-64e glm-5 glm-5.2 gpt-3-175b grok-1 hyena-355m
     internvl3.5-14b internvl3.5-2b internvl3.5-4b jamba-1.5-mini jina-reranker-m0 k2-horizon-7b kimi-k2-thinking
     laguna-xs.2 ling-1t ling-flash-2.0 ling-mini-2.0 llama-3.1-nemotron-ultra-253b llava-1.5-13b longcat-flash
