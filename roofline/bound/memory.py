@@ -104,9 +104,21 @@ def pipeline_stages(model: Model, parallel: Parallelism) -> Stages:
 
 
 @lru_cache(maxsize=512)
-def weight_bytes(graph: Network, layers: Stages = ()) -> float:
-    """Bytes of all stored weights, on the fullest device of a pipeline with stages `layers`."""
-    return max(float(_stored_bytes(part, Role.WEIGHT).evaluate({})) for part in stage_sections(graph, layers))
+def weight_bytes(graph: Network, layers: Stages = (), tables: float = 1.0) -> float:
+    """Bytes of all stored weights, on the fullest device of a pipeline with stages `layers`.
+
+    Of tables of n-grams it holds the fraction `tables`.
+    """
+
+    def held(part: list[Section]) -> float:
+        whole = float(_stored_bytes(part, Role.WEIGHT).evaluate({}))
+        if tables == 1.0:
+            return whole
+        found = ((tensor, count) for tensor, count in stored_tensors(part, Role.WEIGHT) if tensor.name == TABLE)
+        sizes = (count * float(tensor.stored_elements.evaluate({})) * tensor.format.bytes for tensor, count in found)
+        return whole - (1 - tables) * sum(sizes)
+
+    return max(map(held, stage_sections(graph, layers)))
 
 
 def _reference(model: Model) -> Network:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import UnsupportedError
 from roofline.graph.extents import Step, extents
+from roofline.graph.layers.engram import ENGRAM
 from roofline.graph.network import Network
 from roofline.graph.offload import RESIDENT, Offload
 from roofline.graph.op import Op
@@ -357,7 +358,9 @@ def _counted(
     matrix, vector, upcast, sent = work.rows[: len(WorkRow)]
     by_role = work.rows[len(WorkRow) :]
     moved = by_role.sum(axis=0)
-    streamed = offload.weights * by_role[ROLES.index(Role.WEIGHT)] + offload.kv * by_role[ROLES.index(Role.KV)]
+    weights = by_role[ROLES.index(Role.WEIGHT)]
+    of_weights = np.array([[_streamed(op, offload)] for op in ops])
+    streamed = of_weights * weights + offload.kv * by_role[ROLES.index(Role.KV)]
     on_link, sent = np.zeros(sent.shape), sent.copy()
     for index, op in enumerate(ops):
         if op.link is not None:
@@ -366,7 +369,7 @@ def _counted(
             sent[index] *= path.share
             on_link[index] = sent[index] / path.bandwidth
             on_link[index, work.monomials.index(())] += path.latency
-    if offload != RESIDENT:
+    if offload.weights or offload.kv or offload.tables:
         on_link += streamed / _host_bandwidth(hardware, offload)
     return work.monomials, np.stack(
         [
@@ -381,6 +384,12 @@ def _counted(
             upcast,
         ]
     )
+
+
+def _streamed(op: Op, offload: Offload) -> float:
+    """The fraction of an operator's weights that are read off the device."""
+    tables = offload.tables if op.name == ENGRAM else None
+    return offload.weights if tables is None else 1 - (1 - offload.weights) * (1 - tables)
 
 
 def _host_bandwidth(hardware: Hardware, offload: Offload) -> float:

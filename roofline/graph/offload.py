@@ -1,4 +1,4 @@
-"""Offloading: weights and KV cache that are stored off the device and streamed to it."""
+"""Offloading: weights and KV cache that are stored off the device and streamed to it, and tables that it looks up."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from roofline.core.checked import Checked, Positive
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import Dimension, parse_quantity
 
+FRACTIONS = "weights", "kv", "tables"
+
 
 class Offload(Checked, frozen=True):
     """The fractions of weights and KV cache that are stored off the device and streamed to it in every pass.
 
-    They are streamed over the host link, or at `bandwidth` (B/s) from slower storage such as an SSD.
+    They are streamed over the host link, or at `bandwidth` (B/s) from slower storage such as an SSD. `tables`: that of
+    tables of n-grams, of which a pass reads the rows of its tokens there; None: where the engine puts them.
     """
 
     weights: float = 0.0
     kv: float = 0.0
     bandwidth: Positive | None = None
+    tables: float | None = None
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
-        for name in ("weights", "kv"):
-            if not 0 <= getattr(self, name) <= 1:
+        for name in FRACTIONS:
+            if not 0 <= (getattr(self, name) or 0) <= 1:
                 raise RooflineError(
                     f"the offloaded fraction of {name} must be between 0 and 1, got {getattr(self, name)}"
                 )
@@ -29,6 +33,8 @@ class Offload(Checked, frozen=True):
     def written(self) -> str:
         """The text that `parse_offload` reads."""
         parts = [f"{name}={getattr(self, name)!r}" for name in ("weights", "kv") if getattr(self, name)]
+        if self.tables is not None:
+            parts.append(f"tables={self.tables!r}")
         if self.bandwidth is not None:
             parts.append(f"bandwidth={self.bandwidth!r}B/s")
         return ",".join(parts)
@@ -45,8 +51,8 @@ def parse_offload(text: str | None) -> Offload:
     for part in text.split(","):
         key, _, value = part.partition("=")
         key = key.strip()
-        if key not in ("weights", "kv", "bandwidth"):
-            raise UnknownNameError("part to offload", key, ("weights", "kv", "bandwidth"))
+        if key not in (*FRACTIONS, "bandwidth"):
+            raise UnknownNameError("part to offload", key, (*FRACTIONS, "bandwidth"))
         if key in given:
             raise RooflineError(f"offload names {key} twice", options=["offload"])
         if key == "bandwidth":

@@ -268,6 +268,11 @@ def _places(scenario: Scenario, server: Server) -> Iterator[Wanted]:
                 "an engine keeps some of the weights on its device: weights below 1", options=["offload"]
             )
         yield Wanted("offload", round(left * share / (1 - share) / GIB, 1))
+    usual = 1.0 if scenario.profile.memory.tables == "cpu" else 0.0
+    if settings.offload.tables not in (None, usual):
+        if settings.offload.tables not in (0, 1) or "tables" not in server.rows:
+            raise RooflineError(f"{server.title} has no option for this place of n-gram tables", options=["offload"])
+        yield Wanted("tables", f"{settings.offload.tables:g}")
     if settings.mixed:
         shares = [stage.held for stage in settings.mixed for _ in range(stage.devices)]
         if any(stage.tensor for stage in settings.mixed):

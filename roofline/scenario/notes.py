@@ -41,11 +41,22 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
     found += filter(None, [analysis.too_long])
     if analysis.times_are_expected:
         found += [SPLIT] if analysis.scenario.profile.split_layers and analysis.parallel.pipeline > 1 else []
-        found += filter(None, [_stages_note(analysis)])
+        found += filter(None, [_tables_note(analysis.scenario), _stages_note(analysis)])
         links = _host_note(analysis), _network_note(analysis), _exchange_note(analysis)
         found += filter(None, (analysis.scenario.profile.version_note, _kernel_note(analysis), *links))
         found += filter(None, [_states_note(analysis.scenario), _length_note(analysis)])
     return tuple(found)
+
+
+def _tables_note(scenario: Scenario) -> str:
+    """Which tables of n-grams are in CPU memory, where the engine puts them there by itself."""
+    share = scenario.settings.offload.tables
+    engrams = [group.layer.engram for group in scenario.model.groups if group.layer.engram is not None]
+    if not share or not engrams:
+        return ""
+    held = share * sum(engram.rows * engram.width for engram in engrams)
+    where = f"{si(held, '')} parameters of n-gram tables are in CPU memory"
+    return f"{where}, as {scenario.profile.name} keeps them (--offload tables=0: on the devices)"
 
 
 def _stages_note(analysis: Analysis) -> str:
@@ -171,6 +182,8 @@ def _offload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
     streams = _reads_cache(analysis.schedule.networks)  # a draft stays on the device
     if offload.kv and not streams:
         yield f"--offload kv={offload.kv:g}", f"{analysis.scenario.model.name} has no KV cache"
+    if offload.tables is not None and not any(group.layer.engram for group in analysis.scenario.model.groups):
+        yield f"--offload tables={offload.tables:g}", f"{analysis.scenario.model.name} has no tables of n-grams"
     if offload.bandwidth is not None:
         option = f"an offload bandwidth of {si(offload.bandwidth, 'B/s')}"
         if not offload.weights and not (offload.kv and streams):

@@ -23,7 +23,7 @@ from roofline.scenario.engine_options import attention_parallel, chosen_scheme, 
 from roofline.scenario.layout import OVER_NODES, default_layout
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, by_name, missing
-from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers
+from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers, placed_tables
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import GGUF_ENGINE, Engine, default_engine, resolve_engine
 from roofline.specs.hardware import Hardware, load_devices, load_hardware, load_mixed, networked
@@ -411,7 +411,9 @@ def _settings(question: Question) -> Settings:
                 f" of {values['model'].layers} are on the devices",
                 options=["n_gpu_layers"],
             )
-    return replace(settings, **single) if single else settings
+    settings = replace(settings, **single) if single else settings
+    placed = placed_tables(settings.offload, values["model"], question.hardware, question.profile)
+    return settings if placed is settings.offload else replace(settings, offload=placed)
 
 
 def _precision(question: Question) -> Precision:

@@ -17,7 +17,7 @@ from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.graph.rewrite import Rewrite
 from roofline.scenario.parts import Part
 from roofline.scenario.speculation import Speculation
-from roofline.specs.engine import PHASES
+from roofline.specs.engine import PHASES, Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.reserve import MEMORY_READINGS, Reserve, check_memory
@@ -233,3 +233,12 @@ def gpu_layers(model: Model, cpu: Hardware, count: int) -> Host | None:
 
 
 PLAIN_SETTINGS = Settings()
+
+
+def placed_tables(offload: Offload, model: Model, hardware: Hardware, engine: Engine) -> Offload:
+    """`offload` with the model's tables of n-grams where the engine puts them, unless it says where."""
+    if offload.tables is not None or engine.memory.tables != "cpu" or hardware.kind in ("cpu", "soc"):
+        return offload
+    beside = any(link.scope == "host" for link in hardware.interconnects)
+    remembers = any(group.layer.engram is not None for group in model.groups)
+    return replace(offload, tables=1.0) if beside and remembers else offload

@@ -96,6 +96,7 @@ class Reserve(Checked, frozen=True):
     for, those that run and those scheduled ahead. `states`: the engine starts only where each of its `sequences`
     has a state, `longest` where a sequence of the maximum length has room. `logs`: the size of the KV cache that
     the engine prints, the tokens of `blocks` in all layers or of `sequences` of the maximum length.
+    `tables`: the memory that holds tables of n-grams (Engram), where a device has another than its own.
     """
 
     utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -124,6 +125,7 @@ class Reserve(Checked, frozen=True):
     states: bool = False
     longest: bool = False
     logs: Literal["blocks", "sequences"] = "blocks"
+    tables: Literal["device", "cpu"] = "device"
 
     def on(self, hardware: Hardware) -> Reserve:
         """The settings on a device: those of a large one, of one on PCIe, of one without a context, where it is."""

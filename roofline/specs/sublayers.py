@@ -420,13 +420,15 @@ class Engram(Struct, frozen=True, forbid_unknown_fields=True):
     """A memory of n-grams in front of a layer (Engram; DeepSeek-V4.1): a table of `rows` vectors of `width` elements.
 
     The last 2 to `longest` tokens hash to `heads` rows each, which one projection turns into a value, and into a key
-    for each vector of the residual stream, whose product with that vector gates the value.
+    for each vector of the residual stream, whose product with that vector gates the value. `format`: that of the
+    table, if not the model's unquantized one.
     """
 
     rows: Tokens
     width: Count
     heads: Count
     longest: Annotated[int, Meta(ge=2, le=16)]
+    format: Literal["mxfp8"] | None = None
 
     @property
     def taken(self) -> int:

@@ -1,6 +1,7 @@
 """Engram: a memory of n-grams, looked up by the hashes of a token and those before it (DeepSeek-V4.1, 2026).
 
-Two layers of DeepSeek-V4.1-Flash have a table of 384 million rows in FP8, of which a token takes 24. Tensor ranks hold
+Two layers of DeepSeek-V4.1-Flash have a table of 384 million rows in FP8, of which a token takes 24; one of
+Qwen3.8-Flash-Next has 320 million, of which a token takes 16. Tensor ranks hold
 a part of the rows each and add what they find (the reference code's ParallelEngramEmbedding, and SGLang's page on
 Engram), and every rank has the projection whole.
 """
@@ -17,10 +18,7 @@ from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import find_format
 from roofline.specs.sublayers import Engram
 
-ROWS = find_format("mxfp8")
-"""A row of 256 elements in FP8 and 8 scales of a byte."""
-
-TABLE = "engram.weight"
+ENGRAM, TABLE = "engram", "engram.weight"
 
 GATE_FLOPS = 8
 """The product of a key with its vector of the stream, its square root and sigmoid, and the gated addition."""
@@ -30,10 +28,11 @@ def engram_ops(spec: Engram, streams: int, hidden: int, formats: Formats) -> lis
     """The lookup, the projection to keys and a value, and the gated addition to the residual stream."""
     ranks, taken = formats.parallel.tensor, spec.taken * spec.width
     touched = (BATCH, QUERIES * (spec.taken / ranks), spec.width)
-    table = Tensor(TABLE, Role.WEIGHT, touched, ROWS, (spec.rows, spec.width))
+    kept = formats.base if spec.format is None else find_format(spec.format)
+    table = Tensor(TABLE, Role.WEIGHT, touched, kept, (spec.rows, spec.width))
     rows = activation("engram_rows", formats.activations, taken)
     found = rows if ranks == 1 else replace(rows, name="engram_rows_partial")
-    ops = [Op("engram", Kind.GATHER, (table,), (found,))]
+    ops = [Op(ENGRAM, Kind.GATHER, (table,), (found,))]
     if ranks > 1:
         ops.append(collective("engram_all_reduce", Collective.ALL_REDUCE, found, rows, ranks, ranks))
     projected = activation("engram_projected", formats.base, (streams + 1) * hidden)

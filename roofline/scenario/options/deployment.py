@@ -149,7 +149,7 @@ class Formats(TypedDict, total=False):
     offload: Annotated[
         "str | Offload | None",
         Option(
-            "Fractions kept in CPU memory and streamed: weights=0.5,kv=1[,bandwidth=7GB/s].",
+            "Fractions in CPU memory, streamed: weights=0.5,kv=1[,bandwidth=7GB/s]; tables=1: of n-grams, looked up.",
             Kind.TEXT,
             KERNELS,
             short="Offload",

@@ -95,6 +95,7 @@ def _deepseek_v41(config: Config) -> Spec:
                 "width": config.integer("engram_head_dim"),
                 "heads": config.integer("engram_n_heads"),
                 "longest": config.integer("engram_max_ngram_size"),
+                "format": "mxfp8",
             }
         if layer > max(stores):
             names.append("last")

@@ -88,6 +88,30 @@ def test_ranks_divide_the_rows_of_a_memory() -> None:
     assert found["engram_proj"].reads[1].shape == (5 * 5120, 24 * 256)
 
 
+def test_tables_are_where_the_engine_puts_them() -> None:
+    """vLLM keeps them in CPU memory, SGLang on the devices; a unified memory holds all."""
+
+    def weights(hardware: str = "b200-sxm", **options: str) -> float:
+        return float(analyze(Scenario(MODEL, hardware, tp=4, **options)).memory.weights)
+
+    tables = TABLES * 8.25 / 8 / 4
+    assert weights(offload="tables=0") - weights() == pytest.approx(tables, rel=1e-6)
+    assert weights(engine="sglang") - weights(engine="sglang", offload="tables=0.5") == pytest.approx(
+        tables / 2, rel=1e-6
+    )
+    assert weights("dgx-spark") == weights("dgx-spark", offload="tables=0")
+
+
+def test_rows_in_cpu_memory_cross_the_host_link() -> None:
+    near, far = (
+        analyze(Scenario(MODEL, B200, tp=4, batch=64, prompt=1, generate=2, offload=f"tables={share}")).decode
+        for share in (0, 1)
+    )
+    assert near is not None
+    assert far is not None
+    assert far.link_bytes - near.link_bytes == pytest.approx(64 * 48 * 264 / 4)
+
+
 @pytest.mark.parametrize(
     ("change", "key"),
     [
