@@ -104,6 +104,13 @@ class ImageRule(Struct, frozen=True, forbid_unknown_fields=True):
     grid: Literal["scale", "aspect"] = "scale"
 
 
+class DraftExperts(Struct, frozen=True, forbid_unknown_fields=True):
+    """The routed experts of a draft's layers, where they are fewer than the model's (DeepSeek-V4.1's DSpark)."""
+
+    experts: Count
+    top_k: Count
+
+
 class Layer(Struct, frozen=True):
     """One layer: a token mixer and a feed-forward block (either may be absent), sequential or in parallel.
 
@@ -149,7 +156,7 @@ class Model(Checked, frozen=True, dict=True):
     of the first (MiniMax-M3). `dtype`: format of the unquantized weights. `quantization`: scheme of the others, in the
     notation of `--quant`. `unquantized`: parts left unquantized beside the usual ones. `formats`: the quantized
     components, if their formats differ, each with its format or the number of layers in each. `block`: rows and columns
-    of a weight block of FP8. `mtp`: number of
+    of a weight block of FP8. `draft_experts`: those of a draft of blocks. `mtp`: number of
     multi-token-prediction modules in the checkpoint, not part of the main model.
     `extra_parameters`:
     stored weights that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the
@@ -194,6 +201,7 @@ class Model(Checked, frozen=True, dict=True):
     convolutions: tuple[AudioConvolution, ...] = ()
     extra_parameters: Annotated[int, Meta(ge=0)] = 0
     mtp: Natural = 0
+    draft_experts: DraftExperts | None = None
     title: str = ""
     source: str | None = None
     parameters: int | None = None

@@ -29,7 +29,17 @@ from roofline.specs.library import (
     spec_path,
     written,
 )
-from roofline.specs.model import AudioConvolution, Conditioning, ImageRule, Layer, LayerGroup, Model, Norm, Positions
+from roofline.specs.model import (
+    AudioConvolution,
+    Conditioning,
+    DraftExperts,
+    ImageRule,
+    Layer,
+    LayerGroup,
+    Model,
+    Norm,
+    Positions,
+)
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record
 from roofline.specs.schemes import COMPONENTS
@@ -189,6 +199,7 @@ class ModelSpec(Struct, frozen=True, forbid_unknown_fields=True):
     convolutions: Annotated[list[AudioConvolution], Meta(min_length=1, max_length=16)] | None = None
     extra_parameters: Annotated[int, Meta(ge=0, le=10**15)] = 0
     mtp: Natural = 0
+    draft_experts: DraftExperts | None = None
     blocks: dict[str, Any] | None = None
     norm: dict[str, Any] | None = None
     cross: dict[str, Any] | None = None

@@ -21,6 +21,7 @@ def to_spec(model: Model) -> dict[str, Any]:
         "name": model.name,
         **{key: getattr(model, key) for key in SHARED},
         "conditioning": None if model.conditioning is None else asdict(model.conditioning),
+        "draft_experts": None if model.draft_experts is None else asdict(model.draft_experts),
         "image": None if model.image is None else _section_spec(model.image),
         "positions": positions.kind if positions.count is None else {"kind": positions.kind, "count": positions.count},
         "projector": list(model.projector) or None,

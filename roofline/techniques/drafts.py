@@ -83,6 +83,9 @@ def prediction_module(target: Model) -> Model:
 def block_layers(target: Model, layers: int, experts: bool) -> Model:
     """The layers of a draft of blocks (DFlash, DSpark) behind the GEMM that fuses hidden states (2h x h)."""
     layer = _attention_layer(target, "a draft of blocks")
+    block, own = layer.feed_forward, target.draft_experts
+    if own is not None and isinstance(block, MixtureOfExperts):
+        layer = replace(layer, feed_forward=replace(block, experts=own.experts, top_k=own.top_k))
     return _fused_input_model(target, "block", layer if experts else _dense(layer), layers=layers)
 
 

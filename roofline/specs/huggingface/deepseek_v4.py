@@ -61,7 +61,7 @@ def _deepseek_v41(config: Config) -> Spec:
 
     From `candidate_source_layer_id` on an indexer scores the keys of so many blocks alone. Layers after the last that
     stores entries run the window at the end of a prompt alone, as vLLM and SGLang replay it. Every router has a bias
-    for images beside its own. The DSpark drafts (`num_nextn_predict_layers`) are not read.
+    for images beside its own, and a DSpark draft has fewer experts.
     """
     config.reject("attention_bias", "mlp_bias")
     layers, ratios = config.layers(), config.integers("compress_ratios")
@@ -105,6 +105,8 @@ def _deepseek_v41(config: Config) -> Spec:
 
     base = {**_base(config), "extra_parameters": layers * config.integer("n_routed_experts")}
     base["moe"]["router_bias"] = True
+    if (drafted := config.natural("dspark_n_routed_experts")) > 0:
+        base["draft_experts"] = {"experts": drafted, "top_k": config.integer("dspark_num_experts_per_tok")}
     pattern = [block(layer) for layer in range(layers)]
     return {**base, "layers": {"count": layers, "pattern": pattern}, "blocks": parts}
 
