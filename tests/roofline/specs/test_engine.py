@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from lab.fit.profiles import render
 from roofline import Precision, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError
@@ -24,7 +25,7 @@ from roofline.specs.engine import (
     load_engine,
     resolve_engine,
 )
-from roofline.specs.engine_files import parse_engine, render
+from roofline.specs.engine_files import parse_engine
 from roofline.timing.chains import load_calibration
 from roofline.whatif.explanation.assumptions import assumptions
 
