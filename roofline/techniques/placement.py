@@ -185,7 +185,7 @@ def _weight_bytes(scenario: Scenario, *prefixes: str) -> float:
     """The bytes of the stored weights, or of those whose names begin so."""
     stored = stored_tensors(network(scenario.model, scenario.precision).sections, Role.WEIGHT)
     return sum(
-        count * tensor.format.bytes * tensor.stored_elements.evaluate({})
+        count * tensor.format.bytes * float(tensor.stored_elements.evaluate({}))
         for tensor, count in stored
         if tensor.name.startswith(prefixes or "")
     )
