@@ -25,11 +25,11 @@ from msgspec.structs import replace
 
 from lab.command import run_command
 from lab.fit.pass_times import Array, Table, changed, passes_of, tabulate
-from lab.fit.profiles import render
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.files import save_text
 from roofline.core.parameters import Parameter
 from roofline.specs.engine import DEFAULTS, PARAMETERS, Engine, load_engine
+from roofline.specs.engine_written import render
 from roofline.timing.intervals.passes import with_spread
 from roofline.validate.fit.posterior import mode
 from roofline.validate.score.end_to_end import Case, map_rows, predict

@@ -31,12 +31,12 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from lab.command import run_command
-from lab.fit.profiles import render
 from lab.score.serving import Predictor, read_cases
 from lab.tables.closed_loop import DecodeApart
 from roofline.core.files import save_text
 from roofline.serving.outcome import LEAST
 from roofline.specs.engine import Engine, load_engine
+from roofline.specs.engine_written import render
 from roofline.specs.scheduler import Scheduler
 from roofline.validate.fit.posterior import mode
 from roofline.validate.score.serving import estimate_of, predict

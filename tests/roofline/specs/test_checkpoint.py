@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lab.fit.profiles import render
 from roofline import (
     Scenario,
     SpecError,
@@ -26,6 +25,7 @@ from roofline.reports.documents.listing import imported
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import load_engine
 from roofline.specs.engine_files import parse_engine
+from roofline.specs.engine_written import render
 from roofline.specs.formats import find_format
 from roofline.specs.huggingface import translate
 from roofline.specs.modelspec import parse_model

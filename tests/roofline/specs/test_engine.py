@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lab.fit.profiles import render
 from roofline import Precision, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError
@@ -26,6 +25,7 @@ from roofline.specs.engine import (
     resolve_engine,
 )
 from roofline.specs.engine_files import parse_engine
+from roofline.specs.engine_written import render
 from roofline.timing.chains import load_calibration
 from roofline.whatif.explanation.assumptions import assumptions
 

@@ -4,10 +4,10 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from lab.fit.profiles import render
 from roofline.core.errors import SpecError
 from roofline.specs.engine import list_engines, load_engine
 from roofline.specs.engine_files import parse_engine
+from roofline.specs.engine_written import render
 from roofline.specs.scheduler import MIXED, PLAIN_SCHEDULER, PREFILL_FIRST, Scheduler, parse_scheduler
 
 

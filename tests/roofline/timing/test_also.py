@@ -7,13 +7,13 @@ from types import MappingProxyType
 import pytest
 from msgspec.structs import replace
 
-from lab.fit.profiles import render
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.errors import SpecError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import list_engines, load_engine
 from roofline.specs.engine_files import parse_engine
+from roofline.specs.engine_written import render
 from roofline.specs.hardware import Hardware
 from roofline.specs.precision import parse_precision
 from roofline.timing.chains import load_calibration
