@@ -28,7 +28,7 @@ from roofline.specs.classes.block import is_linear
 from roofline.specs.classes.build import ENCODING, GENERATING, build, without_scipy
 from roofline.specs.classes.network import head_of, read
 from roofline.specs.classes.trace import SOURCE, TOKENS, Trace, trace
-from roofline.specs.huggingface import READERS, TEXT_DECODERS, translate
+from roofline.specs.huggingface import READERS, translate
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model, parse_model
 from roofline.specs.precision import parse_precision
@@ -95,7 +95,7 @@ def compare(kind: str, changes: Mapping[str, Any] | None = None) -> Row:
     made = trace(model)
     row = Row(kind, "", parameters=sum(value.numel() for value in model.parameters()))
     row.routing = sum(value.numel() for name, value in model.named_buffers() if "correction_bias" in name)
-    native = kind in READERS or kind in TEXT_DECODERS
+    native = kind in READERS
     try:
         if native:
             content = model.config.to_dict() | {"model_type": kind, "architectures": [type(model).__name__]}

@@ -29,7 +29,7 @@ from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.files import save_text
 from roofline.core.parameters import Parameter
 from roofline.specs.engine import DEFAULTS, PARAMETERS, Engine, load_engine
-from roofline.specs.engine_files import render
+from roofline.specs.engine_written import render
 from roofline.timing.intervals.passes import with_spread
 from roofline.validate.fit.posterior import mode
 from roofline.validate.score.end_to_end import Case, map_rows, predict

@@ -36,7 +36,7 @@ from lab.tables.closed_loop import DecodeApart
 from roofline.core.files import save_text
 from roofline.serving.outcome import LEAST
 from roofline.specs.engine import Engine, load_engine
-from roofline.specs.engine_files import render
+from roofline.specs.engine_written import render
 from roofline.specs.scheduler import Scheduler
 from roofline.validate.fit.posterior import mode
 from roofline.validate.score.serving import estimate_of, predict

@@ -119,7 +119,6 @@ def _placement(curve: Curve) -> dict[str, Any]:
 
 
 def _placed(document: Mapping[str, Any]) -> Iterator[str]:
-    """The placement in a line."""
     if found := document.get("placement"):
         groups = Counter(", ".join(map(str, group)) for group in found["models"])
         told = "; ".join(f"{count} with models {group}" for group, count in groups.items())

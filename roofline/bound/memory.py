@@ -75,7 +75,6 @@ def stored_tensors(sections: Iterable[Section], role: Role) -> Iterator[tuple[Te
 
 
 def _stored_bytes(sections: Iterable[Section], role: Role) -> Size:
-    """Stored bytes of all tensors of a role."""
     stored = stored_tensors(sections, role)
     return total(tensor.stored_elements * (count * tensor.format.bytes) for tensor, count in stored)
 

@@ -10,9 +10,11 @@ import typer
 
 from roofline.cli.options import AnswerFormat, FormatOption, ModelArgument, OutputOption, print_document, say
 from roofline.cli.scenario_options import (
-    LOAD_PARAMETERS,
     SCENARIO_OPTIONS,
     DisaggregationOption,
+    PrefixHitsOption,
+    TpotOption,
+    TtftOption,
     with_scenario_options,
 )
 from roofline.core.errors import RooflineError
@@ -35,9 +37,6 @@ UsersOption = Annotated[
 RateOption = Annotated[
     str | None, typer.Option("--rate", metavar="N", help="Requests/s that arrive, such as 4 or 4/s.")
 ]
-TtftOption: Any = LOAD_PARAMETERS["ttft"].annotation
-TpotOption: Any = LOAD_PARAMETERS["tpot"].annotation
-PrefixHitsOption: Any = LOAD_PARAMETERS["prefix_hits"].annotation
 
 NAMES = {name.removesuffix("_") for name in SCENARIO_OPTIONS} - {*STATIC} | {"context"}
 

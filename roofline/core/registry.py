@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Generic, NamedTuple, ParamSpec, TypeVar, cast
@@ -60,14 +60,12 @@ class Registry(Mapping[str, Value], Generic[Value]):
         self._all = dict(shipped)
         _REGISTRIES.append(cast(Registry[object], self))
 
-    def add(
-        self, name: str, value: Value, sources: Iterable[object], replace: bool = False, taken: Container[str] = ()
-    ) -> Registration:
-        """Add a value that is made of functions, its `sources`, to those of further `taken` names.
+    def add(self, name: str, value: Value, sources: Iterable[object], replace: bool = False) -> Registration:
+        """Add a value that is made of functions, its `sources`.
 
         Raises RooflineError for a taken name, unless it is to `replace` what has it.
         """
-        if not replace and (name in self._all or name in taken):
+        if not replace and name in self._all:
             raise RooflineError(f"the {self.what} {quote(name)} exists already; replace=True replaces it")
         entry = _Added(name, value, _digest(f"{self.what} {name}", *map(_text, sources)))
         self._added.append(entry)

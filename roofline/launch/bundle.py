@@ -239,7 +239,6 @@ def _shell_files(plan: Plan, remark: str) -> dict[str, str]:
 
 
 def _manifest(plan: Plan, curve: Curve, target: Target, remark: str) -> dict[str, str]:
-    """The manifest of a target."""
     tandem, documents = curve.tandem, []
     if tandem is None:
         place = _place(plan)

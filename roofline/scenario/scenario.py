@@ -430,7 +430,6 @@ def _same_plain(before: Question, after: Question) -> bool:
 
 
 def _restored(fields: Mapping[str, Any], question: Question | None, plain: Scenario | None = None) -> Scenario:
-    """The scenario of checked fields."""
     scenario = object.__new__(Scenario)
     vars(scenario).update({**fields, "_question": question, "_plain": plain})
     return scenario

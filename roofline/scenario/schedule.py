@@ -192,7 +192,6 @@ class Schedule:
         return self._launched(self._prefill(step, tower))
 
     def _launched(self, passes: tuple[Pass, ...]) -> tuple[Pass, ...]:
-        """The passes as the engine launches them."""
         return tuple(run._replace(eager=True) for run in passes) if self.settings.eager else passes
 
     def _prefill(self, step: Step, tower: Step | None) -> tuple[Pass, ...]:

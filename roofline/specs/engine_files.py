@@ -1,13 +1,11 @@
-"""Engine profiles as files: parsed from a YAML mapping, with the changes of each version, and written."""
+"""Engine profiles as files: parsed from a YAML mapping, with the changes of each version."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import yaml
 from msgspec.structs import replace
 
 from roofline.core.documents import finite_number, read_mapping
@@ -18,8 +16,8 @@ from roofline.specs.engine_versions import KEYS, aliases_of, merged, versions_of
 from roofline.specs.library import as_mapping, check_keys
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record, seconds
-from roofline.specs.reserve import parse_reserve, render_reserve
-from roofline.specs.scheduler import parse_scheduler, render_scheduler
+from roofline.specs.reserve import parse_reserve
+from roofline.specs.scheduler import parse_scheduler
 from roofline.specs.version import Version, nearest
 
 BASE = "based_on"
@@ -95,54 +93,3 @@ def _value(given: object, parameter: Parameter, key: str, where: str) -> float:
         allowed = f"{parameter.low:g} to {parameter.high:g}"
         raise SpecError(where, f"{quote(key)}: {value:g} is outside {allowed} ({parameter.meaning})")
     return value
-
-
-PLAIN = Engine("plain")
-
-_ALWAYS = ("fusions", "graphs")
-_APART = {"name", "title", "parameters", "spread", "sources", "handled", "vendors", "mixers", "version", "starts"}
-_FLOWING = tuple(key for key in Engine.__struct_fields__ if key not in {*_APART, "memory", "scheduler"})
-"""Keys of a profile that are written on one line each, where they are not at their defaults."""
-
-
-def render(engine: Engine) -> str:
-    """The YAML text of a profile; `parse_engine` reads it back."""
-    lines = [f"name: {engine.name}", f"title: {_quoted(engine.title)}"]
-    given = ((key, getattr(engine, key)) for key in _FLOWING)
-    lines += [f"{key}: {_flow(value)}" for key, value in given if key in _ALWAYS or value != getattr(PLAIN, key)]
-    lines += [*render_reserve(engine.memory), *render_scheduler(engine.scheduler), "parameters:"]
-    lines += [
-        f"  {parameter.name}: {_shown(parameter, engine[parameter.name])}  # {parameter.meaning}"
-        for parameter in PARAMETERS
-    ]
-    for key in ("vendors", "mixers"):
-        differing = getattr(engine, key)
-        lines += [f"{key}:"] if differing else []
-        for name, own in differing.items():
-            values = (f"{each.name}: {_shown(each, own[each.name])}" for each in PARAMETERS if each.name in own)
-            lines.append(f"  {_quoted(name)}: {{{', '.join(values)}}}")
-    lines.append(f"spread: [{engine.spread[0]:.4g}, {engine.spread[1]:.4g}]")
-    lines += ["sources:", *(f"  - {_quoted(source)}" for source in engine.sources)] if engine.sources else []
-    return "\n".join(lines) + "\n"
-
-
-def _flow(value: object) -> str:
-    """A value in YAML on one line; texts are quoted unless they are names."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_flow(key)}: {_flow(inner)}' for key, inner in value.items())}}}"
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_flow, value))}]"
-    if isinstance(value, str):
-        return (
-            value if re.fullmatch(r"[a-z][\w-]*[a-z\d]", value) and yaml.safe_load(value) == value else _quoted(value)
-        )
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _shown(parameter: Parameter, value: float) -> str:
-    return f"{value:.4g}" if parameter.unit is Unit.RATIO or value == 0 else f"{value * 1e6:.4g} us"
-
-
-def _quoted(text: str) -> str:
-    plain = "".join(character if character.isprintable() else " " for character in text)
-    return "'" + plain.replace("'", "''") + "'"

@@ -368,17 +368,12 @@ def load_devices(name: str | os.PathLike[str] | Hardware) -> tuple[Hardware, int
     if path is not None:
         return _load(path, modified(path)), 1
     from roofline.specs.hardware_names import read_hardware
-    from roofline.specs.states import LIMITED, LOCKED, SLICED, limited, locked, sliced
+    from roofline.specs.states import STATES
 
-    if (slice_of := SLICED.fullmatch(str(name).strip())) is not None:
-        whole, devices = load_devices(slice_of["hardware"])
-        return sliced(whole, f"{slice_of['slices']}g.{slice_of['memory']}gb"), devices
-    if (limit := LIMITED.fullmatch(str(name).strip())) is not None:
-        free, devices = load_devices(limit["hardware"])
-        return limited(free, float(limit["watts"])), devices
-    if (lock := LOCKED.fullmatch(str(name).strip())) is not None:
-        free, devices = load_devices(lock["hardware"])
-        return locked(free, float(lock["mhz"])), devices
+    for pattern, in_state in STATES.items():
+        if (said := pattern.fullmatch(name.strip())) is not None:
+            whole, devices = load_devices(said["hardware"])
+            return in_state(whole, *said.groups()[1:]), devices
     named = read_hardware(name)
     found = _load(named.path, modified(named.path))
     if (size := named.changes.get("memory")) is not None:

@@ -8,7 +8,6 @@ runtime. A profile states its settings under `memory` (`Reserve`); without them 
 
 from __future__ import annotations
 
-import json
 import math
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -270,22 +269,3 @@ def _version(text: object, where: str) -> Version:
         return Version(str(text))
     except RooflineError as error:
         raise SpecError(where, f"'memory.{EARLIER}': {error}") from None
-
-
-def render_reserve(reserve: Reserve) -> list[str]:
-    """The lines of a profile's key 'memory'; `parse_reserve` reads them back."""
-    if reserve == NO_RESERVE:
-        return []
-    parts = ((name, getattr(reserve, name)) for name in Reserve.__struct_fields__)
-    changed = ((name, value) for name, value in parts if value != getattr(NO_RESERVE, name))
-    return ["memory:", *(f"  {name}: {_shown(name, value)}" for name, value in changed)]
-
-
-def _shown(name: str, value: object) -> str:
-    if isinstance(value, LargeDevice):
-        names = f", except: [{', '.join(value.except_)}]" if value.except_ else ""
-        inside = f"tokens: {value.tokens}, sequences: {value.sequences}, memory: {value.memory / GIB:.4g}{names}"
-        return f"{{{inside}}}  # from that many GiB on"
-    if isinstance(value, float):
-        return f"{value / GIB:.4g}  # GiB" if name in SIZES else f"{value:.4g}"
-    return str(value) if isinstance(value, str) else json.dumps(value)

@@ -6,7 +6,7 @@ its policy under `scheduler`. The budget is by default that of the engine's memo
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -77,30 +77,13 @@ class Scheduler(Checked, frozen=True):
 
 PLAIN_SCHEDULER = Scheduler()
 
-_TIMES = ("latency", "request", "prompt_token", "encoding", "dispatch", "step", "sequence")
-_SPREADS = ("spread_tpot", "spread_ttft")
+TIMES = ("latency", "request", "prompt_token", "encoding", "dispatch", "step", "sequence")
+"""The settings that a profile states with a unit of time."""
 
 
 def parse_scheduler(content: object, where: str) -> Scheduler:
     """The policy under a profile's key 'scheduler'; `where` names the file in errors."""
     fields = dict(as_mapping(content, where, "scheduler"))
-    for name in fields.keys() & _TIMES:
+    for name in fields.keys() & TIMES:
         fields[name] = seconds(fields[name], f"scheduler.{name}", where)
     return record(Scheduler, fields, where, "scheduler")
-
-
-def render_scheduler(scheduler: Scheduler) -> list[str]:
-    """The lines of a profile's key 'scheduler'; `parse_scheduler` reads them back."""
-    if scheduler == PLAIN_SCHEDULER:
-        return []
-    values = ((name, getattr(scheduler, name)) for name in Scheduler.__struct_fields__)
-    changed = ((name, value) for name, value in values if value != getattr(PLAIN_SCHEDULER, name))
-    return ["scheduler:", *(f"  {name}: {_written(name, value)}" for name, value in changed)]
-
-
-def _written(name: str, value: Any) -> str:
-    if name in _TIMES:
-        return f"{value * 1e6:.4g} us"
-    if name in _SPREADS:
-        return f"[{value[0]:.4g}, {value[1]:.4g}]"
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

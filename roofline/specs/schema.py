@@ -13,7 +13,7 @@ from msgspec import json
 
 from roofline.core.units import Dimension
 from roofline.specs.hardware import Hardware
-from roofline.specs.hardware_files import CITED_TEXTS, PLAIN_KEYS, SECTIONS
+from roofline.specs.hardware_files import CITED, REQUIRED, SHAPE
 from roofline.specs.modelspec import LAYER_KEYS, ModelSpec
 from roofline.specs.modelspec import SECTIONS as PARTS
 
@@ -27,33 +27,30 @@ NUMBER = r"[+-]?\d[\d_]*(\.\d+)?([eE][+-]?\d+)?"
 def hardware_schema() -> Schema:
     """The JSON Schema of a hardware spec file."""
     defs = _definitions(Hardware)
-    records = {"": "Hardware", "interconnects": "Interconnect"}
-
-    def section(name: str, required: tuple[str, ...] = (), **inner: Schema) -> Schema:
-        known = defs[records[name]]["properties"] if name in records else {}
-        quantities = {key: _quantity(dimension) for key, dimension in SECTIONS.get(name, {}).items()}
-        plain = {key: known.get(key, {"type": "string"}) for key in PLAIN_KEYS.get(name, ())}
-        cited = {key: {"type": "string", "pattern": r"\[.+\]"} for key in CITED_TEXTS if key in plain}
-        return _mapping({**plain, **quantities, **cited, **inner}, required)
-
-    return {
-        "$schema": DRAFT,
-        "title": "Hardware",
-        **section(
-            "",
-            ("name", "vendor", "family", "kind", "memory", "compute"),
-            memory=section("memory", ("capacity", "bandwidth")),
-            compute=section("compute", tensor=section("tensor"), vector=section("vector")),
-            cache=section("cache"),
-            interconnects={"type": "array", "items": section("interconnects", ("kind", "scope", "bandwidth"))},
-            power=section("power"),
-            energy=section("energy", compute=section("energy.compute")),
-            price=section("price"),
-            host={"type": "string"},
-            also={"type": "array", "items": {"type": "string"}},
-            sources={"type": "object", "additionalProperties": {"type": "string"}},
-        ),
+    named: Schema = {"host": {"type": "string"}, "also": {"type": "array", "items": {"type": "string"}}}
+    named["sources"] = {"type": "object", "additionalProperties": {"type": "string"}}
+    known = {"": {**defs["Hardware"]["properties"], **named}, "interconnects": defs["Interconnect"]["properties"]}
+    required = {
+        **REQUIRED,
+        "": ("name", "vendor", "family", "kind", "memory", "compute"),
+        "interconnects": ("kind", "scope", "bandwidth"),
     }
+
+    def schema(shape: Any, place: str, key: str = "") -> Schema:
+        """The schema of what stands under a key of a section, or of a section without a key."""
+        path = f"{place}.{key}".strip(".")
+        if isinstance(shape, Mapping):
+            return _mapping({name: schema(inner, path, name) for name, inner in shape.items()}, required.get(path, ()))
+        if isinstance(shape, list):
+            return {"type": "array", "items": schema(shape[0], place, key)}
+        if isinstance(shape, Dimension):
+            return _quantity(shape)
+        if shape == CITED:
+            return {"type": "string", "pattern": r"\[.+\]"}
+        found: Schema = known.get(place, {}).get(key, {"type": "string"})
+        return found
+
+    return {"$schema": DRAFT, "title": "Hardware", **schema(SHAPE, "")}
 
 
 def model_schema() -> Schema:

@@ -8,6 +8,7 @@ that one; the memory's clock stays.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -21,11 +22,9 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.power import clock_at, least_limit, power_at
 from roofline.specs.records import record
 
-SLICED = re.compile(r"(?P<hardware>.+?)[-\s]+(?:mig[-\s]*)?(?P<slices>\d)g\.(?P<memory>\d+)gb", re.IGNORECASE)
-LIMITED = re.compile(r"(?P<hardware>.+?)(?:[-\s]+|\s*@\s*)(?P<watts>\d{2,4})\s*w", re.IGNORECASE)
-
-
-LOCKED = re.compile(r"(?P<hardware>.+?)(?:[-\s]+|\s*@\s*)(?P<mhz>\d{3,4})\s*mhz", re.IGNORECASE)
+SLICED = re.compile(r"(?P<hardware>.+?)[-\s]+(?:mig[-\s]*)?(\d)g\.(\d+)gb", re.IGNORECASE)
+LIMITED = re.compile(r"(?P<hardware>.+?)(?:[-\s]+|\s*@\s*)(\d{2,4})\s*w", re.IGNORECASE)
+LOCKED = re.compile(r"(?P<hardware>.+?)(?:[-\s]+|\s*@\s*)(\d{3,4})\s*mhz", re.IGNORECASE)
 
 
 class _Profile(Struct, frozen=True):
@@ -58,9 +57,9 @@ def profiles(hardware: Hardware) -> dict[str, _Profile]:
     return {f"{each.slices}g.{int(size * each.memory + 0.5)}gb": each for each in family.profiles}
 
 
-def sliced(hardware: Hardware, name: str) -> Hardware:
+def _sliced(hardware: Hardware, slices: str, gigabytes: str) -> Hardware:
     """A slice of a GPU; raises UnsupportedError with the known ones."""
-    known = profiles(hardware)
+    known, name = profiles(hardware), f"{slices}g.{gigabytes}gb"
     if (profile := known.get(name)) is None or hardware.units is None:
         have = f"its slices are {', '.join(known)}" if known else "no slices of it are known"
         raise UnsupportedError(f"{hardware.name} has no slice {quote(name)}: {have}")
@@ -87,7 +86,7 @@ def sliced(hardware: Hardware, name: str) -> Hardware:
 def slice_of(hardware: Hardware) -> str:
     """The name of a slice, such as 1g.10gb; "" for hardware that is none."""
     found = SLICED.fullmatch(hardware.name)
-    return f"{found['slices']}g.{found['memory']}gb" if found else ""
+    return f"{found[2]}g.{found[3]}gb" if found else ""
 
 
 def limit_of(hardware: Hardware) -> int | None:
@@ -118,8 +117,9 @@ def check_linked(hardware: Hardware, tensor: int, pipeline: int) -> None:
         )
 
 
-def limited(hardware: Hardware, watts: float) -> Hardware:
-    """Hardware under a power limit; raises UnsupportedError without a TDP, and for a limit out of its range."""
+def _limited(hardware: Hardware, said: str) -> Hardware:
+    """Hardware under a power limit in W; raises UnsupportedError without a TDP, and for a limit out of its range."""
+    watts = float(said)
     if hardware.tdp is None:
         raise UnsupportedError(f"{hardware.name} has no TDP in its spec, which a power limit needs")
     if not (least := least_limit(hardware)) <= watts <= hardware.tdp:
@@ -131,8 +131,9 @@ def limited(hardware: Hardware, watts: float) -> Hardware:
     )
 
 
-def locked(hardware: Hardware, megahertz: float) -> Hardware:
+def _locked(hardware: Hardware, said: str) -> Hardware:
     """Hardware with a locked clock (nvidia-smi --lock-gpu-clocks); raises UnsupportedError for one out of its range."""
+    megahertz = float(said)
     if hardware.clock is None:
         raise UnsupportedError(f"{hardware.name} has no clock in its spec, which a locked one is a part of")
     most = hardware.clock / 1e6
@@ -160,3 +161,7 @@ def _slowed(hardware: Hardware, clock: float, suffix: str, words: str, watts: fl
         tdp=watts,
         unlimited=hardware,
     )
+
+
+STATES: Mapping[re.Pattern[str], Callable[..., Hardware]] = {SLICED: _sliced, LIMITED: _limited, LOCKED: _locked}
+"""The function of each state, which takes the hardware and what the name says of the state."""

@@ -113,9 +113,7 @@ def unequal_stages(
 def _fastest(scenario: Scenario, found: list[tuple[Hardware, int]]) -> list[int]:
     """Whole layers by the bandwidth of the stages, at most so many as their memory has room for."""
     number = scenario.model.layers
-    sections = network(scenario.model, scenario.precision).sections
-    stored = stored_tensors(sections, Role.WEIGHT)
-    each = sum(count * each.format.bytes * each.stored_elements.evaluate({}) for each, count in stored) / number
+    each = _weight_bytes(scenario) / number
     room = [int(FILLED * devices * hardware.memory_capacity / each) for hardware, devices in found]
     counts = [0] * len(found)
     for _ in range(number):  # the next layer is where it ends first
@@ -152,7 +150,7 @@ def cold_neurons_on_cpu(
         with_feed_forward(scenario, name, Mlp, sparse),
         hardware,
         work=1 - hits,
-        memory=(1 - hot) * _weight_fraction(scenario, "up_proj", "down_proj", "gate_proj"),
+        memory=(1 - hot) * _weight_bytes(scenario, "up_proj", "down_proj", "gate_proj") / _weight_bytes(scenario),
         kv=0.0,
         part=Part.BLOCKS,
     )
@@ -167,7 +165,7 @@ def experts_on_cpu(scenario: Scenario, name: str, *, hardware: str, share: float
         scenario,
         hardware,
         work=share,
-        memory=share * _weight_fraction(scenario, "expert_"),
+        memory=share * _weight_bytes(scenario, "expert_") / _weight_bytes(scenario),
         kv=0.0,
         part=Part.EXPERTS,
         compute=_arithmetic_on_cpu(scenario),
@@ -183,14 +181,14 @@ def _arithmetic_on_cpu(scenario: Scenario) -> str | None:
     return None if linear is None or linear.name in UNQUANTIZED_FORMATS else "fp32"
 
 
-def _weight_fraction(scenario: Scenario, *prefixes: str) -> float:
-    """The fraction of the bytes of all stored weights that tensors with these names have."""
-    sections = network(scenario.model, scenario.precision).sections
-    sizes = [
-        (tensor.name.startswith(prefixes), count * tensor.format.bytes * tensor.stored_elements.evaluate({}))
-        for tensor, count in stored_tensors(sections, Role.WEIGHT)
-    ]
-    return float(sum(size for inside, size in sizes if inside) / sum(size for _, size in sizes))
+def _weight_bytes(scenario: Scenario, *prefixes: str) -> float:
+    """The bytes of the stored weights, or of those whose names begin so."""
+    stored = stored_tensors(network(scenario.model, scenario.precision).sections, Role.WEIGHT)
+    return sum(
+        count * tensor.format.bytes * float(tensor.stored_elements.evaluate({}))
+        for tensor, count in stored
+        if tensor.name.startswith(prefixes or "")
+    )
 
 
 def disaggregate(scenario: Scenario, name: str, *, decode: str) -> Scenario:
@@ -244,10 +242,7 @@ def experts_apart(scenario: Scenario, name: str, *, devices: int, micro_batches:
     parallel = replace(spread, expert=devices, apart=devices, exchange="deepep_low_latency")
     rank_model(model, parallel)
     scenario.hardware.link(parallel.on(scenario.hardware).span(parallel.devices))
-    stored = stored_tensors(network(model, scenario.precision).sections, Role.WEIGHT)
-    held = _weight_fraction(scenario, "expert_") * sum(
-        count * tensor.format.bytes * tensor.stored_elements.evaluate({}) for tensor, count in stored
-    )
+    held = _weight_bytes(scenario, "expert_")
     if held / devices > scenario.hardware.memory_capacity:
         raise RooflineError(
             f"{name}: experts of {held / 1e9:,.0f} GB do not fit on {devices} devices of"

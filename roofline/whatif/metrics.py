@@ -70,7 +70,6 @@ class Metric(Struct, frozen=True):
 def _timed(
     name: str, meaning: str, unit: str, better: int, figure: Callable[[Analysis, Any], Any], needs: Need | None = None
 ) -> tuple[Metric, ...]:
-    """A metric at each reading."""
     titles = {"bound": "at the bound", "low": "10th percentile", "mid": "50th percentile", "high": "90th percentile"}
     return tuple(
         Metric(

@@ -31,7 +31,8 @@ from lab.fit.engines import (
 from lab.fit.pass_times import TABULATED, passes_of, tabulate
 from roofline import analyze
 from roofline.specs.engine import Engine, load_engine
-from roofline.specs.engine_files import parse_engine, render
+from roofline.specs.engine_files import parse_engine
+from roofline.specs.engine_written import render
 from roofline.validate.score.end_to_end import Case, map_rows, predict
 from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.published import COLUMNS, read_rows

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, SpecError
 from roofline.specs.engine import Engine
-from roofline.specs.engine_files import render
+from roofline.specs.engine_written import render
 from roofline.validate.fit.posterior import mode, rooted
 from roofline.validate.score.end_to_end import Case as StaticCase
 from roofline.validate.score.end_to_end import map_rows, predict

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError
 from roofline.core.files import save_text
 from roofline.specs.engine import Engine
-from roofline.specs.engine_files import render as render_engine
+from roofline.specs.engine_written import render as render_engine
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.library import SEARCH_PATH
 from roofline.timing.calibration import Calibration, Fit

@@ -16,7 +16,7 @@ from roofline.core.errors import RooflineError, quote
 from roofline.core.files import check_output, write_output
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load as ServingLoad
-from roofline.specs.engine_files import render
+from roofline.specs.engine_written import render
 from roofline.validate.fit.user_profile import OwnProfile, fit_own
 from roofline.validate.measure.bench import Progress, bar
 from roofline.validate.score.serving import METRICS, Predictor, estimate_of, read_cases

@@ -137,7 +137,6 @@ def _completed(made: Trace, repeated: Mapping[str, str], alike: Mapping[str, str
 
 
 def _around(path: str, layers: Mapping[str, Any]) -> str | None:
-    """The layer that a module is in."""
     parts = path.split(".")
     return next((name for end in range(len(parts), 0, -1) if (name := ".".join(parts[:end])) in layers), None)
 

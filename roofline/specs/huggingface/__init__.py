@@ -13,21 +13,7 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import InexpressibleError, SpecError, quote, suggest
 from roofline.core.registry import Registration, Registry
 from roofline.specs.classes.reader import knows_class, read_class, without_classes
-from roofline.specs.huggingface import (
-    deepseek_v4,
-    dense,
-    encoders,
-    families,
-    gpt,
-    hybrid,
-    kimi,
-    minimax_m3,
-    per_layer,
-    recurrent,
-    vision,
-)
-from roofline.specs.huggingface import mla as latent
-from roofline.specs.huggingface import moe as experts
+from roofline.specs.huggingface import text, vision
 from roofline.specs.huggingface.config import (
     ATTENTION_BIAS,
     FORMATS,
@@ -67,34 +53,8 @@ __all__ = [
     "translate_file",
 ]
 
-READERS: Registry[Reader] = Registry(
-    "reader of the model_type",
-    {
-        **dense.READERS,
-        **families.READERS,
-        **gpt.READERS,
-        **experts.READERS,
-        **latent.READERS,
-        **deepseek_v4.READERS,
-        **kimi.READERS,
-        **per_layer.READERS,
-        **recurrent.READERS,
-        **hybrid.READERS,
-        **encoders.READERS,
-        **vision.READERS,
-    },
-)
-"""The supported values of `model_type`."""
-
-TEXT_DECODERS: Mapping[str, Reader] = {
-    **deepseek_v4.TEXT_DECODERS,
-    **families.TEXT_DECODERS,
-    **experts.TEXT_DECODERS,
-    **hybrid.TEXT_DECODERS,
-    **kimi.TEXT_DECODERS,
-    **minimax_m3.TEXT_DECODERS,
-}
-"""Text decoders of multimodal models, for files that contain only the decoder."""
+READERS: Registry[Reader] = Registry("reader of the model_type", {**text.READERS, **vision.READERS})
+"""The supported values of `model_type`, also those of text decoders that files of multimodal models have inside."""
 
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 """The keys of the text decoder in multimodal files."""
@@ -119,7 +79,7 @@ def register(model_type: str, reader: Reader, *, replace: bool = False) -> Regis
     cannot express. Keys that all families share (`dtype`, quantization, encoder classes) are read after it. Raises
     RooflineError for a `model_type` that has a reader, unless it is to `replace` it.
     """
-    return READERS.add(model_type, reader, (reader,), replace, TEXT_DECODERS)
+    return READERS.add(model_type, reader, (reader,), replace)
 
 
 def translate_file(path: Path, name: str = "") -> Spec:
@@ -147,12 +107,11 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     reject_drafts(config)
     reject_other_kinds(content, where)
     model_type = config.text("model_type")
-    readers = {**TEXT_DECODERS, **READERS}
     path = (config.text("_name_or_path", "") or "").rstrip("/")
     name = (name or path.rsplit("/", 1)[-1].lower() or "model")[:80]
-    reader = readers.get(model_type)
+    reader = READERS.get(model_type)
     if reader is None and not knows_class(model_type):
-        return _text_decoder(config, readers, name, modelopt)
+        return _text_decoder(config, name, modelopt)
     try:
         spec = complete_spec(config, read_layers(config, reader), name) if reader else read_class(content, where)
     except InexpressibleError:
@@ -163,7 +122,7 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     return {**plain, **quantization(config, modelopt, plain)}
 
 
-def _text_decoder(config: Config, readers: Mapping[str, Reader], name: str, modelopt: Config | None) -> Spec:
+def _text_decoder(config: Config, name: str, modelopt: Config | None) -> Spec:
     """The text decoder of a multimodal file whose `model_type` has no reader; SpecError where none is known.
 
     No similar name: programs write these files, and one letter tells models apart (olmo, olmoe).
@@ -175,7 +134,7 @@ def _text_decoder(config: Config, readers: Mapping[str, Reader], name: str, mode
         sections = [{key: value for key, value in config.content.items() if not key.startswith(("mm_", "model_type"))}]
     for nested in sections:
         decoder = nested.get("model_type") or known
-        if isinstance(decoder, str) and decoder in readers:
+        if isinstance(decoder, str) and decoder in READERS:
             spec = translate({**shared, **nested, "model_type": decoder}, config.where, name, modelopt)
             return {**spec, "title": f"{name} (text decoder only)"}
     kind = quote(config.text("model_type"))

@@ -137,6 +137,4 @@ def _routers(config: Config, layers: int) -> list[str]:
     return ["hash" if name == "hash_moe" else "routed" for name in named]
 
 
-READERS: Mapping[str, Reader] = {"deepseek_v4": _deepseek_v4}
-
-TEXT_DECODERS: Mapping[str, Reader] = {"deepseek_v41_text": _deepseek_v41}
+READERS: Mapping[str, Reader] = {"deepseek_v4": _deepseek_v4, "deepseek_v41_text": _deepseek_v41}

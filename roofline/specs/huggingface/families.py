@@ -186,11 +186,4 @@ def _experts(row: _Experts, config: Config, activation: str) -> tuple[Spec, list
 
 FAMILIES = convert(read_mapping(Path(__file__).with_name("families.yaml")), dict[str, _Family])
 
-_NESTED = {kind for kind in FAMILIES if kind.endswith("_text")} | {"ministral3"}
-
-TEXT_DECODERS: Mapping[str, Reader] = {kind: partial(_read, FAMILIES[kind]) for kind in sorted(_NESTED)}
-"""Those that their class names as the decoder of a multimodal model."""
-
-READERS: Mapping[str, Reader] = {
-    kind: partial(_read, family) for kind, family in FAMILIES.items() if kind not in _NESTED
-}
+READERS: Mapping[str, Reader] = {kind: partial(_read, family) for kind, family in FAMILIES.items()}

@@ -255,9 +255,6 @@ READERS: Mapping[str, Reader] = {
     "lfm2_moe": _lfm2,
     "nemotron_h": _nemotron_h,
     "qwen3_next": _qwen3_next,
-}
-
-TEXT_DECODERS: Mapping[str, Reader] = {
     "qwen3_5_text": lambda config: _qwen3_5(config, mlp=gated_mlp(config)),
     "qwen3_5_moe_text": lambda config: _qwen3_5(config, moe=_qwen_experts(config, 256, 8)),
 }

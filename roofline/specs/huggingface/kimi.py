@@ -137,6 +137,8 @@ def _bailing_hybrid(config: Config) -> Spec:
     return moe_spec(config, base, sparse, moe, kinds, **{DELTA: mixer, FULL: {"latent_attention": latent}})
 
 
-READERS: Mapping[str, Reader] = {"bailing_hybrid": _bailing_hybrid, "kimi_linear": _kimi_linear}
-
-TEXT_DECODERS: Mapping[str, Reader] = {"glm5_next_text": _glm5_next_text}
+READERS: Mapping[str, Reader] = {
+    "bailing_hybrid": _bailing_hybrid,
+    "glm5_next_text": _glm5_next_text,
+    "kimi_linear": _kimi_linear,
+}

@@ -59,4 +59,4 @@ def _minimax_m3_text(config: Config) -> Spec:
     return spec_with_pattern(base, parts, mixers, feeds)
 
 
-TEXT_DECODERS: Mapping[str, Reader] = {"minimax_m3": _minimax_m3_text, "minimax_m3_vl_text": _minimax_m3_text}
+READERS: Mapping[str, Reader] = {"minimax_m3": _minimax_m3_text, "minimax_m3_vl_text": _minimax_m3_text}

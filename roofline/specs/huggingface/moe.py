@@ -264,9 +264,9 @@ READERS: Mapping[str, Reader] = {
     "dbrx": _dbrx,
     "ernie4_5_moe": _ernie4_5_moe,
     "hunyuan_v1_moe": _hunyuan_v1_moe,
+    "llama4_text": _llama4_text,
     "mimo_v2_flash": _mimo_v2_flash,
     "minimax_m2": _minimax_m2,
+    "step3_text": _step3p5,
     "step3p5": _step3p5,
 }
-
-TEXT_DECODERS: Mapping[str, Reader] = {"llama4_text": _llama4_text, "step3_text": _step3p5}

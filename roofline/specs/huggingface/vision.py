@@ -6,23 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from roofline.core.errors import SpecError, quote, suggest
-from roofline.specs.huggingface import dense, families, hybrid, kimi, minimax_m3, mla, per_layer, towers
-from roofline.specs.huggingface import moe as experts
+from roofline.specs.huggingface import text as decoders
+from roofline.specs.huggingface import towers
 from roofline.specs.huggingface.config import Config, Reader, Spec, class_defaults, read_layers
-
-_TEXT: Mapping[str, Reader] = {
-    **dense.READERS,
-    **families.READERS,
-    **families.TEXT_DECODERS,
-    **experts.READERS,
-    **experts.TEXT_DECODERS,
-    **kimi.READERS,
-    **kimi.TEXT_DECODERS,
-    **minimax_m3.TEXT_DECODERS,
-    **mla.READERS,
-    **per_layer.READERS,
-    **hybrid.TEXT_DECODERS,
-}
 
 
 def _text(config: Config, default: str, key: str = "text_config", tied_by_text: bool = False) -> Spec:
@@ -38,14 +24,14 @@ def _text(config: Config, default: str, key: str = "text_config", tied_by_text: 
     if nested and not tied_by_text and tied is not None:
         text = text.replaced({**text.content, "tie_word_embeddings": tied})
     model_type = text.text("model_type", default)
-    if model_type not in _TEXT and model_type.startswith(config.text("model_type")):
+    if model_type not in decoders.READERS and model_type.startswith(config.text("model_type")):
         model_type = default
-    if model_type not in _TEXT:
-        problem = f"{quote(key)}: unsupported model_type {quote(model_type)}{suggest(model_type, _TEXT, listed=40)}"
+    if model_type not in decoders.READERS:
+        problem = f"{quote(key)}: unsupported model_type {quote(model_type)}{suggest(model_type, decoders.READERS)}"
         raise SpecError(config.where, problem)
     if nested and not text.defaults:
         text = Config(text.content, text.where, text.read, class_defaults(model_type, section=True))
-    return read_layers(text, _TEXT[model_type])
+    return read_layers(text, decoders.READERS[model_type])
 
 
 Tower: TypeAlias = Callable[[Config, Config, Spec], Spec]

@@ -192,7 +192,6 @@ def _sequences(analysis: Analysis) -> Found:
 
 
 def _over_total(analysis: Analysis, formula: str, count: str, unit: str) -> Found:
-    """The lines of a count over the total."""
     lines = [line(f"{unit} at the bound", formula, f"{count} / {shown(analysis.generation.total)}", unit)]
     if analysis.times_are_expected:
         lines.append(line(f"expected {unit}", formula, f"{count} / {shown(analysis.expected.total.mid)}", unit))

@@ -24,9 +24,8 @@ def test_the_last_one_of_a_name_counts_in_whatever_order_they_are_undone() -> No
 
 def test_a_taken_name_is_refused() -> None:
     numbers = Registry("number", {"one": 1})
-    for name in ("one", "zero"):
-        with pytest.raises(RooflineError, match=f"^the number '{name}' exists already; replace=True replaces it$"):
-            numbers.add(name, 0, (), taken={"zero"})
+    with pytest.raises(RooflineError, match=r"^the number 'one' exists already; replace=True replaces it$"):
+        numbers.add("one", 0, ())
 
 
 def test_caches_are_emptied_by_what_is_added_and_undone() -> None:

@@ -24,7 +24,8 @@ from roofline.core.errors import RooflineError
 from roofline.reports.documents.listing import imported
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import load_engine
-from roofline.specs.engine_files import parse_engine, render
+from roofline.specs.engine_files import parse_engine
+from roofline.specs.engine_written import render
 from roofline.specs.formats import find_format
 from roofline.specs.huggingface import translate
 from roofline.specs.modelspec import parse_model

@@ -24,7 +24,8 @@ from roofline.specs.engine import (
     load_engine,
     resolve_engine,
 )
-from roofline.specs.engine_files import parse_engine, render
+from roofline.specs.engine_files import parse_engine
+from roofline.specs.engine_written import render
 from roofline.timing.chains import load_calibration
 from roofline.whatif.explanation.assumptions import assumptions
 

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from roofline.core.errors import SpecError
 from roofline.specs.engine import list_engines, load_engine
-from roofline.specs.engine_files import parse_engine, render
+from roofline.specs.engine_files import parse_engine
+from roofline.specs.engine_written import render
 from roofline.specs.scheduler import MIXED, PLAIN_SCHEDULER, PREFILL_FIRST, Scheduler, parse_scheduler
 
 

@@ -12,7 +12,8 @@ from roofline.core.errors import SpecError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import list_engines, load_engine
-from roofline.specs.engine_files import parse_engine, render
+from roofline.specs.engine_files import parse_engine
+from roofline.specs.engine_written import render
 from roofline.specs.hardware import Hardware
 from roofline.specs.precision import parse_precision
 from roofline.timing.chains import load_calibration

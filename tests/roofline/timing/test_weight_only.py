@@ -13,7 +13,8 @@ from roofline.core.errors import SpecError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import list_engines, load_engine
-from roofline.specs.engine_files import parse_engine, render
+from roofline.specs.engine_files import parse_engine
+from roofline.specs.engine_written import render
 from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, kernel_of
 from roofline.techniques import apply_techniques
