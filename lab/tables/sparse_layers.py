@@ -86,6 +86,18 @@ DEVICE_BOUND = 1.25
 HAPHAZARD = "msa", "context", "trtllm"
 """TensorRT-LLM's prompts of MSA take 3 to 270 ms, neither monotonic in batch nor in length (1.3.0rc23, B200)."""
 
+MOST_BLOCKS = 65535.0
+"""Blocks of a grid in y and z at most (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"):
+kernels with a block a token do not start for more tokens, and nobody looks."""
+
+MISSING = 0.8
+"""Time of a token in calls of more tokens, over that in the largest one of fewer, below which such a kernel is missing.
+
+The median of a number of heads is 0.88 to 1.17 in other tables, 0.45 to 0.55 (0.78 of three rows) in vLLM's of B200
+with 16-bit caches and 16 heads at most, 0.19 and 0.22 alike, and 0.61 to 0.71 in SGLang's with FP8 caches and 32 heads
+at most.
+"""
+
 RATIOS: Mapping[str, float] = {"csa": 4.0, "dsa": 1.0}
 """Tokens of a score, by layers whose keys are selected one by one."""
 
@@ -107,10 +119,26 @@ def read(folder: Path, most: int = 1000) -> list[Measurements]:
         if eager:
             host = frame.groupby(LAUNCHED)["latency_us"].transform("quantile", HOST_TIME)
             frame = frame.assign(host=host / 1e6)[frame["latency_us"] > DEVICE_BOUND * host]
+        frame = whole_layers(frame, name[3] == "context")
         frame = frame.sample(min(most, len(frame)), random_state=0)
         for op, rows in _layers(frame, name[2], name[3] == "generation"):
             found.setdefault((op, str(rows["variant"].iloc[0])), []).append(rows.assign(graph=1.0 - eager))
     return [Measurements(op, pd.concat(parts, ignore_index=True), op) for (op, _), parts in found.items()]
+
+
+def whole_layers(frame: pd.DataFrame, prompts: bool) -> pd.DataFrame:
+    """The rows without those of layers of which a kernel did not start, since the call has too many tokens."""
+    tokens = frame["batch_size"] * frame["isl"]
+    frame = frame.assign(tokens=tokens, token_us=frame["latency_us"] / tokens)
+    alike, fewer = ["kv_cache_dtype", "num_heads"], tokens <= MOST_BLOCKS
+    if not prompts or fewer.all():
+        return frame
+    shapes = [*alike, "model", "gemm_type", "op_name", "isl", "step"]
+    filling = frame[fewer & (tokens > MOST_BLOCKS / 3.0)].sort_values("tokens")
+    largest = filling.groupby(shapes)["token_us"].last().rename("usual")
+    beyond = frame[~fewer].join(largest, on=shapes).assign(part=lambda one: one["token_us"] / one["usual"])
+    parts = frame.join(beyond.groupby(alike)["part"].median(), on=alike)["part"]
+    return frame[fewer | ~(parts < MISSING)]
 
 
 def _layers(frame: pd.DataFrame, kind: str, decode: bool) -> Iterator[tuple[str, pd.DataFrame]]:

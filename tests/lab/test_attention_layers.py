@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from lab.tables.attention_layers import software, within_rates
+from lab.tables.sparse_layers import whole_layers
 
 
 def test_a_row_names_its_release_where_it_is_another_than_its_tables() -> None:
@@ -20,3 +21,12 @@ def test_encoders_are_left_out_where_a_smaller_shape_has_a_far_higher_rate(longe
     rows = pd.DataFrame({"batch_size": 1.0, "isl": [1024.0, 2048.0], "num_heads": 16.0, "latency_us": [100.0, 0.0]})
     rows.loc[1, "latency_us"] = 100.0 * longer
     assert within_rates(rows).tolist() == [True, kept]
+
+
+@pytest.mark.parametrize(("part", "kept"), [(0.5, False), (0.98, True)])
+def test_calls_of_more_tokens_than_blocks_are_left_out_where_a_kernel_is_missing(part: float, kept: bool) -> None:
+    """A token takes as long in a call of 131,072 as in one of 32,768, or half of the layer did not run."""
+    layers = dict.fromkeys(("model", "gemm_type", "op_name"), "layer") | {"isl": 4096.0, "step": 0.0}
+    rows = pd.DataFrame({**layers, "kv_cache_dtype": ["bf16", "bf16", "fp8", "fp8"], "num_heads": 8.0})
+    rows = rows.assign(batch_size=[8.0, 32.0, 8.0, 32.0], latency_us=[100.0, 400.0 * part, 100.0, 400.0])
+    assert whole_layers(rows, prompts=True)["latency_us"].tolist() == [100.0, *([400.0 * part] * kept), 100.0, 400.0]

@@ -300,7 +300,7 @@ _SHIPPED: Mapping[str, Kernel] = {
             "encoder_attention",
             attention.shape,
             attention.bound,
-            attention_prefill.terms,
+            attention_prefill.encoder_terms,
             _always(attention_prefill.PARAMETERS),
             BY_QUERIES,
             ("dtype", "variant", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"),

@@ -29,7 +29,7 @@ from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import OTHER_DIM, Attention, launch_alone, slowdown
-from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, unit_clocks, units
+from roofline.timing.kernels.common import OVERLAP, ceil_div, overlapping, reached, unit_clocks, units
 from roofline.timing.kernels.model import Array, Parameters, Term, Terms, one_flag
 
 EXPONENTIALS = 16.0
@@ -103,15 +103,21 @@ PARAMETERS = (
 )
 
 
-def terms(shape: Attention, hardware: Hardware, parameters: Parameters, softmax_in_products: float = 0.0) -> Terms:
+def terms(
+    shape: Attention,
+    hardware: Hardware,
+    parameters: Parameters,
+    softmax_in_products: float = 0.0,
+    bandwidth: float | None = None,
+) -> Terms:
     """Launch, tiles on the multiprocessors, traffic, and the kernels that prepare tokens and write the KV cache.
 
     `softmax_in_products` are clocks of one score's softmax that `compute_efficiency` holds, fitted with `EXPONENTIALS`;
-    hardware with more of them saves a part.
+    hardware with more of them saves a part. `bandwidth` is the memory's where it is not another one.
     """
     on_units = _on_units(shape, hardware, parameters, softmax_in_products)
     units = Term("units", "max(all tiles / units, longest tile)", on_units)
-    rate = parameters["memory_efficiency"] * hardware.memory_bandwidth
+    rate = parameters["memory_efficiency"] * (hardware.memory_bandwidth if bandwidth is None else bandwidth)
     traffic = shape.cold * (shape.kv_traffic + shape.activation_traffic)
     memory = Term("memory", "(K + V + Q + O) / (memory_efficiency bandwidth)", traffic, rate)
     if one_flag(shape.bare, "bare"):
@@ -122,6 +128,11 @@ def terms(shape: Attention, hardware: Hardware, parameters: Parameters, softmax_
     writing = Term("KV write", "new K and V, read and written, / (memory_efficiency bandwidth)", written, rate)
     tokens = Term("tokens", "token batch q_len", parameters["token"] * shape.batch * shape.q_len)
     return overlapping((launch, writing, tokens), units, memory, parameters)
+
+
+def encoder_terms(shape: Attention, hardware: Hardware, parameters: Parameters) -> Terms:
+    """The terms of attention in both directions, whose operands move at the clock of the units at most."""
+    return terms(shape, hardware, parameters, bandwidth=reached(hardware))
 
 
 def _on_units(shape: Attention, hardware: Hardware, parameters: Parameters, softmax_in_products: float) -> Array:

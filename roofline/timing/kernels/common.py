@@ -31,6 +31,23 @@ def unit_clocks(hardware: Hardware) -> float:
     return (hardware.vector_peak or np.inf) / 256.0
 
 
+ON_CHIP = 16.0
+"""Bytes that a multiprocessor of a GPU moves in a clock in kernels that engines have in Triton or generate.
+
+What such kernels move takes as long on H100 as on H200, of more bandwidth, and not 1.6 times as short on B200.
+"""
+
+
+def on_chip(hardware: Hardware) -> float:
+    """Bytes a second that all multiprocessors of a GPU move so; the bandwidth of other hardware."""
+    return ON_CHIP * unit_clocks(hardware) if hardware.kind == "gpu" else hardware.memory_bandwidth
+
+
+def reached(hardware: Hardware) -> float:
+    """The bandwidth of memory that multiprocessors reach so."""
+    return min(hardware.memory_bandwidth, on_chip(hardware))
+
+
 def l2_bytes(hardware: Hardware) -> float:
     """The last-level cache in bytes; 0 where it is unknown."""
     return hardware.l2 or 0.0

@@ -5,7 +5,7 @@ H heads of d_k by d_v, L tokens a sequence, B sequences, S units:
 
     recurrence     T_C = L token ceil(B H / S)              the heads of a unit one after another, chunk after chunk
     GEMMs          T_F = B L H (6 d_k d_v + 2 C (3 d_k + 2 d_v)) / (compute_efficiency peak)
-    memory         T_M = (operands + intermediate_traffic x intermediates) / bandwidth
+    memory         T_M = operands / bandwidth + intermediate_traffic x intermediates / (16 S clock)
     time           t   = launch + (T_C^p + T^p)^(1/p),     T = T_F + T_M of chunked kernels, max(T_F, T_M) of fused ones
 
 Of a chunk that a sequence does not fill, GEMMs and states take as long. The `chunked` variant (FLA's, in Triton) is a
@@ -16,8 +16,8 @@ on chip: a unit processes one head of a sequence from its first chunk to its las
     operands       2 B L (2 H_k d_k + 2 H d_v) + 8 B H d_k d_v bytes       of H_k key heads; states are in 32 bits
     intermediates  2 B L H (4 d_k + 4 d_v + 7 C + 2 d_k d_v / C) bytes     chunked; the triangle is in 32 bits
 
-The peak of `chunked` kernels is that of Hopper's instructions on all units (`MMA`). `intermediate_traffic` is below 1
-where intermediates stay in the L2, and above 1 where kernels leave memory idle.
+The peak of `chunked` kernels is that of Hopper's instructions on all units (`MMA`). Intermediates go by the clock of
+the units (`common.ON_CHIP`): the L2 holds most of them, and kernels leave memory idle.
 
 H counts value heads, several of which share a key head. Decode has another kernel (`recurrent`).
 """
@@ -30,7 +30,7 @@ from msgspec import Struct
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine import GATED_DELTA_RULE_KERNELS
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import ceil_div, unit_clocks, units
+from roofline.timing.kernels.common import ceil_div, on_chip, unit_clocks, units
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, text
 
 CHUNK = 64.0
@@ -47,7 +47,7 @@ PARAMETERS = (
     Parameter("launch", Unit.SECONDS, 1e-6, 200e-6, 20e-6, "launch of all kernels of a prompt"),
     Parameter("token", Unit.SECONDS, 0.1e-9, 500e-9, 30e-9, "recurrence of the state over one token"),
     Parameter("compute_efficiency", Unit.RATIO, 0.005, 1.0, 0.5, "matrix unit's achievable fraction of its peak"),
-    Parameter("intermediate_traffic", Unit.RATIO, 0.1, 4.0, 0.9, "memory time of intermediates over that at the peak"),
+    Parameter("intermediate_traffic", Unit.RATIO, 0.1, 4.0, 0.9, "time of intermediates over that at 16 S clock"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of recurrence and GEMMs"),
 )
 
@@ -131,8 +131,8 @@ def terms(rule: DeltaRule, hardware: Hardware, parameters: Parameters) -> Terms:
     one = parameters.get("head", 0.0) + parameters["token"] * rule.padded
     recurrence = Term("recurrence", "rounds of heads x (head + token x tokens of a sequence)", waves * one)
     gemms = rule.flops / (parameters["compute_efficiency"] * rule.gemm_peak(hardware))
-    moved = rule.operand_bytes + parameters["intermediate_traffic"] * rule.intermediate_bytes
-    memory = moved / hardware.memory_bandwidth
+    moved = parameters["intermediate_traffic"] * rule.intermediate_bytes / on_chip(hardware)
+    memory = rule.operand_bytes / hardware.memory_bandwidth + moved
     how = "max(GEMMs, memory)" if rule.overlapping else "GEMMs + memory"
     work = Term("GEMMs and memory", how, np.maximum(gemms, memory) if rule.overlapping else gemms + memory)
     return Terms((Term("launch", "launch", parameters["launch"]),), recurrence, work, parameters["sharpness"])

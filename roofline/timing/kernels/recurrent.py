@@ -8,7 +8,7 @@ each of them, of which the accepted one stays:
 
 A causal convolution reads and writes its channels once, and the tokens before them (`kernel` - 1 of a sequence):
 
-    memory   T_M = 2 B C (2 q + kernel) / (memory_efficiency bandwidth)
+    memory   T_M = 2 B C (2 q + kernel) / (memory_efficiency min(bandwidth, 16 S clock))
     time     t   = launch + (T_M^p + (B C / S row)^p)^(1/p)                `row` for one channel of a sequence
 """
 
@@ -19,7 +19,7 @@ from msgspec import Struct
 from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import ceil_div, units
+from roofline.timing.kernels.common import ceil_div, reached, units
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column
 
 SEPARATE = "separate"
@@ -101,8 +101,8 @@ def convolution_shape(row: Row) -> ShortConvolution:
 
 def convolution_terms(convolution: ShortConvolution, hardware: Hardware, parameters: Parameters) -> Terms:
     """Launch, and channels over memory while units work on them."""
-    rate = parameters["memory_efficiency"] * hardware.memory_bandwidth
+    rate = parameters["memory_efficiency"] * reached(hardware)
     rows = convolution.batch * convolution.channels / units(hardware)
     work = Term("rows", "channels of all sequences / units x row", rows * parameters["row"])
-    memory = Term("memory", "channels / (memory_efficiency bandwidth)", convolution.bytes, rate)
+    memory = Term("memory", "channels / (memory_efficiency min(bandwidth, 16 S clock))", convolution.bytes, rate)
     return Terms((Term("launch", "launch", parameters["launch"]),), work, memory, parameters["sharpness"])

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import Cache, cache_of
-from roofline.timing.kernels.common import ceil_div, unit_clocks
+from roofline.timing.kernels.common import ON_CHIP, ceil_div, unit_clocks
 from roofline.timing.kernels.formats import numbers
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column, text
 
@@ -43,9 +43,6 @@ FULL = 128.0
 INDEXER = 16384.0
 """FLOPs of a score of DeepSeek-V3.2's indexer (64 heads of 128), twice GLM-5's, whose dense attention Blackwell lacks:
 SGLang sets SGLANG_NSA_PREFILL_DENSE_ATTN_KV_LEN_THRESHOLD to 0 for it there."""
-
-ON_CHIP = 16.0
-"""Bytes of a multiprocessor in a clock: small kernels of prompts take as long on H100 as on H200 (vLLM 0.24)."""
 
 WINDOW = 128.0
 """Slots of DeepSeek-V4's window, in front of those of its entries."""
