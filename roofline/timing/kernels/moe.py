@@ -23,10 +23,10 @@ multiple of 16. The peak of Marlin's experts (`MARLIN`) is that of its instructi
 
 Permutation gathers the rows of each expert, applies the activation (I', with gates 2 I', read and I' written, in 16
 bits) and adds the experts' results, at 1 to 2 TB/s on A100 to B200 alike where the memory allows it: small kernels,
-whose operands are in the L2. Some kernels go through the pairs of all tokens, on whichever device their experts
-are: P' = (1 - whole_batch) P + whole_batch tokens top_k. The kernels that sort pairs by expert keep a count of every
-expert of the layer (`expert`). The launch is shorter for a few tokens: one token saves the fraction `few_tokens`, five
-save half as much.
+whose operands are in the L2; llama.cpp's operators move more (`GGML`). Some kernels go through the pairs of all tokens,
+on whichever device their experts are: P' = (1 - whole_batch) P + whole_batch tokens top_k. The kernels that sort pairs
+by expert keep a count of every expert of the layer (`expert`). The launch is shorter for a few tokens: one token saves
+the fraction `few_tokens`, five save half as much.
 
 Routing is uniform unless loads are given (`Loads`): with n pairs an expert on average, 1 - e^-n of the experts are
 reached. Tiles are the best of TILES, or those that vLLM's Triton kernels have by default (`BEFORE_0_17`, `SINCE_0_17`).
@@ -38,6 +38,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
@@ -70,6 +71,14 @@ of few tokens)."""
 
 VECTOR = (1, 128)
 """The tile of a single token."""
+
+GGML = 30.0, 17.0
+"""Bytes that llama.cpp moves for a pair between its GEMMs, for a column of the hidden state and of an expert.
+
+Operators in FP32 that nothing fuses (build_moe_ffn in src/llama-graph.cpp): rows to 8 bits for up and for gate (4 + 1
+each), their product, that again to 8 bits (8 + 4, 4 + 1), outputs by the router's weights (4 + 4), and a sum for each
+expert of a token (8 + 4).
+"""
 
 FETCHED = 64.0
 """Bytes that an L2 of NVIDIA fetches by default, however few are wanted (cudaLimitMaxL2FetchGranularity)."""
@@ -107,6 +116,19 @@ PARAMETERS = (
         "expert", Unit.SECONDS, 1e-12, 1e-6, 1e-12, "sorting pairs by expert: time an expert of the layer", start=10e-9
     ),
 )
+
+
+MARLIN_READS = 25e9
+"""Bytes a second into a multiprocessor from which fits of Marlin's experts start.
+
+From more, where no tile waits for its operands, rows of all devices together do not lead back."""
+
+
+def parameters(format: str) -> tuple[Parameter, ...]:
+    """The parameters of experts in a format."""
+    if format not in MARLIN:
+        return PARAMETERS
+    return tuple(replace(one, default=MARLIN_READS) if one.name == "tile_bandwidth" else one for one in PARAMETERS)
 
 
 class Loads(NamedTuple):
@@ -259,10 +281,12 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
         return Terms((launch,), multiplied, memory, parameters["sharpness"])
     share = parameters["whole_batch"]
     moved = (1.0 - share) * experts.pairs + share * experts.arriving * experts.top_k * experts.among
+    apart = np.asarray(experts.tiles) == VECTORS
+    of_hidden, of_width = np.where(apart, GGML[0], 4.0), np.where(apart, GGML[1], 2.0 * (2.0 + experts.gated))
     permutation = Term(
         "permutation",
         "P' (4 hidden + 2 (2 + gated) width) / min(permute_bandwidth, bandwidth)",
-        moved * (4.0 * experts.hidden + 2.0 * (2.0 + experts.gated) * experts.width),
+        moved * (of_hidden * experts.hidden + of_width * experts.width),
         min(parameters["permute_bandwidth"], bandwidth),
     )
     sorting = Term("sorting", "expert x experts", parameters.get("expert", 0.0) * experts.experts)
