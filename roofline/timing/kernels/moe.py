@@ -72,12 +72,12 @@ of few tokens)."""
 VECTOR = (1, 128)
 """The tile of a single token."""
 
-GGML = 30.0, 17.0
+GGML, TO_INT8 = (20.0, 12.0), (10.0, 5.0)
 """Bytes that llama.cpp moves for a pair between its GEMMs, for a column of the hidden state and of an expert.
 
-Operators in FP32 that nothing fuses (build_moe_ffn in src/llama-graph.cpp): rows to 8 bits for up and for gate (4 + 1
-each), their product, that again to 8 bits (8 + 4, 4 + 1), outputs by the router's weights (4 + 4), and a sum for each
-expert of a token (8 + 4).
+Operators in FP32 that nothing fuses (build_moe_ffn in src/llama-graph.cpp): up times gate (8 + 4), outputs by the
+router's weights (4 + 4), and a sum for each expert of a token (8 + 4). Where the GEMMs multiply in 8 bits, rows become
+that for up, for gate, and for down (4 + 1 each).
 """
 
 FETCHED = 64.0
@@ -281,8 +281,9 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
         return Terms((launch,), multiplied, memory, parameters["sharpness"])
     share = parameters["whole_batch"]
     moved = (1.0 - share) * experts.pairs + share * experts.arriving * experts.top_k * experts.among
-    apart = np.asarray(experts.tiles) == VECTORS
-    of_hidden, of_width = np.where(apart, GGML[0], 4.0), np.where(apart, GGML[1], 2.0 * (2.0 + experts.gated))
+    apart, rounded = np.asarray(experts.tiles) == VECTORS, float(experts.form.arithmetic == "int8")
+    of_hidden = np.where(apart, GGML[0] + rounded * TO_INT8[0], 4.0)
+    of_width = np.where(apart, GGML[1] + rounded * TO_INT8[1], 2.0 * (2.0 + experts.gated))
     permutation = Term(
         "permutation",
         "P' (4 hidden + 2 (2 + gated) width) / min(permute_bandwidth, bandwidth)",
