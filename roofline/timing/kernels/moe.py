@@ -84,7 +84,7 @@ FETCHED = 64.0
 """Bytes that an L2 of NVIDIA fetches by default, however few are wanted (cudaLimitMaxL2FetchGranularity)."""
 
 MARLIN, MMA = ("int4_wo", "int8_wo", "w4a16_mxfp4"), 2048.0
-"""Formats whose experts are Marlin's, and FLOP in a clock of a multiprocessor of its instructions, Ampere's on any GPU.
+"""Formats whose experts are Marlin's on NVIDIA, and FLOP in a clock of a multiprocessor of its instructions, Ampere's.
 
 Frantar et al., "MARLIN", 2024; NVIDIA A100 whitepaper: 1,024 dense FP16 FMA. Its experts reach 1,000 to 1,200 on A100,
 H100, H200, B200 and GB200, whose own instructions do 2,048, 4,096 and 8,192; 500 to 700 of 1,024 on L40S and RTX PRO
@@ -308,7 +308,7 @@ def _on_cpu(experts: Experts, hardware: Hardware, parameters: Parameters) -> Ter
 def _on_units(experts: Experts, hardware: Hardware, parameters: Parameters) -> Array:
     """T_S, seconds on the multiprocessors for both GEMMs, with the best tile: tiles are along the first axis."""
     count, peak = units(hardware), hardware.matrix_peak(experts.form.arithmetic)
-    if experts.dtype in MARLIN:
+    if experts.dtype in MARLIN and hardware.vendor == "NVIDIA":
         peak = min(peak, MMA * unit_clocks(hardware))
     high, wide, read = _tiles(experts)  # b_m, b_n, and the bytes of an element
     tokens, reached = experts.loads
