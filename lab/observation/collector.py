@@ -86,14 +86,15 @@ def _host(high: float, start: float) -> Parameter:
 
 HOST: Mapping[str, tuple[Parameter, ...]] = {
     "gemm": (
-        _host(500e-6, 60e-6),
-        Parameter("host_few_rows", Unit.RATIO, 0.3, 2.0, 1.0, "factor on it where m < 32", start=1.0),
-        Parameter("host_padding", Unit.RATIO, 1e-3, 1.0, 1e-3, "increase where m % 4 > 0: padded scales", 0.1),
+        _host(500e-6, 170e-6),
         Parameter("host_gap", Unit.SECONDS, 1e-9, 200e-6, 1e-9, "idle time between the kernels of a GEMM", start=10e-6),
     ),
     "mla_prefill": (_host(1e-3, 150e-6),),
 }
-"""Host time of tables without CUDA graphs, which hides the time of short kernels; of GEMMs that quantize."""
+"""Host time of tables without CUDA graphs, which hides the time of short kernels; of GEMMs that quantize.
+
+It is that of vLLM's CUTLASS kernel called from an x86 host, which other calls are a multiple of (`called`).
+"""
 
 ONE_LAYER = ("launch", "few_tokens")
 """Constants of experts that tables of one number of experts do not tell from the time to sort pairs by expert."""
@@ -105,7 +106,7 @@ DIFFERENCED = ("launch", "tile_prologue")
 """Constants that the difference of two times of a kernel does not tell: they stay as they start."""
 
 BESIDE = {
-    "graph": 1.0,
+    **dict.fromkeys(("graph", "called"), 1.0),
     **dict.fromkeys(("eager", "unpacked", "less_kv", "rest", "skipped", "host", "compared", *OPTIONS), 0.0),
 }
 """Columns of what a table times beside the kernel, with what they are where they are absent."""
@@ -205,8 +206,7 @@ class Collector(Harness):
             gapped = launched | (alone & (host <= NO_HOST))
             time = time + np.where(gapped, constants.get("host_gap", 0.0), 0.0)
         if host > NO_HOST and np.any(launched) and not bare:
-            growth = _host_growth(np.asarray(row["m"]), constants) if op == "gemm" else np.asarray(1.0)
-            time = np.where(launched, smooth_maximum(time, host * growth, 8.0), time)
+            time = np.where(launched, smooth_maximum(time, host * rows.column("called"), 8.0), time)
         if np.any(rows.column("host") > 0):
             time = smooth_maximum(time, rows.column("host"), LATE)
         return time + np.where(alone, constants.get("graph", 0.0), 0.0)
@@ -225,12 +225,6 @@ def host_of(op: str, format: str) -> tuple[Parameter, ...]:
     if op == "gemm" and (format.startswith(PREFIX) or not numbers(format).quantizes):
         return ()
     return HOST.get(op, ())
-
-
-def _host_growth(m: Array, constants: Parameters) -> Array:
-    """The host time of separate launches over that of most m: the measured time of short GEMMs without CUDA graphs."""
-    path = np.where(m < 32, constants.get("host_few_rows", 1.0), 1.0)
-    return np.asarray(path * (1.0 + constants.get("host_padding", 0.0) * (m % 4 != 0)))
 
 
 def _eager(terms: Terms, rows: Collected, hardware: Hardware) -> Terms:

@@ -68,6 +68,21 @@ UNGRAPHED = (
 """Block-scaled GEMMs of one shape take 5 to 15 us in the tables of SGLang and TensorRT-LLM, and 50 to 300 in vLLM's,
 whatever m; but for those of 0.14 on Hopper, with graphs and eager quantization: 21."""
 
+FLASHINFER, DEEPGEMM, PACKED = "FlashInfer", "DeepGemm", "DeepGemm, packed scales"
+"""What the names of vLLM's block-scaled GEMMs begin with; others are CUTLASS's and Triton's. Tables before 0.24 name
+none: there Hopper runs FlashInfer's for m < 32, and other GPUs with HBM DeepGEMM's, which packs scales on Blackwell."""
+
+CALLED = {FLASHINFER: (0.35, 0.35), DEEPGEMM: (0.55, 0.5), PACKED: (1.4, 1.05)}
+"""Host time of a call where m is no multiple of 4, to which scales are padded, and of others, over that of CUTLASS's.
+
+That is 165 to 180 us on the x86 hosts of H100, H200, B200 and RTX PRO 6000 (vLLM 0.24), the others 60, 93 and 86, 236
+and 178 us."""
+
+GRACE = ("gb200", "gb300"), 1.75
+"""GPUs with a Grace CPU, by the names of public tables, and how long a call takes there: 288 and 305 us beside the 165
+and 178 of B200's host, 49 and 22 for all-reduces without a graph. Its cores are slower than those of x86 servers, so
+that small batches wait for the host (Vellaisamy et al., arXiv 2504.11750)."""
+
 
 def ran(software: pd.Series[str], *releases: Releases) -> pd.Series[bool]:
     """Whether each row's software is one of such releases; False where it is missing."""
@@ -98,6 +113,7 @@ def timed_beside(frame: pd.DataFrame, op: str) -> dict[str, pd.Series[float]]:
         found["unpacked"] = _matches(software, UNPACKED[0]) * there
     if op in {kind.op for kind in UNGRAPHED} and "dtype" in frame:
         found["graph"] = 1.0 - _ungraphed(frame, software, op)
+        found["called"] = _called(frame, op)
     return {name: column for name, column in found.items() if name not in frame}
 
 
@@ -126,6 +142,20 @@ def _ungraphed(frame: pd.DataFrame, software: pd.Series[str], op: str) -> pd.Ser
             of_format = (formats == kind.format) | (not kind.format)
             chosen |= (of_format & (short >= kind.shortest)).to_numpy()
     return _matches(software, VLLM) * chosen
+
+
+def _called(frame: pd.DataFrame, op: str) -> pd.Series[float]:
+    """The host time of each row's call over that of CUTLASS's kernel from an x86 host; of other ops over the latter."""
+    found = frame["hardware"].isin(GRACE[0]) * (GRACE[1] - 1.0) + 1.0
+    if op != "gemm" or "kernel" not in frame:
+        return found
+    kernels, packed = frame["kernel"].fillna("").astype(str), frame["hardware"].isin(BLACKWELL)
+    unnamed, odd = kernels == "vllm_default", frame["m"] % 4 != 0
+    flashinfer = kernels.str.startswith(FLASHINFER) | (unnamed & ~packed & (frame["m"] < 32))
+    deepgemm = kernels.str.startswith(DEEPGEMM) | (unnamed & ~flashinfer)
+    for name, own in ((FLASHINFER, flashinfer), (DEEPGEMM, deepgemm & ~packed), (PACKED, deepgemm & packed)):
+        found = found.mask(own, found * np.where(odd, *CALLED[name]))
+    return found
 
 
 def is_ungraphed(part: Measurements) -> bool:

@@ -52,6 +52,35 @@ def test_tables_without_graphs_show_by_their_short_kernels(
     assert is_ungraphed(gemms(tmp_path, [software], dtype, *latencies)) is ungraphed
 
 
+CUTLASS = 172.0
+"""Microseconds of a launch of vLLM 0.24's CUTLASS kernel for FP8 blocks from an x86 host."""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "hardware", "m", "measured"),
+    [
+        ("CutlassFp8BlockScaledMMKernel", "rtx-pro-6000-server", 64, 180.0),
+        ("CutlassFp8BlockScaledMMKernel", "gb200", 64, 288.0),
+        ("DeepGemmFp8BlockScaledMMKernel", "h200-sxm", 64, 84.0),
+        ("DeepGemmFp8BlockScaledMMKernel", "h200-sxm", 65, 93.0),
+        ("DeepGemmFp8BlockScaledMMKernel", "b200-sxm", 65, 237.0),
+        ("DeepGemmFp8BlockScaledMMKernel", "gb200", 64, 301.0),
+        ("FlashInferFp8BlockScaledMMKernel", "h200-sxm", 16, 59.5),
+        ("vllm_default", "h200-sxm", 16, 59.5),
+    ],
+)
+def test_a_launched_gemm_takes_its_librarys_time_and_its_cpus(
+    kernel: str, hardware: str, m: int, measured: float, tmp_path: Path
+) -> None:
+    """Medians of short kernels in the tables of vLLM 0.24; a table that names no kernel has that of its rows."""
+    table = {"hardware": hardware, "op": "gemm", "dtype": "fp8_block", "m": m, "n": 1024, "k": 1024, "kernel": kernel}
+    pd.DataFrame([{**table, "software": "vLLM 0.24.0", "latency_us": measured}]).to_csv(
+        tmp_path / "one.csv", index=False
+    )
+    (part,) = read(tmp_path / "one.csv")
+    assert part.frame["called"].tolist() == pytest.approx([measured / CUTLASS], rel=0.08)
+
+
 @pytest.mark.parametrize(
     ("software", "hardware", "format"),
     [

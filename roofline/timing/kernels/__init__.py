@@ -171,7 +171,7 @@ _SHIPPED: Mapping[str, Kernel] = {
             moe.shape,
             moe.bound,
             moe.terms,
-            _always(moe.PARAMETERS),
+            moe.parameters,
             Regimes(_product("tokens"), (16, 256, 2048), ("tokens<=16", "tokens<=256", "tokens<=2048", "tokens>2048")),
             ("dtype", "tokens", "hidden", "intermediate", "top_k", "experts", "tp", "ep", "routing"),
             ("tokens", "hidden", "intermediate", "top_k", "experts", "tp", "ep"),

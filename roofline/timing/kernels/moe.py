@@ -12,20 +12,21 @@ columns of its output, on S multiprocessors:
     units         T_S = min over (b_m, b_n) of the sum over g of rounds(w_g) T_g
     weights       W   = experts reached x matrices x hidden I' bytes,    matrices: 2, or with gates 3
     memory        T_M = (cold W + inputs and outputs of both GEMMs) / (memory_efficiency bandwidth)
-    permutation   T_P = P' (4 hidden + (4 or, with gates, 6) I') / (permute_efficiency bandwidth)
+    permutation   T_P = P' (4 hidden + (4 or, with gates, 6) I') / min(permute_bandwidth, bandwidth)
     sorting       T_E = expert x experts of the layer
     time          t   = launch (1 - 4 few_tokens / (tokens + 3)) + (T_S^p + T_M^p)^(1/p) + T_P + T_E
 
 rounds(w) = (1 - q) max(1, w) + q ceil(w) with q = `wave_quantization`: a kernel of less than one wave takes one. p is
 `sharpness`; efficiencies are fractions of the datasheet's peak and bandwidth, `tile_bandwidth` is of one
 multiprocessor. `bytes` are those of an element of the weights, and T_S is 1 + `unaligned` times as long where I' is no
-multiple of 16.
+multiple of 16. The peak of Marlin's experts (`MARLIN`) is that of its instructions, at most MMA S clock.
 
 Permutation gathers the rows of each expert, applies the activation (I', with gates 2 I', read and I' written, in 16
-bits) and adds the experts' results. Some kernels go through the pairs of all tokens, on whichever device their experts
-are: P' = (1 - whole_batch) P + whole_batch tokens top_k. The kernels that sort pairs by expert keep a count of every
-expert of the layer (`expert`). The launch is shorter for a few tokens: one token saves the fraction `few_tokens`, five
-save half as much.
+bits) and adds the experts' results, at 1 to 2 TB/s on A100 to B200 alike where the memory allows it: small kernels,
+whose operands are in the L2; llama.cpp's operators move more (`GGML`). Some kernels go through the pairs of all tokens,
+on whichever device their experts are: P' = (1 - whole_batch) P + whole_batch tokens top_k. The kernels that sort pairs
+by expert keep a count of every expert of the layer (`expert`). The launch is shorter for a few tokens: one token saves
+the fraction `few_tokens`, five save half as much.
 
 Routing is uniform unless loads are given (`Loads`): with n pairs an expert on average, 1 - e^-n of the experts are
 reached. Tiles are the best of TILES, or those that vLLM's Triton kernels have by default (`BEFORE_0_17`, `SINCE_0_17`).
@@ -37,12 +38,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import ggml
-from roofline.timing.kernels.common import ceil_div, rounds, units
+from roofline.timing.kernels.common import ceil_div, rounds, unit_clocks, units
 from roofline.timing.kernels.formats import Numbers, storage
 from roofline.timing.kernels.model import (
     Array,
@@ -70,8 +72,23 @@ of few tokens)."""
 VECTOR = (1, 128)
 """The tile of a single token."""
 
+GGML, TO_INT8 = (20.0, 12.0), (10.0, 5.0)
+"""Bytes that llama.cpp moves for a pair between its GEMMs, for a column of the hidden state and of an expert.
+
+Operators in FP32 that nothing fuses (build_moe_ffn in src/llama-graph.cpp): up times gate (8 + 4), outputs by the
+router's weights (4 + 4), and a sum for each expert of a token (8 + 4). Where the GEMMs multiply in 8 bits, rows become
+that for up, for gate, and for down (4 + 1 each).
+"""
+
 FETCHED = 64.0
 """Bytes that an L2 of NVIDIA fetches by default, however few are wanted (cudaLimitMaxL2FetchGranularity)."""
+
+MARLIN, MMA = ("int4_wo", "int8_wo", "w4a16_mxfp4"), 2048.0
+"""Formats whose experts are Marlin's on NVIDIA, and FLOP in a clock of a multiprocessor of its instructions, Ampere's.
+
+Frantar et al., "MARLIN", 2024; NVIDIA A100 whitepaper: 1,024 dense FP16 FMA. Its experts reach 1,000 to 1,200 on A100,
+H100, H200, B200 and GB200, whose own instructions do 2,048, 4,096 and 8,192; 500 to 700 of 1,024 on L40S and RTX PRO
+6000."""
 
 FEW = 4.0
 """Tokens more than one that save half as much of the launch as one token does."""
@@ -84,9 +101,7 @@ PARAMETERS = (
     Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 30e-6, 2e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.0, "exponent of the smooth maximum of units and memory"),
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
-    Parameter(
-        "permute_efficiency", Unit.RATIO, 0.02, 1.0, 0.5, "permuting tokens: achievable fraction of memory bandwidth"
-    ),
+    Parameter("permute_bandwidth", Unit.BANDWIDTH, 0.1e12, 10e12, 1.5e12, "permuting tokens, whatever the memory"),
     Parameter(
         "whole_batch",
         Unit.RATIO,
@@ -101,6 +116,19 @@ PARAMETERS = (
         "expert", Unit.SECONDS, 1e-12, 1e-6, 1e-12, "sorting pairs by expert: time an expert of the layer", start=10e-9
     ),
 )
+
+
+MARLIN_READS = 25e9
+"""Bytes a second into a multiprocessor from which fits of Marlin's experts start.
+
+From more, where no tile waits for its operands, rows of all devices together do not lead back."""
+
+
+def parameters(format: str) -> tuple[Parameter, ...]:
+    """The parameters of experts in a format."""
+    if format not in MARLIN:
+        return PARAMETERS
+    return tuple(replace(one, default=MARLIN_READS) if one.name == "tile_bandwidth" else one for one in PARAMETERS)
 
 
 class Loads(NamedTuple):
@@ -253,11 +281,14 @@ def terms(experts: Experts, hardware: Hardware, parameters: Parameters) -> Terms
         return Terms((launch,), multiplied, memory, parameters["sharpness"])
     share = parameters["whole_batch"]
     moved = (1.0 - share) * experts.pairs + share * experts.arriving * experts.top_k * experts.among
+    apart, rounded = np.asarray(experts.tiles) == VECTORS, float(experts.form.arithmetic == "int8")
+    of_hidden = np.where(apart, GGML[0] + rounded * TO_INT8[0], 4.0)
+    of_width = np.where(apart, GGML[1] + rounded * TO_INT8[1], 2.0 * (2.0 + experts.gated))
     permutation = Term(
         "permutation",
-        "P' (4 hidden + 2 (2 + gated) width) / (permute_efficiency bandwidth)",
-        moved * (4.0 * experts.hidden + 2.0 * (2.0 + experts.gated) * experts.width),
-        parameters["permute_efficiency"] * bandwidth,
+        "P' (4 hidden + 2 (2 + gated) width) / min(permute_bandwidth, bandwidth)",
+        moved * (of_hidden * experts.hidden + of_width * experts.width),
+        min(parameters["permute_bandwidth"], bandwidth),
     )
     sorting = Term("sorting", "expert x experts", parameters.get("expert", 0.0) * experts.experts)
     return Terms((launch, permutation, sorting), multiplied, memory, parameters["sharpness"])
@@ -277,6 +308,8 @@ def _on_cpu(experts: Experts, hardware: Hardware, parameters: Parameters) -> Ter
 def _on_units(experts: Experts, hardware: Hardware, parameters: Parameters) -> Array:
     """T_S, seconds on the multiprocessors for both GEMMs, with the best tile: tiles are along the first axis."""
     count, peak = units(hardware), hardware.matrix_peak(experts.form.arithmetic)
+    if experts.dtype in MARLIN and hardware.vendor == "NVIDIA":
+        peak = min(peak, MMA * unit_clocks(hardware))
     high, wide, read = _tiles(experts)  # b_m, b_n, and the bytes of an element
     tokens, reached = experts.loads
     row_tiles = (reached * ceil_div(tokens, high[:, None])).mean(axis=1) * experts.local + experts.elsewhere / high
