@@ -152,10 +152,11 @@ def _prompts_of(times: Times, rate: Array, number: Array, batch: Array) -> Promp
             late[several] = _late(round(steps), *(each[several] for each in parts))
     # Those that arrive while prompts are computed delay others, and so on: a branching process.
     further = np.clip(rate * np.minimum(times.slope(number), times.full(number)), 0.0, 0.95)
-    dispersion = times.unit / (1 - further) ** 2 + rate * (cycle if times.alone else mean)
+    # A rank whose prompts go first decodes in steps without prompts of its own.
+    token = cycle if times.alone else mean / np.maximum(share[:, 0], 1e-9) if times.apart else mean
+    dispersion = times.unit / (1 - further) ** 2 + rate * token
     if times.alone and ranks == 1 and times.steps:
         dispersion = np.maximum(_dispersion(rows, taken / times.mean) - (times.unit - 1), 1.0)
-    token = cycle if times.alone else mean
     return Prompts(length.T, share.T, unit, room, token, waiting, cycle, busy, still, others, dispersion, late)
 
 

@@ -1,8 +1,6 @@
-"""What the ranks of a step wait for: the one whose experts have the most rows, and the slowest device."""
+"""The rank that a step waits for: the one whose experts have the most rows."""
 
 from __future__ import annotations
-
-from statistics import NormalDist
 
 import numpy as np
 from msgspec.structs import replace
@@ -10,14 +8,7 @@ from msgspec.structs import replace
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.serving.tables import Array
-
-SLOWER_RANK = 0.05
-"""Standard deviation of the time of a step on one device over that on its siblings, whose last all ranks wait for.
-
-Fitted to TPOT of 666 deployments of three engines on six devices under load (0.052), beside experts' uneven loads; with
-an engine or a device held out of the fit, errors of it are as low. Devices of one kind in one cluster differ by 8% on
-average and 22% at most (Sinha et al. 2022, arXiv 2208.11035).
-"""
+from roofline.timing.waits import largest
 
 UNEVEN_EXPERTS = 1.08
 """Standard deviation of the logarithm of experts' loads, without copies of those with the most.
@@ -49,14 +40,3 @@ def under_load(scenario: Scenario) -> Scenario:
     """The scenario with experts that are loaded as those of a server."""
     settings = scenario.settings
     return scenario.changed(settings=replace(settings, uneven_experts=uneven(settings.parallel)))
-
-
-def largest(count: int) -> float:
-    """The expected largest of so many normal deviates (Blom 1958)."""
-    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
-
-
-def waited(parallel: Parallelism) -> float:
-    """The time of a step over that of a device alone; waits over nodes are in `roofline.timing.network_collectives`."""
-    ranks = max(parallel.tensor * parallel.sequence, parallel.expert)
-    return 1.0 if parallel.span(ranks).across_nodes else 1 + SLOWER_RANK * largest(ranks)

@@ -14,8 +14,7 @@ and k are those of one data-parallel rank, the one with the most; the kernels of
 ranks, take the mean over ranks. Loads of experts are log-normal, so that fewer are reached than by even ones. Where n
 ranks divide the experts, the one with the most rows decides: with t tokens to e experts each, and u the variance of the
 loads of experts over their number, it has 1 + z ((n - 1) (1 / (e t) + u))^(1/2) times the mean, z the expected largest
-of n deviates. Of n devices of a node that wait for each other the slowest decides: K is 1 + s z times that, with s of
-`roofline.serving.ranks`.
+of n deviates.
 
 Images of prompts are encoded in the step of the chunk that has their tokens: tower(q density) more seconds. A model
 that only encodes has chunks alone. The prompts of an encoder-decoder are those of its encoder, beside which its decoder
@@ -49,7 +48,7 @@ from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.passes import Pass
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
-from roofline.serving.ranks import busiest, under_load, uneven, waited
+from roofline.serving.ranks import busiest, under_load, uneven
 from roofline.serving.tables import Array, Curve, Grid, Table, geometric
 from roofline.specs.engine import Engine
 from roofline.timing.evaluation import resolve
@@ -214,9 +213,7 @@ class StepTimes:
             of_decode = of_decode + self._seconds(run, True, shape)
         for run in ahead:
             of_prefill = of_prefill + self._seconds(run, False, of_prefill.shape)
-        last = waited(self._answer.parallel)
-        self.local, self.experts, self.head = last * self.local, last * self.experts, last * self.head
-        self.decode, self.prefill = Table(*sequences, last * of_decode), Table(*pieces, last * of_prefill)
+        self.decode, self.prefill = Table(*sequences, of_decode), Table(*pieces, of_prefill)
 
     def _add_shared_times(self, timing: Timing, run: Pass, shared: Any, head: Any) -> None:
         """Add the kernels of tokens to the tables: on one rank, of experts, and of the head."""

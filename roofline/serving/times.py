@@ -55,10 +55,10 @@ class Times(Struct, frozen=True, dict=True):
     (rows; prompts that go first: those of a step of their own), and `room` the tokens that such a step takes of
     prompts. `lengths` are tokens of prompts of equal weight, `steps` is G for `tokens` after
     the first, `lag` the steps that are scheduled ahead.
-    `received`: prompts take no time, since their KV cache comes from other devices. `step` gives the
-    seconds of a step of n sequences, with the tokens of prompts of the data-parallel rank with the most, and of all on
-    average. At most `slots` sequences run. Of a longer prompt alone a step takes `cut` tokens, where prompts that fit
-    are taken whole.
+    `apart`: beside the prompts of a data-parallel rank the others decode, and it does not. `received`: prompts take no
+    time, since their KV cache comes from other devices. `step` gives the seconds of a step of n sequences, with the
+    tokens of prompts of the data-parallel rank with the most, and of all on average. At most `slots` sequences run. Of
+    a longer prompt alone a step takes `cut` tokens, where prompts that fit are taken whole.
     """
 
     decode: Array
@@ -73,6 +73,7 @@ class Times(Struct, frozen=True, dict=True):
     step: Callable[[Any, Any, Any], Array]
     slots: float
     received: bool = False
+    apart: bool = False
     cut: float = math.inf
 
     @cached_property
@@ -230,7 +231,19 @@ def times_of(replica: Replica, load: Load, slots: float) -> Times:
     # No tokens add nothing, but the first of them what a step with prompts takes in addition.
     table = Table(rows, np.append(0.0, columns), np.concatenate([added[:, :1], added], axis=1))
     return Times(
-        decode, table, room, lengths, generated, tokens, alone, ranks, replica.scheduler.lag, step, slots, cut=cut
+        decode,
+        table,
+        room,
+        lengths,
+        generated,
+        tokens,
+        alone,
+        ranks,
+        replica.scheduler.lag,
+        step,
+        slots,
+        cut=cut,
+        apart=first and not alone,
     )
 
 

@@ -9,6 +9,7 @@ interval that of the fit's residuals:
              with overlap scheduling `sequence batch` is in the maximum
     two-batch overlap: 0.62 of the shorter of exchanges and the other n_k t_k is hidden, and each batch has half a step
     shared experts on a stream of their own: s + r - max(s, r, bounds of both) of a layer's times s, r is hidden
+    ranks within a node wait for the slowest of n:   (1 + s z(n)) t_k                (`timing.waits`)
     an upcast KV cache:   t_k = (form^2 + conversion^2)^(1/2)                  (`timing.evaluation.conversion_time`)
 
 A kernel's time is divided among its operators in proportion to their bounds, so that no operator is expected to be
@@ -45,6 +46,7 @@ from roofline.timing.intervals.passes import Intervals
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.launches import launches
+from roofline.timing.waits import waited
 
 BLOCK = 8192
 """Grid points evaluated together: the calls of a block take as long as the work of some 2,000 points, and the times of
@@ -106,7 +108,8 @@ class KernelCall(NamedTuple):
 class Timing:
     """The kernels of a placed graph on an engine, ready to be evaluated for any workload; `number` counts them.
 
-    `unfused`: the time of each relative to one kernel, where the engine runs several for it.
+    `unfused`: the time of each relative to one kernel, where the engine runs several for it. `waited`: that of all
+    relative to a device alone, which waits for no other.
     """
 
     def __init__(self, placement: Placement, engine: Engine, calibration: Calibration) -> None:
@@ -125,6 +128,7 @@ class Timing:
         issued = [entry.launches * each for entry, (each, _) in zip(self.kernels, apart, strict=True)]
         self.number = float(self._counts @ issued)
         self.unfused = np.array([factor for _, factor in apart])
+        self.waited = waited(placement)
         self._groups = kernel_groups(self.kernels, self.monomials, placement, engine)
         self.corrections = Corrections(placement, engine, self.kernels, limited)
 
@@ -242,6 +246,7 @@ class Timing:
         np.maximum(expected[:2], floor, out=expected[:2])
         corrections.apply_link(times, expected)
         np.maximum(expected[2], expected[1], out=expected[2])
+        expected *= self.waited
         if not floor.all():
             expected[:, floor <= 0] = 0.0
         return Detail(expected, inside, bounds)

@@ -210,6 +210,9 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
         wait = min(sum(float(times.corrections.latencies[part, 0]) for part in entry.parts), sent)
         text = f"max({last(lines)}, {shown(sent - wait)} / {LINK_SHARE} + {shown(wait)})"
         lines.append(line("kernel limited by the link", f"max(t, bytes sent / {LINK_SHARE} + latencies)", text))
+    if times.waited != 1:
+        text = f"{shown(times.waited)} * {last(lines)}"
+        lines.append(line("kernel on the slowest device", "(1 + s z(ranks)) t", text))
     share = f"{last(lines)} * {shown(float(detail.bounds[index, 0]))} / {shown(floor)}" if floor else "0"
     lines.append(line("expected", "kernel x bound of the operator / bound of the kernel", share))
     if phase.engine.kernel_slowdown(phase.name) != 1:

@@ -1,12 +1,11 @@
-"""What ranks wait for: the busiest rank of experts, and the slowest of several devices."""
+"""The busiest rank of experts."""
 
 import math
 
 import numpy as np
 import pytest
 
-from roofline.graph.parallel import Parallelism
-from roofline.serving.ranks import SLOWER_RANK, UNEVEN_EXPERTS, busiest, waited
+from roofline.serving.ranks import UNEVEN_EXPERTS, busiest
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 256])
@@ -32,16 +31,3 @@ def test_the_busiest_of_32_ranks_is_as_measured() -> None:
     """2.56 times the mean of DeepSeek-R1's layers (NVIDIA/TensorRT-LLM, examples/wide_ep/ep_load_balancer)."""
     found = busiest(np.array([4096.0]), 32, 8, math.expm1(UNEVEN_EXPERTS**2) / 256)
     assert float(found[0]) / 4096 == pytest.approx(2.56, rel=0.08)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "parallel"),
-    [(1, Parallelism(pipeline=4)), (2, Parallelism(tensor=2, data=4)), (8, Parallelism(data=8, expert=8))],
-)
-def test_the_slowest_of_the_devices_that_wait_for_each_other_decides(ranks, parallel) -> None:
-    slowest = np.random.default_rng(0).normal(1.0, SLOWER_RANK, (20000, ranks)).max(axis=1).mean()
-    assert waited(parallel) == pytest.approx(float(slowest), abs=0.002)
-
-
-def test_waits_over_nodes_are_those_of_the_network() -> None:
-    assert waited(Parallelism(tensor=16, nodes=2)) == 1.0 < waited(Parallelism(tensor=8, pipeline=2, nodes=2))

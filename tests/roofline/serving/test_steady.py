@@ -49,13 +49,14 @@ def test_steady_states_agree_with_simulations_of_random_settings() -> None:
         assert (np.array(within(drawn, found, *classes)[1:]) >= least).all(), classes
 
 
-def test_only_ranks_with_prompts_wait_where_prompts_go_first() -> None:
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_only_ranks_with_prompts_wait_where_prompts_go_first(share) -> None:
     """Of SGLang's data-parallel ranks the others go on decoding."""
     name, hardware, degrees = RANKED[1]
     policy = Scheduler(tokens=8192, sequences=256, order=PREFILL_FIRST)
     found = Replica(steps(name, hardware, tuple(degrees.items()), "sglang"), policy, 4 * 10**6)
     load = Load(prompt=1024, generate=200, rate=1.0)
-    rate = saturation_of(found, load, times_of(found, load, slots_of(found, load))) / 3
+    rate = share * saturation_of(found, load, times_of(found, load, slots_of(found, load)))
     load = replace(load, rate=rate)
     quick, (tpot, _) = steady(found, load, rate), simulated(found, load, 100, requests=2000)
     assert float(quick.tpot[0, 0]) == pytest.approx(tpot, rel=0.1)
