@@ -179,7 +179,7 @@ class Theory:
             base = keep.sum(axis=0)
             computed = np.maximum(turns.prompt - base, 1.0)
             work, step, times_in = self._work(computed, base, number, rate)
-            stalled = 0.0
+            stalled = np.zeros(count)
             link_times = [
                 row * self.store.read(tier) / tier.bandwidth + (row > 0) * tier.latency
                 for row, tier in zip(keep[1:], self.store.tiers, strict=True)
