@@ -1,6 +1,6 @@
 """`python -m lab.launch_flags ENGINE`: the options of an installed engine's `--help`, beside the table of launches.
 
-Names the options of `roofline/launch/engines.yaml` that the engine does not list, with exit status 2. What an engine
+Names the options of `roofline/specs/servers.yaml` that the engine does not list, with exit status 2. What an engine
 reads from a file of settings is not in its help, and is not checked.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from lab.command import run_command
 from roofline.core.errors import RooflineError
-from roofline.launch.table import SERVERS, Server, server_of
+from roofline.specs.servers import SERVERS, Server, server_of
 
 HELP = {"vllm": "vllm serve --help=all", "tensorrt-llm": "trtllm-serve serve --help", "ollama": "ollama serve --help"}
 """Commands that list all options of an engine, where they are not its server's with --help."""

@@ -23,10 +23,10 @@ from roofline.core.display import Result
 from roofline.core.errors import RooflineError, quote
 from roofline.core.inputs import restricted
 from roofline.launch.bundle import launch as bundle
-from roofline.launch.table import SERVERS
 from roofline.scenario.options import OPTIONS
 from roofline.specs.library import folders
 from roofline.specs.modelspec import list_models
+from roofline.specs.servers import SERVERS
 
 Value = str | int | float | bool | list[str]
 Options = Annotated[

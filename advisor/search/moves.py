@@ -19,7 +19,6 @@ from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
 from roofline.graph.ranks import key_copies
 from roofline.launch.bundle import refused
-from roofline.launch.table import SERVERS
 from roofline.scenario.options import DEGREES
 from roofline.scenario.scenario import Scenario
 from roofline.serving.placement import divisors, laid_out
@@ -27,6 +26,7 @@ from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
+from roofline.specs.servers import SERVERS
 from roofline.specs.sublayers import MixtureOfExperts
 from roofline.techniques import check_request, techniques
 from roofline.techniques.acceptance import is_superseded

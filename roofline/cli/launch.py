@@ -10,8 +10,8 @@ import typer
 
 from roofline.cli.options import emit, say
 from roofline.cli.scenario_options import TiersOption, scenario_command
-from roofline.launch.table import SERVERS
 from roofline.scenario.options import STATIC
+from roofline.specs.servers import SERVERS
 
 
 @partial(scenario_command, without=(*STATIC, "engine"))

@@ -1,7 +1,7 @@
 """From a prediction to a running server: its command or manifests, and the benchmark that measures the prediction.
 
 In: a `Scenario`, a load, and where it runs. Out: a `Launch` with its files, in which every setting of the scenario is
-an option of the engine (`engines.yaml`), or an error that says which is not.
+an option of the engine (`specs/servers.yaml`), or an error that says which is not.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from roofline.core.lazy import lazy
 if TYPE_CHECKING:
     from roofline.launch.bundle import Launch, Target, launch, launch_command
     from roofline.launch.forecast import Forecast, Interval
-    from roofline.launch.table import SERVERS
+    from roofline.specs.servers import SERVERS
 
 __all__ = ["SERVERS", "Forecast", "Interval", "Launch", "Target", "launch", "launch_command"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from roofline.core.errors import RooflineError
 from roofline.launch.command import Command
 from roofline.launch.forecast import Bench
-from roofline.launch.table import Server
 from roofline.scenario.scenario import Scenario
 from roofline.specs.images import default_size, parse_image_size
+from roofline.specs.servers import Server
 from roofline.specs.version import Version
 from roofline.whatif.command_line import command_words
 

@@ -23,13 +23,13 @@ from roofline.launch.forecast import Bench, Forecast, forecast, forecast_lines, 
 from roofline.launch.manifests import Place
 from roofline.launch.plan import Listen, Plan, plan_of
 from roofline.launch.settings import machines_of
-from roofline.launch.table import SERVERS
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.argument import scenario_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve
 from roofline.serving.options import LoadOptions
 from roofline.serving.outcome import Outcome
+from roofline.specs.servers import SERVERS
 from roofline.specs.states import limit_of, lock_of
 from roofline.techniques.unsupported import not_whole
 

@@ -17,11 +17,11 @@ from msgspec import Struct
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError
 from roofline.launch.settings import Wanted
-from roofline.launch.table import Server
 from roofline.scenario.scenario import Scenario
 from roofline.specs.model_names import listed_repository, repository_in
 from roofline.specs.modelspec import load_model
 from roofline.specs.records import record
+from roofline.specs.servers import Server
 from roofline.techniques import check_request
 
 WIDTH = 80

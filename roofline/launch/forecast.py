@@ -13,12 +13,12 @@ from msgspec import Meta, Struct
 
 from roofline.core.errors import RooflineError
 from roofline.core.units import seconds
-from roofline.launch.table import SERVERS, server_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import Curve, serve
 from roofline.serving.load import Arrivals
 from roofline.serving.options import LoadOptions
 from roofline.serving.outcome import Outcome
+from roofline.specs.servers import SERVERS, server_of
 from roofline.timing.intervals import Estimate
 
 ROUNDS = 10

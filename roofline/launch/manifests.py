@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from roofline.core.errors import RooflineError
 from roofline.launch.command import CONFIG_FILE, Command
 from roofline.launch.settings import GIB
-from roofline.launch.table import Server
 from roofline.specs.hardware import Hardware
+from roofline.specs.servers import Server
 from roofline.specs.states import slice_of
 
 Document = dict[str, Any]

@@ -25,10 +25,10 @@ from roofline.launch.command import (
 )
 from roofline.launch.memory import Room, room_of
 from roofline.launch.settings import Wanted, has_projector, machines_of, scheme_of, server_settings, tier_settings
-from roofline.launch.table import Server, server_of
 from roofline.scenario.kv_capacity import startable
 from roofline.scenario.scenario import Scenario
 from roofline.serving.sessions.tiers import split_tiers
+from roofline.specs.servers import Server, server_of
 from roofline.techniques.unsupported import not_started
 
 MASTER_PORT = 5000

@@ -1,6 +1,6 @@
 """The settings of a server that runs a scenario: what the scenario says, what it needs, and what the engine has not.
 
-A setting is a name of `engines.yaml`, which is that of the scenario's option where there is one. An option or technique
+A setting is a name of `specs/servers.yaml`, that of the scenario's option where there is one. An option or technique
 that is neither a setting of the engine nor a part of the workload is refused: a server never runs something else than
 what was predicted.
 """
@@ -16,7 +16,6 @@ import numpy as np
 from roofline.core.errors import RooflineError
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.rewrite import Adapter
-from roofline.launch.table import Server
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.parts import Part
@@ -24,6 +23,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.sessions.tiers import parse_tiers, settings_of, split_tiers
 from roofline.specs.precision import SCHEMES
 from roofline.specs.schemes import GGUF_SCHEMES
+from roofline.specs.servers import Server
 from roofline.techniques import check_request
 from roofline.timing.exchanges import exchange_choice
 
@@ -239,12 +239,7 @@ def _counts(scenario: Scenario, server: Server, slots: int, context: int, limite
     if told or (reserve.tokens and not allots):
         least = context if scenario.model.task == "encode" else 0  # which takes its prompts whole
         yield Wanted("max_num_batched_tokens", tokens or max(reserve.tokens or 0, least), pinned=not told)
-    for setting, value in (
-        ("prefill_schedule_interval", settings.interval),
-        ("long_prefill_token_threshold", settings.piece),
-    ):
-        if value is not None:
-            yield Wanted(setting, value)
+    yield from (Wanted(setting, value) for setting, value in settings.prompt_steps.items())
     if settings.utilization is not None or (reserve.utilization < 1 and not allots):
         yield Wanted("gpu_memory_utilization", float(reserve.utilization), pinned=settings.utilization is None)
 

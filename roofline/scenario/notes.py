@@ -159,12 +159,8 @@ def _no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
     if scenario.settings.towers == "data" and (parallel.tensor == 1 or not np.any(scenario.images)):
         lacking = "there are no images" if parallel.tensor > 1 else "there is no tensor parallelism (--tp 1)"
         yield "--mm-encoder-tp-mode data", lacking
-    for name, steps in (
-        ("prefill_schedule_interval", scenario.settings.interval),
-        ("long_prefill_token_threshold", scenario.settings.piece),
-    ):
-        if steps:
-            yield f"{OPTIONS[name].flag} {steps}", "a static batch has its prompts in whole steps, one after the other"
+    for name, steps in scenario.settings.prompt_steps.items():
+        yield f"{OPTIONS[name].flag} {steps}", "a static batch has its prompts in whole steps, one after the other"
     default = scenario.convention is Convention.PHYSICAL
     if (ATTENTION in analysis.fusions) is not default and not _attends(analysis):
         yield "--flash" if ATTENTION in analysis.fusions else "--no-flash", f"{model.name} has no softmax attention"

@@ -26,6 +26,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.images import EncodedImage
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
+from roofline.specs.servers import check_setting
 from roofline.specs.states import check_linked
 
 if TYPE_CHECKING:
@@ -288,6 +289,8 @@ class Scenario:
         check_linked(self.hardware, settings.parallel.tensor, settings.parallel.pipeline)
         if self.given("ctx_size") is not None and not self.profile.split_layers:
             raise RooflineError(f"ctx_size is of llama.cpp's slots: on {self.profile.name} say max_model_len")
+        for name in settings.prompt_steps:
+            check_setting(self.profile.name, self.profile.version, name)
         if settings.sequences is not None and (batch := int(np.max(self.batch))) > self.max_batch:
             raise RooflineError(f"a batch of {batch} is more than max_num_seqs allows at once, {self.max_batch}")
         if any(_told(name, self.given(name)) for name in ("prompt", "generate", "prefix", "images")):

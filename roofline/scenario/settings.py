@@ -136,6 +136,12 @@ class Settings(Checked, frozen=True):
     towers: Literal["weights", "data"] = "weights"
     fetch: Fetch | None = None
 
+    @property
+    def prompt_steps(self) -> dict[str, int]:
+        """How steps have prompts, where it is not the engine's own, by the options that say it."""
+        given = {"prefill_schedule_interval": self.interval, "long_prefill_token_threshold": self.piece}
+        return {name: value for name, value in given.items() if value is not None}
+
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
         check_memory(self.memory)

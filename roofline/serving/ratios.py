@@ -116,6 +116,11 @@ def _pairs(
     experts = [Parallelism(data=each.tensor, expert=each.tensor) for each in tensor[1:] if scenario.model.experts]
     asked = replace(load, rate=1.0, concurrency=None, offline=None, rounds=None)
     policy = scenario.profile.scheduler
+    if scenario.settings.piece or policy.piece:
+        raise RooflineError(
+            "pools are sized by steady states, whose steps have all of their tokens for one prompt: omit it",
+            options=["long_prefill_token_threshold"],
+        )
     first = list(
         _served(scenario, tensor, lambda one: prefill_replica(one, asked, policy), only_prompts(asked), limits)
     )

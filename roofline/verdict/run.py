@@ -7,9 +7,9 @@ from contextlib import suppress
 
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import Target, launch_command, replica_of
-from roofline.launch.table import SERVERS, server_of
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
+from roofline.specs.servers import SERVERS, server_of
 from roofline.whatif.command_line import command_line, serve_command
 
 

@@ -22,7 +22,6 @@ from roofline.core.display import Result
 from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
 from roofline.launch.forecast import with_slots
-from roofline.launch.table import SERVERS, Server, server_of
 from roofline.scenario.analysis import Analysis, ExpectedGeneration, analyze, static_batch
 from roofline.scenario.argument import parts_of
 from roofline.scenario.cost import hourly_rent, rent
@@ -35,6 +34,7 @@ from roofline.serving.outcome import Outcome, Targets
 from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.replica import replica_of
 from roofline.serving.steady import front_seconds, largest_rate
+from roofline.specs.servers import SERVERS, Server, server_of
 from roofline.techniques.unsupported import not_started
 from roofline.verdict.judged import gain as times_better
 from roofline.verdict.judged import missed

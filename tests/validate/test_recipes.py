@@ -201,7 +201,11 @@ def test_a_result_is_a_row_with_times(tmp_path: Path) -> None:
     assert (one.ttft, one.tpot, one.throughput, one.agents) == (0.5, 0.01, pytest.approx(1 / 320), None)
     assert (other.ttft, other.tpot, other.throughput) == (1.0, 0.02, pytest.approx(1 / 240))
     assert other.agents is not None
-    assert (other.agents.tiers, other.agents.pool) == ("dram=800GB", 3_300_000)
+    assert (other.agents.profile, other.agents.tiers, other.agents.pool) == ("coding-agent", "dram=800GB", 3_300_000)
+    *_, row = rows(path)
+    july = inferencex.to_case(Line(1, "", {**row, "date": "2026-07-18"})).agents
+    assert july is not None
+    assert july.profile == "coding-agent-2026-07"
 
 
 @pytest.mark.parametrize(

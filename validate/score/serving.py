@@ -126,7 +126,8 @@ class Predictor:
     def _sessions(self, case: ServingCase, agents: Agents) -> SessionOutcome:
         """The outcome of sessions of a profile, with the longest context that fits: it has run."""
         asked, work = {"tiers": agents.tiers, "pool": agents.pool}, profile(agents.profile)
-        work = replace(work, duration=agents.duration or work.duration)
+        if work.duration is not None:
+            work = replace(work, duration=agents.duration or work.duration)
         for changed, longest in product((case.scenario, _all_memory(case.scenario)), CONTEXTS):
             settings = replace(changed.settings, longest=longest)
             with suppress(DoesNotFitError):

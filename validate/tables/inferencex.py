@@ -66,7 +66,7 @@ COLUMNS = (
 )
 
 AGENTIC = "agentic-coding"
-"""The scenario of sessions, of the profile `coding-agent`."""
+"""The scenario of sessions, of the profile that was replayed on a row's date, or the newest one."""
 
 AGENTIC_COLUMNS = (
     *("scenario", "host_gb_per_gpu", "pool_tokens", "hit_rate", "duration", "pp", "dcp_size"),
@@ -83,6 +83,7 @@ class Published(Struct, frozen=True):
     ran: tuple[tuple[str, str, str], ...]
     dynamo: dict[str, str]
     acceptance: dict[str, tuple[float, float]]
+    replays: tuple[tuple[str, str], ...]
     hosts: dict[str, tuple[float, int]]
 
 
@@ -227,7 +228,9 @@ class Deployment(Struct, frozen=True):
         devices = self.layout.devices * (1 if self.pools is None else self.pools.prefills)
         tiers = f"dram={host * devices:.6g}GB" if host else ""
         load = Load(prompt=1, generate=1, concurrency=sessions)
-        agents = Agents("coding-agent", tiers, pool, duration)
+        date = line.cells.get("date", "")
+        profile = next(name for since, name in PUBLISHED.replays if not date or date >= since)
+        agents = Agents(profile, tiers, pool, duration)
         scenario = self.scenario(AGENTS_OUTPUT, sessions)
         policy = agents_scheduler_of(scenario.profile.scheduler, scenario)
         scenario = scenario.changed(engine=replace(scenario.profile, scheduler=policy))

@@ -50,7 +50,7 @@ NAMED_BY = (("backend", "backend_version"), ("framework", "image"), ("engine",))
 class Agents(Struct, frozen=True):
     """Sessions of a profile, as many as a load's requests in flight, with tiers of the cache and the devices' pool.
 
-    A run lasts a `duration` of seconds, or as the profile says.
+    A run lasts a `duration` of seconds, or as the profile says; sessions of a random moment go on without end.
     """
 
     profile: str

@@ -11,8 +11,10 @@ from msgspec.structs import replace
 from roofline.core.errors import UnknownNameError
 from roofline.serving.sessions.workload import Workload
 
-PROFILES: Mapping[str, Path] = {path.stem: path for path in sorted(Path(__file__).with_name("profiles").glob("*.yaml"))}
-"""The files by name; each is read where it is asked for."""
+FOLDER = Path(__file__).with_name("profiles")
+
+PROFILES: Mapping[str, Path] = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+"""The files by name; each is read where it is asked for. One is `like` another but for its own entries."""
 
 
 def profile(name: str) -> Workload:
@@ -33,4 +35,7 @@ def _read(path: Path) -> Workload:
     from roofline.core.documents import read_mapping  # few ask for a profile
     from roofline.serving.sessions.recorded import workload_in
 
-    return workload_in(read_mapping(path), str(path))
+    content = read_mapping(path)
+    if path.parent == FOLDER and (base := content.pop("like", None)):
+        content = {**read_mapping(PROFILES[base]), **content}
+    return workload_in(content, str(path))

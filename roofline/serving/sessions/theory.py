@@ -55,6 +55,9 @@ GROWTH = (0.25, 0.5, 0.7, 0.85)
 GRID, GAPS = 32, 8
 """Times at which X is computed, and quantiles of the time from one use of a shared prefix to the next."""
 
+SPANS = 20
+"""Rounds that find the time of a step beside prompts of other ranks."""
+
 FULL = 0.97
 """The part of the pool that contexts in use fill before others wait."""
 
@@ -166,7 +169,7 @@ class Theory:
     def solve(self, sessions: float, load: Load, rounds: int) -> State:
         """The fixed point near a load, which becomes that of it."""
         turns = self.turns
-        count = turns.prompt.size
+        count, ranks = turns.prompt.size, self.replica.data
         hits, rate, number, busy = load.hits, load.rate, load.number, load.busy
         wait, outside = load.wait, load.outside
         loads, queues = load.loads, load.queues
@@ -175,7 +178,8 @@ class Theory:
             keep = self.known * hits
             base = keep.sum(axis=0)
             computed = np.maximum(turns.prompt - base, 1.0)
-            work, step = self._work(computed, base, number, rate)
+            work, step, times_in = self._work(computed, base, number, rate)
+            stalled = np.zeros(count)
             link_times = [
                 row * self.store.read(tier) / tier.bandwidth + (row > 0) * tier.latency
                 for row, tier in zip(keep[1:], self.store.tiers, strict=True)
@@ -183,19 +187,19 @@ class Theory:
             load_wait = np.zeros(count)
             for place, (times, tier) in enumerate(zip(link_times, self.store.tiers, strict=True)):
                 if tier.stalls:  # all wait, as for a prompt
-                    work = work + times
+                    work, stalled = work + times, stalled + times
                     continue
                 loads[place] = min(rate * times.mean(), 0.999)
                 queues[place] = _wait(rate, times, loads[place], sessions)
                 load_wait += np.maximum(times - tier.overlap * work, 0.0) + queues[place] * (times > 0)
-            share = 0.0 if self.tandem else min(busy, 0.98)
-            decode = self.decodes * step / (1 - share)
+            served = (work - stalled) / ranks + stalled  # a rank's prompts are one of the others'
+            decode = self.decodes * self._stretched(step, float(work.mean()), times_in, rate, busy)
             pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5)
             inside = self.front + wait + pauses + load_wait + work + decode + self.sent
             cycle = (self.serial * (inside + turns.pause)).mean() / self.main
             # The prompts' server gives no more than its time.
             asked = sessions / cycle / self.main
-            new_rate = min(asked, 0.98 / work.mean())
+            new_rate = min(asked, 0.98 / served.mean())
             use = load_wait + work + (0.0 if self.tandem else decode)
             own, groups = float(((turns.left + self.store.own) * use).mean()), self.work.groups
             once = self.work.shared * -groups * math.expm1(-new_rate * float(use.mean()) / groups)
@@ -205,8 +209,9 @@ class Theory:
             new_rate *= min(most, 1.0)
             capped = new_rate < 0.999 * sessions / cycle / self.main
             rate = rate + DAMPING * (new_rate - rate) if rate else new_rate
-            busy = rate * work.mean()
-            wait = wait + DAMPING * (_wait(rate, work, min(busy, 0.999), sessions, wait) - wait)
+            busy = rate * served.mean()
+            queue = _wait(rate / ranks, work, min(busy, 0.999), sessions / ranks, wait)
+            wait = wait + DAMPING * (queue - wait)
             waits = max(sessions / (rate * self.main) - cycle, 0.0) if capped else 0.0
             outside += DAMPING * (waits - outside)
             number = number + DAMPING * (max(rate * decode.mean(), 1e-3) - number)
@@ -283,8 +288,26 @@ class Theory:
             return _clipped(size - own - weight + 1, mean, deviation, np.ones(own.shape))
         return _clipped(size, mean, deviation, own)
 
-    def _work(self, computed: Array, base: Array, number: float, rate: float) -> tuple[Array, float]:
-        """Seconds that each prompt adds to steps, and of a step without prompts, of so many sequences."""
+    def _stretched(self, step: float, work: float, times: float, rate: float, busy: float) -> float:
+        """Seconds from one token to the next beside prompts, which are in so many steps each; `step` without any.
+
+        Data-parallel ranks wait in each step for those with prompts: of n ranks one at least has some in 1 - (1 - p)^n
+        of the steps, p the part of one rank's. SGLang's ranks decode in all but the steps with prompts of their own.
+        """
+        ranks = self.replica.data
+        if self.tandem is not None:
+            return step
+        if ranks == 1:
+            return step / (1 - min(busy, 0.98))
+        each, part, found = work / times, 0.0, step
+        more = max(each - step, 0.0) if self.alone else each
+        for _ in range(SPANS):
+            part = min(rate / ranks * times * found, 0.98)
+            found = step + more * (1 - (1 - part) ** ranks)
+        return found / (1 - part) if self.alone else found
+
+    def _work(self, computed: Array, base: Array, number: float, rate: float) -> tuple[Array, float, float]:
+        """Seconds that each prompt adds to steps of its rank, of a step without prompts, and steps of a prompt."""
         steps, ranks, tandem = self.replica.steps, self.replica.data, self.tandem
         shares = ranks if tandem is None else self.decode.data * tandem.decodes / tandem.prefills
         batch = max(number / shares, 1.0)
@@ -296,7 +319,7 @@ class Theory:
         still = 0.0 if self.alone else step
         period = float(steps.seconds(0.0, 0.0, min(float(computed.mean()), self.chunk), float(base.mean())))
         period += (1 + self.between) * step if tandem is None else 0.0
-        together = min(max(rate * period, 1.0), max(self.budget / max(float(rest.mean()), 1.0), 1.0))
+        together = min(max(rate / ranks * period, 1.0), max(self.budget / max(float(rest.mean()), 1.0), 1.0))
         beside = 0.0 if self.alone else batch
 
         def added(chunk: Any, cached: Any, prompts: float = 1.0) -> Array:
@@ -308,7 +331,7 @@ class Theory:
         whole = full > 0
         if whole.any():
             work = work + full * added(self.chunk, base + np.maximum(full - 1, 0.0) / 2 * self.chunk)
-        return work / ranks, step
+        return work, step, float(full.mean()) + 1 / together
 
 
 def _wait(rate: float, times: Array, busy: float, sessions: float, before: float | None = None) -> float:

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from roofline import Scenario
+from roofline.core.errors import RooflineError
 from roofline.serving import Load
 from roofline.serving.disaggregated import steady_tandem
 from roofline.serving.pools import tandem_of
@@ -26,6 +27,12 @@ def test_the_best_ratio_serves_what_it_states_and_more_than_its_neighbours() -> 
         prefills, left = best.prefills + more, 8 - (best.prefills + more) * best.prefill.devices
         if prefills and (decodes := left // best.decode.devices) > 0:
             assert saturation(replace(best, prefills=prefills, decodes=decodes)) <= best.rate * 1.01
+
+
+def test_a_steady_state_has_no_parts_of_prompts() -> None:
+    with pytest.raises(RooflineError) as refused:
+        ratios_on(SCENARIO.with_(long_prefill_token_threshold=256), LOAD, 8, NONE)
+    assert refused.value.options == ("long_prefill_token_threshold",)
 
 
 def test_the_fewest_replicas_serve_a_rate_and_one_fewer_does_not() -> None:

@@ -60,7 +60,7 @@ def test_parts_of_a_prompt_are_simulated_or_refused() -> None:
         with pytest.raises(RooflineError, match="simulate"):
             serve(parted, **options)  # type: ignore[arg-type]
     with pytest.raises(RooflineError, match="whole"):
-        serve(parted.with_(engine="tensorrt-llm"), concurrency=4)
+        serve(Scenario("bge-m3", H100, prompt=4000, long_prefill_token_threshold=256), concurrency=4)
 
 
 def test_a_static_prefill_runs_in_the_steps_of_the_engine() -> None:

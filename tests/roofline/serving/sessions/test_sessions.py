@@ -160,6 +160,17 @@ def test_a_hashed_session_stays_on_its_rank() -> None:
     assert ran.hits[:, 0] == pytest.approx(known, abs=block)
 
 
+def test_theory_has_ranks_that_wait_for_the_one_with_prompts() -> None:
+    """Without the others' prompts a token would take two thirds of its time, and a prompt half."""
+    scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, enable_expert_parallel=True, engine="vllm")
+    found = replica_of(scenario, Load(prompt=20_000.0, generate=500.0, concurrency=1).of(scenario))
+    parts = Deployed(found, store_of(found, (), 1e9), profile("swe-agent"))
+    ran, theory = simulate_sessions(parts, 1200, 48, seed=1), Theory(parts).warm(48)
+    assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.1)
+    assert theory.tpot == pytest.approx((ran.last - ran.first).sum() / (ran.output - 1).sum(), rel=0.15)
+    assert theory.ttft == pytest.approx((ran.first - ran.arrival).mean(), rel=0.25)
+
+
 def test_prefill_and_decode_apart_conserve_sessions() -> None:
     """Little's law over both pools, and decode that is never reached by prompts: TPOT is that of its steps."""
     load = Load(prompt=20_000.0, generate=500.0, concurrency=1).of(SCENARIO)

@@ -15,9 +15,9 @@ import yaml
 from lab import launch_flags
 from roofline.core.errors import RooflineError
 from roofline.launch import SERVERS, launch
-from roofline.launch.table import Row, Server, server_of
 from roofline.scenario.engine_options import IRRELEVANT, STAND_INS
 from roofline.scenario.options import OPTIONS, SPELLINGS, option_key
+from roofline.specs.servers import Row, Server, server_of
 from roofline.techniques import Scenario
 from tests.paths import ROOT
 
@@ -55,6 +55,26 @@ def test_every_row_has_options_that_the_engine_defines(name: str) -> None:
                     assert row.source
         for keys in server.drafts.values():
             assert names.issuperset(key for key in keys if key.startswith("-"))
+
+
+@pytest.mark.parametrize("option", ["prefill_schedule_interval", "long_prefill_token_threshold"])
+@pytest.mark.parametrize(
+    "engine", ["vllm", "vllm@0.11", "sglang", "sglang@0.5.9", "tensorrt-llm", "llama.cpp", "ideal"]
+)
+def test_what_an_engine_lacks_is_no_scenario(engine: str, option: str) -> None:
+    name, _, version = engine.partition("@")
+    if name in SERVERS and server_of(name).has(option, version or server_of(name).versions[-1]):
+        assert Scenario("llama-3.1-8b", "h100-sxm", engine=engine, **{option: 8}).settings.prompt_steps == {option: 8}
+    else:
+        with pytest.raises(RooflineError, match=option):
+            Scenario("llama-3.1-8b", "h100-sxm", engine=engine, **{option: 8})
+
+
+def test_the_interval_of_sglang_counts_steps_without_prompts() -> None:
+    assert list(server_of("sglang").words("prefill_schedule_interval", 21, "0.5.23")) == [
+        "--prefill-decode-interval",
+        "20",
+    ]
 
 
 READ_OTHERWISE = {

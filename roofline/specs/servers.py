@@ -1,4 +1,4 @@
-"""The table of what starts each engine, `engines.yaml`: which of its words set a setting, by its version."""
+"""The table of engines' options, `servers.yaml`: which of its words set a setting, by its version."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from roofline.specs.version import Version, between
 SERVERS = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "mlx", "ollama")
 """The engines that can be launched."""
 
-TABLE = "engines.yaml"
+TABLE = "servers.yaml"
 """The file of the table."""
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
     """The words that set a setting, in versions `since` one and `before` another; `source` is the file that has them.
 
-    `values` are the engine's names of our values; None takes a value as it is.
+    `values` are the engine's names of our values; None takes a value as it is. `less` is what the engine's count lacks
+    of ours.
     """
 
     words: str
     values: Mapping[str, str] | None = None
+    less: int = 0
     since: str = ""
     before: str = ""
     source: str = ""
@@ -115,6 +117,7 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
     def words(self, setting: str, value: object, version: str) -> Iterator[str]:
         """The words that set a setting to a value; raises RooflineError for a value that the engine has not."""
         row = self.row(setting, version)
+        value = value - row.less if isinstance(value, int) and row.less else value
         text = (
             str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
         )
@@ -138,5 +141,13 @@ def server_of(name: str) -> Server:
 
 @cache
 def _table() -> Mapping[str, Server]:
-    content = read_mapping(Path(str(files("roofline.launch") / TABLE)))
+    content = read_mapping(Path(str(files("roofline.specs") / TABLE)))
     return {name: record(Server, {**entry, "name": name}, TABLE, name) for name, entry in content.items()}
+
+
+def check_setting(engine: str, version: str, setting: str) -> None:
+    """Raise RooflineError where a profile's engine is not known to have an option of a scenario."""
+    server = next((each for each in _table().values() if each.profile == engine), None)
+    if server is None:
+        raise RooflineError(f"{engine} is not known to have {setting}: omit it", options=[setting])
+    server.row(setting, version or server.versions[-1])
