@@ -259,7 +259,7 @@ def _tiles(shape: LatentAttention, hardware: Hardware, parameters: Parameters) -
 
 def _splits(shape: LatentAttention, hardware: Hardware, rule: int) -> Array:
     """The numbers of parts that the keys may be in, by the choice `split`, along the first axis."""
-    every = SPLITS.reshape(-1, *(1 for _ in shape.kv_len.shape))
+    every = SPLITS.reshape(-1, *(1 for _ in np.shape(shape.kv_len)))
     if has_own_kernels(hardware):
         return every
     match rule:
