@@ -268,7 +268,7 @@ def _splits(shape: LatentAttention, hardware: Hardware, rule: int) -> Array:
         case 2:
             parts = 2.0 ** np.ceil(np.log2(np.maximum(np.floor(shape.kv_len / PART_KEYS), 1.0)))
             parts = np.minimum(parts, PARTS * units(hardware))
-            return np.where(np.asarray(shape.four) > 0, FOUR, parts)[None]
+            return np.array([np.where(np.asarray(shape.four) > 0, FOUR, parts)])
         case 3:
             return every[every.ravel() <= EIGHT]
     return every
