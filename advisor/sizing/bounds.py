@@ -6,7 +6,9 @@
 
 A step of n sequences and m prompts takes at least s(n), and m p: with G steps a request, a replica serves at most
 
-    n / max(G s(n), n p)        requests/s
+    n / max(G s(n), n p)        requests/s, and where a request's prompt takes part in at most k steps
+
+    1 / (p + (G / n - k) s(n))      with k = 1 + computed tokens / (budget - n): a prompt ends in it, or it is full
 """
 
 from __future__ import annotations
@@ -217,9 +219,10 @@ class Candidate(Struct, frozen=True, dict=True):
         counted, counts, ranks = self.counted, self.counts, self.ranks
         compute, memory = self._decode_times
         first, tail = np.transpose(self._times(*counted.prompt))
-        steps = self.service.steps / counted.accepted
-        spent = np.maximum(steps * compute / counts + first[0] / ranks, steps * memory / counts)
-        return self._bounds(self._roof_step, 1 / spent, float(first.max()), float(tail.max()), counted.kernels)
+        steps, work = self.service.steps / counted.accepted, float(first[0]) / ranks
+        rate = 1 / np.maximum(steps * compute / counts + work, steps * memory / counts)
+        found = self._bounds(self._roof_step, work, float(first.max()), float(tail.max()), counted.kernels)
+        return replace(found, rate=np.minimum(found.rate, np.maximum.accumulate(rate)))
 
     @cached_property
     def _decode_times(self) -> tuple[Array, Array]:
@@ -231,21 +234,24 @@ class Candidate(Struct, frozen=True, dict=True):
         """Seconds of the kernels of decode steps at the roofline."""
         return np.maximum(*self._decode_times)
 
-    def _bounds(self, step: Array, rate: Array, prompt: float, ttft: float, kernels: float) -> Bounds:
-        """The bounds with host time, from seconds of kernels; of prompts on all ranks, one of which has it alone."""
+    def _bounds(self, step: Array, work: float, prompt: float, ttft: float, kernels: float) -> Bounds:
+        """The bounds with host time, from seconds of kernels; of prompts on all ranks, one of which has it alone.
+
+        `work` is that of a prompt among others.
+        """
         engine = self.configuration.engine
         policy, step = engine.scheduler, self._host(step)
         host = policy.step or engine["step"]
         prompt = max(prompt / self.ranks, policy.dispatch * kernels) + host
         ttft = max(ttft / self.ranks, policy.dispatch * kernels) + host + policy.latency + policy.request
-        rate = np.maximum.accumulate(np.minimum(rate, self._stepped(step)))
+        rate = np.maximum.accumulate(self._served(step, work))
         return Bounds(self.service, self.counts, step, rate, prompt, ttft, self.counted.accepted)
 
-    def _stepped(self, step: Array) -> Array:
-        """The requests/s that decode steps allow; any number of a model that only encodes."""
-        if not self.service.steps:
-            return np.full(self.counts.size, np.inf)
-        return self.counts * self.counted.accepted / (self.service.steps * step)
+    def _served(self, step: Array, work: float) -> Array:
+        """The requests/s with steps of each of `counts` sequences and the work of a prompt (the module's formulas)."""
+        steps = self.service.steps / self.counted.accepted / self.counts
+        found: Array = 1 / np.maximum(np.maximum(steps * step, work + self._steps_alone * step), NEGLIGIBLE)
+        return found
 
     def _host(self, step: Array) -> Array:
         """The steps with the host's time of each of `counts` sequences and of the step."""
@@ -269,8 +275,9 @@ class Candidate(Struct, frozen=True, dict=True):
 
     def _stepping(self, step: Array) -> Bounds:
         """The bounds at the roofline but for the steps, and the requests/s that these allow."""
-        roof = self.roof
-        return replace(roof, step=step, rate=np.maximum.accumulate(np.minimum(roof.rate, self._stepped(step))))
+        roof, (first, _) = self.roof, self._times(*self.counted.prompt)
+        served = self._served(step, float(first[0]) / self.ranks)
+        return replace(roof, step=step, rate=np.minimum(roof.rate, np.maximum.accumulate(served)))
 
     def _times(self, flops: Array, moved: Array) -> tuple[Array, Array]:
         """Seconds of FLOPs at the highest peak of the linear layers' inputs, and of bytes."""
@@ -319,8 +326,20 @@ class Candidate(Struct, frozen=True, dict=True):
         """The bounds at expected times; raises RooflineError if the hardware cannot run it."""
         answer = self.analysis
         prefill = answer.prefill.expected.mid - self.configuration.engine["step"]
-        rate = np.full(self.counts.size, float(answer.scenario.batch[-3]) / float(prefill[-3]))
-        return self._bounds(self._decoded, rate, float(prefill[-2]), float(prefill[-1]), kernels_of(answer))
+        work = float(prefill[-3]) / float(answer.scenario.batch[-3])
+        return self._bounds(self._decoded, work, float(prefill[-2]), float(prefill[-1]), kernels_of(answer))
+
+    @cached_property
+    def _steps_alone(self) -> Array:
+        """The least steps without prompts a request, with each of `counts` sequences: most engines split no prompt.
+
+        In every other step a prompt ends, or prompts fill what the sequences leave of the budget.
+        """
+        configuration, steps = self.configuration, self.service.steps / self.counted.accepted
+        budget = budget_of(configuration.base, configuration.engine.scheduler) or np.inf
+        filled = self.counted.lengths[0] * (1 - self.service.hits) / np.maximum(budget - self.counts, NEGLIGIBLE)
+        found: Array = np.maximum(steps / self.counts - 1 - filled, 0.0)
+        return found
 
     @property
     def _decoded(self) -> Array:

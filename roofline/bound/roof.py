@@ -152,7 +152,7 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
     def total_time(self, values: Array) -> Array:
         """Bound seconds of the whole pass, for each point."""
         rows, counts = self._timed
-        times = [counts @ (rows @ block).max(axis=0) for block in blocks(values)]
+        times = [counts @ np.maximum.reduce(rows @ block) for block in blocks(values)]
         time = times[0] if len(times) == 1 else np.concatenate(times)
         return time - self._overlapped(time, values)[0] if self.all_to_alls.size else time
 

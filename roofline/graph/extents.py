@@ -369,7 +369,7 @@ class Scan(Struct, frozen=True):
 
     def values(self, step: Step) -> dict[str, Any]:
         """Pairs and updates for `step`."""
-        pairs = np.where(np.asarray(step.queries) > 1, _within(self.chunk, step.queries), 0.0)[()]
+        pairs = np.where(np.asarray(step.queries) > 1, _within(self.chunk, step.queries), 0.0)
         updates = np.ceil(step.queries / self.chunk)
         return {f"scan_pairs[chunk {self.chunk}]": pairs, f"scan_updates[chunk {self.chunk}]": updates}
 

@@ -316,7 +316,7 @@ class Schedule:
         for index, (layers, share) in enumerate(self.settings.stages):
             other_ends = ([EMBEDDING] if index else []) + ([HEAD] if index < len(self.settings.stages) - 1 else [])
             placed = self._place(without(truncated(graph, layers), *other_ends), run.placement.hardware)
-            queries = np.maximum(np.ceil(run.step.queries * share), 1)[()]
+            queries = np.maximum(np.ceil(run.step.queries * share), 1.0)
             step = run.step._replace(queries=queries, cached=run.step.cached * share)
             parts.append(run._replace(placement=placed, step=step, host="none" if index else run.host))
         return tuple(parts) or (run,)

@@ -146,9 +146,9 @@ def read_hardware(text: str) -> Named:
 
 
 def server_devices(text: object) -> int:
-    """The devices of each server of a text that counts servers and their devices, 8 of 2x8xH100; 0 of other texts."""
-    for pattern in _COUNTED:
-        servers = pattern.fullmatch(str(text).strip())
+    """The devices of each server of a text that counts servers and their devices, 8 of 2x8xH100; 0 of all else."""
+    for pattern in _COUNTED if isinstance(text, str) else ():
+        servers = pattern.fullmatch(text.strip())
         each = servers and pattern.fullmatch(servers["device"].strip())
         if each:
             return int(each["count"])

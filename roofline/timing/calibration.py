@@ -162,7 +162,7 @@ class Match(Struct, frozen=True, dict=True):
 
     def interval(self, shape: Any, bound: Array, mid: Array) -> Expected:
         """The expected seconds `mid` of kernels of a shape with their interval, none below the bound."""
-        inside = fitted_range(self.fit.ranges, shape, mid.shape)
+        inside = fitted_range(self.fit.ranges, shape, np.shape(mid))
         regimes, choices = kernel(self.fit.op).regimes, self._choices
         which = inside * len(regimes.labels) + regimes(shape)
         times = mid * choices.take(which, axis=1, mode="clip")
@@ -292,7 +292,7 @@ class Calibration(Struct, frozen=True, eq=False):
 
 def unknown(bound: Array) -> Expected:
     """What is expected of kernels without constants: their bound."""
-    return Expected(np.stack([bound] * 3), np.zeros(bound.shape, dtype=bool), "bound", "no measurements")
+    return Expected(np.stack([bound] * 3), np.zeros(np.shape(bound), dtype=bool), "bound", "no measurements")
 
 
 POOLED_VENDOR = "NVIDIA"

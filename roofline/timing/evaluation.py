@@ -34,9 +34,6 @@ FEW_POINTS = 32
 FEW_NUMBERS = 3
 """Kernels that take less time one by one, as numbers, than together in arrays."""
 
-NUMBERS = (np.ndarray, np.float64)
-"""The types of numeric columns; of one kernel at one point they are numbers."""
-
 T = TypeVar("T")
 
 Counts = tuple[Array, NDArray[np.intp]]
@@ -46,8 +43,9 @@ Counts = tuple[Array, NDArray[np.intp]]
 class KernelGroup(Struct, frozen=True):
     """Kernels of one kind and format, evaluated together: constants, and symbolic columns as coefficients.
 
-    `factor` multiplies their times; `conversion` is the work of upcasting a cache element, in FLOP. Groups with the
-    same `form` share one formula and differ only in the values of their columns.
+    `coefficients` are those of the `varying` columns, (columns, kernels, monomials). `factor` multiplies the times;
+    `conversion` is the work of upcasting a cache element, in FLOP. Groups with the same `form` share one formula and
+    differ only in the values of their columns.
     """
 
     op: str
@@ -56,8 +54,9 @@ class KernelGroup(Struct, frozen=True):
     hardware: Hardware
     texts: Mapping[str, str | float]
     members: NDArray[np.intp]
-    fixed: Mapping[str, Array | np.float64]
-    varying: Mapping[str, Array]
+    fixed: Mapping[str, Array | float]
+    varying: tuple[str, ...]
+    coefficients: Array
     factor: float
     conversion: float
     form: object
@@ -69,10 +68,9 @@ class KernelGroup(Struct, frozen=True):
 
     def columns(self, values: Array) -> dict[str, Any]:
         """The columns of the measurement schema, (members, points)."""
-        varying = {name: rows @ values for name, rows in self.varying.items()}
-        if values.shape[1] == len(self.members) == 1:
-            varying = {name: column[0, 0] for name, column in varying.items()}
-        columns = {**self.texts, **self.fixed, **varying}
+        found: Any = self.coefficients @ values
+        found = found[:, 0, 0].tolist() if values.shape[1] == len(self.members) == 1 else found
+        columns = {**self.texts, **self.fixed, **dict(zip(self.varying, found, strict=True))}
         if "pairs" in columns:
             columns["kv_len"] = columns.pop("pairs") / np.maximum(columns["batch"], 1.0)
         return columns
@@ -82,9 +80,9 @@ class KernelGroup(Struct, frozen=True):
 
         `counts` caches the distinct m by coefficients, for all GEMMs of a pass.
         """
-        if self.op != "gemm" or values.shape[1] <= FEW_POINTS or set(self.varying) != {"m"}:
+        if self.op != "gemm" or values.shape[1] <= FEW_POINTS or self.varying != ("m",):
             return None
-        rows = self.varying["m"]
+        rows = self.coefficients[0]
         if (rows != rows[0]).any():
             return None
         key = rows[0].tobytes()
@@ -103,8 +101,8 @@ class KernelGroup(Struct, frozen=True):
         """
         if self.op not in IS_DECODE_KERNEL or "q_len" not in self.varying:
             return [Target(self.rows, _ALL_POINTS, Evaluation(self, self.columns(own), own.shape[1]))]
-        queries, choice = self.varying["q_len"][0] @ own, self.op in ATTENTION
-        queries = queries[0] if queries.size == 1 else queries
+        queries, choice = self.coefficients[self.varying.index("q_len"), 0] @ own, self.op in ATTENTION
+        queries = queries.item() if queries.size == 1 else queries
         if not IS_DECODE_KERNEL[self.op]:
             runs = self._among(own, queries > (1 if choice else DECODE_QUERIES), None if choice else np.maximum)
             return [runs] if runs else []
@@ -131,7 +129,7 @@ class KernelGroup(Struct, frozen=True):
 
     def evaluate(self, columns: Mapping[str, Any], shape: tuple[int, ...]) -> Expected:
         """Expected times of columns that broadcast to `shape`; 0 where a GEMM has no rows (encoders in decode)."""
-        empty: Any = None
+        empty: Any = False
         if self.op == "gemm":
             empty = columns["m"] <= 0
             columns = {**columns, "m": np.maximum(columns["m"], 1.0)}
@@ -146,8 +144,10 @@ class KernelGroup(Struct, frozen=True):
             times = times * (smooth_maximum(found.mid, upcast, 2.0) / found.mid)
         if self.factor != 1:
             times = times * self.factor
-        if empty is not None and empty.any():
-            times = times * ~empty
+        if np.any(empty):
+            times = times * np.logical_not(empty)
+        if not isinstance(inside, np.ndarray):
+            return found._replace(times=times.reshape(3, 1, 1), inside=np.full(shape, inside))
         if inside.size == math.prod(shape):
             return found._replace(times=times.reshape(3, *shape), inside=inside.reshape(shape))
         times = times.reshape(3, *(1 for _ in shape[inside.ndim :]), *inside.shape)
@@ -182,8 +182,9 @@ class Evaluation:
     @property
     def key(self) -> tuple[Any, ...]:
         """A cache key: equal keys have equal times."""
-        values = (value.tobytes() for value in self.columns.values() if isinstance(value, NUMBERS))
-        return (self.group.form, self.shape, *values)
+        texts = self.group.texts
+        values = (value for name, value in self.columns.items() if name not in texts)
+        return (self.group.form, self.shape, *[v.tobytes() if isinstance(v, np.ndarray) else v for v in values])
 
     def run(self) -> None:
         """Evaluate the group's formula."""
@@ -280,8 +281,8 @@ def _run_stacked(evaluations: Sequence[Evaluation]) -> None:
     ends = np.cumsum(sizes).tolist()
     parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
     columns = dict(first.columns)
-    for name, value in first.columns.items():
-        if isinstance(value, NUMBERS):
+    for name in first.columns:
+        if name not in first.group.texts:
             columns[name] = np.empty(ends[-1])
             for evaluation, part in zip(evaluations, parts, strict=True):
                 columns[name][part].reshape(evaluation.shape)[...] = evaluation.columns[name]

@@ -81,11 +81,11 @@ def _group(
     if across:
         match, other = over_network(match, hardware, routed), None
     texts = {**shapes[0].texts, **({"across_nodes": 1.0, "members": float(across)} if across else {})}
-    fixed, varying = _columns(tuple(shapes), tuple(monomials))
+    fixed, *columns = _columns(tuple(shapes), tuple(monomials))
     if op == "attention_decode" and engine["kv_reread"]:
         group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
         stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
-        reread = 1 + (group - 1) * float(engine["kv_reread"])  # a fit has NumPy's numbers, which are columns
+        reread = 1 + (group - 1) * float(engine["kv_reread"])
         texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * reread
     if op == "attention_decode" and engine["split_kv"] != 1:
         texts["split_kv"] = float(engine["split_kv"])
@@ -99,8 +99,8 @@ def _group(
     conversion = engine["kv_conversion"] if op in ATTENTION and members[0][1].upcasts_cache else 0.0
     hardware = _as_measured(hardware, match)
     match, other = _with_launch(match, engine), None if other is None else _with_launch(other, engine)
-    form = _form(op, match, other, hardware, factor, conversion, *texts.items(), *fixed, *varying)
-    return KernelGroup(op, match, other, hardware, texts, indices, fixed, varying, factor, conversion, form)
+    form = _form(op, match, other, hardware, factor, conversion, *texts.items(), *fixed, *columns[0])
+    return KernelGroup(op, match, other, hardware, texts, indices, fixed, *columns, factor, conversion, form)
 
 
 @cached(maxsize=4096)
@@ -112,18 +112,19 @@ def _form(*_kernel: object) -> object:
 @lru_cache(maxsize=4096)
 def _columns(
     shapes: tuple[KernelShape, ...], monomials: tuple[Monomial, ...]
-) -> tuple[Mapping[str, Array | np.float64], Mapping[str, Array]]:
-    """The numeric columns of kernels: values of constant ones, coefficients of those that vary with the workload."""
-    fixed: dict[str, Array | np.float64] = {}
+) -> tuple[Mapping[str, Array | float], tuple[str, ...], Array]:
+    """The numeric columns of kernels: values of constant ones, names and coefficients of those that vary."""
+    fixed: dict[str, Array | float] = {}
     varying: dict[str, Array] = {}
     for name in shapes[0].sizes:
         sizes = [shape.sizes[name] for shape in shapes]
         if all(set(size.terms) <= {()} for size in sizes):
             given = [float(size.terms.get((), 0.0)) for size in sizes]
-            fixed[name] = np.float64(given[0]) if len(given) == 1 else np.array(given)[:, np.newaxis]
+            fixed[name] = given[0] if len(given) == 1 else np.array(given)[:, np.newaxis]
         else:
             varying[name] = coefficient_rows(sizes, monomials)
-    return fixed, varying
+    coefficients = np.array(list(varying.values())).reshape(len(varying), len(shapes), len(monomials))
+    return fixed, tuple(varying), coefficients
 
 
 def _as_measured(hardware: Hardware, match: Match) -> Hardware:

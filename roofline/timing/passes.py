@@ -230,7 +230,7 @@ class Timing:
 
     def _detail(self, values: Array, targets: Iterable[Target]) -> Detail:
         times = self.placement.coefficients[:TIMES] @ values
-        bounds = times.max(axis=0)
+        bounds = np.maximum.reduce(times)
         corrections = self.corrections
         floor = corrections.parts @ bounds
         expected, inside = np.zeros((3, *floor.shape)), np.zeros(floor.shape, dtype=bool)
@@ -247,7 +247,7 @@ class Timing:
         corrections.apply_link(times, expected)
         np.maximum(expected[2], expected[1], out=expected[2])
         expected *= self.waited
-        if not floor.all():
+        if np.count_nonzero(floor) < floor.size:
             expected[:, floor <= 0] = 0.0
         return Detail(expected, inside, bounds)
 

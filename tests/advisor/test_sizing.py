@@ -59,17 +59,19 @@ def test_no_replica_runs_more_sequences_than_the_bound_allows(engine: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("service", "hardware", "model"),
+    ("service", "hardware", "model", "engine"),
     [
-        (Service(2, "uniform:200:3000", 200, 4, 0.1), "h100-sxm", "llama-3.1-8b"),
-        (Service(2, 1000, "exponential:mean=300"), "mi300x", "mixtral-8x7b"),
-        (Service(None, 1500, 250, 2, 0.06, concurrency=40), "b200-sxm", "minimax-m2"),
-        (Service(None, 700, 400), "m4-max", "gpt-oss-20b"),
+        (Service(2, "uniform:200:3000", 200, 4, 0.1), "h100-sxm", "llama-3.1-8b", None),
+        (Service(2, 1000, "exponential:mean=300"), "mi300x", "mixtral-8x7b", None),
+        (Service(None, 1500, 250, 2, 0.06, concurrency=40), "b200-sxm", "minimax-m2", None),
+        (Service(None, 700, 400), "m4-max", "gpt-oss-20b", None),
+        (Service(None, 50, 600, concurrency=8), "l40s", "llama-3.1-8b", "sglang"),
+        (Service(None, 20_000, 300, concurrency=4), "h100-sxm", "llama-3.1-8b", "tensorrt-llm"),  # beyond a step
     ],
 )
-def test_no_deployment_is_better_than_the_bounds_that_prune(service, hardware, model) -> None:
+def test_no_deployment_is_better_than_the_bounds_that_prune(service, hardware, model, engine) -> None:
     """Up to 2%, the interpolation of the tables that serve."""
-    found = searched(load_model(model), service, [hardware])
+    found = searched(load_model(model), service, [hardware], engine)
     indices = found.capable[:: max(1, len(found.capable) // 4)]
     for index in indices:
         candidate, deployment = found.fitting[index], found._deployment(index)

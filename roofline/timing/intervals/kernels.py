@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -54,7 +54,7 @@ def unmeasured(residuals: Mapping[str, Residuals]) -> dict[str, Residuals]:
 
 def inside(ranges: Mapping[str, tuple[float, float]], shape: Any, rows: tuple[int, ...]) -> NDArray[np.bool_]:
     """Whether each row of a kernel's shape lies in the fitted range of every size."""
-    found: NDArray[np.bool_] = np.ones(rows, dtype=bool) if rows else cast(Any, np.True_)
+    found: Any = np.ones(rows, dtype=bool) if rows else True
     for name, (low, high) in ranges.items():
         values = getattr(shape, name, None)
         if isinstance(values, float):

@@ -104,6 +104,7 @@ def unsure(engine: Engine, model: Model, hardware: Hardware, parallel: Paralleli
     return below, math.hypot(above, young_error(engine, model, hardware))
 
 
+@lru_cache(maxsize=256)
 def with_errors(engine: Engine, model: Model, hardware: Hardware, parallel: Parallelism) -> Engine:
     """The engine whose spread has those errors."""
     errors = unsure(engine, model, hardware, parallel)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import reduce
-from operator import attrgetter
+from operator import attrgetter, mul
 from typing import Any
 
-import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from roofline.core import numeric as np
 from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter, Unit
 from roofline.core.registry import Registration, Registry
@@ -82,7 +82,7 @@ __all__ = [
 
 def _product(*names: str) -> Callable[[Any], Array]:
     sizes = [attrgetter(name) for name in names]
-    return lambda shape: reduce(np.multiply, (size(shape) for size in sizes))
+    return lambda shape: reduce(mul, (size(shape) for size in sizes))
 
 
 def _always(parameters: tuple[Parameter, ...]) -> Callable[[str], tuple[Parameter, ...]]:

@@ -156,7 +156,7 @@ def _on_units(
     may_split = (shape.heads > shape.kv_heads) | (shape.split_kv > 1 or parameters["split_single"] > 0.5)
     if not np.any(may_split & (unsplit > waves * (per_key * read + 2.0 * prologue))):
         return unsplit, None
-    splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
+    splits = SPLITS.reshape(-1, *(1 for _ in np.shape(shape.batch)))
     partial = 8.0 * shape.batch * shape.heads * shape.q_len * shape.head_dim / bandwidth * splits
     parts = rounds(work * splits / count, whole) * (per_key * (block * ceil_div(read, block * splits)) + prologue)
     fastest = best_split(parts, partial, splits, parameters)
@@ -189,7 +189,7 @@ def _keys_read(shape: Attention, block: Array, parameters: Parameters) -> Array:
     blocks = parameters.get("window_blocks", 0.0)
     if blocks < NO_BLOCKS:
         return shape.seen
-    hides = (shape.kv_len > shape.window) | ((shape.kv_len == shape.window) & ~np.asarray(shape.all_keys))
+    hides = (shape.kv_len > shape.window) | ((shape.kv_len == shape.window) & np.logical_not(shape.all_keys))
     beyond = blocks * block * (hides & _has_window(shape))
     most = np.where(shape.kv_len > shape.window, shape.kv_len, np.inf)
     return np.asarray(np.minimum(most, shape.seen + beyond))

@@ -169,7 +169,7 @@ def _tiles(shape: Attention, tiling: Tiling, parameters: Parameters) -> tuple[Ar
         return together, rows, block, shape.window
     general = shape.is_general
     extending = general & (np.asarray(shape.extend) > 0)
-    packing = general & ~extending
+    packing = general & np.logical_not(extending)
     together = np.where(packing, group, np.where(extending, 1.0, together))
     rows = np.where(packing, np.maximum(GENERAL.rows, group), np.where(extending, EXTEND.rows, rows))
     block = np.where(packing, GENERAL.keys, np.where(extending, EXTEND.keys, block))
@@ -185,7 +185,7 @@ def _tile_keys(
     rounded up to blocks: by half a block on average where r or c is no multiple of it. A window caps them at w + r.
     """
     cached = shape.kv_len - shape.q_len
-    skipping = (shape.causal > 0) & ~((cached > 0) & cpu)
+    skipping = (shape.causal > 0) & np.logical_not((cached > 0) & cpu)
     rounding = np.where((positions % block == 0) & (cached % block == 0), 0.0, block / 2)
     last = np.ceil(shape.kv_len / block) * block
     cap = np.where(window > 0, np.minimum(last, window + positions + block / 2), last)

@@ -29,9 +29,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 from msgspec import Struct
 
+from roofline.core import numeric as np
 from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine import ALL_REDUCES
@@ -111,10 +111,10 @@ class Exchange(Struct, frozen=True):
     def hops(self) -> Array:
         """Crossings of the network in sequence; 0 within a node."""
         if not self.across_nodes:
-            return np.zeros(self.ranks.shape)
+            return np.zeros_like(self.ranks)
         nodes = np.ceil(self.ranks / self.members)
         if self.collective == "alltoall":
-            return np.ones(self.ranks.shape)
+            return np.full_like(self.ranks, 1.0)
         return 2.0 * np.ceil(np.log2(nodes)) if self.reduces else nodes - 1.0
 
     @property
@@ -138,6 +138,8 @@ class Exchange(Struct, frozen=True):
             return link.bandwidth_among(int(count)) / (link.all_reduce_share(int(count)) if reducing else 1.0)
 
         reach, ranks = self.reach, self.ranks
+        if isinstance(ranks, float):
+            return bandwidth(reach, ranks)
         if ranks.size and (ranks == ranks.flat[0]).all() and (reach == reach.flat[0]).all():  # one link, mostly
             return np.full(reach.shape, bandwidth(reach.flat[0], ranks.flat[0]))
         groups, which = np.unique(np.stack([reach.reshape(-1), ranks.reshape(-1)]), axis=1, return_inverse=True)
@@ -164,7 +166,7 @@ def bound(exchange: Exchange, hardware: Hardware) -> Bound:
 def terms(exchange: Exchange, hardware: Hardware, parameters: Parameters) -> Terms:
     """Latency and sending in the faster protocol of each row: one after the other, or overlapping in their ramp."""
     alone = exchange.ranks <= 1
-    within = np.full(exchange.ranks.shape, float(exchange.members)) if exchange.across_nodes else exchange.ranks
+    within = np.full_like(exchange.ranks, exchange.members) if exchange.across_nodes else exchange.ranks
     position, known = np.log2(np.maximum(within, 1.0)), np.log2(RANKS)
     latency = np.interp(position, known, [parameters[f"latency_{count}"] for count in RANKS])
     growth = max(0.0, parameters["latency_8"] - parameters["latency_4"])
@@ -175,21 +177,16 @@ def terms(exchange: Exchange, hardware: Hardware, parameters: Parameters) -> Ter
         chunk = np.minimum(exchange.bytes, CHUNK) / (network.efficiency * hardware.link(NETWORK).bandwidth)
         latency, efficiency = (
             latency + exchange.hops * (network.hop + chunk),
-            np.full(latency.shape, network.efficiency),
+            np.full_like(latency, network.efficiency),
         )
     sending = exchange.sent / (efficiency * exchange.link(hardware))
     greeting, slowly = latency * parameters["handshake"], sending / parameters["low_latency_share"]
     low = alone | (latency + slowly <= smooth_maximum(greeting, sending, parameters["sharpness"]))
+    first = low & np.logical_not(alone)
     return Terms(
         (
-            Term(
-                "latency",
-                "low latency: latency among the ranks of a node, and hops",
-                np.where(low & ~alone, latency, 0.0),
-            ),
-            Term(
-                "sending slowly", "low latency: sent / (low_latency_share e link)", np.where(low & ~alone, slowly, 0.0)
-            ),
+            Term("latency", "low latency: latency among the ranks of a node, and hops", np.where(first, latency, 0.0)),
+            Term("sending slowly", "low latency: sent / (low_latency_share e link)", np.where(first, slowly, 0.0)),
         ),
         Term("handshake", "high bandwidth: handshake latency", np.where(low, 0.0, greeting)),
         Term("sending", "high bandwidth: sent / (e link)", np.where(low, 0.0, sending)),

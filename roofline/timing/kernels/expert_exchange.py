@@ -30,9 +30,9 @@ The hops over n nodes are (crossing + doubling log2 n) times that of the network
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import NETWORK, Hardware, Span
 from roofline.timing.kernels.model import Array, Bound, Parameters, Row, Term, Terms, aligned, column

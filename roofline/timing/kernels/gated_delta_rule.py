@@ -24,9 +24,9 @@ H counts value heads, several of which share a key head. Decode has another kern
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine import GATED_DELTA_RULE_KERNELS
 from roofline.specs.hardware import Hardware

@@ -298,7 +298,7 @@ def _where(mask: NDArray[np.bool_], first: Terms, second: Terms) -> Terms:
         assert other is not None
         return Term(one.name, other.formula, np.where(mask, one.seconds, other.seconds))
 
-    serial = [*(of(term, mask) for term in first.serial), *(of(term, ~mask) for term in second.serial)]
+    serial = [*(of(term, mask) for term in first.serial), *(of(term, np.logical_not(mask)) for term in second.serial)]
     return Terms(
         tuple(term for term in serial if term is not None and np.any(np.asarray(term.seconds) > 0)),
         units_of(first.units, second.units),
@@ -331,7 +331,7 @@ def _padded(m: Array, form: Numbers, hardware: Hardware) -> Array:
 
 def _on_units(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Array:
     """Seconds on the multiprocessors, in parts of CHUNK rows."""
-    if gemm.m.size <= CHUNK:
+    if np.size(gemm.m) <= CHUNK:
         return _fastest(gemm, hardware, parameters)
     padded = np.broadcast_to(gemm.padded, gemm.m.shape)
     sizes = [np.reshape(size, -1) for size in (gemm.m, gemm.n, gemm.k, padded)]
@@ -347,7 +347,7 @@ def _fastest(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Array:
     m, n, k, weight_only, form = gemm.m, gemm.n, gemm.k, gemm.weight_only, gemm.form
     count, prologue, whole = units(hardware), parameters["tile_prologue"], parameters["wave_quantization"]
     dispatch = DISPATCHES[int(parameters["dispatch"])] if weight_only is None else _weight_only_tiles(weight_only)
-    below = tuple(1 for _ in m.shape)
+    below = tuple(1 for _ in np.shape(m))
     rows, columns = dispatch.sizes.reshape(2, -1, *below)
     tiles = ceil_div(m, rows) * ceil_div(n, columns)
     if dispatch.fixed_rows:
@@ -360,7 +360,7 @@ def _fastest(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Array:
         peak = min(peak, 2.0 * weight_only.multiply_adds * unit_clocks(hardware))
     multiply = np.minimum(rows, _padded(m, form, hardware)) * (2.0 * columns * count / peak)
     if not np.all(gemm.padded):
-        odd = (m % 8 != 0) & (m > 64) & ~np.asarray(gemm.padded)
+        odd = (m % 8 != 0) & (m > 64) & np.logical_not(gemm.padded)
         multiply = multiply * (1.0 + parameters.get("odd_rows", 0.0) * odd)
     if weight_only is not None:
         multiply = multiply + conversion_time(weight_only, hardware) * columns * count
@@ -374,8 +374,8 @@ def _fastest(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Array:
         found: Array = (parts + (splits > 1) * (adding * splits + prologue)).min(axis=0)
         return found
 
-    best = fastest(every if m.size <= FEW_ROWS else every[:1])
+    best = fastest(every if np.size(m) <= FEW_ROWS else every[:1])
     # Parts of k multiply as much, and are added: many tiles are not worth splitting.
-    if m.size > FEW_ROWS and np.any((tiles / count * one_step).min(axis=0) * k + 2.0 * adding + prologue < best):
+    if np.size(m) > FEW_ROWS and np.any((tiles / count * one_step).min(axis=0) * k + 2.0 * adding + prologue < best):
         best = np.minimum(best, fastest(every))
     return best * (1.0 + parameters.get("throttling", 0.0) * best / (best + THROTTLING_TIME))

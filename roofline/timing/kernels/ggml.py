@@ -32,8 +32,7 @@ e is that over 1 + (S - ALONE) / CROWD.
 
 from __future__ import annotations
 
-import numpy as np
-
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.common import units

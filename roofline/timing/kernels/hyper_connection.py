@@ -12,9 +12,9 @@ and the output, and writes the vectors. In 16 bits:
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.common import ceil_div, units

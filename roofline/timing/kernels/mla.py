@@ -259,7 +259,7 @@ def _tiles(shape: LatentAttention, hardware: Hardware, parameters: Parameters) -
 
 def _splits(shape: LatentAttention, hardware: Hardware, rule: int) -> Array:
     """The numbers of parts that the keys may be in, by the choice `split`, along the first axis."""
-    every = SPLITS.reshape(-1, *(1 for _ in shape.kv_len.shape))
+    every = SPLITS.reshape(-1, *(1 for _ in np.shape(shape.kv_len)))
     if has_own_kernels(hardware):
         return every
     match rule:
@@ -268,7 +268,7 @@ def _splits(shape: LatentAttention, hardware: Hardware, rule: int) -> Array:
         case 2:
             parts = 2.0 ** np.ceil(np.log2(np.maximum(np.floor(shape.kv_len / PART_KEYS), 1.0)))
             parts = np.minimum(parts, PARTS * units(hardware))
-            return np.where(np.asarray(shape.four) > 0, FOUR, parts)[None]
+            return np.array([np.where(np.asarray(shape.four) > 0, FOUR, parts)])
         case 3:
             return every[every.ravel() <= EIGHT]
     return every

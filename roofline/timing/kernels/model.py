@@ -157,7 +157,7 @@ class Formula(Protocol):
 class Kernel(Struct, frozen=True):
     """One kind of kernel: its shape, bound, terms and parameters, and how its measurements are grouped.
 
-    `shape` reads rows of the measurement schema: arrays, a kernel a row, or NumPy's numbers of one. `columns` are
+    `shape` reads rows of the measurement schema: arrays, a kernel a row, or Python's numbers of one. `columns` are
     the shape columns of a measurement, `ranged` those with a fitted range, `held_out` those whose combinations are held
     out as a whole. `formatted` are the columns that select a set of parameters: the data type, and the cache's where it
     differs; for collectives their kind (they move bytes of any type), for the gated delta rule the kernel variant.
@@ -209,10 +209,10 @@ SMALL = 4096
 
 def aligned(*columns: Array) -> tuple[Array, ...]:
     """Columns broadcast to one shape; read-only."""
-    shape = np.broadcast(*columns).shape
-    if not shape:
+    if all(isinstance(column, float) for column in columns):
         return columns
-    return tuple(column if column.shape == shape else _stretched(column, shape) for column in columns)
+    shape = np.broadcast(*columns).shape
+    return tuple(column if np.shape(column) == shape else _stretched(column, shape) for column in columns)
 
 
 def _stretched(column: Array, shape: tuple[int, ...]) -> Array:

@@ -243,7 +243,7 @@ def uniform(mean: Array, reached: Array | float = np.nan) -> Loads:
     """The loads of experts drawn at random, `mean` pairs each; `reached` overrides the fraction that is reached."""
     given = np.isfinite(reached)
     drawn = np.where(given, np.clip(np.where(given, reached, 1.0), 1e-9, 1.0), -np.expm1(-mean))
-    return Loads(np.maximum(mean / drawn, 1.0)[None], drawn[None])
+    return Loads(np.array([np.maximum(mean / drawn, 1.0)]), np.array([drawn]))
 
 
 def bound(experts: Experts, hardware: Hardware) -> Bound:
@@ -315,7 +315,7 @@ def _on_units(experts: Experts, hardware: Hardware, parameters: Parameters) -> A
     row_tiles = (reached * ceil_div(tokens, high[:, None])).mean(axis=1) * experts.local + experts.elsewhere / high
     compute = 2.0 * high * wide * count / (parameters["compute_efficiency"] * peak)
     each = np.maximum(compute, (high + wide) * read / parameters["tile_bandwidth"])  # of T_g, for one of its depth
-    total = np.zeros(row_tiles.shape)
+    total = np.zeros(np.shape(row_tiles))
     for depth, columns in ((experts.hidden, (1.0 + experts.gated) * experts.width), (experts.width, experts.hidden)):
         waves = row_tiles * ceil_div(columns, wide) / count
         tile = each * depth + parameters["tile_prologue"]
@@ -333,17 +333,21 @@ def _tiles(experts: Experts) -> tuple[Array, Array, Array]:
     kind = np.asarray(experts.tiles)
     vectors = bool(np.any(kind == VECTORS))
     best = np.asarray((VECTOR, *TILES) if vectors else TILES, dtype=np.float64).T
-    best = best.reshape(*best.shape, *(1 for _ in experts.tokens.shape))
-    if vectors or not kind.any():
+    best = best.reshape(*best.shape, *(1 for _ in np.shape(experts.tokens)))
+    if vectors or not np.any(kind):
         return best[0], best[1], np.asarray(size)
     tokens = experts.tokens
     before, few, small = kind == BEFORE_0_17, tokens <= experts.local, tokens <= 64
     if experts.dtype.startswith("fp8_block"):
-        rows, columns, depth = np.where(before | ~small, 64.0, 16.0), np.full(kind.shape, 128.0), np.asarray(128.0)
+        rows, columns, depth = (
+            np.where(before | np.logical_not(small), 64.0, 16.0),
+            np.full(np.shape(kind), 128.0),
+            np.asarray(128.0),
+        )
     else:
         since = np.array((16.0, 32.0, 64.0, 128.0))[np.searchsorted((32, 96, 512), tokens)]
         rows = np.where(before, np.where(few, 16.0, 64.0), since)
         columns = np.where(before, np.where(few, 32.0, 64.0), np.where(small, 64.0, 128.0))
-        depth = np.where(before & ~few, 32.0, 64.0)
+        depth = np.where(before & np.logical_not(few), 32.0, 64.0)
     read = np.where(kind > 0, np.maximum(size, FETCHED / depth), size)
     return np.where(kind > 0, rows, best[0]), np.where(kind > 0, columns, best[1]), read

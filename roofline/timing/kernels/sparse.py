@@ -23,10 +23,10 @@ every token: neighbours of a prompt find them in the L2, which shows as a `gathe
 
 from __future__ import annotations
 
-import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from roofline.core import numeric as np
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import Cache, cache_of
@@ -104,7 +104,7 @@ class Selected(Struct, frozen=True):
     def full(self) -> Array:
         """The share of tokens whose selection is full: of prompts without a prefix, whose keys grow token by token."""
         filled = self.kv_len / np.maximum(self.slots, 1.0)
-        return np.clip(2.0 * filled - 1.0, 0.0, 1.0) * ~self.is_whole
+        return np.clip(2.0 * filled - 1.0, 0.0, 1.0) * np.logical_not(self.is_whole)
 
     def is_dense(self, parameters: Parameters) -> NDArray[np.bool_]:
         """Where the engine skips the indexer, since nothing is left out."""
@@ -168,7 +168,11 @@ def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own: 
     queries = selected.query_bytes(np.where(dense | (parameters.get("padded", 0.0) < 0.5), selected.heads, heads))
     serial = (
         Term("launch", "launch", parameters["launch"]),
-        Term("scores", "scores FLOPs / (score_efficiency peak) + index keys or selections", scores * ~dense),
+        Term(
+            "scores",
+            "scores FLOPs / (score_efficiency peak) + index keys or selections",
+            scores * np.logical_not(dense),
+        ),
         Term("queries", "passes 2 queries / rate", parameters["passes"] * queries, rate),
     )
     units = Term(
@@ -177,7 +181,7 @@ def _terms(selected: Selected, hardware: Hardware, parameters: Parameters, own: 
     memory = Term(
         "memory",
         "gathered keys / (gather_rate bandwidth)",
-        selected.batch * keys * selected.entry * ~dense,
+        selected.batch * keys * selected.entry * np.logical_not(dense),
         parameters["gather_rate"] * bandwidth,
     )
     return Terms(serial, units, memory, parameters["sharpness"])
