@@ -97,7 +97,7 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
             yield Alternative(_named(f"TP {tensor} DCP", divided.settings.parallel.context, copies), divided, copies)
         for stages in (count for count in STAGES if copies % count == 0):
             label = _named(f"TP {tensor} PP" if tensor > 1 else "PP", stages, copies // stages)
-            staged = laid_out(scenario, tensor=tensor, pipeline=stages, micro_batches=stages)
+            staged = laid_out(scenario, tensor=tensor, pipeline=stages)
             yield Alternative(label, staged, copies // stages)
     if scenario.model.experts:
         for ranks in (count for count in divisors(devices) if count > 1):

@@ -264,6 +264,8 @@ def _chosen(verdict: Verdict) -> str:
         why = f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
     elif plan.candidate.released and any(map(scenario.given, WEIGHT_OPTIONS)):
         why = "as asked"
+    elif plan.candidate.released and scenario.library_format is not None:
+        why = f"as {scenario.profile.title} stores it by default"
     else:
         stored = scenario.model.quantization
         same = stored is None or released_scheme(scenario.model, scenario.profile) != PLAIN

@@ -37,25 +37,16 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
     model = analysis.scenario.model
     found = [*stored_notes(model, analysis.scenario.profile)]
     found += [f"{model.name}: {'; '.join(model.rests_on)}"] if model.rests_on else []
+    if (stored := analysis.scenario.library_format) is not None:
+        found.append(f"{stored} is what {analysis.scenario.profile.title} has of {model.name} by default")
     found += [f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis)]
     found += filter(None, [analysis.too_long])
     if analysis.times_are_expected:
         found += [SPLIT] if analysis.scenario.profile.split_layers and analysis.parallel.pipeline > 1 else []
-        found += filter(None, [_stages_note(analysis)])
         links = _host_note(analysis), _network_note(analysis), _exchange_note(analysis)
         found += filter(None, (analysis.scenario.profile.version_note, _kernel_note(analysis), *links))
         found += filter(None, [_states_note(analysis.scenario), _length_note(analysis)])
     return tuple(found)
-
-
-def _stages_note(analysis: Analysis) -> str:
-    """That the stages of a pipeline take turns, where a batch of several sequences would fill them."""
-    scenario, parallel = analysis.scenario, analysis.parallel
-    several = parallel.pipeline > 1 and parallel.micro_batches == 1 and np.any(scenario.batch > parallel.data)
-    if not several or scenario.profile.split_layers:
-        return ""
-    option = f"{OPTIONS['micro_batches'].flag} {parallel.pipeline}"
-    return f"a static batch goes through {parallel.pipeline} stages in turn: {option} fills them, as a load does"
 
 
 def _states_note(scenario: Scenario) -> str:
