@@ -20,6 +20,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE
+from roofline.specs.hardware import Hardware
 from roofline.specs.precision import PLAIN
 from roofline.techniques.unsupported import not_started, unsupported
 from roofline.timing.intervals import Estimate
@@ -119,8 +120,8 @@ def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
 class Brief(IntEnum):
     """How short an answer is: all; without what the command or the list of prices say; two lines in one.
 
-    Then without lengths and the share of the limit, without the choices, and at last, beside the longest commands,
-    without a change.
+    Then without lengths and the share of the limit, without the reasons of the choices, and at last, beside the longest
+    commands, without a change.
     """
 
     FULL = 0
@@ -153,7 +154,7 @@ def _answered(verdict: Verdict, better: bool, brief: Brief, width: int) -> list[
     limit, cost = _limit(verdict, brief), f"{_cost(verdict, brief)}{carbon}"
     lines = [
         _headline(verdict, brief, width),
-        f"Chosen: {_chosen(verdict)}" if brief < Brief.LEAST else "",
+        f"Chosen: {_chosen(verdict, brief)}",
         f"Speed: {_speed_text(verdict, brief)}",
         *([f"Limited by: {limit}"] if brief < Brief.JOINED else []),
         "" if change is None or brief == Brief.BARE else f"Better: {change_text(verdict, change, brief)}",
@@ -194,7 +195,7 @@ def _headline(verdict: Verdict, brief: Brief = Brief.FULL, width: int = WIDTH) -
     if verdict.too_long:
         return f"No: {verdict.too_long}"
     how = f", {verdict.plan.candidate.formats} on {verdict.scenario.profile.name}"
-    elsewhere = Brief.FULL < brief < Brief.LEAST and not verdict.refused
+    elsewhere = brief > Brief.FULL and not verdict.refused
     found = _verdict_text(verdict, how, " each" if brief == Brief.FULL else "")
     return _verdict_text(verdict, "", "") if elsewhere and len(found) > width else found
 
@@ -253,10 +254,12 @@ def _limit(verdict: Verdict, brief: Brief) -> str:
 LAYOUTS = {"tensor": "TP", "pipeline": "PP", "expert": "EP", "data": "DP"}
 
 
-def _chosen(verdict: Verdict) -> str:
-    """The choices, each with its reason in half a sentence."""
+def _chosen(verdict: Verdict, brief: Brief) -> str:
+    """The choices, each with its reason in half a sentence, or without where there is no room."""
     plan, scenario = verdict.plan, verdict.scenario
-    parallel, first = scenario.settings.parallel, plan.tried[0]
+    if brief >= Brief.LEAST:
+        return "; ".join([f"{plan.candidate.formats} on {scenario.profile.name}", *_layout(verdict)])
+    first = plan.tried[0]
     memory = first.memory(1)
     if plan.narrower and memory.fits and not plan.elsewhere:
         why = f"as {first.formats} has room for {first.room(verdict.slots)} of {verdict.slots} users at once"
@@ -280,19 +283,29 @@ def _chosen(verdict: Verdict) -> str:
     elif (unknown := unsupported(scenario)) and not not_started(scenario) and not verdict.refused:
         parts.append(f"{scenario.profile.name} is not known to run {' and '.join(unknown)} here")
     elif scenario.profile.name == GGUF_ENGINE and "engine" not in scenario.options:
-        what = "GGUF files" if scenario.hardware.kind == "gpu" else "CPUs and Apple silicon"
-        parts.append(f"{GGUF_ENGINE} for {what}")
+        parts.append(f"{GGUF_ENGINE} for {_reason(scenario.hardware)}")
     if UTILIZATION in plan.candidate.options:
         parts.append(f"{MOST_UTILIZED:.0%} of the memory, as its default does not suffice")
-    if parallel.devices > 1 and not scenario.profile.split_layers:
+    return "; ".join([*parts, *_layout(verdict)])
+
+
+def _reason(hardware: Hardware) -> str:
+    """What of hardware llama.cpp is the default engine for."""
+    if hardware.kind in ("gpu", "cpu"):
+        return "GGUF files" if hardware.kind == "gpu" else "CPUs"
+    return "Apple silicon" if hardware.vendor == "Apple" else f"{hardware.vendor}'s APUs"
+
+
+def _layout(verdict: Verdict) -> list[str]:
+    """How the devices are used, where there are several."""
+    parallel, found = verdict.scenario.settings.parallel, []
+    if parallel.devices > 1 and not verdict.scenario.profile.split_layers:
         degrees = ((short, getattr(parallel, name)) for name, short in LAYOUTS.items())
         shown = [
             f"{short} {degree}" for short, degree in degrees if degree > 1 and not (verdict.apart and short == "DP")
         ]
-        parts += [" x ".join(shown)] if shown else []
-    if verdict.apart:
-        parts.append(f"prefill and decode apart, {verdict.apart}")
-    return "; ".join(parts)
+        found += [" x ".join(shown)] if shown else []
+    return [*found, *([f"prefill and decode apart, {verdict.apart}"] if verdict.apart else [])]
 
 
 def size(count: float) -> str:
@@ -308,6 +321,7 @@ def _speed_text(verdict: Verdict, brief: Brief) -> str:
     lengths = f"{int(scenario.prompt)}{images}{output}"
     short = f" ({lengths})" if brief < Brief.TERSE else ""
     told = f" ({lengths} tokens)" if brief < Brief.TERSE else ""
+    to = " to " if brief < Brief.TERSE else "-"
     if outcome is not None:
         if not outcome.stable:
             return f"queues grow without end ({lengths} tokens); {_replicas(outcome, verdict.rate)}"
@@ -320,7 +334,7 @@ def _speed_text(verdict: Verdict, brief: Brief) -> str:
             )
         return (
             f"{count_text(outcome.output_tokens_per_second)} tokens/s, {count_text(user.mid)} a user"
-            f" ({count_text(user.low)} to {count_text(user.high)}); p95 TTFT {seconds(late.mid, 2)}{short}"
+            f" ({count_text(user.low)}{to}{count_text(user.high)}); p95 TTFT {seconds(late.mid, 2)}{short}"
         )
     expected = verdict.analysis.expected
     first = seconds(expected.ttft.mid, 2)
@@ -330,8 +344,8 @@ def _speed_text(verdict: Verdict, brief: Brief) -> str:
         most = "" if verdict.largest_rate is None else f"; at most {count_text(verdict.largest_rate)} sequences/s"
         return f"{first} a pass of a sequence of {int(scenario.prompt)} tokens{most}"
     rate = inverse(expected.tpot)
-    found = f"{count_text(rate.mid)} tokens/s ({count_text(rate.low)} to {count_text(rate.high)})"
-    return f"{found} for one user; TTFT {first}{told}"
+    found = f"{count_text(rate.mid)} tokens/s ({count_text(rate.low)}{to}{count_text(rate.high)})"
+    return f"{found}{' for one user' * (brief < Brief.TERSE)}; TTFT {first}{told}"
 
 
 def _replicas(outcome: Outcome, rate: float | None) -> str:

@@ -418,7 +418,7 @@ def _settings(question: Question) -> Settings:
         single["host"] = gpu_layers(values["model"], load_hardware(CPU), layers)
     if question.degrees:
         ranks: dict[str, Any] = question.degrees
-        if ranks.get("pipeline", 1) > 1 and not question.profile.split_layers:
+        if question.groups["degrees"].get("pipeline", 1) > 1 and not question.profile.split_layers:
             # Engines keep a batch in flight for each stage (vLLM's batch queue, SGLang's and TensorRT-LLM's loops).
             ranks = {"micro_batches": ranks["pipeline"], **ranks}
         single["parallel"] = Parallelism(**ranks)
