@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 from roofline.advisor.fitting import Fit, in_cpu_memory
+from roofline.advisor.options import TTFT_LIMIT
 from roofline.core.units import count_text, seconds, si
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.output.blocks import Block, Document, Face, finite
@@ -20,7 +21,6 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.outcome import Outcome
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE
-from roofline.specs.hardware import Hardware
 from roofline.specs.precision import PLAIN
 from roofline.techniques.unsupported import not_started, unsupported
 from roofline.timing.intervals import Estimate
@@ -204,8 +204,8 @@ def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
     model, where = verdict.scenario.model.name, devices_text(verdict.scenario, verdict.devices)
     queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
     kept = verdict.scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
-    queue = queue or (each if verdict.at_once > 1 else "")
-    context = f"{length(verdict.context)} context{queue}" if kept else "a state for any context"
+    each = queue or (each if verdict.at_once > 1 else "")
+    context = f"{length(verdict.context)} context{each}" if kept else "a state for any context"
     outcome = verdict.outcome
     if missing := not_started(verdict.scenario) or (unsupported(verdict.scenario) if verdict.refused else ()):
         engine, parts = verdict.scenario.profile.name, ", ".join(missing)
@@ -222,12 +222,10 @@ def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
         )
         return f"No: {model} on {where}{how}, misses {told}"
     if verdict.loaded:
-        load = (
-            f"{verdict.users} user{'s' * (verdict.users != 1)}"
-            if verdict.rate is None
-            else f"{verdict.rate:g} request{'s' * (verdict.rate != 1)}/s"
-        )
-        return f"Yes: {model} serves {load} on {where}{how}, {context}"
+        rate, users = verdict.rate, verdict.users
+        load = f"{users} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
+        waits = outcome is not None and bool(queue) and outcome.ttft.p95.mid > TTFT_LIMIT
+        return f"{'Not at once' if waits else 'Yes'}: {model} serves {load} on {where}{how}, {context}"
     return f"Yes: {model} runs on {where}{how}, {context}"
 
 
@@ -251,6 +249,7 @@ def _limit(verdict: Verdict, brief: Brief) -> str:
     return f"{limit.roof}; {limit.share:.0%} of {phase} is {limit.part}"
 
 
+LLAMA_DEFAULTS = {"gpu": "GGUF files", "cpu": "CPUs"}
 LAYOUTS = {"tensor": "TP", "pipeline": "PP", "expert": "EP", "data": "DP"}
 
 
@@ -283,29 +282,20 @@ def _chosen(verdict: Verdict, brief: Brief) -> str:
     elif (unknown := unsupported(scenario)) and not not_started(scenario) and not verdict.refused:
         parts.append(f"{scenario.profile.name} is not known to run {' and '.join(unknown)} here")
     elif scenario.profile.name == GGUF_ENGINE and "engine" not in scenario.options:
-        parts.append(f"{GGUF_ENGINE} for {_reason(scenario.hardware)}")
+        own = "Apple silicon" if scenario.hardware.vendor == "Apple" else f"{scenario.hardware.vendor}'s APUs"
+        parts.append(f"{GGUF_ENGINE} for {LLAMA_DEFAULTS.get(scenario.hardware.kind, own)}")
     if UTILIZATION in plan.candidate.options:
         parts.append(f"{MOST_UTILIZED:.0%} of the memory, as its default does not suffice")
     return "; ".join([*parts, *_layout(verdict)])
 
 
-def _reason(hardware: Hardware) -> str:
-    """What of hardware llama.cpp is the default engine for."""
-    if hardware.kind in ("gpu", "cpu"):
-        return "GGUF files" if hardware.kind == "gpu" else "CPUs"
-    return "Apple silicon" if hardware.vendor == "Apple" else f"{hardware.vendor}'s APUs"
-
-
 def _layout(verdict: Verdict) -> list[str]:
     """How the devices are used, where there are several."""
-    parallel, found = verdict.scenario.settings.parallel, []
-    if parallel.devices > 1 and not verdict.scenario.profile.split_layers:
-        degrees = ((short, getattr(parallel, name)) for name, short in LAYOUTS.items())
-        shown = [
-            f"{short} {degree}" for short, degree in degrees if degree > 1 and not (verdict.apart and short == "DP")
-        ]
-        found += [" x ".join(shown)] if shown else []
-    return [*found, *([f"prefill and decode apart, {verdict.apart}"] if verdict.apart else [])]
+    parallel = verdict.scenario.settings.parallel
+    names = {} if verdict.scenario.profile.split_layers else LAYOUTS
+    degrees = {short: getattr(parallel, name) for name, short in names.items() if name != "data" or not verdict.apart}
+    shown = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
+    return list(filter(None, [shown, f"prefill and decode apart, {verdict.apart}" if verdict.apart else ""]))
 
 
 def size(count: float) -> str:

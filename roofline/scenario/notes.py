@@ -82,7 +82,8 @@ def _kernel_note(analysis: Analysis) -> str:
         return ""
     kinds, places = ", ".join(sorted(found)), " and ".join(dict.fromkeys(found.values()))
     label = analysis.scenario.profile.label
-    return f"{kinds} of {label} on {hardware} were not measured: times are those of {places}, with wider intervals"
+    were = "were" if len(found) > 1 else "was"
+    return f"{kinds} of {label} on {hardware} {were} not measured: times are those of {places}, with wider intervals"
 
 
 def generates(analysis: Analysis) -> bool:
