@@ -387,7 +387,10 @@ def test_engines_are_hashable() -> None:
 
 
 def test_measured_kernels_are_those_of_an_engine_that_is_known() -> None:
-    for changes in ({"kernels_of": "nonsense"}, {"own_kernels_of": "vlm@1"}, {"also": {"hopper": {"gemm": "vlm"}}}):
+    cases: list[dict[str, Any]] = [
+        *({"kernels_of": "nonsense"}, {"own_kernels_of": "vlm@1"}, {"also": {"hopper": {"gemm": "vlm"}}}),
+    ]
+    for changes in cases:
         with pytest.raises(UnknownNameError):
             Engine("mine", **changes)
     assert Engine("mine", kernels_of="vllm@0.14").kernels_of == "vllm@0.14"
