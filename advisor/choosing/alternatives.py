@@ -97,7 +97,7 @@ def layouts(scenario: Scenario) -> Iterator[Alternative]:
             yield Alternative(_named(f"TP {tensor} DCP", divided.settings.parallel.context, copies), divided, copies)
         for stages in (count for count in STAGES if copies % count == 0):
             label = _named(f"TP {tensor} PP" if tensor > 1 else "PP", stages, copies // stages)
-            staged = laid_out(scenario, tensor=tensor, pipeline=stages, micro_batches=stages)
+            staged = laid_out(scenario, tensor=tensor, pipeline=stages)
             yield Alternative(label, staged, copies // stages)
     if scenario.model.experts:
         for ranks in (count for count in divisors(devices) if count > 1):
@@ -136,7 +136,10 @@ def engines(scenario: Scenario) -> Iterator[Alternative]:
     for name in list_engines():
         elsewhere = name in PERSONAL and not (is_consumer(scenario.hardware) and runs_on(name, scenario.hardware))
         if is_documented(name) and name not in NOT_SERVED and not elsewhere:
-            yield Alternative(name, scenario.with_(engine=name))
+            found = scenario.with_(engine=name)
+            if found.library_format is not None:  # in the formats of the others, not in those of its library
+                found = found.with_(dtype=scenario.precision.base.name)
+            yield Alternative(name, found)
 
 
 SEVERAL: Mapping[str, tuple[int, ...]] = MappingProxyType({"multi-token-prediction": (1, 2, 3), "eagle-3": (2, 3, 5)})

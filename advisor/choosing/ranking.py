@@ -67,20 +67,22 @@ class Search:
         try:
             most = self._at(amount_of(self.load) * SPANS[-1], alternative)
             deployment = deployment_of(scenario, most, alternative.pools)
-            (outcome,) = outcomes_at(deployment, self.load, [_share(self.load, alternative)])
+            share = _share(self.load, alternative)
+            (outcome,) = outcomes_at(deployment, self.load, [share])
         except RooflineError as error:
             return _Served(Row(alternative, reason=str(error)))
         row = Row(alternative, deployment.devices * alternative.copies, unknown=unsupported(scenario))
-        return _Served(self._judged(row, deployment, outcome), deployment)
+        return _Served(self._judged(row, deployment, outcome, amount_of(self.load) / share), deployment)
 
     def _at(self, amount: float, alternative: Alternative) -> Load:
         return _with_amount(self.load, _share(_with_amount(self.load, amount), alternative))
 
-    def _judged(self, row: Row, deployment: Deployment, outcome: Outcome) -> Row:
-        """The row with an outcome, judged by the objective and the limits."""
-        hour, rate = rent(deployment.pools, deployment.scenario.price), outcome.requests_per_second
+    def _judged(self, row: Row, deployment: Deployment, outcome: Outcome, shares: float) -> Row:
+        """The row with an outcome of one copy, judged by the objective and the limits; the load is so many shares."""
+        busy = shares / row.alternative.copies
+        hour, rate = rent(deployment.pools, deployment.scenario.price), outcome.requests_per_second * busy
         value = {
-            Objective.THROUGHPUT: 1 / outcome.output_per_device if outcome.output_per_device else math.inf,
+            Objective.THROUGHPUT: 1 / (outcome.output_per_device * busy) if outcome.output_per_device else math.inf,
             Objective.LATENCY: outcome.e2e.mean.mid,
             Objective.TTFT: outcome.ttft.mean.mid,
             Objective.TPOT: outcome.tpot.mean.mid,
@@ -89,7 +91,8 @@ class Search:
         pairs = zip(("ttft", "tpot"), self.limits, strict=True)
         over = tuple(name for name, most in pairs if most and not getattr(outcome, name).p95.mid <= most)
         stable = () if outcome.stable else ("load",)
-        return replace(row, outcome=outcome, value=value if math.isfinite(value) else math.inf, missed=stable or over)
+        value = value if math.isfinite(value) else math.inf
+        return replace(row, outcome=outcome, value=value, missed=stable or over, busy=busy)
 
     def _at_loads(self, served: Sequence[_Served], amounts: Sequence[float]) -> list[list[Row]]:
         """The rows at each of some loads, with that of an API, which costs the same at any load."""
@@ -98,7 +101,12 @@ class Search:
             assert each.deployment is not None
             loads = [self._at(amount, each.row.alternative) for amount in amounts]
             outcomes = outcomes_at(each.deployment, loads[0], list(map(amount_of, loads)))
-            columns.append([self._judged(each.row, each.deployment, outcome) for outcome in outcomes])
+            columns.append(
+                [
+                    self._judged(each.row, each.deployment, outcome, amount / amount_of(load))
+                    for amount, load, outcome in zip(amounts, loads, outcomes, strict=True)
+                ]
+            )
         return [list(rows) for rows in zip(*columns, strict=True)]
 
     def flips(self, ranked: Sequence[Row]) -> list[Flip]:
@@ -152,7 +160,8 @@ class Search:
             if each.deployment is not None and each.row.outcome is not None:
                 share = _share(self.load, each.row.alternative)
                 load = _with_amount(self.load, share)
-                cost = money(each.deployment, load, each.row.outcome, self.hours, each.row.alternative.copies)
+                copies, busy = each.row.alternative.copies, each.row.busy
+                cost = money(each.deployment, load, each.row.outcome, self.hours, copies, busy)
                 each.row = replace(each.row, money=cost)
         # Of those that do not sustain the load, or do not fit, that first which comes nearest.
         rows = sorted(

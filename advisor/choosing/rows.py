@@ -59,7 +59,8 @@ class Row(Struct, frozen=True, dict=True):
     """An alternative under the load: its outcome on one of the copies, or the reason why there is none.
 
     `unknown` is what its engine is not known to run, `missed` the limits that it exceeds, `value` of the objective
-    (smaller is better), `money` of its tokens.
+    (smaller is better), `money` of its tokens. `busy`: the load's part of what all copies would have with as much as
+    the fullest: fewer users than copies leave some idle.
     """
 
     alternative: Alternative
@@ -70,6 +71,7 @@ class Row(Struct, frozen=True, dict=True):
     missed: tuple[str, ...] = ()
     value: float = math.inf
     money: Money | None = None
+    busy: float = 1.0
 
     @property
     def label(self) -> str:
@@ -86,7 +88,8 @@ class Row(Struct, frozen=True, dict=True):
 
     @property
     def requests_per_second(self) -> float:
-        return 0.0 if self.outcome is None else self.outcome.requests_per_second * self.alternative.copies
+        found = 0.0 if self.outcome is None else self.outcome.requests_per_second
+        return found * self.alternative.copies * self.busy
 
     @property
     def largest(self) -> float | None:
@@ -98,7 +101,7 @@ class Row(Struct, frozen=True, dict=True):
     @property
     def per_device(self) -> float | None:
         """Output tokens/s of a device."""
-        return None if self.outcome is None else self.outcome.output_per_device
+        return None if self.outcome is None else self.outcome.output_per_device * self.busy
 
     @property
     def rank(self) -> tuple[Any, ...]:

@@ -203,9 +203,8 @@ def _degrees(
     widest = hardware.node_devices if scopes & {"node", "host"} else 1
     within = [count for count in (DESKTOP if alone else TENSOR) if count <= widest]
     if given:
-        stages = {"micro_batches": given["pipeline"]} if given.get("pipeline", 1) > 1 else {}
         for count in (1,) if {"tensor", "data"} & given.keys() else within:
-            yield {**({within_node: count} if count > 1 else {}), **given, **stages}
+            yield {**({within_node: count} if count > 1 else {}), **given}
         return
     for count in within:
         yield {within_node: count} if count > 1 else {}
@@ -213,4 +212,4 @@ def _degrees(
             yield {"data": count, "expert": count}
     for count in PIPELINE if "network" in scopes and not alone else ():
         tensor = {"tensor": within[-1]} if within[-1] > 1 and within_node == "tensor" else {}
-        yield {**tensor, "pipeline": count, "nodes": count, "micro_batches": count}
+        yield {**tensor, "pipeline": count, "nodes": count}

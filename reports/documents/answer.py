@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 from roofline.advisor.fitting import Fit, in_cpu_memory
+from roofline.advisor.options import TTFT_LIMIT
 from roofline.core.units import count_text, seconds, si
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.output.blocks import Block, Document, Face, finite
@@ -119,8 +120,8 @@ def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
 class Brief(IntEnum):
     """How short an answer is: all; without what the command or the list of prices say; two lines in one.
 
-    Then without lengths and the share of the limit, without the choices, and at last, beside the longest commands,
-    without a change.
+    Then without lengths and the share of the limit, without the reasons of the choices, and at last, beside the longest
+    commands, without a change.
     """
 
     FULL = 0
@@ -153,7 +154,7 @@ def _answered(verdict: Verdict, better: bool, brief: Brief, width: int) -> list[
     limit, cost = _limit(verdict, brief), f"{_cost(verdict, brief)}{carbon}"
     lines = [
         _headline(verdict, brief, width),
-        f"Chosen: {_chosen(verdict)}" if brief < Brief.LEAST else "",
+        f"Chosen: {_chosen(verdict, brief)}",
         f"Speed: {_speed_text(verdict, brief)}",
         *([f"Limited by: {limit}"] if brief < Brief.JOINED else []),
         "" if change is None or brief == Brief.BARE else f"Better: {change_text(verdict, change, brief)}",
@@ -194,7 +195,7 @@ def _headline(verdict: Verdict, brief: Brief = Brief.FULL, width: int = WIDTH) -
     if verdict.too_long:
         return f"No: {verdict.too_long}"
     how = f", {verdict.plan.candidate.formats} on {verdict.scenario.profile.name}"
-    elsewhere = Brief.FULL < brief < Brief.LEAST and not verdict.refused
+    elsewhere = brief > Brief.FULL and not verdict.refused
     found = _verdict_text(verdict, how, " each" if brief == Brief.FULL else "")
     return _verdict_text(verdict, "", "") if elsewhere and len(found) > width else found
 
@@ -203,8 +204,8 @@ def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
     model, where = verdict.scenario.model.name, devices_text(verdict.scenario, verdict.devices)
     queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
     kept = verdict.scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
-    queue = queue or (each if verdict.at_once > 1 else "")
-    context = f"{length(verdict.context)} context{queue}" if kept else "a state for any context"
+    each = queue or (each if verdict.at_once > 1 else "")
+    context = f"{length(verdict.context)} context{each}" if kept else "a state for any context"
     outcome = verdict.outcome
     if missing := not_started(verdict.scenario) or (unsupported(verdict.scenario) if verdict.refused else ()):
         engine, parts = verdict.scenario.profile.name, ", ".join(missing)
@@ -221,12 +222,10 @@ def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
         )
         return f"No: {model} on {where}{how}, misses {told}"
     if verdict.loaded:
-        load = (
-            f"{verdict.users} user{'s' * (verdict.users != 1)}"
-            if verdict.rate is None
-            else f"{verdict.rate:g} request{'s' * (verdict.rate != 1)}/s"
-        )
-        return f"Yes: {model} serves {load} on {where}{how}, {context}"
+        rate, users = verdict.rate, verdict.users
+        load = f"{users} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
+        waits = outcome is not None and bool(queue) and outcome.ttft.p95.mid > TTFT_LIMIT
+        return f"{'Not at once' if waits else 'Yes'}: {model} serves {load} on {where}{how}, {context}"
     return f"Yes: {model} runs on {where}{how}, {context}"
 
 
@@ -250,13 +249,16 @@ def _limit(verdict: Verdict, brief: Brief) -> str:
     return f"{limit.roof}; {limit.share:.0%} of {phase} is {limit.part}"
 
 
+LLAMA_DEFAULTS = {"gpu": "GGUF files", "cpu": "CPUs"}
 LAYOUTS = {"tensor": "TP", "pipeline": "PP", "expert": "EP", "data": "DP"}
 
 
-def _chosen(verdict: Verdict) -> str:
-    """The choices, each with its reason in half a sentence."""
+def _chosen(verdict: Verdict, brief: Brief) -> str:
+    """The choices, each with its reason in half a sentence, or without where there is no room."""
     plan, scenario = verdict.plan, verdict.scenario
-    parallel, first = scenario.settings.parallel, plan.tried[0]
+    if brief >= Brief.LEAST:
+        return "; ".join([f"{plan.candidate.formats} on {scenario.profile.name}", *_layout(verdict)])
+    first = plan.tried[0]
     memory = first.memory(1)
     if plan.narrower and memory.fits and not plan.elsewhere:
         why = f"as {first.formats} has room for {first.room(verdict.slots)} of {verdict.slots} users at once"
@@ -264,6 +266,8 @@ def _chosen(verdict: Verdict) -> str:
         why = f"as {first.formats} needs {size(memory.total)} of {size(memory.budget)} a device"
     elif plan.candidate.released and any(map(scenario.given, WEIGHT_OPTIONS)):
         why = "as asked"
+    elif plan.candidate.released and scenario.library_format is not None:
+        why = f"as {scenario.profile.title} stores it by default"
     else:
         stored = scenario.model.quantization
         same = stored is None or released_scheme(scenario.model, scenario.profile) != PLAIN
@@ -278,19 +282,20 @@ def _chosen(verdict: Verdict) -> str:
     elif (unknown := unsupported(scenario)) and not not_started(scenario) and not verdict.refused:
         parts.append(f"{scenario.profile.name} is not known to run {' and '.join(unknown)} here")
     elif scenario.profile.name == GGUF_ENGINE and "engine" not in scenario.options:
-        what = "GGUF files" if scenario.hardware.kind == "gpu" else "CPUs and Apple silicon"
-        parts.append(f"{GGUF_ENGINE} for {what}")
+        own = "Apple silicon" if scenario.hardware.vendor == "Apple" else f"{scenario.hardware.vendor}'s APUs"
+        parts.append(f"{GGUF_ENGINE} for {LLAMA_DEFAULTS.get(scenario.hardware.kind, own)}")
     if UTILIZATION in plan.candidate.options:
         parts.append(f"{MOST_UTILIZED:.0%} of the memory, as its default does not suffice")
-    if parallel.devices > 1 and not scenario.profile.split_layers:
-        degrees = ((short, getattr(parallel, name)) for name, short in LAYOUTS.items())
-        shown = [
-            f"{short} {degree}" for short, degree in degrees if degree > 1 and not (verdict.apart and short == "DP")
-        ]
-        parts += [" x ".join(shown)] if shown else []
-    if verdict.apart:
-        parts.append(f"prefill and decode apart, {verdict.apart}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *_layout(verdict)])
+
+
+def _layout(verdict: Verdict) -> list[str]:
+    """How the devices are used, where there are several."""
+    parallel = verdict.scenario.settings.parallel
+    names = {} if verdict.scenario.profile.split_layers else LAYOUTS
+    degrees = {short: getattr(parallel, name) for name, short in names.items() if name != "data" or not verdict.apart}
+    shown = " x ".join(f"{short} {degree}" for short, degree in degrees.items() if degree > 1)
+    return list(filter(None, [shown, f"prefill and decode apart, {verdict.apart}" if verdict.apart else ""]))
 
 
 def size(count: float) -> str:
@@ -306,6 +311,7 @@ def _speed_text(verdict: Verdict, brief: Brief) -> str:
     lengths = f"{int(scenario.prompt)}{images}{output}"
     short = f" ({lengths})" if brief < Brief.TERSE else ""
     told = f" ({lengths} tokens)" if brief < Brief.TERSE else ""
+    to = " to " if brief < Brief.TERSE else "-"
     if outcome is not None:
         if not outcome.stable:
             return f"queues grow without end ({lengths} tokens); {_replicas(outcome, verdict.rate)}"
@@ -318,7 +324,7 @@ def _speed_text(verdict: Verdict, brief: Brief) -> str:
             )
         return (
             f"{count_text(outcome.output_tokens_per_second)} tokens/s, {count_text(user.mid)} a user"
-            f" ({count_text(user.low)} to {count_text(user.high)}); p95 TTFT {seconds(late.mid, 2)}{short}"
+            f" ({count_text(user.low)}{to}{count_text(user.high)}); p95 TTFT {seconds(late.mid, 2)}{short}"
         )
     expected = verdict.analysis.expected
     first = seconds(expected.ttft.mid, 2)
@@ -328,8 +334,8 @@ def _speed_text(verdict: Verdict, brief: Brief) -> str:
         most = "" if verdict.largest_rate is None else f"; at most {count_text(verdict.largest_rate)} sequences/s"
         return f"{first} a pass of a sequence of {int(scenario.prompt)} tokens{most}"
     rate = inverse(expected.tpot)
-    found = f"{count_text(rate.mid)} tokens/s ({count_text(rate.low)} to {count_text(rate.high)})"
-    return f"{found} for one user; TTFT {first}{told}"
+    found = f"{count_text(rate.mid)} tokens/s ({count_text(rate.low)}{to}{count_text(rate.high)})"
+    return f"{found}{' for one user' * (brief < Brief.TERSE)}; TTFT {first}{told}"
 
 
 def _replicas(outcome: Outcome, rate: float | None) -> str:

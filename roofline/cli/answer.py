@@ -100,6 +100,7 @@ def _meant(words: Sequence[str]) -> tuple[str, str] | None:
     from roofline.specs.hardware import load_devices
     from roofline.specs.modelspec import load_model
 
+    apart = len(words) == 2  # a model and hardware, as the shell has them, of which one is unknown
     words = [word for word in " ".join(words).split() if word != "on"]
     unknown = None
     for cut in range(len(words) - 1, 0, -1):
@@ -110,4 +111,4 @@ def _meant(words: Sequence[str]) -> tuple[str, str] | None:
                 unknown = model, hardware
                 load_model(model)
                 return model, hardware
-    return unknown
+    return None if apart else unknown

@@ -210,6 +210,7 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
     vllm: Mapping[str, str] = {}
     sglang: Mapping[str, str] = {}
     start: Mapping[str, str] = {}
+    amd: Mapping[str, str] = {}
     remote_code: bool = False
     loads: bool = True
 
@@ -225,9 +226,9 @@ def needs_of(repository: str) -> Needs | None:
     return next((needs for needs in _needs() if re.fullmatch(needs.match, repository, re.IGNORECASE)), None)
 
 
-def needed(needs: Needs | None, server: Server, parsers: bool) -> list[Wanted]:
-    """What a model needs to start, and its `parsers`."""
+def needed(needs: Needs | None, server: Server, vendor: str, parsers: bool) -> list[Wanted]:
+    """What a model needs to start on a vendor's devices, and its `parsers`."""
     if needs is None or server.name not in ("vllm", "sglang"):
         return []
-    found = needs.start if server.name == "vllm" else {}
+    found = {**needs.start, **(needs.amd if vendor == "AMD" else {})} if server.name == "vllm" else {}
     return [Wanted(*each) for each in {**found, **(getattr(needs, server.name) if parsers else {})}.items()]

@@ -21,6 +21,8 @@ from roofline.scenario.options import OPTIONS
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
 from roofline.serving.sessions.tiers import parse_tiers, settings_of, split_tiers
+from roofline.specs.checkpoint import only_cache
+from roofline.specs.formats import find_format
 from roofline.specs.precision import SCHEMES
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.specs.servers import Server
@@ -171,6 +173,9 @@ def _formats(scenario: Scenario, server: Server) -> Iterator[Wanted]:
             raise RooflineError(f"{server.title} reads no checkpoint in {scheme}: {known}", options=["quant"])
     if scenario.given("dtype") is not None:
         yield Wanted("dtype", precision.base.name)
+    only = only_cache(scenario.model, scenario.profile)
+    if only is not None and precision.kv.arithmetic != find_format(only).arithmetic:
+        raise RooflineError(f"{server.title} runs {scenario.model.name} with a cache in {only} alone", options=["kv"])
     if scenario.given("kv") is not None or precision.kv.bits != precision.base.bits:
         yield Wanted("kv", precision.kv.name)
 
@@ -179,7 +184,7 @@ def _parallel(scenario: Scenario, server: Server, version: str) -> Iterator[Want
     """The degrees, in the engine's own reading of them."""
     spread = scenario.settings.parallel.on(scenario.hardware)
     moe = bool(scenario.model.experts)
-    if spread.sequence > 1 or spread.grid or spread.micro_batches > 1:
+    if spread.sequence > 1 or spread.grid or scenario.given("micro_batches") is not None:
         raise RooflineError(f"{server.title} has no option for this parallelism: tp, pp, dp and ep are known")
     everywhere = spread.expert == spread.tensor * spread.data > 1
     tensor, data, expert = spread.tensor, spread.data, spread.expert

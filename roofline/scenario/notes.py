@@ -37,11 +37,13 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
     model = analysis.scenario.model
     found = [*stored_notes(model, analysis.scenario.profile)]
     found += [f"{model.name}: {'; '.join(model.rests_on)}"] if model.rests_on else []
+    if (stored := analysis.scenario.library_format) is not None:
+        found.append(f"{stored} is what {analysis.scenario.profile.title} has of {model.name} by default")
     found += [f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis)]
     found += filter(None, [analysis.too_long])
     if analysis.times_are_expected:
         found += [SPLIT] if analysis.scenario.profile.split_layers and analysis.parallel.pipeline > 1 else []
-        found += filter(None, [_tables_note(analysis.scenario), _stages_note(analysis)])
+        found += filter(None, [_tables_note(analysis.scenario)])
         links = _host_note(analysis), _network_note(analysis), _exchange_note(analysis)
         found += filter(None, (analysis.scenario.profile.version_note, _kernel_note(analysis), *links))
         found += filter(None, [_states_note(analysis.scenario), _length_note(analysis)])
@@ -57,16 +59,6 @@ def _tables_note(scenario: Scenario) -> str:
     held = share * sum(engram.rows * engram.width for engram in engrams)
     where = f"{si(held, '')} parameters of n-gram tables are in CPU memory"
     return f"{where}, as {scenario.profile.name} keeps them (--offload tables=0: on the devices)"
-
-
-def _stages_note(analysis: Analysis) -> str:
-    """That the stages of a pipeline take turns, where a batch of several sequences would fill them."""
-    scenario, parallel = analysis.scenario, analysis.parallel
-    several = parallel.pipeline > 1 and parallel.micro_batches == 1 and np.any(scenario.batch > parallel.data)
-    if not several or scenario.profile.split_layers:
-        return ""
-    option = f"{OPTIONS['micro_batches'].flag} {parallel.pipeline}"
-    return f"a static batch goes through {parallel.pipeline} stages in turn: {option} fills them, as a load does"
 
 
 def _states_note(scenario: Scenario) -> str:
@@ -102,7 +94,8 @@ def _kernel_note(analysis: Analysis) -> str:
         return ""
     kinds, places = ", ".join(sorted(found)), " and ".join(dict.fromkeys(found.values()))
     label = analysis.scenario.profile.label
-    return f"{kinds} of {label} on {hardware} were not measured: times are those of {places}, with wider intervals"
+    were = "were" if len(found) > 1 else "was"
+    return f"{kinds} of {label} on {hardware} {were} not measured: times are those of {places}, with wider intervals"
 
 
 def generates(analysis: Analysis) -> bool:

@@ -25,11 +25,12 @@ from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, by_name, missing
 from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers, placed_tables
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
-from roofline.specs.engine import GGUF_ENGINE, Engine, default_engine, resolve_engine
+from roofline.specs.engine import GGUF_ENGINE, LIBRARY, Engine, default_engine, load_engine, resolve_engine
 from roofline.specs.hardware import Hardware, load_devices, load_hardware, load_mixed, networked
 from roofline.specs.hardware_names import server_devices
 from roofline.specs.library import spec_path, written
 from roofline.specs.model import Model
+from roofline.specs.model_names import library_format
 from roofline.specs.modelspec import load_model
 from roofline.specs.network import load_fabric
 from roofline.specs.precision import PLAIN, Precision
@@ -141,8 +142,25 @@ class Question(Struct, frozen=True, dict=True):
         """The formats as arguments of `parse_precision`, with the scheme that a `quantization` method stands for."""
         given, method = self.groups["formats"], self.values.get("quantization")
         if method is None:
-            return given
+            stored = self.library_format
+            return given if stored is None else {**given, "scheme": stored}
         return {**given, "scheme": chosen_scheme(method, given.get("scheme"), self.values["model"])}
+
+    @cached_property
+    def library_format(self) -> str | None:
+        """The scheme of an Ollama engine's weights, which its library has where nothing says a format; else None."""
+        engine, given = self.values.get("engine"), self.groups["formats"]
+        named = engine is not None and (engine if isinstance(engine, Engine) else load_engine(engine)).name == LIBRARY
+        if not named or "model" not in self.written or "precision" in self.values or self.sets_weights:
+            return None
+        if any(given.get(part) for part in (*RELEASED_OVERRIDES, "base")):
+            return None
+        return library_format(self.written["model"])
+
+    @property
+    def sets_weights(self) -> bool:
+        """Whether a technique sets the format of the weights."""
+        return any(catalogue().slot(name) == "weight format" for name in self.values.get("with", ()))
 
     @cached_property
     def as_released(self) -> bool:
@@ -151,7 +169,7 @@ class Question(Struct, frozen=True, dict=True):
             return False
         if any(self.formats.get(part) for part in RELEASED_OVERRIDES):
             return False
-        return all(catalogue().slot(name) != "weight format" for name in self.values.get("with", ()))
+        return not self.sets_weights
 
     @cached_property
     def groups(self) -> dict[str, dict[str, Any]]:
@@ -400,6 +418,9 @@ def _settings(question: Question) -> Settings:
         single["host"] = gpu_layers(values["model"], load_hardware(CPU), layers)
     if question.degrees:
         ranks: dict[str, Any] = question.degrees
+        if question.groups["degrees"].get("pipeline", 1) > 1 and not question.profile.split_layers:
+            # Engines keep a batch in flight for each stage (vLLM's batch queue, SGLang's and TensorRT-LLM's loops).
+            ranks = {"micro_batches": ranks["pipeline"], **ranks}
         single["parallel"] = Parallelism(**ranks)
         if (
             layers is not None

@@ -229,6 +229,11 @@ class Scenario:
         return self._asked.as_released
 
     @property
+    def library_format(self) -> str | None:
+        """The scheme in which Ollama's library has the model, where nothing says another format."""
+        return self._asked.library_format
+
+    @property
     def max_batch(self) -> int:
         """The most sequences in the batch, of all data-parallel ranks."""
         settings = self.plain.settings

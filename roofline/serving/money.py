@@ -34,9 +34,12 @@ class Money(Struct, frozen=True):
     month: float
 
 
-def money(deployment: Deployment, load: Load, outcome: Outcome, hours: float = MONTH, copies: int = 1) -> Money | None:
+def money(
+    deployment: Deployment, load: Load, outcome: Outcome, hours: float = MONTH, copies: int = 1, busy: float = 1.0
+) -> Money | None:
     """The cost of a load's tokens on one of `copies` equal deployments that are rented for some hours a month.
 
+    `busy`: how much of the outcome the copies have on average.
     None where a device has no price, or where the load is more than the deployment serves.
     """
     hourly, rate = rent(deployment.pools, deployment.scenario.price), outcome.requests_per_second
@@ -45,7 +48,7 @@ def money(deployment: Deployment, load: Load, outcome: Outcome, hours: float = M
     seconds = _seconds(deployment, load, outcome)
     prompt, output = load.means
     counts = np.array([prompt * (1 - load.hits), prompt * load.hits, output])
-    usd = hourly / HOUR / rate
+    usd = hourly / HOUR / (rate * busy)
     first, cached, last = (float(each) for each in usd * seconds / float(counts @ seconds) * MILLION)
     return Money(first, cached, last, hourly * copies * hours)
 

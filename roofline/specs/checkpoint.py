@@ -34,6 +34,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import PLAIN, Precision, parse_precision, scheme_formats
 from roofline.specs.schemes import BLOCK, GGUF_SCHEMES, MXFP4_BLOCKS, MXFP4_EXPERTS, find_weight_scheme
+from roofline.specs.sublayers import MIXERS
 
 RELEASED_OVERRIDES = ("scheme", "weights")
 """Requested formats that replace those of the checkpoint."""
@@ -91,11 +92,19 @@ def precision_of(
     return _precision_of(model, hardware, resolve_engine(hardware, engine, model), tuple(requested.items()))
 
 
+def only_cache(model: Model, engine: Engine) -> str | None:
+    """The format of the only KV cache of a model that an engine's kernels read; None where there are several."""
+    mixers = [group.layer.mixer for group in model.groups]
+    found = (name for key, name in engine.caches.items() if any(isinstance(mixer, MIXERS[key]) for mixer in mixers))
+    return next(found, None)
+
+
 @lru_cache(maxsize=1024)
 def _precision_of(
     model: Model, hardware: Hardware, profile: Engine, parts: tuple[tuple[str, str | None], ...]
 ) -> Precision:
     requested = dict(parts)
+    requested["kv"] = requested.get("kv") or only_cache(model, profile)
     base = requested.pop("base", None) or default_base(model, hardware)
     if any(requested.get(part) for part in RELEASED_OVERRIDES):
         asked = parse_precision(base, **requested)

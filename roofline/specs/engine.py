@@ -107,6 +107,7 @@ class Engine(Checked, frozen=True, dict=True):
     released checkpoints that it runs, and the scheme it runs each in; others are dequantized to 16 bits (None: all run
     as released). `fp8_inputs`: schemes of checkpoints whose experts it gives FP8 inputs on Blackwell with HBM.
     `vector_experts`: its experts multiply matrices by the vectors of few tokens.
+    `caches`: by token mixer the format of the only cache that its kernels read.
     `expert_kernels`: the kernel of experts in a format that it was told to run, in the place of the release's own
     (`roofline.timing.variants`). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that
     linear layers convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry
@@ -132,6 +133,7 @@ class Engine(Checked, frozen=True, dict=True):
     checkpoints: Mapping[str, str] | None = None
     fp8_inputs: tuple[str, ...] = ()
     vector_experts: bool = False
+    caches: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     expert_kernels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     overlap: bool = False
     serial_drafts: bool = False
@@ -172,6 +174,7 @@ class Engine(Checked, frozen=True, dict=True):
             ("graphs", self.graphs, PHASES),
             ("own_kernels", self.own_kernels, KINDS),
             ("mixers", self.mixers, MIXERS),
+            ("caches", self.caches, MIXERS),
             ("all_reduce", self.all_reduce.values(), ALL_REDUCES),
             ("gated_delta_rule", (self.gated_delta_rule,), GATED_DELTA_RULE_KERNELS),
             ("weight_only", self.weight_only.values(), WEIGHT_ONLY_KERNELS),
@@ -179,6 +182,10 @@ class Engine(Checked, frozen=True, dict=True):
             for name in names:
                 if name not in known:
                     raise RooflineError(f"unknown name {quote(name)} in {quote(key)}{suggest(name, known)}")
+        measured = (self.kernels_of, self.own_kernels_of, *(one for own in self.also.values() for one in own.values()))
+        for name in filter(None, measured):
+            if split_name(name)[0] not in bundled_profiles():
+                raise UnknownNameError("engine with measured kernels", name, bundled_profiles())
         low, high = self.spread
         if not 1e-3 <= low <= 1 <= high <= 1e3:
             raise RooflineError(f"the spread of the engine {self.name} must be below and above 1, got {self.spread}")
@@ -327,6 +334,9 @@ DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.defa
 
 GGUF_ENGINE = "llama.cpp"
 """The engine of GGUF files."""
+
+LIBRARY = "ollama"
+"""The engine that loads models by name from a library, in which they are quantized."""
 
 COMPILED = frozenset({"blackhole", "cerebras", "fpga", "graphcore", "groq", "sambanova", "wormhole"})
 """Families of hardware that run what their vendor's or a paper's compiler makes of a model, and no engine of others."""

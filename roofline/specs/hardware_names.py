@@ -174,7 +174,7 @@ def _read(text: str, files: Files) -> Named:
     typed = chip if re.search(r"m\d", chip, re.IGNORECASE) else text
     for device, count in _counted(typed) if PLAIN.fullmatch(text) else ():
         given = _spell(device)
-        made = [entry for entry in entries if _spell(entry.vendor) == given or "".join(given) in entry.also]
+        made = [entry for entry in entries if _spell(entry.vendor) == given or _bare(given, entry) in entry.also]
         if len(made) == 1:
             return Named(made[0].name, made[0].path, devices=count)
         if (sized := _sized(given, entries, count)) is not None:
@@ -216,6 +216,11 @@ def _read(text: str, files: Files) -> Named:
     if hint:
         names = []  # far from the text: a list in the order of the alphabet helps nobody
     raise UnknownNameError("hardware", text, names, near, hint)
+
+
+def _bare(given: tuple[str, ...], entry: _Entry) -> str:
+    """Words written together, without those of the vendor."""
+    return "".join(word for word in given if word not in _spell(entry.vendor))
 
 
 def _without_letter(entry: _Entry) -> tuple[str, ...]:
@@ -281,7 +286,7 @@ def _is_named(entry: _Entry, given: tuple[str, ...]) -> bool:
 
 
 def _may_be_left_out(word: str) -> bool:
-    return word in FORM_FACTORS or re.fullmatch(r"\d+gb", word) is not None
+    return word in FORM_FACTORS or word == "rx" or re.fullmatch(r"\d+gb", word) is not None
 
 
 APPLE_SIZES = (8, 16, 18, 24, 32, 36, 48, 64, 96, 128, 192, 256, 512)

@@ -22,7 +22,7 @@ from msgspec import Struct
 from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.core.inputs import read_text
-from roofline.specs.library import spec_files
+from roofline.specs.library import spec_files, spec_path
 from roofline.specs.names import PLAIN, Files, Named, record, undescribed
 from roofline.specs.precision import scheme_formats
 from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS
@@ -42,6 +42,9 @@ LONGEST = 100
 UNSAID = "q4_k_m"
 """What a tag of Ollama's library that names no scheme is stored in, and llama.cpp takes from a repository of GGUF files
 without one (its README: `-hf <user>/<model>[:quant]`, "default to Q4_K_M")."""
+
+FORMAT_KEYS = frozenset({"quantization", "dtype", "gguf"})
+"""What a name changes that says a format."""
 
 _NO_TAG = re.compile(r"^(quantization: mxfp4|task: encode)\b", re.MULTILINE)
 """In models whose tags are stored as they were released: gpt-oss and encoders."""
@@ -144,6 +147,19 @@ def _index(files: Files) -> tuple[tuple[_Entry, ...], frozenset[Words]]:
 def read_model(text: str) -> Named:
     """The model that `text` names; raises UnknownNameError with the candidates."""
     return record(text, _read(text, tuple(spec_files("modelspecs").items())))
+
+
+def library_format(text: str) -> str | None:
+    """The scheme in which Ollama's library has the model that `text` names; None where it is stored as released.
+
+    None also for a file, and for a name that says a format. Raises UnknownNameError.
+    """
+    path, files = spec_path(text, "modelspecs"), tuple(spec_files("modelspecs").items())
+    if path is not None and path not in (file for _, file in files):
+        return None
+    named = _read(text, files)
+    entry = next(entry for entry in _index(files)[0] if entry.name == named.name)
+    return None if FORMAT_KEYS & named.changes.keys() else entry.tag
 
 
 @lru_cache(maxsize=256)

@@ -277,7 +277,13 @@ class Layout(Formats, total=False):
     micro_batches: Annotated[
         int | None,
         _degree(
-            "Micro-batches that fill the pipeline.", "micro_batches", "Micro-batches", beside={"pp": "2"}, often=False
+            "Micro-batches that fill the pipeline.",
+            "micro_batches",
+            "Micro-batches",
+            default="",
+            otherwise="as many as stages; 1 in llama.cpp",
+            beside={"pp": "2"},
+            often=False,
         ),
     ]
     expert_skew: Annotated[

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from roofline import Precision, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.core.documents import read_mapping
-from roofline.core.errors import SpecError
+from roofline.core.errors import SpecError, UnknownNameError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.phase import Phase
 from roofline.scenario.settings import Settings
@@ -385,3 +385,39 @@ def test_literature_conventions_ignore_the_engine() -> None:
 
 def test_engines_are_hashable() -> None:
     assert hash(Engine("a")) != hash(Engine("a", parameters={"step": 1.0}))
+
+
+def test_measured_kernels_are_those_of_an_engine_that_is_known() -> None:
+    cases: list[dict[str, Any]] = [
+        *({"kernels_of": "nonsense"}, {"own_kernels_of": "vlm@1"}, {"also": {"hopper": {"gemm": "vlm"}}}),
+    ]
+    for changes in cases:
+        with pytest.raises(UnknownNameError):
+            Engine("mine", **changes)
+    assert Engine("mine", kernels_of="vllm@0.14").kernels_of == "vllm@0.14"
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [
+        ("qwen3-14b", "q4_k_m"),
+        ("Qwen/Qwen3-14B", "q4_k_m"),
+        ("deepseek-r1", "q4_k_m"),
+        ("qwen3:14b-fp16", "fp16"),
+        ("gpt-oss-20b", "mxfp4_moe"),
+        ("bge-m3", "fp16"),
+    ],
+)
+def test_ollama_has_models_in_the_format_of_its_library(model: str, weights: str) -> None:
+    scenario = Scenario(model, "rtx-3090", engine="ollama")
+    assert scenario.precision.weights.name == weights
+    assert scenario.with_(quant="q8_0").precision.weights.name == "q8_0"
+    assert scenario.with_(engine="vllm").library_format is None
+
+
+def test_the_cache_that_kernels_read_alone_is_the_default() -> None:
+    flash = Scenario("deepseek-v4-flash", "h200-sxm", tp=4)
+    assert flash.precision.kv.name == "fp8"
+    assert flash.with_(quant="nvfp4").precision.kv.name == "fp8"
+    assert flash.with_(kv="bf16").precision.kv.name == "bf16"
+    assert flash.with_(engine="sglang").precision.kv.name == "bf16"

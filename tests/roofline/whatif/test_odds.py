@@ -8,7 +8,7 @@ import pytest
 
 from roofline import Scenario, analyze
 from roofline.whatif.gain import gain
-from roofline.whatif.odds import DOUBTS, flip_batch, odds, of_ratio
+from roofline.whatif.odds import DOUBTS, YOUNG, early_error, flip_batch, odds, of_ratio
 
 LLAMA = Scenario("llama-3.1-8b", "h100-sxm", batch=8)
 
@@ -70,3 +70,20 @@ def test_kernels_of_4_bits_are_as_sure_as_their_constants() -> None:
         found = odds(gptq, awq)
         assert found.doubts == doubt
         assert 0.49 < found.probability < 0.9
+
+
+def test_releases_before_the_fitted_ones_do_not_share_their_error_over_other_devices() -> None:
+    """gpt-oss-120b on A100 with vLLM 0.10 is slower on four devices than on one (vllm-project/vllm, issue 22331)."""
+    early = Scenario("gpt-oss-120b", "a100-sxm-80gb", engine="vllm@0.10")
+    for plain, probability in ((early, 0.7), (early.with_(engine="vllm@0.14"), 1.0)):
+        found = odds(analyze(plain.with_(tp=4)), analyze(plain))
+        assert (YOUNG in found.doubts) == (probability < 1)
+        assert found.probability < probability
+    assert early_error(early, early.with_(prompt=2048)) == 0.0
+
+
+def test_a_static_batch_fills_the_stages_of_a_pipeline() -> None:
+    staged = LLAMA.with_(pp=2, batch=64)
+    assert staged.settings.parallel.micro_batches == 2
+    assert staged.with_(micro_batches=1).settings.parallel.micro_batches == 1
+    assert staged.with_(engine="llama.cpp").settings.parallel.micro_batches == 1
