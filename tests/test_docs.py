@@ -24,6 +24,7 @@ from tests.conftest import Run
 PAGES = [path.relative_to(ROOT).as_posix() for path in pages()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page(page: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import groupby
 from typing import Any
 
-from msgspec import NODEFAULT, Struct
-from msgspec.structs import asdict, fields
+from msgspec import NODEFAULT, Struct, structs
+from msgspec.structs import asdict
 
 from roofline.specs.model import Layer, Model
 from roofline.specs.modelspec import SHARED, SWITCHES, ModelSpec
 from roofline.specs.sublayers import FEED_FORWARDS, MIXERS
+
+fields = cache(structs.fields)  # which reads the annotations again at each call
 
 
 def to_spec(model: Model) -> dict[str, Any]:
@@ -66,7 +69,7 @@ def _layer_spec(layer: Layer) -> dict[str, Any]:
 def _section_spec(record: Any) -> dict[str, Any]:
     return {
         field.name: _plain(value)
-        for field in fields(record)
+        for field in fields(type(record))
         if (value := getattr(record, field.name)) is not None and value != field.default
     }
 

@@ -18,6 +18,7 @@ from roofline.advisor.search.trials import sure
 from roofline.cli.scenario_options import parse_scenarios
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Estimate
+from tests.cases import sampled
 
 SCENARIOS = st.builds(
     lambda model, hw, batch, prompt, generate, quant, tp, engine: Scenario(
@@ -43,13 +44,16 @@ SCENARIOS = st.builds(
 
 @pytest.mark.parametrize(
     ("model", "hw", "scheme", "refused"),
-    [
-        ("deepseek-v3", "h200-sxm", None, {"fp8", "smoothquant", "rtn"}),
-        ("deepseek-v3", "h200-sxm", "bf16", set()),
-        ("deepseek-v3", "a100-sxm-80gb", None, {"rtn"}),  # INT8 multiplies there, where the FP8 weights are decoded
-        ("gpt-oss-20b", "h200-sxm", None, {"fp8", "awq", "gptq", "smoothquant"}),
-        ("llama-3.1-8b", "h200-sxm", None, set()),
-    ],
+    sampled(
+        [
+            ("deepseek-v3", "h200-sxm", None, {"fp8", "smoothquant", "rtn"}),
+            ("deepseek-v3", "h200-sxm", "bf16", set()),
+            ("deepseek-v3", "a100-sxm-80gb", None, {"rtn"}),  # INT8 multiplies there, where the FP8 weights are decoded
+            ("gpt-oss-20b", "h200-sxm", None, {"fp8", "awq", "gptq", "smoothquant"}),
+            ("llama-3.1-8b", "h200-sxm", None, set()),
+        ],
+        1,
+    ),
 )
 def test_no_checkpoint_is_quantized_to_what_it_has(model, hw, scheme, refused) -> None:
     asked = Scenario(model, hw, quant=scheme, tp=8)
@@ -69,8 +73,8 @@ def test_no_checkpoint_is_quantized_to_what_it_has(model, hw, scheme, refused) -
     assert not told & {"fp8-kv", "nvfp4", *(["smoothquant"] if hw == "a100-sxm-80gb" else [])}
 
 
-@pytest.mark.parametrize("objective", [Objective.TOTAL, Objective.TPOT])
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("objective", sampled([Objective.TOTAL, Objective.TPOT], 1))
+@settings(max_examples=5, suppress_health_check=list(HealthCheck))
 @given(SCENARIOS)
 def test_every_figure_is_reproduced_by_its_command(objective, request_) -> None:
     try:
@@ -160,7 +164,7 @@ def test_a_mac_is_advised_what_llama_cpp_runs() -> None:
     assert "--engine" not in advice.recommendations[0].command
 
 
-@pytest.mark.parametrize(("hardware", "desk"), [("rtx-3060", True), ("m4-pro", True), ("a6000", False)])
+@pytest.mark.parametrize(("hardware", "desk"), sampled([("rtx-3060", True), ("m4-pro", True), ("a6000", False)], 1))
 def test_for_a_desk_other_computers_are_advised_and_no_accelerators_of_servers(hardware: str, desk: bool) -> None:
     found = [entry.trial.scenario.hardware for entry in advise(asked("llama-3.1-8b", hardware), Goal(), top=0).hardware]
     assert found
@@ -176,6 +180,7 @@ def test_few_bits_cost_quality_whatever_the_method() -> None:
     assert {found.move.name: found.price for found in bold.recommendations}["billm"] is Price.LOSSY
 
 
+@pytest.mark.slow
 def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
     crowded = advise(asked("gpt-oss-20b", "mi300x", batch=96, prompt=512, generate=64), Goal())
     drafts = crowded.recommendation("eagle-3")
@@ -186,6 +191,7 @@ def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
     assert any(found.tied for found in (*advice.recommendations, *advice.hardware))
 
 
+@pytest.mark.slow
 def test_a_plan_that_may_be_no_better_is_not_sure() -> None:
     advice = advise(asked("gpt-oss-20b", "mi300x", batch=192, prompt=512, generate=64), Goal(), top=0)
     assert advice.plan.steps
@@ -258,6 +264,7 @@ def test_an_encoder_can_be_advised() -> None:
     assert all(found.move.slot not in ("speculative decoding", "KV format") for found in advice.recommendations)
 
 
+@pytest.mark.slow
 def test_no_gain_is_quoted_over_a_baseline_that_does_not_fit(run: Callable[..., tuple[int, str, str]]) -> None:
     """Qwen2.5-32B in 16 bits needs 66 GB: a time on 24 GB is that of no run."""
     code, text, _ = run("advise", "qwen2.5-32b", "--hw", "rtx-4090")

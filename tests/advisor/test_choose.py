@@ -12,6 +12,7 @@ from roofline.advisor.choosing.rows import parse_api_price, rival_of
 from roofline.advisor.search.moves import context_moves, exchange_moves
 from roofline.reports.documents.choose import decision_document
 from roofline.serving.money import MONTH
+from tests.cases import sampled
 
 SMALL: dict[str, Any] = {"prompt": 256, "generate": 64}
 
@@ -31,7 +32,10 @@ def test_rows_are_those_of_serve_in_the_order_of_the_objective() -> None:
     assert curve.outcomes[0].output_per_device == pytest.approx(best.outcome.output_per_device, rel=0.02)
 
 
-@pytest.mark.parametrize("decided", [each for each in Decided if each not in (Decided.API, Decided.HARDWARE)])
+DECIDED = [each for each in Decided if each not in (Decided.API, Decided.HARDWARE)]
+
+
+@pytest.mark.parametrize("decided", sampled(DECIDED, 2))
 def test_every_decision_has_alternatives(decided: Decided) -> None:
     found = choose(decided, "llama-3.2-1b", "2xl4" if decided == "disaggregation" else "l4", 4, **SMALL)
     assert len(found.rows) > 1
@@ -46,6 +50,7 @@ def test_layouts_use_all_devices() -> None:
     assert {"TP 4", "TP 2, 2 replicas", "TP 1, 4 replicas", "attention DP, EP 4", "TP 4 EP 4"} <= set(labels(found))
 
 
+@pytest.mark.slow
 def test_a_cache_that_tensor_ranks_copy_may_be_divided() -> None:
     """Latents are of one head: eight ranks have eight copies of them, and attention to a long context is the first.
 
@@ -61,6 +66,7 @@ def test_a_cache_that_tensor_ranks_copy_may_be_divided() -> None:
     assert "DCP" not in " ".join(labels(choose("layout", "llama-3.1-8b", "8xh200", 1, **SMALL)))
 
 
+@pytest.mark.slow
 def test_wide_ranks_are_compared_with_the_exchange_that_people_run() -> None:
     """vLLM gathers all tokens by default; over an NVL72 its guide has NVLink's one-sided exchange."""
     found = {row.label: row for row in choose("layout", "deepseek-r1", "32xgb200", 2048, engine="vllm", **SMALL).rows}
@@ -107,6 +113,7 @@ def test_without_a_price_nothing_costs_and_it_says_so() -> None:
     assert "rent unknown" in str(found.to_dict()["prices"]) or found.to_dict()["prices"][0]["usd_per_hour"] is None
 
 
+@pytest.mark.slow
 def test_a_flip_is_the_load_from_which_another_is_first() -> None:
     found = choose("format", "llama-3.1-8b", "l40s", 32)
     assert found.flips
@@ -172,23 +179,26 @@ def test_api_prices_are_checked(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "options", "better", "worse"),
-    [
-        (("layout", "qwq-32b", "8xa100-pcie-80gb", 128), {}, "TP 4, 2 replicas", "TP 8"),
-        (
-            ("disaggregation", "gpt-oss-120b", "8xh200", 32),
-            {"prompt": 1000, "generate": 500},
-            "TP 8",
-            "apart",
-        ),
-        (
-            ("format", "qwen3-8b", "a100-sxm-80gb", 32),
-            {"prompt": 1024, "generate": 512},
-            "as released (bf16), KV fp8",
-            "as released (bf16)",
-        ),
-        (("engine", "gpt-oss-120b", "ryzen-ai-max-395", 1), {}, "llama.cpp", "vllm"),
-        (("layout", "deepseek-v3.2", "8xh200", 512), {}, "attention DP, EP 8", "TP 8"),
-    ],
+    sampled(
+        [
+            (("layout", "qwq-32b", "8xa100-pcie-80gb", 128), {}, "TP 4, 2 replicas", "TP 8"),
+            (
+                ("disaggregation", "gpt-oss-120b", "8xh200", 32),
+                {"prompt": 1000, "generate": 500},
+                "TP 8",
+                "apart",
+            ),
+            (
+                ("format", "qwen3-8b", "a100-sxm-80gb", 32),
+                {"prompt": 1024, "generate": 512},
+                "as released (bf16), KV fp8",
+                "as released (bf16)",
+            ),
+            (("engine", "gpt-oss-120b", "ryzen-ai-max-395", 1), {}, "llama.cpp", "vllm"),
+            (("layout", "deepseek-v3.2", "8xh200", 512), {}, "attention DP, EP 8", "TP 8"),
+        ],
+        3,
+    ),
     ids=["vllm-16300", "dynamo-3774", "vllm-42058", "vllm-34578", "recipes-234"],
 )
 def test_public_answers(asked: tuple[Any, ...], options: dict[str, Any], better: str, worse: str) -> None:

@@ -19,6 +19,7 @@ import yaml
 from roofline import __version__, list_hardware, list_models, load_hardware, load_model
 from roofline.cli import program
 from roofline.scenario.options import OPTIONS
+from tests.cases import sampled
 from tests.paths import CONFIGS, ROOT
 
 FILES = sorted(CONFIGS.glob("*.json"))
@@ -526,7 +527,7 @@ def test_a_config_json_may_window_every_layer(analysis: Analyze, tmp_path: Path)
     assert step["kv_bytes"] == 1024 * 2 * 4 * 128 * 2
 
 
-@pytest.mark.parametrize("layout", ["flat", "split", "file", "list"])
+@pytest.mark.parametrize("layout", sampled(["flat", "split", "file", "list"], 2))
 def test_roofline_specs_adds_own_specs(
     ok: Callable[..., str], analysis: Analyze, own: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
@@ -611,7 +612,7 @@ def test_all_bundled_specs_pass_their_check(ok: Callable[..., str]) -> None:
     assert len(ok("specs", "check", *everything).splitlines()) == len(everything)
 
 
-@pytest.mark.parametrize("config", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("config", sampled(FILES, 12), ids=lambda path: path.stem)
 def test_specs_import_writes_what_reads_back(ok: Callable[..., str], tmp_path: Path, config: Path) -> None:
     target = tmp_path / "imported.yaml"
     assert ok("specs", "import", config, "--output", target) == ""
@@ -723,7 +724,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("args", [ANALYZE, ("specs", "list", "hardware"), ("--help",)])
+@pytest.mark.parametrize("args", sampled([ANALYZE, ("specs", "list", "hardware"), ("--help",)], 1))
 @needs_devices
 def test_full_disk_is_a_user_error(args: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
@@ -740,7 +741,7 @@ def test_a_closed_stdout_ends_without_a_traceback() -> None:
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("device", ["/dev/stdout", "/dev/fd/1"])
+@pytest.mark.parametrize("device", sampled(["/dev/stdout", "/dev/fd/1"], 1))
 @needs_devices
 def test_output_to_a_device_goes_through_it(ok: Callable[..., str], device: str, tmp_path: Path) -> None:
     expected = ok(*ANALYZE, "--format", "csv")
@@ -751,6 +752,7 @@ def test_output_to_a_device_goes_through_it(ok: Callable[..., str], device: str,
     assert (tmp_path / "redirected").read_text("utf-8") == expected
 
 
+@pytest.mark.slow
 @needs_devices
 def test_output_to_a_pipe_and_to_nowhere(tmp_path: Path) -> None:
     assert launch(*ANALYZE, "--output", "/dev/null").returncode == 0

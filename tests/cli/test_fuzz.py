@@ -31,6 +31,8 @@ from roofline.specs.written import to_spec
 from tests.fuzzing import TOKENS, Document, attempt, disordered, places
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 HARDWARE_FILES = [ROOT / "hwspecs" / f"{name}.yaml" for name in ("a100-sxm-80gb", "m2-ultra", "tpu-v5e", "epyc-9654")]
 MODEL_FILES = [ROOT / "modelspecs" / f"{name}.yaml" for name in ("llama-3-8b", "gemma-3-4b", "opt-350m", "falcon-7b")]
 CONFIG_FILES = sorted((ROOT / "tests" / "data" / "configs").glob("*.json"))

@@ -123,6 +123,7 @@ def test_files_written_together_are_all_old_or_all_new(tmp_path: Path, monkeypat
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.slow
 def test_a_report_on_a_full_disk_leaves_no_folder(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from roofline.reports.pages import write
 

@@ -281,6 +281,7 @@ def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "selection"),
     [
@@ -397,6 +398,7 @@ def test_files_of_others_are_left_alone(complain: Complain, tmp_path: Path, name
         assert not path.is_file() or path.read_text() == "precious\n"
 
 
+@pytest.mark.slow
 def test_tampered_manifests_are_noticed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every mutant of the manifest gives the whole output and its true counts, or one sentence."""
     part, manifest, whole = cut_off(run, tmp_path, monkeypatch)
@@ -448,12 +450,14 @@ def test_an_interrupted_sweep_leaves_nothing(tmp_path: Path) -> None:
 # Workers and clusters
 
 
+@pytest.mark.slow
 def test_workers_write_what_one_process_writes(run: Run, tmp_path: Path) -> None:
     assert run(*MANY, "-o", "serial.csv")[0] == 0
     assert run(*MANY, "-o", "workers.csv", "--workers", 2)[0] == 0
     assert (tmp_path / "workers.csv").read_bytes() == (tmp_path / "serial.csv").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_their_parent(tmp_path: Path, sent: int) -> None:

@@ -280,6 +280,7 @@ def test_invalid_commands(run: Run, tmp_path: Path, arguments: list[str], messag
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_published_figures_are_drawn_from_the_document_of_the_check(run: Run, tmp_path: Path) -> None:
     document, output = tmp_path / "check.json", tmp_path / "out.png"
     run("validate", "check", "--format", "json", "--output", document)
@@ -317,6 +318,7 @@ def test_measured_kernels_and_models_are_drawn_from_their_files(tmp_path: Path) 
     assert len(rows(draw(FigureSpec("measured"), str(models)))) == 1
 
 
+@pytest.mark.slow
 def test_files_are_reproducible(tmp_path: Path) -> None:
     for kind in ("heatmap", "pareto", "curves", "bars", "footprint"):
         over = GRID if kind != "bars" else ["batch=1,2"]
@@ -353,6 +355,7 @@ def test_a_frontier_has_a_line_for_each_value_of_the_first_axis() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_frontier_without_axes_varies_the_tensor_parallel_degree() -> None:
     found = {(row["tp"], row["concurrency"]) for row in rows(drawn("frontier", []))}
     assert {tp for tp, _ in found} == set("1248")

@@ -57,6 +57,7 @@ def test_choices_carry_intervals_doubts_and_the_sources_of_prices() -> None:
     assert "RunPod" in found["prices"][0]["source"]
 
 
+@pytest.mark.slow
 def test_load_sizes_explanations_and_names() -> None:
     assert answer("analyze", users=4, **LLAMA)["under_load"]["points"][0]["concurrency"] == 4
     sized = answer("size", model="llama-3.2-1b", hw="l4,h100-sxm", users=4, tpot="50ms")

@@ -19,6 +19,7 @@ import yaml
 from roofline.reports.view.setups import quantities
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
+from tests.cases import sampled
 from tests.conftest import Run
 from tests.paths import ROOT
 from tests.reports.live import Live, figures_of, words
@@ -34,7 +35,7 @@ def analysed(run: Run, setup: Mapping[str, str]) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", sampled(OPTIONS, 6))
 def test_a_field_has_the_effect_of_its_option(tab: Live, run: Run, name: str) -> None:
     option = OPTIONS[name]
     base, text = {**BASE, **option.beside}, option.example
@@ -50,7 +51,7 @@ def test_a_field_has_the_effect_of_its_option(tab: Live, run: Run, name: str) ->
 EDITS = {found["key"]: found["text"] for found in quantities(Scenario(model="llama-3.1-8b", hw="h100-sxm"))}
 
 
-@pytest.mark.parametrize("key", EDITS)
+@pytest.mark.parametrize("key", sampled(EDITS, 2))
 def test_an_edited_figure_of_the_hardware_is_that_of_an_edited_spec(
     tab: Live, run: Run, tmp_path: Path, key: str
 ) -> None:
@@ -70,6 +71,7 @@ def test_an_edited_figure_of_the_hardware_is_that_of_an_edited_spec(
     assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_random_states_show_the_figures_of_analyze(tab: Live, run: Run) -> None:
     shown = 0
     for setup in setups(16):

@@ -377,6 +377,7 @@ def test_options_that_a_question_does_not_take_are_refused(words: tuple[str, ...
     assert said in err
 
 
+@pytest.mark.slow
 def test_a_full_cache_under_load_is_no_lack_of_memory(run: Run) -> None:
     words = ("llama-3.2-1b", "--hw", "l4", "--objective", "goodput", "--top", "1", "--quality", "lossless")
     status, out, _ = run("advise", *words)

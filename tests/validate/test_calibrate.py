@@ -26,6 +26,7 @@ from roofline.validate.fit.calibrate import fit
 from roofline.validate.fit.constants import hold_out
 from roofline.validate.score.kernels import score
 from roofline.validate.tables.rows import Measurements, shape_columns
+from tests.cases import sampled
 from tests.validate.synthetic import times
 
 H100 = load_hardware("h100-sxm")
@@ -104,7 +105,7 @@ def decode_rows(count: int, caches: list[str]) -> pd.DataFrame:
     )
 
 
-@pytest.mark.parametrize("caches", [["cold"], ["warm"], ["cold", "warm"]])
+@pytest.mark.parametrize("caches", sampled([["cold"], ["warm"], ["cold", "warm"]], 1))
 def test_rows_are_fitted_with_their_cache_state(caches: list[str]) -> None:
     """A machine whose L2 is three times as fast as its memory is found again from rows of any kind.
 

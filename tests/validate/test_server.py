@@ -73,6 +73,7 @@ def test_times_and_tokens_of_a_server(api: str, tmp_path: Path) -> None:
     assert (found[0]["weights"], found[0]["kv"], found[0]["engine"]) == ("bf16", "bf16", "vllm")
 
 
+@pytest.mark.slow
 def test_the_command_compares_scores_and_fits(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with serving() as server:
@@ -95,6 +96,7 @@ def test_the_command_compares_scores_and_fits(run: Run, tmp_path: Path, monkeypa
     assert len(Path("rows.csv").read_text().splitlines()) == 1 + 3 * 12
 
 
+@pytest.mark.slow
 def test_a_disturbed_answer_of_a_single_stream_counts_little(tmp_path: Path) -> None:
     with serving("one slow") as server:
         document = measure_server(Target(server.url), scenario(), plan(), tmp_path / "rows.csv")

@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -140,7 +140,6 @@ def test_a_closed_loop_agrees_with_its_simulation(concurrency) -> None:
     reserved=st.sampled_from([0.0, 0.4, 1.0]),
     room=st.sampled_from([12_000, 400_000]),
 )
-@settings(max_examples=40)
 def test_every_request_is_served_once_and_little_holds(load, pools, arrivals, order, reserved, room) -> None:
     asked = Load(**{"prompt": "uniform:10:3000", "generate": "uniform:1:400", load: 300, **arrivals})
     found = tandem(pools, order=order, reserved=reserved)

@@ -98,6 +98,7 @@ def model_kinds() -> list[str]:
     return list(found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_every_technique_applies_to_every_kind_of_model_or_is_refused(part: int) -> None:
     """A tenth of the techniques on each kind, in turn; all where ROOFLINE_EVERY_MODEL is set."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline import analyze, list_models
@@ -359,7 +359,6 @@ def test_result_is_independent_of_chunks(chunk: int, whole: list[tuple[Any, ...]
 
 
 @given(st.data())
-@settings(max_examples=40)
 def test_chunks_cover_every_point_once_in_order(data: st.DataObject) -> None:
     lengths = data.draw(st.lists(st.integers(1, 7), min_size=1, max_size=4))
     names = data.draw(st.permutations(["batch", "prompt", "generate", "tp", "pp"]))[: len(lengths)]

@@ -248,6 +248,7 @@ def test_a_benchmark_is_runs_of_its_duration() -> None:
     assert ran.prompt.mean() < long.prompt.mean() * 1.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sessions", [10, 20])
 def test_theory_agrees_with_a_benchmark(sessions: int) -> None:
     work, store = benchmark(), store_of(replica())
@@ -264,6 +265,7 @@ OVERFLOWING = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", OVERFLOWING)
 def test_theory_agrees_with_a_benchmark_that_overflows_the_pool(work: Workload) -> None:
     """Contexts grow until the pool is full; from then on turns get done slowly. More sessions never find more."""
@@ -281,6 +283,7 @@ def test_theory_agrees_with_a_benchmark_that_overflows_the_pool(work: Workload) 
     assert np.median(np.abs(parts)) < 0.1
 
 
+@pytest.mark.slow
 def test_hits_of_a_benchmark_grow_with_the_pool() -> None:
     pools = (200_000, 300_000, 400_000, 600_000, 10**6)
     hits = [sum(theory_of(deployed(benchmark(), store_of(replica(), (), pool))).warm(30).hits) for pool in pools]
@@ -289,6 +292,7 @@ def test_hits_of_a_benchmark_grow_with_the_pool() -> None:
     assert hits[-1] > 0.95
 
 
+@pytest.mark.slow
 def test_all_sessions_are_somewhere_beyond_the_overflow() -> None:
     """Those that prompts' server has no time for wait, and their contexts are evicted (it had hits of 0.3 to 0.5)."""
     work, store = workload(turns=parse_lengths(60)), store_of(replica())
@@ -299,6 +303,7 @@ def test_all_sessions_are_somewhere_beyond_the_overflow() -> None:
     assert hits[-2] == pytest.approx(sum(hit_rates(ran)), abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_range_of_a_benchmark_has_runs_of_other_sessions() -> None:
     work = benchmark()
     (found,) = serve_sessions(SCENARIO, work, sessions=25).outcomes
@@ -352,6 +357,7 @@ def errors(seed: int) -> tuple[float, float] | None:
     return sum(theory.warm.hits) - sum(hit_rates(ran)), theory.warm.turns_per_second / rate - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 20))
 def test_theory_agrees_with_the_simulation(first: int) -> None:
     found = [each for each in map(errors, range(first, first + 20)) if each is not None]
@@ -370,6 +376,7 @@ def test_theory_agrees_in_a_few_settings() -> None:
         assert abs(found[1]) < 0.1
 
 
+@pytest.mark.slow
 def test_more_sessions_than_the_pool_holds_lose_throughput() -> None:
     work = workload(first=parse_lengths(8000), turns=parse_lengths(30), gap=parse_gaps("exponential:mean=3s"))
     theory = Theory(deployed(work, store_of(replica(), (), 200_000)))
@@ -382,6 +389,7 @@ def test_more_sessions_than_the_pool_holds_lose_throughput() -> None:
         assert tiered.warm(60).turns_per_second == pytest.approx(gain * rates[2], rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_answer_has_hits_by_tier_and_costs() -> None:
     curve = serve_sessions(
         SCENARIO, workload(), sessions=[4, 16], simulate=200, tiers="dram=10GB", pool=60_000, targets=(1.0, math.inf)
@@ -412,6 +420,7 @@ def test_profiles_say_where_they_are_from(name: str) -> None:
     assert session.context >= work.shared + 1
 
 
+@pytest.mark.slow
 def test_the_first_sessions_of_a_benchmark_have_the_means_of_its_first_traces() -> None:
     """Of prompts after the warm-up, outputs and gaps; those after them are of the workload, whatever the seed."""
     traces = (Replayed(2, prompt=40_000, output=900, gap=4.0, branches=0.0), Replayed(4, prompt=3000, output=50))
