@@ -8,20 +8,25 @@ from typing import Any
 
 import pytest
 
+from tests.cases import sampled
+
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ("llama-3.3-70b", "2x4090"),
-        ("llama-3.3-70b", "2x", "4090"),
-        ("llama-3.3-70b", "4090", "x2"),
-        ("llama-3.3-70b", "--hw", "2x4090"),
-        ("--hw", "2x4090", "llama-3.3-70b"),
-        ("answer", "llama-3.3-70b", "2xRTX-4090"),
-        ("meta-llama/Llama-3.3-70B-Instruct", "2xrtx-4090"),
-    ],
+    sampled(
+        [
+            ("llama-3.3-70b", "2x4090"),
+            ("llama-3.3-70b", "2x", "4090"),
+            ("llama-3.3-70b", "4090", "x2"),
+            ("llama-3.3-70b", "--hw", "2x4090"),
+            ("--hw", "2x4090", "llama-3.3-70b"),
+            ("answer", "llama-3.3-70b", "2xRTX-4090"),
+            ("meta-llama/Llama-3.3-70B-Instruct", "2xrtx-4090"),
+        ],
+        3,
+    ),
 )
 def test_a_count_before_hardware_is_a_count(run: Run, words: tuple[str, ...]) -> None:
     status, out, err = run(*words)

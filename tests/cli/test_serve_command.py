@@ -19,7 +19,7 @@ def test_a_curve_has_a_line_for_each_concurrency(run) -> None:
     assert "tok/s/user" in out
 
 
-@pytest.mark.parametrize("prompt", [10, 1000, 100_000, 200_000])
+@pytest.mark.parametrize("prompt", sampled([10, 1000, 100_000, 200_000], 2))
 def test_json_has_every_statistic_with_its_interval(run, prompt) -> None:
     status, out, _ = run(*ASKED, "--prompt", prompt, "--rate", "0.03/s", "--ttft", "60s", "--format", "json")
     assert status == 0
@@ -164,6 +164,7 @@ def test_user_errors_are_one_sentence(run, options, message) -> None:
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_apart(run) -> None:
     asked = (*ASKED, "--rate", "2,6", "--disaggregation", "prefills=1,decodes=2,decode=h200-sxm,tp=2")
     status, out, err = run(*asked)

@@ -26,6 +26,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
 from roofline.validate.kernels.triton_kernels import experts, gemm, weight_only  # noqa: E402
+from tests.cases import sampled  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() and not interpreted() else "cpu"
 FORMATS = [dtype for dtype in GEMM.dtypes if dtype != "int4_wo"]
@@ -230,7 +231,7 @@ def test_weight_only_gemm_unpacks_every_integer() -> None:
 # ---- experts
 
 
-@pytest.mark.parametrize("case", correctness.EXPERTS, ids=str)
+@pytest.mark.parametrize("case", sampled(correctness.EXPERTS, 4), ids=str)
 def test_moe_against_float64(case: Case) -> None:
     for backend in EXPERTS.backends:
         computed(EXPERTS, case, backend)

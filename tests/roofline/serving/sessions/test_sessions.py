@@ -30,6 +30,7 @@ from roofline.serving.sessions.transient import theory_of
 from roofline.serving.sessions.workload import Replayed, Workload, parse_gaps, plain
 from roofline.serving.simulation import simulate
 from roofline.whatif.solve.sessions import max_sessions
+from tests.cases import sampled
 
 SCENARIO = Scenario("llama-3.1-8b", "h100-sxm")
 
@@ -107,7 +108,7 @@ def test_prefixes_are_found_where_requests_are_routed_to() -> None:
     assert sum(hit_rates(near)) > sum(hit_rates(far)) + 0.1
 
 
-@pytest.mark.parametrize("routing", [PREFIX, REQUESTS])
+@pytest.mark.parametrize("routing", sampled([PREFIX, REQUESTS], 1))
 def test_replicas_behind_a_router_conserve_sessions(routing: str) -> None:
     """Little's law over all copies; a router that knows prefixes finds those that each copy computed once."""
     work, store = workload(), store_of(replica(), (), 10**6)
@@ -186,7 +187,7 @@ def test_idle_time_of_all_ends_early() -> None:
     assert slow - fast == pytest.approx(50, rel=0.05)
 
 
-@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("joined", sampled([False, True], 1))
 def test_a_turn_waits_for_the_sub_agents_before_it(joined: bool) -> None:
     """One session then has one request at a time; the theory has its cycle."""
     shape = {"branches": 0.3, "branch_turns": parse_lengths(4), "branch_first": parse_lengths(500)}
@@ -404,6 +405,7 @@ def test_the_answer_has_hits_by_tier_and_costs() -> None:
     assert curve.to_dict()["points"][1]["sessions"] == 16
 
 
+@pytest.mark.slow
 def test_a_rate_of_sessions_has_as_many_as_little_says() -> None:
     curve = serve_sessions(SCENARIO, workload(), session_rate=0.5, simulate=600)
     (found,) = curve.outcomes
