@@ -40,8 +40,13 @@ def sampled(cases: Iterable[Any], kept: Collection[Any] | int = 16) -> list[Any]
     cases = list(cases)
     if isinstance(kept, int):
         kept = cases[:: -(-len(cases) // kept)]
-    rest = [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow) for case in cases]
-    return [case if case in kept else slow for case, slow in zip(cases, rest, strict=True)]
+    return [case if case in kept else _slow(case) for case in cases]
+
+
+def _slow(case: Any) -> Any:
+    if isinstance(case, type(pytest.param())):
+        return pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.slow])
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
 
 
 MODELS = sampled(list_models(), CLASSES.split())

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from roofline import RooflineError, analyze
-from roofline.advisor import Goal, Limits, Objective, Price, Quality, advise
+from roofline.advisor import Advice, Goal, Limits, Objective, Price, Quality, advise
 from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.moves import engine_techniques, is_consumer, technique_moves
 from roofline.advisor.search.trials import sure
@@ -74,7 +75,7 @@ def test_no_checkpoint_is_quantized_to_what_it_has(model, hw, scheme, refused) -
 
 
 @pytest.mark.parametrize("objective", sampled([Objective.TOTAL, Objective.TPOT], 1))
-@settings(max_examples=5, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, suppress_health_check=list(HealthCheck))
 @given(SCENARIOS)
 def test_every_figure_is_reproduced_by_its_command(objective, request_) -> None:
     try:
@@ -203,10 +204,15 @@ def test_a_plan_that_may_be_no_better_is_not_sure() -> None:
     assert beyond.plan.sure
 
 
+@cache
+def usual() -> Advice:
+    return advise(asked(), Goal(Objective.TPOT), top=0)
+
+
 @pytest.mark.parametrize(("low", "mid", "judged"), [(1.02, 1.05, True), (0.99, 1.2, False), (1.001, 1.009, False)])
 def test_gains_of_plans_and_single_changes_are_judged_alike(low: float, mid: float, judged: bool) -> None:
     assert sure(Estimate(low, mid, mid**2 / low)) is judged
-    advice = advise(asked(), Goal(Objective.TPOT), top=0)
+    advice = usual()
     assert replace(advice.plan, better=Estimate(low, mid, mid**2 / low)).sure is judged
     unsure = [replace(found, better=Estimate(low, mid, mid**2 / low)) for found in advice.recommendations]
     assert (replace(advice, recommendations=tuple(unsure)).surest is not None) is judged

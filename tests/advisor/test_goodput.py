@@ -51,6 +51,7 @@ def test_a_plan_meets_the_limits_that_the_request_misses() -> None:
     assert found.plan.end.value > found.base.value
 
 
+@pytest.mark.slow
 def test_sessions_find_the_cache_that_a_change_leaves_them() -> None:
     """Sessions that overflow an L40S's cache compute turns again, and fewer of them with a cache of half the bytes."""
     scenario = Scenario("llama-3.1-8b", "l40s", engine="vllm")

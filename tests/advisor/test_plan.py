@@ -121,6 +121,7 @@ def test_plans_keep_limits_and_budget_and_beat_single_steps(objective, batch, pr
         assert gains == pytest.approx(plan.better.mid, rel=1e-9)  # each step's gain is given those before it
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(
     st.sampled_from([Objective.TOTAL, Objective.THROUGHPUT, Objective.MEMORY]),

@@ -46,7 +46,7 @@ def controls(text: str) -> set[str]:
         "specs check MODEL",
         "specs show MODEL",
         "plot batch MODEL --hw a6000 -o OUTPUT.svg",
-        "report MODEL --hw a6000 --no-advice -o OUTPUT.md",
+        pytest.param("report MODEL --hw a6000 --no-advice -o OUTPUT.md", marks=pytest.mark.slow),
         "analyze MODEL.absent.yaml --hw a6000",
         "analyze MODEL --hw MODEL",
     ],

@@ -37,7 +37,8 @@ def test_an_unknown_ending_is_refused_and_leaves_no_file(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("model", sampled(["llama-3.1-8b", "deepseek-v3", "mamba2-2.7b", "bert-base"], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "mamba2-2.7b", "bert-base"])
 def test_numbers_of_points_do_not_overlap(model: str) -> None:
     figure = operators.rooflines(analyze(Scenario(load_model(model), load_hardware("h200-sxm"), batch=4, prompt=500)))
     figure.canvas.draw()

@@ -107,6 +107,7 @@ def test_a_pareto_front_is_that_of_the_rows_that_fit() -> None:
     assert "better" in [text.get_text() for text in panel.texts]
 
 
+@pytest.mark.slow
 def test_numbers_of_a_front_do_not_overlap() -> None:
     figure = drawn("pareto", ["quant=W16,W8A8,W4", "batch=1:64"], pareto="ttft,tokens_per_s_per_gpu").figure
     figure.canvas.draw()
@@ -328,6 +329,7 @@ def test_files_are_reproducible(tmp_path: Path) -> None:
         assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
+@pytest.mark.slow
 def test_hostile_names_are_text(tmp_path: Path) -> None:
     spec = ROOT / "hwspecs" / "l40s.yaml"
     hostile = tmp_path / "$x_{1}$ <script>&.yaml"

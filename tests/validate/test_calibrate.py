@@ -162,6 +162,7 @@ def test_optional_parameters(tmp_path: Path) -> None:
     assert found.parameters["page"] == pytest.approx(2e-6, rel=0.1)
 
 
+@pytest.mark.slow
 def test_cpu_parameters_are_not_fitted_to_gpus() -> None:
     """They stay what has no effect, and cost no rows."""
     found = fit([gemm_rows(600, machine())], H100).fits["gemm", "bf16"].parameters
@@ -198,6 +199,7 @@ def test_intervals_cover_80_percent() -> None:
     assert group.rows == 3000
 
 
+@pytest.mark.slow
 def test_unusual_shapes_have_separate_intervals() -> None:
     """GEMMs of few columns scatter four times as much here: one interval for all would fit neither."""
     truth = machine()
@@ -217,6 +219,7 @@ def test_too_few_points_are_an_error_with_the_least_number() -> None:
         fit([gemm_rows(10, machine())], H100, load_calibration(H100))
 
 
+@pytest.mark.slow
 def test_a_family_is_fitted_together() -> None:
     truth = machine()
     members = [(H100, [gemm_rows(300, truth)]), (H200, [gemm_rows(300, truth, name="h200-sxm")])]

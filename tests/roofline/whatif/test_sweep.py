@@ -25,6 +25,7 @@ from roofline.whatif.metrics import NAMES, find_metric
 from roofline.whatif.selection import Rows, Selection, front
 from roofline.whatif.study import Study, assemble, make_study, read_study
 from roofline.whatif.sweeps import Chunks, answers, sweep
+from tests.cases import sampled
 
 FIXED: dict[str, Any] = {"model": "llama-3.1-8b", "hw": "h100-sxm"}
 
@@ -297,7 +298,7 @@ APPLICABLE = [
 ]
 
 
-@pytest.mark.parametrize("name", APPLICABLE)
+@pytest.mark.parametrize("name", sampled(APPLICABLE, 24))
 def test_every_technique_takes_grids(name: str) -> None:
     """With any technique, a grid equals its single workloads, or all of them fail."""
     over = {"batch": "1,6", "prompt": "40,3000"}
@@ -325,6 +326,7 @@ def sweep_or_reasons(study: Study) -> Any:
         return str(error)
 
 
+@pytest.mark.slow
 def test_every_model_takes_grids() -> None:
     study = make_study(
         {"model": "all", "batch": "1,16", "prompt": "32,400"}, ["ttft", "memory"], at="bound", hw="b200-sxm"

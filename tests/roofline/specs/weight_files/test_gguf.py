@@ -268,6 +268,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return write_random_model(network, "q8_0", tmp_path_factory.mktemp("small") / "model.gguf").read_bytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_damage_is_a_roofline_error_or_analysed(small_model: bytes, data: st.DataObject) -> None:
