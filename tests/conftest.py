@@ -28,40 +28,26 @@ from tests.browser import launched
 
 Run = Callable[..., tuple[int, str, str]]
 
-for profile, examples in (("all", 40), ("default", 12)):
+EXAMPLES = 40, 12
+"""Of each law, in all tests and without the slow ones."""
+
+LONG = """
+    test_steady test_docs test_report_in_browser test_advice test_docs_in_browser test_report test_sessions
+    test_gemm_and_moe test_compile test_model_level test_fuzz test_calibrate test_sizing test_size_command test_plan
+"""
+"""Modules with tests of many seconds: they begin, so that short ones fill the end of every worker."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    examples = EXAMPLES[config.option.markexpr == "not slow"]
     settings.register_profile(
-        profile,
+        "roofline",
         deadline=None,
         max_examples=examples,
         derandomize=True,
         suppress_health_check=[HealthCheck.too_slow],
     )
-
-LONG = (
-    "test_steady",
-    "test_docs",
-    "test_report_in_browser",
-    "test_advice",
-    "test_docs_in_browser",
-    "test_report",
-    "test_cli_sweep",
-)
-LONG += (
-    "test_gemm_and_moe",
-    "test_compile",
-    "test_model_level",
-    "test_fuzz",
-    "test_calibrate",
-    "test_sizing",
-    "test_size_command",
-    "test_plan",
-)
-"""Modules with tests of many seconds: they begin, so that short ones fill the end of every worker."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Fewer examples of each law without the slow tests."""
-    settings.load_profile("default" if config.option.markexpr == "not slow" else "all")
+    settings.load_profile("roofline")
 
 
 def pytest_collection_finish() -> None:
@@ -73,7 +59,8 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order modules by LONG; tests keep their order in a module, whose fixtures they share."""
-    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+    order = {stem: place for place, stem in enumerate(LONG.split())}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.fixture
