@@ -796,6 +796,7 @@ def test_a_figure_is_drawn(ok: Callable[..., str], tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"<?xml")
 
 
+@pytest.mark.slow
 def test_a_figure_of_another_ending(tmp_path: Path) -> None:
     done = launch("plot", "memory", "llama-3.1-8b", "--hw", "h100-sxm", "--output", str(tmp_path / "figure.gif"))
     assert done.returncode == 2

@@ -85,6 +85,7 @@ def test_answers_are_drawn(run, tmp_path, sessions, shown) -> None:
     assert shown in path.read_text()
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_apart(run) -> None:
     more = ("--sessions", 8, "--profile", "chat", "--disaggregation", "prefills=1,decodes=1", "--format", "json")
     document = json.loads(run(*ASKED[:-2], *more)[1])

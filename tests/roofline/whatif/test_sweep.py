@@ -346,7 +346,7 @@ def whole() -> list[tuple[Any, ...]]:
     return rows(make_study(OVER, ["total", "fits", "bound"], at="bound", model="llama-3.1-8b"))
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 44, 45, 100, 616, 617, 10**6])
+@pytest.mark.parametrize("chunk", sampled([1, 3, 44, 45, 100, 616, 617, 10**6], (1, 45, 617)))
 def test_result_is_independent_of_chunks(chunk: int, whole: list[tuple[Any, ...]]) -> None:
     study = make_study(OVER, ["total", "fits", "bound"], at="bound", model="llama-3.1-8b")
     if chunk < 40:  # a hundred analyses

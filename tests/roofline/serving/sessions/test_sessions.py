@@ -60,7 +60,7 @@ def run(store: Store, work: Workload, sessions: int = 20, turns: int = 900, **op
     return simulate_sessions(deployed(work, store), turns, sessions, seed=1, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("pool", [40_000, 10**6])
+@pytest.mark.parametrize("pool", sampled([40_000, 10**6], 1))
 @pytest.mark.parametrize("tiers", ["", "dram=8GB", "dram=4GB:write=back,ssd=inf:bandwidth=20GB/s:write=back"])
 def test_littles_law_and_the_sum_of_what_was_found(pool: int, tiers: str) -> None:
     ran = run(store_of(replica(), parse_tiers(tiers, SCENARIO), pool), workload(shared=500))

@@ -122,6 +122,7 @@ def test_a_tier_of_prompts_takes_outputs_with_the_next_prompt() -> None:
     assert cache.used == [9, 9]
 
 
+@pytest.mark.slow
 def test_policies_lose_hits_and_a_stall_costs_time() -> None:
     def outcome(tiers: str):  # type: ignore[no-untyped-def]
         return serve_sessions(LLAMA, sessions=24, tiers=tiers, **SHORT).outcomes[0]  # type: ignore[arg-type]
