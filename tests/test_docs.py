@@ -183,6 +183,7 @@ def test_docstrings_become_markdown() -> None:
     assert "* two\\_three" in lines
 
 
+@pytest.mark.slow
 def test_generated_parts_of_pages_are_fresh() -> None:
     assert not [str(path) for path in stale()], "run `python -m docs.build`"
 

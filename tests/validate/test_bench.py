@@ -119,6 +119,7 @@ def test_a_file_is_read_by_the_fit_and_resumed(tmp_path: Path) -> None:
     assert {part.op: part.formats().keys() for part in read_measurements(path)}["gemm"] == {"bf16"}
 
 
+@pytest.mark.slow
 def test_cut_off_at_any_byte_it_is_readable_and_resumable(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     cases = design({"gemm": ("bf16",)}, LIMITS, 6)[:6]

@@ -68,6 +68,7 @@ def project(tmp_path: Path) -> Project:
 # --- the committed predictions ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_committed_predictions_are_those_of_today() -> None:
     document = check()
     assert document["passed"], document["verdict"]
@@ -360,6 +361,7 @@ def test_the_page_of_the_bundled_anchors() -> None:
     assert widths == {7}
 
 
+@pytest.mark.slow
 def test_the_base_install_suffices() -> None:
     """Nothing of what only fits and figures need is imported."""
     code = (
