@@ -291,6 +291,7 @@ def test_a_larger_budget_goes_on_from_the_best_of_a_smaller_one() -> None:
                 assert advice.case.goal.gain(end.value, trial.value) <= MIN_GAIN, (move.name, end.names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hw", sampled(["h100-sxm", "rtx-4090"], 1))
 @pytest.mark.parametrize("engine", sampled(["hf-eager", "gpt-fast", "vllm"], 1))
 def test_plans_change_to_engines_that_are_surely_better_and_run_all_of_the_plan(engine: str, hw: str) -> None:

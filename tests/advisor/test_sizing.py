@@ -48,6 +48,7 @@ def test_bad_services_are_told() -> None:
         size(MODEL, Service(5, 100, 100), ["l4"], price={"h100-sxm": 3.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", sampled(["vllm", "tensorrt-llm", "lmdeploy"], 1))
 def test_no_replica_runs_more_sequences_than_the_bound_allows(engine: str) -> None:
     service, held = Service(1, 8000, 500), set()
@@ -188,6 +189,7 @@ def test_the_whole_meets_its_targets_and_one_replica_fewer_would_not() -> None:
             assert (best.replicas - 1) * best.max_load < 1.01 * service.amount
 
 
+@pytest.mark.slow
 def test_users_in_flight_are_shared_and_none_waits_without_a_target() -> None:
     service = Service(None, 4000, 500, concurrency=3000)
     best = size(MODEL, service, ["h100-sxm"], Quality.LOSSLESS).choice("fewest").best
@@ -304,6 +306,7 @@ def test_too_little_memory_says_how_much_is_needed() -> None:
     assert found.nearest["memory"] > 11e9
 
 
+@pytest.mark.slow
 def test_what_is_chosen_is_within_the_quality_budget_and_what_the_engine_runs() -> None:
     plain = size(MODEL, Service(5, 1000, 100), FEW, Quality.LOSSLESS)
     assert {choice.best.configuration.formats for choice in plain.choices} == {"bf16"}
@@ -311,6 +314,7 @@ def test_what_is_chosen_is_within_the_quality_budget_and_what_the_engine_runs() 
     assert "fp8" not in old.choice("fewest").best.configuration.formats.split(",")[0]
 
 
+@pytest.mark.slow
 def test_a_version_of_an_engine_is_offered_the_formats_of_that_engine() -> None:
     offered = [
         {made.formats for made in configurations(MODEL, Service(5, 1000, 100), FEW, Quality.CALIBRATED, name)}

@@ -58,6 +58,7 @@ def test_modelled_energy_lies_between_the_static_and_the_thermal_design_power(ra
         assert most * energy.static / tdp < deployment.modelled_energy <= most
 
 
+@pytest.mark.slow
 def test_nothing_is_modelled_without_figures() -> None:
     choice = size(MODEL, Service(5, 2000, 300), ["l40s", "h100-sxm"], Quality.LOSSLESS).choice("efficient")
     known = {deployment.hardware.name: deployment.modelled_energy for deployment in (choice.best, choice.runner_up)}

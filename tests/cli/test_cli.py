@@ -605,6 +605,7 @@ def test_specs_check(ok: Callable[..., str], run: Run, own: Path) -> None:
     assert re.fullmatch(r"roofline: .*tiny\.yaml: 'parameters': the spec has [\d,]+ parameters, .* 5\n", err)
 
 
+@pytest.mark.slow
 def test_all_bundled_specs_pass_their_check(ok: Callable[..., str]) -> None:
     everything = [*list_models(), *list_hardware()]
     assert len(ok("specs", "check", *everything).splitlines()) == len(everything)
@@ -694,12 +695,14 @@ def test_as_a_process(ok: Callable[..., str]) -> None:
     assert module.stdout.decode().strip() == f"roofline {__version__}"
 
 
+@pytest.mark.slow
 def test_user_errors_of_a_process() -> None:
     done = launch("analyze", "llama-2-7b", "--hw", "a60000")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "roofline: unknown hardware 'a60000'; did you mean 'a6000'?\n"
 
 
+@pytest.mark.slow
 def test_early_end_of_reader_is_no_error() -> None:
     with subprocess.Popen(
         [*PROGRAM, *LONG], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -712,6 +715,7 @@ def test_early_end_of_reader_is_no_error() -> None:
         assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)
@@ -730,6 +734,7 @@ def test_full_disk_is_a_user_error(args: tuple[str, ...]) -> None:
     assert (done.returncode, done.stderr) == (2, "roofline: cannot write the output: No space left on device\n")
 
 
+@pytest.mark.slow
 @needs_devices
 def test_a_closed_stdout_ends_without_a_traceback() -> None:
     done = subprocess.run(
@@ -739,6 +744,7 @@ def test_a_closed_stdout_ends_without_a_traceback() -> None:
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", sampled(["/dev/stdout", "/dev/fd/1"], 1))
 @needs_devices
 def test_output_to_a_device_goes_through_it(ok: Callable[..., str], device: str, tmp_path: Path) -> None:
@@ -765,6 +771,7 @@ def test_output_to_a_pipe_and_to_nowhere(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [fifo]
 
 
+@pytest.mark.slow
 def test_unprintable_text_is_no_traceback(tmp_path: Path) -> None:
     folder = tmp_path / "模型"
     folder.mkdir()
@@ -826,6 +833,7 @@ def test_only_the_called_command_is_imported() -> None:
     assert names.split() == list(program.COMMANDS)
 
 
+@pytest.mark.slow
 def test_help_answers_questions_in_whole_sentences(ok: Callable[..., str]) -> None:
     for width in ("60", "80", "200"):
         done = subprocess.run(

@@ -179,6 +179,7 @@ def test_user_errors_are_one_sentence(options, said, run) -> None:
     assert "only encodes: say how many requests/s" in err
 
 
+@pytest.mark.slow
 def test_degrees_and_formats_can_be_told(run) -> None:
     told = ("--hw", "h200-sxm", "--tp", 8, "--ep", 8, "--quant", "fp8")
     status, out, _ = run("size", "qwen3-235b-a22b", "--rate", 1, *told, "--format", "json")

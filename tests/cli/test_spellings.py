@@ -288,6 +288,7 @@ def test_options_of_adapters_are_a_technique(run: Run) -> None:
     assert run(*words, "--adapters", "x")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_family_names_its_models(run: Run) -> None:
     assert "rwkv-7-0.1b" in run("techniques", "RWKV")[1]
     assert [each["name"] for each in json.loads(run("techniques", "U280", "--format", "json")[1])["hardware"]] == [

@@ -244,6 +244,7 @@ def test_a_full_disk_is_one_sentence(complain: Complain, format: str) -> None:
     assert "No space left" in message
 
 
+@pytest.mark.slow
 def test_a_full_stdout_is_one_sentence() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")

@@ -208,6 +208,7 @@ def test_errors_of_figures(kind: str, over: list[str], spec: dict[str, object], 
         drawn(kind, over, None if kind == "roofs" else MODEL, **spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sampled(["roofline", "batch", "prompt", "memory", "roofs", "heatmap", "bars"], 2))
 def test_custom_titles(kind: str) -> None:
     over = {"heatmap": GRID, "bars": ["batch=1,2"]}.get(kind, [])
@@ -227,6 +228,7 @@ def test_no_front_of_what_does_not_fit() -> None:
         drawn("pareto", GRID, model="llama-3.1-405b")
 
 
+@pytest.mark.slow
 def test_a_study_file_with_a_figure_can_be_plotted_and_swept(run: Run, tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text(

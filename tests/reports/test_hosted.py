@@ -124,6 +124,7 @@ def test_used_up_work_is_refused_until_it_comes_back(team: SharedServer, monkeyp
     assert int(headers["retry-after"]) > 10
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_too_long_is_ended_and_the_next_is_given(
     team: SharedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_a_field_has_the_effect_of_its_option(tab: Live, run: Run, name: str) ->
 EDITS = {found["key"]: found["text"] for found in quantities(Scenario(model="llama-3.1-8b", hw="h100-sxm"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", sampled(EDITS, 1))
 def test_an_edited_figure_of_the_hardware_is_that_of_an_edited_spec(
     tab: Live, run: Run, tmp_path: Path, key: str

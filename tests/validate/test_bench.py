@@ -362,6 +362,7 @@ def test_no_triton_leaves_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None
     assert gemm.refusal(case, "torch", "cpu") is None
 
 
+@pytest.mark.slow
 def test_the_simulator_needs_neither_torch_nor_triton() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"

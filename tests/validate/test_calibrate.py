@@ -123,6 +123,7 @@ def test_rows_are_fitted_with_their_cache_state(caches: list[str]) -> None:
     assert score([silent], H100, found, by=("op",))[0].mape > 0.05
 
 
+@pytest.mark.slow
 def test_cold_gemm_rows_are_fitted_cold() -> None:
     """Weights that fit the L2 several times over: taken for replayed they would seem to need no memory at all."""
     truth = machine(launch=2e-6)

@@ -346,6 +346,7 @@ def test_a_comment_is_no_longer_than_a_code_host_takes(project: Project) -> None
     assert page.count("<details>") == page.count("</details>")
 
 
+@pytest.mark.slow
 def test_the_page_of_the_bundled_anchors() -> None:
     document = check()
     page = as_markdown(document)

@@ -333,6 +333,7 @@ def drifted(path: Path, device: FakeDevice) -> loop.Drift:
     return drifting.drift_on(device, fake_benchmarks(), read_rows(path), path)
 
 
+@pytest.mark.slow
 def test_a_tenth_less_bandwidth_is_noticed(stored: Path) -> None:
     noticed = 0
     for seed in range(12):

@@ -230,6 +230,7 @@ def test_a_server_that_is_not_there(run: Run, tmp_path: Path, monkeypatch: pytes
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_client_killed_in_the_middle_keeps_the_rows_so_far(tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     with serving() as server:
@@ -348,6 +349,7 @@ def made(engine: Engine, *loads: tuple[int, int]) -> list[ServingCase]:
     ]
 
 
+@pytest.mark.slow
 def test_a_fit_predicts_other_loads_of_the_server_that_made_its_times() -> None:
     true = {"prefill": 1.5, "decode": 1.4, "step": 4e-3, "sequence": 50e-6, "latency": 40e-3, "request": 2e-3}
     engine = applied(load_engine("vllm"), {**true, "prompt_token": 1e-6})
@@ -362,6 +364,7 @@ def test_a_fit_predicts_other_loads_of_the_server_that_made_its_times() -> None:
     assert np.abs(residuals(other, found.engine)[0]).max() < 0.1
 
 
+@pytest.mark.slow
 def test_a_profile_that_fits_already_stays() -> None:
     found = fit_own(made(load_engine("vllm"), (1, 128), (2, 512)), "roofline validate server: a test")
     assert found.before == pytest.approx(0, abs=1e-6)

@@ -270,6 +270,7 @@ def test_policies_of_a_pool() -> None:
     assert found.decode.received
 
 
+@pytest.mark.slow
 def test_few_requests_of_a_replica_of_prefill_with_several_ranks_wait_no_negative_time() -> None:
     scenario = Scenario("deepseek-v2-lite", "h100-sxm", ep=4, engine="sglang")
     load = Load(prompt=4096, generate=256, concurrency=64)

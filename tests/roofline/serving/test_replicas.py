@@ -28,7 +28,7 @@ def encoded(rate: float, policy: str, burstiness: float, **layout: int) -> Outco
     return outcome(scenario, rate, policy, 1500, burstiness=burstiness, tenants=(1, 1), ttft="2.5s")
 
 
-@pytest.mark.parametrize("policy", FLEETS)
+@pytest.mark.parametrize("policy", sampled(FLEETS, 4))
 @pytest.mark.parametrize("arrivals", sampled([{"rate": 8.0}, {"concurrency": 24}], 1))
 def test_every_request_gets_its_tokens(policy: str, arrivals: dict[str, float]) -> None:
     losses = {"loss": 200.0} if policy in ("reroute", "spotserve", "petals") else {}

@@ -230,6 +230,7 @@ def test_beyond_saturation_queues_grow_without_bound() -> None:
     assert run.output.size / run.duration == pytest.approx(most, rel=0.15)
 
 
+@pytest.mark.slow
 def test_ten_thousand_points_are_one_call() -> None:
     found = replica(0)
     points = np.linspace(1, 900, 10_000)

@@ -64,6 +64,7 @@ def test_the_whole_plan(tmp_path: Path) -> None:
     assert read_results(tmp_path) == results
 
 
+@pytest.mark.slow
 def test_a_second_visit_keeps_rows(tmp_path: Path) -> None:
     steps = [step for step in STEPS if step.name in ("machine", "quantized")]
     for _ in range(2):

@@ -103,6 +103,7 @@ def test_sequences_of_different_lengths(window: int) -> None:
     assert not outputs["output"][1].any()
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("splits", sampled([1, 2, 9], 1))
 def test_splits_do_not_change_the_result(splits: int) -> None:

@@ -198,6 +198,7 @@ def test_weight_only_gemm_against_float64(shape: tuple[int, int, int]) -> None:
     assert error(outputs["output"], GEMM.reference(case, inputs)["output"]) < ERRORS["bf16"]
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     m=st.integers(1, 40),
@@ -237,6 +238,7 @@ def test_moe_against_float64(case: Case) -> None:
         computed(EXPERTS, case, backend)
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(data=st.data(), tokens=st.integers(1, 20), number=st.integers(1, 6), seed=st.integers(0, 2**31))
 def test_moe_of_any_shape(data: Any, tokens: int, number: int, seed: int) -> None:
@@ -286,6 +288,7 @@ def test_expert_parallel_ranks_sum_to_all_experts() -> None:
         assert float((summed - expected).norm() / expected.norm()) < 1e-2
 
 
+@pytest.mark.slow
 def test_experts_with_no_or_all_tokens() -> None:
     case = moe_case(37, 24, 20, 1, 5)
     for expert_ids in (0, 4, 2):

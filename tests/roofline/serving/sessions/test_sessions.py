@@ -127,7 +127,7 @@ def test_gaps_that_are_cut_are_cut_for_all_replicas(routing: str) -> None:
         assert (arrival[1:] >= last[:-1]).all()
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", sampled(["vllm", "sglang"], 1))
 def test_hybrid_models_find_what_snapshots_leave(engine: str) -> None:
     """A prefix ends at a block as large as a state in vLLM; states alone fill SGLang's pool of them."""
     scenario = Scenario("qwen3.5-27b", "h100-sxm", engine=engine)
@@ -187,6 +187,7 @@ def test_idle_time_of_all_ends_early() -> None:
     assert slow - fast == pytest.approx(50, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joined", sampled([False, True], 1))
 def test_a_turn_waits_for_the_sub_agents_before_it(joined: bool) -> None:
     """One session then has one request at a time; the theory has its cycle."""
@@ -236,6 +237,7 @@ def benchmark(**changes: object) -> Workload:
     return workload(duration=600.0, begun=(0.25, 0.75), warmup=2, turns=parse_lengths(60), **changes)
 
 
+@pytest.mark.slow
 def test_a_benchmark_is_runs_of_its_duration() -> None:
     work = benchmark()
     ran = simulate_sessions(deployed(work), None, 8, seed=1)

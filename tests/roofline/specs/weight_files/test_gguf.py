@@ -177,6 +177,7 @@ def test_a_difference_of_header_and_tensors_is_said(write_gguf: Write) -> None:
     )
 
 
+@pytest.mark.slow
 def test_400_gigabytes_take_less_than_a_second(write_gguf: Write) -> None:
     words = [f"word {index}" for index in range(150_000)]
     ends = [("token_embd.weight", (150_000, 16384), "F16"), ("output.weight", (150_000, 16384), "F16")]
