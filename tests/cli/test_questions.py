@@ -100,6 +100,7 @@ def test_the_verdict_on_what_does_not_fit_is_that(run: Run) -> None:
     assert "sure" not in verdict
 
 
+@pytest.mark.slow
 def test_suitable_hardware_is_listed(document: Callable[..., dict[str, Any]]) -> None:
     found = document("solve", "min-memory", "llama-3.1-8b", "--hw", "l4", "--batch", 64, "--prompt", 8000)
     names = {entry["value"] for entry in found["candidates"]}

@@ -24,7 +24,6 @@ from roofline.reports.figures.request import FigureSpec, figure_spec_for, read_f
 from roofline.reports.figures.style import save  # noqa: E402
 from roofline.whatif.study import make_study  # noqa: E402
 from roofline.whatif.sweeps import sweep  # noqa: E402
-from tests.cases import sampled  # noqa: E402
 from tests.conftest import Run  # noqa: E402
 
 MODEL, L40S = "llama-3.1-8b", {"hw": "l40s"}
@@ -209,7 +208,7 @@ def test_errors_of_figures(kind: str, over: list[str], spec: dict[str, object], 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sampled(["roofline", "batch", "prompt", "memory", "roofs", "heatmap", "bars"], 2))
+@pytest.mark.parametrize("kind", ["roofline", "batch", "prompt", "memory", "roofs", "heatmap", "bars"])
 def test_custom_titles(kind: str) -> None:
     over = {"heatmap": GRID, "bars": ["batch=1,2"]}.get(kind, [])
     picture = drawn(kind, over, None if kind == "roofs" else MODEL, title="My $title " + "long " * 60)

@@ -227,6 +227,7 @@ def test_what_is_held_is_bounded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir())  # they are the server's
 
 
+@pytest.mark.slow
 def test_options_of_a_team_are_refused_without_it(run: Run) -> None:
     status, _, err = run("view", "llama-68m", "--hw", "l4", "--listen", "0.0.0.0")
     assert (status, "--shared" in err) == (2, True)

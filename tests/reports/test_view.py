@@ -102,7 +102,7 @@ OPENED: Mapping[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("load", sampled(OPENED.values(), 2), ids=OPENED)
+@pytest.mark.parametrize("load", sampled(OPENED.values(), 1), ids=OPENED)
 def test_the_page_opens_on_the_answer_of_the_command(server: Server, run: Run, load: Mapping[str, str]) -> None:
     words = [word for name, text in load.items() for word in (f"--{name}", text)]
     _, out, _ = run("llama-3.3-70b", "2x4090", *words, "--format", "json")

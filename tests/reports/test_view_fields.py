@@ -19,7 +19,6 @@ import yaml
 from roofline.reports.view.setups import quantities
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
-from tests.cases import sampled
 from tests.conftest import Run
 from tests.paths import ROOT
 from tests.reports.live import Live, figures_of, words
@@ -35,7 +34,8 @@ def analysed(run: Run, setup: Mapping[str, str]) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("name", sampled(OPTIONS, 3))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
 def test_a_field_has_the_effect_of_its_option(tab: Live, run: Run, name: str) -> None:
     option = OPTIONS[name]
     base, text = {**BASE, **option.beside}, option.example
@@ -52,7 +52,7 @@ EDITS = {found["key"]: found["text"] for found in quantities(Scenario(model="lla
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", sampled(EDITS, 1))
+@pytest.mark.parametrize("key", EDITS)
 def test_an_edited_figure_of_the_hardware_is_that_of_an_edited_spec(
     tab: Live, run: Run, tmp_path: Path, key: str
 ) -> None:

@@ -48,6 +48,7 @@ def taken(path: Path, cases: list[Case], seconds: float = 60.0, **options: Any) 
 # --- the constants of a synthetic machine are recovered ---
 
 
+@pytest.mark.slow
 def test_fifty_points_of_each_kernel_recover_the_machine(tmp_path: Path) -> None:
     """From 50 points with 5% noise, predictions of other shapes are within 6% on average (attention: 10%)."""
     ops = ("gemm", "attention_prefill", "attention_decode", "copy")

@@ -289,6 +289,7 @@ def test_invalid_files(change: dict[str, object], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_constant_out_of_bounds_is_refused() -> None:
     found = fit([gemm_rows(400, machine())], H100)
     content = yaml.safe_load(render(found))

@@ -269,6 +269,7 @@ def test_no_more_time_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (document["left"], document["ended"]) == (2, "the limit of 1 minutes")
 
 
+@pytest.mark.slow
 def test_eight_in_flight_at_most_unless_asked(run: Run, tmp_path: Path) -> None:
     options = (*COMMAND, "--prompt", "16", "--generate", 4, "--format", "json")
     for asked, most in (((), 8), (("--concurrency", 12, "--requests", 500), 12)):

@@ -134,6 +134,7 @@ def test_a_closed_loop_agrees_with_its_simulation(concurrency) -> None:
     assert float(quick.rate[0]) == pytest.approx(run.output.size / run.duration, rel=0.05)
 
 
+@pytest.mark.slow
 @given(
     load=st.sampled_from(["prompt", "generate"]),
     pools=st.sampled_from(["", "prefills=3", "decodes=2,link=node", "prefills=2,decodes=3,tp=2"]),

@@ -126,6 +126,7 @@ def test_a_long_prompt_is_limited_by_prompts_and_a_short_one_by_weights() -> Non
     assert answer("llama-3.1-8b", "8xl40s", users=500, tp=8).limit.roof == "the links"  # prompts over PCIe
 
 
+@pytest.mark.slow
 def test_the_layout_of_several_users_is_the_fastest_that_fits() -> None:
     """Cards that PCIe joins serve a small model as replicas; one user has the latency of all devices."""
     found = answer("llama-3.1-8b", "8xl40s", users=500)
@@ -158,6 +159,7 @@ def test_the_command_starts_the_engine_that_was_chosen() -> None:
     assert "--ctx-size 4096 " in run_command(two.scenario, 4096)
 
 
+@pytest.mark.slow
 def test_a_release_in_few_bits_is_run_as_it_is() -> None:
     """Not in a format of a few bits more, which would be quantized anew; the command names the repository as it is."""
     found = answer("gpt-oss-120b", "b300-sxm")

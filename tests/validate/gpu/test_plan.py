@@ -73,6 +73,7 @@ def test_a_second_visit_keeps_rows(tmp_path: Path) -> None:
     assert len(rows) == len({tuple(row.items()) for row in rows}) > 5
 
 
+@pytest.mark.slow
 def test_rows_of_another_machine_and_foreign_files_are_refused(tmp_path: Path) -> None:
     steps = [step for step in STEPS if step.name in ("machine", "quantized")]
     runner.run(tmp_path, 8.0, lambda _: None, interpreted.bench(), steps)

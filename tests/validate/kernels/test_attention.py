@@ -105,7 +105,7 @@ def test_sequences_of_different_lengths(window: int) -> None:
 
 @pytest.mark.slow
 @needs_triton
-@pytest.mark.parametrize("splits", sampled([1, 2, 9], 1))
+@pytest.mark.parametrize("splits", [1, 2, 9])
 def test_splits_do_not_change_the_result(splits: int) -> None:
     """Splits and sequences that hold no key, too; and the same numbers each time, bit by bit."""
     from roofline.validate.kernels.triton_kernels.decode import decode

@@ -108,7 +108,8 @@ def test_prefixes_are_found_where_requests_are_routed_to() -> None:
     assert sum(hit_rates(near)) > sum(hit_rates(far)) + 0.1
 
 
-@pytest.mark.parametrize("routing", sampled([PREFIX, REQUESTS], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("routing", [PREFIX, REQUESTS])
 def test_replicas_behind_a_router_conserve_sessions(routing: str) -> None:
     """Little's law over all copies; a router that knows prefixes finds those that each copy computed once."""
     work, store = workload(), store_of(replica(), (), 10**6)
@@ -161,6 +162,7 @@ def test_a_hashed_session_stays_on_its_rank() -> None:
     assert ran.hits[:, 0] == pytest.approx(known, abs=block)
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_apart_conserve_sessions() -> None:
     """Little's law over both pools, and decode that is never reached by prompts: TPOT is that of its steps."""
     load = Load(prompt=20_000.0, generate=500.0, concurrency=1).of(SCENARIO)
@@ -188,7 +190,7 @@ def test_idle_time_of_all_ends_early() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("joined", sampled([False, True], 1))
+@pytest.mark.parametrize("joined", [False, True])
 def test_a_turn_waits_for_the_sub_agents_before_it(joined: bool) -> None:
     """One session then has one request at a time; the theory has its cycle."""
     shape = {"branches": 0.3, "branch_turns": parse_lengths(4), "branch_first": parse_lengths(500)}
@@ -201,6 +203,7 @@ def test_a_turn_waits_for_the_sub_agents_before_it(joined: bool) -> None:
     assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_turn_waits_for_sub_agents_that_a_router_sends_elsewhere() -> None:
     """As many sessions go on among two copies as on two apart."""
     shape = {"branches": 0.3, "branch_turns": parse_lengths(4), "branch_first": parse_lengths(500)}
