@@ -28,7 +28,7 @@ from tests.browser import launched
 
 Run = Callable[..., tuple[int, str, str]]
 
-EXAMPLES = 40, 12
+EXAMPLES = 40, 8
 """Of each law, in all tests and without the slow ones."""
 
 LONG = """

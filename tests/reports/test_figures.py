@@ -81,7 +81,7 @@ def test_predictions_beside_published_figures() -> None:
     assert [container.get_label() for container in panel.containers] == ["a", "b"]
 
 
-@pytest.mark.parametrize("kind", sampled(["roofline", "batch", "prompt", "memory"], 2))
+@pytest.mark.parametrize("kind", sampled(["roofline", "batch", "prompt", "memory"], 1))
 @pytest.mark.parametrize("model", sampled(["llama-3.1-8b", "mamba2-2.7b", "bert-base", "t5-small"], 1))
 def test_every_figure_of_every_sort_of_model(kind: str, model: str, tmp_path: Path) -> None:
     asked = Scenario(load_model(model), load_hardware("l4"), batch=2)

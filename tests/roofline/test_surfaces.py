@@ -34,7 +34,7 @@ def drawn(count: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         )
 
 
-@pytest.mark.parametrize(("options", "load"), sampled(list(drawn(20)), 5))
+@pytest.mark.parametrize(("options", "load"), sampled(list(drawn(20)), 3))
 def test_surfaces_agree(options: dict[str, Any], load: dict[str, Any]) -> None:
     scenario = Scenario(**options)
     try:

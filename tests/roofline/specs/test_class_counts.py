@@ -39,7 +39,7 @@ def changed(base: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize("family", sampled(FAMILIES, 24), ids=[family["type"] for family in FAMILIES])
+@pytest.mark.parametrize("family", sampled(FAMILIES, 12), ids=[family["type"] for family in FAMILIES])
 def test_counts_are_those_of_the_class(family: dict[str, Any]) -> None:
     read = 0
     for path, value, count, buffers in family["counts"]:
