@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import sampled
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BASE, *EXTRAS = (
@@ -37,12 +39,15 @@ def run(command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "serve llama-3.1-8b --hw h100-sxm --concurrency 8",
-        "size llama-3.1-8b --prompt 500 --generate 100 --hw h100-sxm --quality lossless",
-        "advise llama-3.2-1b --hw h100-sxm --objective goodput --concurrency 8 --tpot 40ms",
-        "compare 'llama-3.1-8b --hw h100-sxm' '--hw h200-sxm'",
-    ],
+    sampled(
+        [
+            "serve llama-3.1-8b --hw h100-sxm --concurrency 8",
+            "size llama-3.1-8b --prompt 500 --generate 100 --hw h100-sxm --quality lossless",
+            "advise llama-3.2-1b --hw h100-sxm --objective goodput --concurrency 8 --tpot 40ms",
+            "compare 'llama-3.1-8b --hw h100-sxm' '--hw h200-sxm'",
+        ],
+        1,
+    ),
 )
 def test_extras_are_not_imported(command: str) -> None:
     done = run(command)
@@ -51,17 +56,20 @@ def test_extras_are_not_imported(command: str) -> None:
 
 @pytest.mark.parametrize(
     ("command", "extra"),
-    [
-        ("plot roofs --hw h100-sxm", "report"),
-        ("plot roofline llama-3.1-8b --hw h100-sxm", "report"),
-        ("plot heatmap llama-3.1-8b --hw h100-sxm --over batch=1,8 --over prompt=64,128", "report"),
-        ("plot frontier llama-3.1-8b --hw h100-sxm", "report"),
-        ("plot measured nothing.csv", "report"),
-        ("report llama-3.1-8b --hw h100-sxm", "report"),
-        ("view llama-3.1-8b --hw h100-sxm", "view"),
-        ("sweep llama-3.1-8b --hw h100-sxm --over batch=1,8 --output nothing.parquet", "fit"),
-        ("validate measure", "validate"),
-    ],
+    sampled(
+        [
+            ("plot roofs --hw h100-sxm", "report"),
+            ("plot roofline llama-3.1-8b --hw h100-sxm", "report"),
+            ("plot heatmap llama-3.1-8b --hw h100-sxm --over batch=1,8 --over prompt=64,128", "report"),
+            ("plot frontier llama-3.1-8b --hw h100-sxm", "report"),
+            ("plot measured nothing.csv", "report"),
+            ("report llama-3.1-8b --hw h100-sxm", "report"),
+            ("view llama-3.1-8b --hw h100-sxm", "view"),
+            ("sweep llama-3.1-8b --hw h100-sxm --over batch=1,8 --output nothing.parquet", "fit"),
+            ("validate measure", "validate"),
+        ],
+        1,
+    ),
 )
 def test_an_extra_that_is_missing_is_named_in_one_sentence(command: str, extra: str) -> None:
     done = run(command)

@@ -24,6 +24,7 @@ from tests.conftest import Run
 PAGES = [path.relative_to(ROOT).as_posix() for path in pages()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page(page: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -182,6 +183,7 @@ def test_docstrings_become_markdown() -> None:
     assert "* two\\_three" in lines
 
 
+@pytest.mark.slow
 def test_generated_parts_of_pages_are_fresh() -> None:
     assert not [str(path) for path in stale()], "run `python -m docs.build`"
 

@@ -16,6 +16,8 @@ from lab.documentation.build import gallery_files
 from lab.examples import ROOT
 from tests.browser import WIDTHS, Opened
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def site(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -51,15 +51,18 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_site_packages_gets_one_import_name(wheels: dict[str, list[str]]) -> None:
     tops = {name.split("/")[0] for name in wheels["checkout"]}
     assert tops == {"roofline", next(top for top in tops if top.endswith(".dist-info"))}
 
 
+@pytest.mark.slow
 def test_the_sdist_builds_the_same_wheel(wheels: dict[str, list[str]]) -> None:
     assert wheels["sdist"] == wheels["checkout"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pattern",
     [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import groupby
 from typing import Any
 
 from msgspec import NODEFAULT, Struct
-from msgspec.structs import asdict, fields
+from msgspec.structs import FieldInfo, asdict, fields
 
 from roofline.specs.model import Layer, Model
 from roofline.specs.modelspec import SHARED, SWITCHES, ModelSpec
@@ -32,7 +33,7 @@ def to_spec(model: Model) -> dict[str, Any]:
         "rests_on": list(model.rests_on) or None,
         "layers": model.layers if plain else {"count": model.layers, "pattern": _runs(model.pattern)},
     }
-    defaults = {field.name: field.default for field in fields(ModelSpec)}
+    defaults = {field.name: field.default for field in _fields(ModelSpec)}
     spec = {key: value for key, value in written.items() if value is not None and value != defaults.get(key, NODEFAULT)}
     for key, same in (("positions", "rope"), ("title", model.name)):
         if spec.get(key) == same:
@@ -66,12 +67,17 @@ def _layer_spec(layer: Layer) -> dict[str, Any]:
     return {**spec, **{key: value for key, value in switches.items() if value not in ("sequential", False)}}
 
 
-def _section_spec(record: Any) -> dict[str, Any]:
+def _section_spec(record: Struct) -> dict[str, Any]:
     return {
         field.name: _plain(value)
-        for field in fields(record)
+        for field in _fields(type(record))
         if (value := getattr(record, field.name)) is not None and value != field.default
     }
+
+
+@cache  # `fields` reads the annotations at each call
+def _fields(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    return fields(kind)
 
 
 def _plain(value: Any) -> Any:

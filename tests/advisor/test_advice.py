@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,13 +12,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from roofline import RooflineError, analyze
-from roofline.advisor import Goal, Limits, Objective, Price, Quality, advise
+from roofline.advisor import Advice, Goal, Limits, Objective, Price, Quality, advise
 from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.moves import engine_techniques, is_consumer, technique_moves
 from roofline.advisor.search.trials import sure
 from roofline.cli.scenario_options import parse_scenarios
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Estimate
+from tests.cases import sampled
 
 SCENARIOS = st.builds(
     lambda model, hw, batch, prompt, generate, quant, tp, engine: Scenario(
@@ -41,6 +43,7 @@ SCENARIOS = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "hw", "scheme", "refused"),
     [
@@ -69,8 +72,8 @@ def test_no_checkpoint_is_quantized_to_what_it_has(model, hw, scheme, refused) -
     assert not told & {"fp8-kv", "nvfp4", *(["smoothquant"] if hw == "a100-sxm-80gb" else [])}
 
 
-@pytest.mark.parametrize("objective", [Objective.TOTAL, Objective.TPOT])
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("objective", sampled([Objective.TOTAL, Objective.TPOT], 1))
+@settings(max_examples=3, suppress_health_check=list(HealthCheck))
 @given(SCENARIOS)
 def test_every_figure_is_reproduced_by_its_command(objective, request_) -> None:
     try:
@@ -160,7 +163,7 @@ def test_a_mac_is_advised_what_llama_cpp_runs() -> None:
     assert "--engine" not in advice.recommendations[0].command
 
 
-@pytest.mark.parametrize(("hardware", "desk"), [("rtx-3060", True), ("m4-pro", True), ("a6000", False)])
+@pytest.mark.parametrize(("hardware", "desk"), sampled([("rtx-3060", True), ("m4-pro", True), ("a6000", False)], 1))
 def test_for_a_desk_other_computers_are_advised_and_no_accelerators_of_servers(hardware: str, desk: bool) -> None:
     found = [entry.trial.scenario.hardware for entry in advise(asked("llama-3.1-8b", hardware), Goal(), top=0).hardware]
     assert found
@@ -176,6 +179,7 @@ def test_few_bits_cost_quality_whatever_the_method() -> None:
     assert {found.move.name: found.price for found in bold.recommendations}["billm"] is Price.LOSSY
 
 
+@pytest.mark.slow
 def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
     crowded = advise(asked("gpt-oss-20b", "mi300x", batch=96, prompt=512, generate=64), Goal())
     drafts = crowded.recommendation("eagle-3")
@@ -186,6 +190,7 @@ def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
     assert any(found.tied for found in (*advice.recommendations, *advice.hardware))
 
 
+@pytest.mark.slow
 def test_a_plan_that_may_be_no_better_is_not_sure() -> None:
     advice = advise(asked("gpt-oss-20b", "mi300x", batch=192, prompt=512, generate=64), Goal(), top=0)
     assert advice.plan.steps
@@ -197,10 +202,15 @@ def test_a_plan_that_may_be_no_better_is_not_sure() -> None:
     assert beyond.plan.sure
 
 
+@cache
+def usual() -> Advice:
+    return advise(asked(), Goal(Objective.TPOT), top=0)
+
+
 @pytest.mark.parametrize(("low", "mid", "judged"), [(1.02, 1.05, True), (0.99, 1.2, False), (1.001, 1.009, False)])
 def test_gains_of_plans_and_single_changes_are_judged_alike(low: float, mid: float, judged: bool) -> None:
     assert sure(Estimate(low, mid, mid**2 / low)) is judged
-    advice = advise(asked(), Goal(Objective.TPOT), top=0)
+    advice = usual()
     assert replace(advice.plan, better=Estimate(low, mid, mid**2 / low)).sure is judged
     unsure = [replace(found, better=Estimate(low, mid, mid**2 / low)) for found in advice.recommendations]
     assert (replace(advice, recommendations=tuple(unsure)).surest is not None) is judged
@@ -247,6 +257,7 @@ def test_energy_is_an_upper_end_where_no_figures_are_known() -> None:
     assert advice.recommendations[0].better.mid > 2
 
 
+@pytest.mark.slow
 def test_a_price_is_that_of_the_given_device_alone() -> None:
     advice = advise(asked(price=0.8, hw="a6000"), Goal(Objective.COST))
     assert all("--price" not in found.command for found in advice.hardware)
@@ -258,6 +269,7 @@ def test_an_encoder_can_be_advised() -> None:
     assert all(found.move.slot not in ("speculative decoding", "KV format") for found in advice.recommendations)
 
 
+@pytest.mark.slow
 def test_no_gain_is_quoted_over_a_baseline_that_does_not_fit(run: Callable[..., tuple[int, str, str]]) -> None:
     """Qwen2.5-32B in 16 bits needs 66 GB: a time on 24 GB is that of no run."""
     code, text, _ = run("advise", "qwen2.5-32b", "--hw", "rtx-4090")

@@ -45,6 +45,7 @@ def test_the_present_layout_over_nodes_is_no_change(degrees: dict[str, int]) -> 
     assert len(list(parallel_moves(spread, [16]))) == len(offered) + 1
 
 
+@pytest.mark.slow
 def test_advice_over_four_gpus_names_their_link(run) -> None:
     asked = ("advise", "llama-2-13b", "--hw", "a6000", "--gpus", 4, "--objective", "tpot", "--format", "json")
     status, out, err = run(*asked)

@@ -12,6 +12,7 @@ from roofline.advisor.choosing.rows import parse_api_price, rival_of
 from roofline.advisor.search.moves import context_moves, exchange_moves
 from roofline.reports.documents.choose import decision_document
 from roofline.serving.money import MONTH
+from tests.cases import sampled
 
 SMALL: dict[str, Any] = {"prompt": 256, "generate": 64}
 
@@ -31,7 +32,10 @@ def test_rows_are_those_of_serve_in_the_order_of_the_objective() -> None:
     assert curve.outcomes[0].output_per_device == pytest.approx(best.outcome.output_per_device, rel=0.02)
 
 
-@pytest.mark.parametrize("decided", [each for each in Decided if each not in (Decided.API, Decided.HARDWARE)])
+DECIDED = [each for each in Decided if each not in (Decided.API, Decided.HARDWARE)]
+
+
+@pytest.mark.parametrize("decided", sampled(DECIDED, 1))
 def test_every_decision_has_alternatives(decided: Decided) -> None:
     found = choose(decided, "llama-3.2-1b", "2xl4" if decided == "disaggregation" else "l4", 4, **SMALL)
     assert len(found.rows) > 1
@@ -40,12 +44,14 @@ def test_every_decision_has_alternatives(decided: Decided) -> None:
     assert str(found)
 
 
+@pytest.mark.slow
 def test_layouts_use_all_devices() -> None:
     found = choose("layout", "gpt-oss-20b", "4xh100-sxm", 16, **SMALL)
     assert all(row.devices == 4 for row in found.rows if row.fits)
     assert {"TP 4", "TP 2, 2 replicas", "TP 1, 4 replicas", "attention DP, EP 4", "TP 4 EP 4"} <= set(labels(found))
 
 
+@pytest.mark.slow
 def test_a_cache_that_tensor_ranks_copy_may_be_divided() -> None:
     """Latents are of one head: eight ranks have eight copies of them, and attention to a long context is the first.
 
@@ -61,6 +67,7 @@ def test_a_cache_that_tensor_ranks_copy_may_be_divided() -> None:
     assert "DCP" not in " ".join(labels(choose("layout", "llama-3.1-8b", "8xh200", 1, **SMALL)))
 
 
+@pytest.mark.slow
 def test_wide_ranks_are_compared_with_the_exchange_that_people_run() -> None:
     """vLLM gathers all tokens by default; over an NVL72 its guide has NVLink's one-sided exchange."""
     found = {row.label: row for row in choose("layout", "deepseek-r1", "32xgb200", 2048, engine="vllm", **SMALL).rows}
@@ -107,6 +114,7 @@ def test_without_a_price_nothing_costs_and_it_says_so() -> None:
     assert "rent unknown" in str(found.to_dict()["prices"]) or found.to_dict()["prices"][0]["usd_per_hour"] is None
 
 
+@pytest.mark.slow
 def test_a_flip_is_the_load_from_which_another_is_first() -> None:
     found = choose("format", "llama-3.1-8b", "l40s", 32)
     assert found.flips
@@ -124,6 +132,7 @@ def test_a_flip_among_equals_is_not_told() -> None:
     assert all(flip.label != "PP 2" for flip in found.flips)
 
 
+@pytest.mark.slow
 def test_the_verdict_on_disaggregation_is_between_apart_and_together() -> None:
     found = choose("disaggregation", "llama-3.1-8b", "4xh100-sxm", 16, **SMALL)
     rival = rival_of(found.rows)
@@ -133,12 +142,14 @@ def test_the_verdict_on_disaggregation_is_between_apart_and_together() -> None:
     assert all(labels_of[flip.label] is rival.is_apart for flip in found.flips)
 
 
+@pytest.mark.slow
 def test_a_count_of_devices_leaves_formats_free() -> None:
     counted = choose("hardware", "llama-3.3-70b", "2x4090,h100-sxm", users=4).best
     assert counted.label == "2x4090, awq, KV fp8"
     assert counted.devices == 2
 
 
+@pytest.mark.slow
 def test_hardware_is_that_of_size() -> None:
     found = choose("hardware", "llama-3.2-1b", "l4,h100-sxm", 8, **SMALL)
     assert len(found.rows) == 2
@@ -172,23 +183,26 @@ def test_api_prices_are_checked(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "options", "better", "worse"),
-    [
-        (("layout", "qwq-32b", "8xa100-pcie-80gb", 128), {}, "TP 4, 2 replicas", "TP 8"),
-        (
-            ("disaggregation", "gpt-oss-120b", "8xh200", 32),
-            {"prompt": 1000, "generate": 500},
-            "TP 8",
-            "apart",
-        ),
-        (
-            ("format", "qwen3-8b", "a100-sxm-80gb", 32),
-            {"prompt": 1024, "generate": 512},
-            "as released (bf16), KV fp8",
-            "as released (bf16)",
-        ),
-        (("engine", "gpt-oss-120b", "ryzen-ai-max-395", 1), {}, "llama.cpp", "vllm"),
-        (("layout", "deepseek-v3.2", "8xh200", 512), {}, "attention DP, EP 8", "TP 8"),
-    ],
+    sampled(
+        [
+            (("layout", "qwq-32b", "8xa100-pcie-80gb", 128), {}, "TP 4, 2 replicas", "TP 8"),
+            (
+                ("disaggregation", "gpt-oss-120b", "8xh200", 32),
+                {"prompt": 1000, "generate": 500},
+                "TP 8",
+                "apart",
+            ),
+            (
+                ("format", "qwen3-8b", "a100-sxm-80gb", 32),
+                {"prompt": 1024, "generate": 512},
+                "as released (bf16), KV fp8",
+                "as released (bf16)",
+            ),
+            (("engine", "gpt-oss-120b", "ryzen-ai-max-395", 1), {}, "llama.cpp", "vllm"),
+            (("layout", "deepseek-v3.2", "8xh200", 512), {}, "attention DP, EP 8", "TP 8"),
+        ],
+        1,
+    ),
     ids=["vllm-16300", "dynamo-3774", "vllm-42058", "vllm-34578", "recipes-234"],
 )
 def test_public_answers(asked: tuple[Any, ...], options: dict[str, Any], better: str, worse: str) -> None:
@@ -200,11 +214,14 @@ def test_public_answers(asked: tuple[Any, ...], options: dict[str, Any], better:
 
 @pytest.mark.parametrize(
     ("asked", "options"),
-    [
-        (("layout", "gpt-oss-120b", "a100-sxm-80gb", 1), {}),
-        (("layout", "llama-3.1-405b", "8xh200", 512), {"quant": "fp8", "prompt": 128, "generate": 2048}),
-        (("layout", "deepseek-r1", "16xh100-sxm", 1), {}),
-    ],
+    sampled(
+        [
+            (("layout", "gpt-oss-120b", "a100-sxm-80gb", 1), {}),
+            (("layout", "llama-3.1-405b", "8xh200", 512), {"quant": "fp8", "prompt": 128, "generate": 2048}),
+            (("layout", "deepseek-r1", "16xh100-sxm", 1), {}),
+        ],
+        1,
+    ),
 )
 def test_what_is_not_measured_is_not_certain(asked: tuple[Any, ...], options: dict[str, Any]) -> None:
     """Layouts of experts, pipelines and several nodes: public reports contradict the order, and it is not sure."""
@@ -219,6 +236,7 @@ def test_the_engines_of_a_mac_are_those_of_a_mac() -> None:
     assert {row.label for row in rows if not row.unknown} == {"llama.cpp", "mlx", "ollama"}
 
 
+@pytest.mark.slow
 def test_what_does_not_sustain_a_rate_says_what_it_does() -> None:
     found = choose("disaggregation", "llama-3.3-70b", "8xh100-sxm", rate=10, prompt=4000, generate=300)
     largest = [row.largest for row in found.rows if row.fits]

@@ -41,6 +41,7 @@ def test_without_users_it_is_the_largest_rate_within_the_limits() -> None:
     assert never.value > base.value  # the largest sustainable rate, whatever its latencies
 
 
+@pytest.mark.slow
 def test_a_plan_meets_the_limits_that_the_request_misses() -> None:
     """At most 12.5 ms: BF16 weights alone take 19 ms of an L40S's bandwidth."""
     found = advise(REQUEST, goal(8, tpot=0.0125))
@@ -50,6 +51,7 @@ def test_a_plan_meets_the_limits_that_the_request_misses() -> None:
     assert found.plan.end.value > found.base.value
 
 
+@pytest.mark.slow
 def test_sessions_find_the_cache_that_a_change_leaves_them() -> None:
     """Sessions that overflow an L40S's cache compute turns again, and fewer of them with a cache of half the bytes."""
     scenario = Scenario("llama-3.1-8b", "l40s", engine="vllm")
@@ -61,6 +63,7 @@ def test_sessions_find_the_cache_that_a_change_leaves_them() -> None:
     assert after.command.endswith("--kv fp8 --sessions 8 --profile swe-agent")
 
 
+@pytest.mark.slow
 def test_commands_reproduce_the_goodput(run) -> None:
     asked = ("--objective", "goodput", "--concurrency", 16, "--prompt", 900, "--prefix", 300, "--generate", 100)
     status, out, err = run("advise", "llama-3.1-8b", "--hw", "h100-sxm", *asked, "--tp", 2, "--format", "json")

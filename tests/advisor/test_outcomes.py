@@ -4,7 +4,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.advisor.search.goal import Goal, Limits, Objective, Quality
@@ -33,7 +33,6 @@ def cost(choice: Choice, goal: Goal) -> float:
     return float(level(choice.value if goal.metric.better < 0 else 1 / choice.value))
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from([Objective.THROUGHPUT, Objective.TPOT, Objective.MEMORY, Objective.COST]),
     st.floats(1e-3, 1.0),

@@ -27,6 +27,7 @@ from roofline.advisor.search.trials import Trials
 from roofline.scenario.scenario import Scenario
 from roofline.techniques import check_request
 from roofline.techniques.support import runs
+from tests.cases import sampled
 
 NAMES = ("awq", "fp8", "fp8-kv", "eagle", "llmlingua")
 
@@ -61,13 +62,16 @@ def exhaustive(trials: Trials, offered: list[Move]) -> list[tuple[float, bool, f
 
 @pytest.mark.parametrize(
     ("objective", "batch", "prompt"),
-    [
-        (Objective.TOTAL, 1, 512),
-        (Objective.TTFT, 64, 8192),
-        (Objective.TPOT, 64, 8192),
-        (Objective.THROUGHPUT, 64, 2048),
-        (Objective.MEMORY, 1, 512),
-    ],
+    sampled(
+        [
+            (Objective.TOTAL, 1, 512),
+            (Objective.TTFT, 64, 8192),
+            (Objective.TPOT, 64, 8192),
+            (Objective.THROUGHPUT, 64, 2048),
+            (Objective.MEMORY, 1, 512),
+        ],
+        2,
+    ),
 )
 def test_the_search_equals_an_exhaustive_one(objective, batch, prompt) -> None:
     goal = Goal(objective, Limits(tpot=0.02), Quality.LOSSY)
@@ -117,6 +121,7 @@ def test_plans_keep_limits_and_budget_and_beat_single_steps(objective, batch, pr
         assert gains == pytest.approx(plan.better.mid, rel=1e-9)  # each step's gain is given those before it
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None)
 @given(
     st.sampled_from([Objective.TOTAL, Objective.THROUGHPUT, Objective.MEMORY]),
@@ -153,6 +158,7 @@ def test_more_devices_never_worsen_the_objective() -> None:
     assert values[2] < values[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "hw", "objective", "batch", "options", "limits"),
     [
@@ -171,6 +177,7 @@ def test_a_plan_is_as_good_as_every_change_alone(model, hw, objective, batch, op
     assert all(advice.case.goal.gain(end.value, trial.value) <= 1 + 1e-9 for trial in alone)
 
 
+@pytest.mark.slow
 def test_other_numbers_of_devices_never_worsen_the_objective() -> None:
     """With a limit of as many devices as there are, fewer may be had: more is allowed, and nothing is lost."""
     options = {"batch": 64, "prompt": 3000, "generate": 128}
@@ -225,6 +232,7 @@ def test_a_move_after_which_nothing_is_decoded_has_no_tpot() -> None:
     assert advice.recommendation("awq") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "hw", "batch", "degrees", "objective", "quality", "least"),
     [
@@ -269,6 +277,7 @@ def test_a_plan_that_is_full_says_what_would_make_it_better() -> None:
     assert whole.steps[-1].trial.value < plan.steps[-1].trial.value
 
 
+@pytest.mark.slow
 def test_a_larger_budget_goes_on_from_the_best_of_a_smaller_one() -> None:
     """Alone neither eagle nor awq helps as much over four devices as both do: one is lossless, the other calibrated."""
     asked = Scenario("qwen3-30b-a3b", "h100-sxm")
@@ -282,6 +291,7 @@ def test_a_larger_budget_goes_on_from_the_best_of_a_smaller_one() -> None:
                 assert advice.case.goal.gain(end.value, trial.value) <= MIN_GAIN, (move.name, end.names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hw", ["h100-sxm", "rtx-4090"])
 @pytest.mark.parametrize("engine", ["hf-eager", "gpt-fast", "vllm"])
 def test_plans_change_to_engines_that_are_surely_better_and_run_all_of_the_plan(engine: str, hw: str) -> None:
@@ -345,6 +355,7 @@ def test_what_does_not_fit_is_not_timed_until_it_is_asked_for() -> None:
     assert beyond.analysis._expected is not None
 
 
+@pytest.mark.slow
 def test_two_that_help_each_other_are_found_where_no_step_of_one_leads() -> None:
     """No change alone is within the limit: drafting, and what halves the weights, are together."""
     asked = Scenario("llama-3.1-8b", "h100-sxm", batch=4, prompt=16384, generate=256)

@@ -13,6 +13,7 @@ from roofline.advisor.search.moves import Move, batch_move, engine_moves, parall
 from roofline.cli.scenario_options import parse_scenarios
 from roofline.scenario.scenario import Scenario
 from roofline.techniques import check_request
+from tests.cases import sampled
 
 Span = tuple[float, float]
 
@@ -440,11 +441,14 @@ def findings(advice: Advice, rule: str, kind: type[Finding]) -> list[Finding]:
 
 @pytest.mark.parametrize(
     "scene",
-    [
-        pytest.param(scene, id=f"{'+'.join(entry.ids)} {word}")
-        for entry in CASES
-        for word, scene in (("applies", entry.applies), ("does not", entry.otherwise))
-    ],
+    sampled(
+        [
+            pytest.param(scene, id=f"{'+'.join(entry.ids)} {word}")
+            for entry in CASES
+            for word, scene in (("applies", entry.applies), ("does not", entry.otherwise))
+        ],
+        16,
+    ),
 )
 def test_advice_agrees_with_the_surveys(scene: Scene) -> None:
     (request,) = parse_scenarios([scene.text])
@@ -502,7 +506,7 @@ WHERE = (
 )
 
 
-@pytest.mark.parametrize("text", WHERE)
+@pytest.mark.parametrize("text", sampled(WHERE, 3))
 def test_findings_of_every_rule_are_finite(text: str) -> None:
     (request,) = parse_scenarios([text])
     advice = advise(

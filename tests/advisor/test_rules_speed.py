@@ -21,6 +21,7 @@ from roofline.cli.scenario_options import parse_scenarios
 from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import load_hardware
 from roofline.techniques import check_request
+from tests.cases import sampled
 
 TTFT, TPOT, TOTAL, MEMORY = Objective.TTFT, Objective.TPOT, Objective.TOTAL, Objective.MEMORY
 Expect = Callable[[Advice], None]
@@ -809,7 +810,7 @@ def advised(scenario: str, goal: Goal, names: tuple[str, ...]) -> Advice:
     return advise(request, goal, moves=moves_of(request, goal, names), top=0)
 
 
-@pytest.mark.parametrize("row", CASES, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", sampled(CASES, 18), ids=lambda row: row.name)
 def test_the_advice_is_what_the_rule_says(row: Case) -> None:
     advice = advised(row.scenario, row.goal, row.moves)
     for expect in row.expect:

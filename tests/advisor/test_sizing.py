@@ -22,6 +22,7 @@ from roofline.serving.pools import parse_pools
 from roofline.serving.replica import replica_of
 from roofline.serving.times import slots_of
 from roofline.specs.engine import load_engine
+from tests.cases import sampled
 
 MODEL = load_model("llama-3.1-8b")
 FEW = ["l4", "a100-sxm-80gb", "h100-sxm", "mi300x"]
@@ -47,6 +48,7 @@ def test_bad_services_are_told() -> None:
         size(MODEL, Service(5, 100, 100), ["l4"], price={"h100-sxm": 3.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm", "lmdeploy"])
 def test_no_replica_runs_more_sequences_than_the_bound_allows(engine: str) -> None:
     service, held = Service(1, 8000, 500), set()
@@ -60,14 +62,17 @@ def test_no_replica_runs_more_sequences_than_the_bound_allows(engine: str) -> No
 
 @pytest.mark.parametrize(
     ("service", "hardware", "model", "engine"),
-    [
-        (Service(2, "uniform:200:3000", 200, 4, 0.1), "h100-sxm", "llama-3.1-8b", None),
-        (Service(2, 1000, "exponential:mean=300"), "mi300x", "mixtral-8x7b", None),
-        (Service(None, 1500, 250, 2, 0.06, concurrency=40), "b200-sxm", "minimax-m2", None),
-        (Service(None, 700, 400), "m4-max", "gpt-oss-20b", None),
-        (Service(None, 50, 600, concurrency=8), "l40s", "llama-3.1-8b", "sglang"),
-        (Service(None, 20_000, 300, concurrency=4), "h100-sxm", "llama-3.1-8b", "tensorrt-llm"),  # beyond a step
-    ],
+    sampled(
+        [
+            (Service(2, "uniform:200:3000", 200, 4, 0.1), "h100-sxm", "llama-3.1-8b", None),
+            (Service(2, 1000, "exponential:mean=300"), "mi300x", "mixtral-8x7b", None),
+            (Service(None, 1500, 250, 2, 0.06, concurrency=40), "b200-sxm", "minimax-m2", None),
+            (Service(None, 700, 400), "m4-max", "gpt-oss-20b", None),
+            (Service(None, 50, 600, concurrency=8), "l40s", "llama-3.1-8b", "sglang"),
+            (Service(None, 20_000, 300, concurrency=4), "h100-sxm", "llama-3.1-8b", "tensorrt-llm"),  # beyond a step
+        ],
+        1,
+    ),
 )
 def test_no_deployment_is_better_than_the_bounds_that_prune(service, hardware, model, engine) -> None:
     """Up to 2%, the interpolation of the tables that serve."""
@@ -88,6 +93,7 @@ def test_no_deployment_is_better_than_the_bounds_that_prune(service, hardware, m
             assert bounds.rate[-1] * 1.02 >= outcome.requests_per_second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("service", "names", "quality"),
     [
@@ -116,6 +122,7 @@ def test_pruning_loses_nothing(service, names, quality, monkeypatch) -> None:
             assert key[0] <= 1.02 * key[1], before.objective.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "ttft", "tpot", "quantile"), [(40.0, 0.7, 0.03, "p95")])
 def test_more_requests_never_take_less_and_looser_targets_never_more(rate, ttft, tpot, quantile) -> None:
     factor, prices = 1.7, {"l4": 0.7, "h100-sxm": 3.5}
@@ -144,17 +151,20 @@ def served(run, command: str) -> dict:
 
 @pytest.mark.parametrize(
     ("model", "service", "names", "told"),
-    [
-        ("llama-3.1-8b", Service(3, 900, 300, 2, hits=0.5), ["h100-sxm"], Given(techniques=("eagle-3",))),
-        (
-            "qwen3-235b-a22b",
-            Service(None, "uniform:500:3000", "exponential:mean=200", 4, 0.1, concurrency=50),
-            ["h200-sxm"],
-            Given({"tensor": 4}, "fp8"),
-        ),
-        ("llama-3.1-405b", Service(0.5, 1000, 200, 8, 0.2), ["a100-sxm-80gb"], Given()),
-        ("llama-2-13b", Service(None, 200, 1000), ["m3-max", "rtx-4090"], Given()),
-    ],
+    sampled(
+        [
+            (
+                "qwen3-235b-a22b",
+                Service(None, "uniform:500:3000", "exponential:mean=200", 4, 0.1, concurrency=50),
+                ["h200-sxm"],
+                Given({"tensor": 4}, "fp8"),
+            ),
+            ("llama-3.1-405b", Service(0.5, 1000, 200, 8, 0.2), ["a100-sxm-80gb"], Given()),
+            ("llama-2-13b", Service(None, 200, 1000), ["m3-max", "rtx-4090"], Given()),
+            ("llama-3.1-8b", Service(3, 900, 300, 2, hits=0.5), ["h100-sxm"], Given(techniques=("eagle-3",))),
+        ],
+        2,
+    ),
 )
 def test_roofline_serve_reproduces_each_row(model, service, names, told, run) -> None:
     found = size(load_model(model), service, names, given=told)
@@ -181,6 +191,7 @@ def test_the_whole_meets_its_targets_and_one_replica_fewer_would_not() -> None:
             assert (best.replicas - 1) * best.max_load < 1.01 * service.amount
 
 
+@pytest.mark.slow
 def test_users_in_flight_are_shared_and_none_waits_without_a_target() -> None:
     service = Service(None, 4000, 500, concurrency=3000)
     best = size(MODEL, service, ["h100-sxm"], Quality.LOSSLESS).choice("fewest").best
@@ -188,6 +199,7 @@ def test_users_in_flight_are_shared_and_none_waits_without_a_target() -> None:
     assert best.outcome.queued < 1
 
 
+@pytest.mark.slow
 def test_the_pessimistic_end_takes_no_less() -> None:
     service = Service(60, 1500, 300, 2, 0.05)
     found = [size(MODEL, service, FEW[:2], Quality.LOSSLESS, at=at) for at in ("mid", "high")]
@@ -195,6 +207,7 @@ def test_the_pessimistic_end_takes_no_less() -> None:
     assert devices == sorted(devices)
 
 
+@pytest.mark.slow
 def test_setups_of_the_same_hardware_have_no_price_below_which_one_is_the_choice() -> None:
     found = size(load_model("llama-3.1-70b"), Service(0.001, 2000, 300, 2, 0.05), ["h100-sxm"])
     for choice in found.choices:
@@ -235,6 +248,7 @@ def test_a_file_of_which_much_is_beyond_the_context_is_refused(tmp_path) -> None
         size(MODEL, Service(5, str(file), 300), ["h100-sxm"])
 
 
+@pytest.mark.slow
 def test_a_tail_beyond_the_context_is_sized_and_counted() -> None:
     found = size(MODEL, Service(1, "lognormal:mean=20000,p95=60000", 300), ["h100-sxm"])
     assert found.feasible
@@ -242,6 +256,7 @@ def test_a_tail_beyond_the_context_is_sized_and_counted() -> None:
     assert _beyond(MODEL, Service(1, "lognormal:mean=2000,p95=6000", 300)) < 1e-5
 
 
+@pytest.mark.slow
 def test_what_would_change_a_choice_does() -> None:
     service = Service(9, 1500, 300, 2, 0.05)
     names = ["l4", "h100-sxm"]
@@ -269,6 +284,7 @@ def test_what_would_change_a_choice_does() -> None:
     assert again.command != choice.best.command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "ttft", "tpot", "binding"),
     [(5, 2, 0.0015, ("tpot",)), (None, 0.002, 0.05, ("ttft",)), (5, 0.002, 0.0015, ("ttft", "tpot"))],
@@ -292,6 +308,7 @@ def test_too_little_memory_says_how_much_is_needed() -> None:
     assert found.nearest["memory"] > 11e9
 
 
+@pytest.mark.slow
 def test_what_is_chosen_is_within_the_quality_budget_and_what_the_engine_runs() -> None:
     plain = size(MODEL, Service(5, 1000, 100), FEW, Quality.LOSSLESS)
     assert {choice.best.configuration.formats for choice in plain.choices} == {"bf16"}
@@ -299,6 +316,7 @@ def test_what_is_chosen_is_within_the_quality_budget_and_what_the_engine_runs() 
     assert "fp8" not in old.choice("fewest").best.configuration.formats.split(",")[0]
 
 
+@pytest.mark.slow
 def test_a_version_of_an_engine_is_offered_the_formats_of_that_engine() -> None:
     offered = [
         {made.formats for made in configurations(MODEL, Service(5, 1000, 100), FEW, Quality.CALIBRATED, name)}
@@ -326,6 +344,7 @@ def test_alice_buys_a_computer() -> None:
     assert per_dollar[0] >= per_dollar[1]
 
 
+@pytest.mark.slow
 def test_bob_serves_documents() -> None:
     """Many users, long prompts: prefill takes most of the time, so that the batch stays small."""
     service = Service(4, "lognormal:mean=6000,p95=15000", "uniform:100:400", 5, 0.1)
@@ -336,6 +355,7 @@ def test_bob_serves_documents() -> None:
     assert found.choice("fastest").best.tpot.mid <= best.tpot.mid
 
 
+@pytest.mark.slow
 def test_attention_of_moe_models_is_data_parallel_where_that_serves_more() -> None:
     """Multi-head latent attention keeps one copy of the KV cache a rank, which tensor parallelism repeats."""
     service = Service(None, 2000, 500, concurrency=2000)
@@ -371,6 +391,7 @@ def test_formats_are_those_that_documents_state_for_the_engine_there() -> None:
     assert not any(scheme == "nvfp4" for scheme, _ in offered("vllm", "h100-sxm"))
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_apart_meet_the_service_with_the_command_that_says_so() -> None:
     asked = {"rate": 20, "prompt": 2000, "generate": 300, "ttft": 1.0, "tpot": 0.02, "hw": "h100-sxm"}
     found = size("llama-3.1-8b", **asked, disaggregation=True).apart
@@ -385,6 +406,7 @@ def test_prefill_and_decode_apart_meet_the_service_with_the_command_that_says_so
         size("llama-3.1-8b", **{**asked, "rate": None, "concurrency": 8}, disaggregation=True)
 
 
+@pytest.mark.slow
 def test_encoders_under_many_requests_are_sized_and_counted_once() -> None:
     assert size("bge-m3", rate=500, hw=["l4", "rtx-4080"]).feasible
     found = size("llama-3.3-70b", concurrency=50, hw=["rtx-4090", "h100-sxm"], ttft=1.0)

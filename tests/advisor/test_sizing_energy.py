@@ -10,6 +10,7 @@ from roofline.advisor.sizing.deployments import Deployment
 from roofline.advisor.sizing.sizing import size
 from roofline.advisor.sizing.workload import Service
 from roofline.scenario.energy import batch_energy
+from tests.cases import sampled
 
 MODEL = load_model("llama-3.1-8b")
 MODELLED = ["h100-sxm", "a100-sxm-80gb"]
@@ -46,7 +47,7 @@ def test_next_to_no_load_leaves_the_static_power() -> None:
 
 @pytest.mark.parametrize(
     ("rate", "lengths"),
-    [(None, (2000, 300)), (200, ("lognormal:mean=2000,p95=6000", "exponential:mean=300"))],
+    sampled([(None, (2000, 300)), (200, ("lognormal:mean=2000,p95=6000", "exponential:mean=300"))], 1),
 )
 def test_modelled_energy_lies_between_the_static_and_the_thermal_design_power(rate, lengths) -> None:
     for deployment in deployments(Service(rate, *lengths), MODELLED):
@@ -57,6 +58,7 @@ def test_modelled_energy_lies_between_the_static_and_the_thermal_design_power(ra
         assert most * energy.static / tdp < deployment.modelled_energy <= most
 
 
+@pytest.mark.slow
 def test_nothing_is_modelled_without_figures() -> None:
     choice = size(MODEL, Service(5, 2000, 300), ["l40s", "h100-sxm"], Quality.LOSSLESS).choice("efficient")
     known = {deployment.hardware.name: deployment.modelled_energy for deployment in (choice.best, choice.runner_up)}

@@ -28,6 +28,7 @@ def chosen(**question: Any) -> list[tuple[Any, ...]]:
     return [*listed, (found.binding, dict(found.nearest))]
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     model=st.sampled_from(MODELS),

@@ -37,6 +37,7 @@ def test_no_change_that_helps_is_stated(run: Run) -> None:
     assert lines[1].startswith("Total time stays at ")
 
 
+@pytest.mark.slow
 def test_uncertain_gain_has_its_interval(run: Run) -> None:
     asked = ("advise", "gpt-oss-20b", "--hw", "mi300x", "--batch", "96", "--prompt", "512", "--generate", "64")
     status, out, _ = run(*asked)
@@ -48,6 +49,7 @@ def test_uncertain_gain_has_its_interval(run: Run) -> None:
     assert re.search(r"Best combination, with an uncertain gain of 1\.\d+ \(0\.\d+ to [12]\.\d+\) times", out)
 
 
+@pytest.mark.slow
 def test_certain_change_precedes_uncertain_plan(run: Run) -> None:
     asked = ("advise", "opt-6.7b", "--hw", "mi210", "--engine", "sglang", "--batch", "8", "--prompt", "2048")
     status, out, _ = run(*asked, "--generate", "32", "--objective", "throughput", "--format", "json")
@@ -59,6 +61,7 @@ def test_certain_change_precedes_uncertain_plan(run: Run) -> None:
     assert re.match(r"opt-6\.7b on mi210: 1\.\d+ \(.+ times better by batch=32, for TTFT of ", out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["total", "throughput", "ttft"])
 def test_moves_of_the_plan_are_not_listed_without_benefit(document, objective: str) -> None:
     found = document("--objective", objective, "--quality", "lossy")
@@ -126,6 +129,7 @@ def test_limits_are_kept(document) -> None:
     assert {step["price"] for step in plan["steps"]} <= {"lossless", "engineering"}
 
 
+@pytest.mark.slow
 def test_limit_on_a_metric_that_a_change_removes(document, run: Run) -> None:
     """An answer in parallel parts leaves a single decode step, hence no TPOT."""
     asked = ("--generate", "2", "--tpot", "1ms", "--quality", "lossy", "--keep-batch", "--top", "30")
@@ -135,6 +139,7 @@ def test_limit_on_a_metric_that_a_change_removes(document, run: Run) -> None:
     assert "  has no figure for the TPOT limit\n" in out[out.index("\nskeleton-of-thought: ") :]
 
 
+@pytest.mark.slow
 def test_research_adds_techniques(document) -> None:
     few, many = (
         document("--objective", "ttft", "--quality", "lossless", "--top", "1", *more) for more in ((), ("--research",))

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from roofline import RooflineError, Scenario, cli, load_hardware, load_model
+from tests.cases import sampled
 from tests.paths import ROOT
 
 CONFIGS = ROOT / "tests" / "data" / "configs"
@@ -484,7 +485,7 @@ BOUNDED = (
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's limits")
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("name", sampled(BOMBS, 1))
 def test_yaml_and_json_bombs_fail_fast(tmp_path: Path, name: str) -> None:
     """Runs in its own process with limited memory and CPU time, so that a crash or a hang fails this test alone."""
     file, content = BOMBS[name]

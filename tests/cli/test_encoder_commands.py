@@ -146,6 +146,7 @@ def test_default_metrics_of_an_encoder_sweep(ok: Ok) -> None:
     assert ok("sweep", *LLAMA, "--over", "batch=1,8").count("tokens_per_s") > 0
 
 
+@pytest.mark.slow
 def test_report_of_an_encoder(ok: Ok, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     ok("report", *BERT, "--generate", 500, "-o", page)

@@ -38,6 +38,8 @@ from tests.conftest import Run
 from tests.fuzzing import HUGE, attempt, disordered, dumped, measured_gemms, mutants
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def check_times(scenario: Scenario) -> None:
     """No figure of an analysis is out of order, and its document is JSON."""

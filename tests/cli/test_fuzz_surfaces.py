@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.fuzz.surfaces import SURFACES, Surface, attack, surface_of
 from tests.fuzz.worker import forbid_connections
@@ -18,5 +19,5 @@ def test_surfaces(surface: Surface, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(socket.socket, name, getattr(socket.socket, name))
     forbid_connections()
     numbers = [number for number in range(PERIOD) if surface_of(number) is surface]
-    for index in numbers[:6]:
+    for index in numbers[: settings().max_examples // 6]:
         attack(1, index, tmp_path / "input")

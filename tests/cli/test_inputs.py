@@ -90,6 +90,7 @@ def test_pipes_and_devices_are_not_opened(name: str, tmp_path: Path) -> None:
         READERS[name](path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_large_files_are_read_up_to_a_limit(name: str, tmp_path: Path) -> None:
     with (tmp_path / name).open("wb") as file:

@@ -18,24 +18,24 @@ from roofline.core.errors import RooflineError
 from roofline.core.files import write_together
 from roofline.whatif import executors
 from roofline.whatif.sweeps import LostWorkersError
+from tests.cases import sampled
 from tests.conftest import Run
 from tests.paths import ROOT
 
+INTO_AN_INPUT = [
+    "analyze own.yaml --hw a6000 --format json -o own.yaml",
+    "analyze llama-3.2-1b --hw hw.yaml -o hw.yaml",
+    "sweep own.yaml --hw a6000 --over batch=1,2 -o own.yaml",
+    "sweep own.yaml --hw a6000 --over batch=1,2 -o link.yaml --resume",
+    "sweep study.yaml --hw a6000 -o study.yaml",
+    "advise own.yaml --hw a6000 -o own.yaml",
+    "specs import config.json -o config.json",
+    "validate score rows.csv --hw epyc-9654 -o rows.csv",
+    "validate server http://127.0.0.1:9 --model llama-3.2-1b --hw a6000 --engine e.yaml -o new.csv --fit e.yaml",
+]
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "analyze own.yaml --hw a6000 --format json -o own.yaml",
-        "analyze llama-3.2-1b --hw hw.yaml -o hw.yaml",
-        "sweep own.yaml --hw a6000 --over batch=1,2 -o own.yaml",
-        "sweep own.yaml --hw a6000 --over batch=1,2 -o link.yaml --resume",
-        "sweep study.yaml --hw a6000 -o study.yaml",
-        "advise own.yaml --hw a6000 -o own.yaml",
-        "specs import config.json -o config.json",
-        "validate score rows.csv --hw epyc-9654 -o rows.csv",
-        "validate server http://127.0.0.1:9 --model llama-3.2-1b --hw a6000 --engine e.yaml -o new.csv --fit e.yaml",
-    ],
-)
+
+@pytest.mark.parametrize("command", sampled(INTO_AN_INPUT, 3))
 def test_an_input_is_not_overwritten(run: Run, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "modelspecs" / "llama-3.2-1b.yaml", "own.yaml")
@@ -71,6 +71,7 @@ def test_what_a_link_points_to_is_replaced_and_not_the_link(run: Run, tmp_path: 
     assert real.read_text().startswith("batch,")
 
 
+@pytest.mark.slow
 def test_our_own_output_is_written_to_and_never_replaced(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("before\n")
@@ -82,6 +83,7 @@ def test_our_own_output_is_written_to_and_never_replaced(tmp_path: Path) -> None
     assert Path(tmp_path / "out").is_symlink()
 
 
+@pytest.mark.slow
 def test_an_answer_to_a_closed_output_is_no_success(tmp_path: Path) -> None:
     ended = start("roofline --version >&-", tmp_path)
     assert (ended.returncode, ended.stderr) == (2, "roofline: standard output is closed: name a file with --output\n")
@@ -123,6 +125,7 @@ def test_files_written_together_are_all_old_or_all_new(tmp_path: Path, monkeypat
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.slow
 def test_a_report_on_a_full_disk_leaves_no_folder(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from roofline.reports.pages import write
 

@@ -10,6 +10,7 @@ import pytest
 from roofline import analyze, load_hardware, load_model
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.solve import Targets, max_batch
+from tests.cases import sampled
 
 SMALL = ("llama-3.2-1b", "--hw", "l4", "--prompt", "128", "--generate", "8")
 DRAFT = "prompt-lookup:acceptance=0.6"
@@ -52,22 +53,18 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", sampled(COMMANDS, 5))
 def test_every_question_is_answered_in_every_format(run: Run, tmp_path: Path, name: str) -> None:
     args = COMMANDS[name]
-    for form in ("table", "markdown", "json"):
-        status, out, err = run(*args, "--format", form)
-        assert (status, err) == (0, "")
-        if form == "json":
-            assert json.loads(out)["schema"].startswith(f"roofline.{args[0]}/")
-        elif form == "markdown":
-            assert out.startswith("# ")
-            assert "|---" in out
-        else:
-            assert "llama-3.2-1b" in out
+    status, out, err = run(*args)
+    assert (status, err) == (0, "")
+    assert "llama-3.2-1b" in out
+    _, out, _ = run(*args, "--format", "markdown")
+    assert out.startswith("# ")
+    assert "|---" in out
     target = tmp_path / "answer"
     assert run(*args, "--format", "json", "--output", target) == (0, "", "")
-    assert json.loads(target.read_text())["schema"]
+    assert json.loads(target.read_text())["schema"].startswith(f"roofline.{args[0]}/")
 
 
 @pytest.mark.parametrize("name", [name for name in QUESTIONS if name != "crossover"])
@@ -103,6 +100,7 @@ def test_the_verdict_on_what_does_not_fit_is_that(run: Run) -> None:
     assert "sure" not in verdict
 
 
+@pytest.mark.slow
 def test_suitable_hardware_is_listed(document: Callable[..., dict[str, Any]]) -> None:
     found = document("solve", "min-memory", "llama-3.1-8b", "--hw", "l4", "--batch", 64, "--prompt", 8000)
     names = {entry["value"] for entry in found["candidates"]}

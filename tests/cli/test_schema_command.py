@@ -31,6 +31,7 @@ def test_it_is_printed_or_written(run: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "study.json").read_text()) == json.loads(json.dumps(study_schema()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", ["hardware", "model", "study"])
 def test_the_shipped_files_are_of_their_schema(run: Run, subject: str) -> None:
     schema = printed(run, subject)

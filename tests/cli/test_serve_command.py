@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.cases import sampled
+
 ASKED = ("serve", "llama-3.1-8b", "--hw", "h100-sxm", "--prompt", 1000, "--generate", 200)
 
 
@@ -17,7 +19,7 @@ def test_a_curve_has_a_line_for_each_concurrency(run) -> None:
     assert "tok/s/user" in out
 
 
-@pytest.mark.parametrize("prompt", [10, 1000, 100_000, 200_000])
+@pytest.mark.parametrize("prompt", sampled([10, 1000, 100_000, 200_000], 2))
 def test_json_has_every_statistic_with_its_interval(run, prompt) -> None:
     status, out, _ = run(*ASKED, "--prompt", prompt, "--rate", "0.03/s", "--ttft", "60s", "--format", "json")
     assert status == 0
@@ -34,17 +36,20 @@ def test_json_has_every_statistic_with_its_interval(run, prompt) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [
-        ("--with", "medusa", "--prompt", 512, "--generate", 128, "--rate", "10.2"),
-        ("--with", "eagle-2", "--chunk", 64, "--rate", "0.1,1", "--prompt", 512),
-        ("--with", "eagle-2", "--chunk", 2, "--concurrency", "1,5"),
-        ("--chunk", 1, "--concurrency", 1),
-        ("--chunk", 1, "--rate", "0.01"),
-        ("--chunk", 8, "--rate", "0.5,1,2", "--prompt", 512),
-    ],
+    sampled(
+        [
+            "--with medusa --prompt 512 --generate 128 --rate 10.2",
+            "--with eagle-2 --chunk 64 --rate 0.1,1 --prompt 512",
+            "--with eagle-2 --chunk 2 --concurrency 1,5",
+            "--chunk 1 --concurrency 1",
+            "--chunk 1 --rate 0.01",
+            "--chunk 8 --rate 0.5,1,2 --prompt 512",
+        ],
+        1,
+    ),
 )
 def test_steps_with_little_room_for_prompts(run, more) -> None:
-    status, out, err = run("serve", "llama-3.2-1b", "--hw", "rtx-4090", *more, "--format", "json")
+    status, out, err = run("serve", "llama-3.2-1b", "--hw", "rtx-4090", *more.split(), "--format", "json")
     assert (status, err) == (0, "")
     assert json.loads(out)["points"][0]["ttft_s"]["mean"]["mid"] > 0
 
@@ -82,6 +87,7 @@ def test_a_price_of_nothing_is_none(run) -> None:
         assert (status, err) == (2, "roofline: --price must be between 0.0001 and 1000000, got '0'\n")
 
 
+@pytest.mark.slow
 def test_advice_on_goodput_with_speculation(run) -> None:
     status, out, err = run("advise", "llama-3.2-1b", "--hw", "rtx-4090", "--objective", "goodput", "--format", "json")
     assert (status, err) == (0, "")
@@ -158,6 +164,7 @@ def test_user_errors_are_one_sentence(run, options, message) -> None:
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_apart(run) -> None:
     asked = (*ASKED, "--rate", "2,6", "--disaggregation", "prefills=1,decodes=2,decode=h200-sxm,tp=2")
     status, out, err = run(*asked)

@@ -9,6 +9,7 @@ import pytest
 ASKED = ("serve", "llama-3.1-8b", "--hw", "h100-sxm", "--simulate", 150, "--pool", "60k")
 
 
+@pytest.mark.slow
 def test_a_line_for_each_number_of_sessions(run) -> None:
     status, out, err = run(*ASKED, "--sessions", "4,16", "--profile", "chat", "--tiers", "dram=8GB")
     assert (status, err) == (0, "")
@@ -53,6 +54,7 @@ def test_only_max_sessions_takes_what_sessions_are_like(run) -> None:
     assert "--profile" in err
 
 
+@pytest.mark.slow
 def test_the_most_sessions_meet_the_targets_and_the_next_do_not(run) -> None:
     words = ("llama-3.1-8b", "--hw", "h100-sxm", "--profile", "chat", "--pool", "20k", "--ttft", "1s", "--tpot", "9ms")
     status, out, err = run("solve", "max-sessions", *words, "--format", "json")
@@ -63,6 +65,7 @@ def test_the_most_sessions_meet_the_targets_and_the_next_do_not(run) -> None:
     assert found["outcome"]["tpot_s"]["p95"]["mid"] <= 9e-3
 
 
+@pytest.mark.slow
 def test_what_each_tier_adds(run) -> None:
     words = ("llama-3.1-8b", "--hw", "h100-sxm", "--profile", "chat", "--ttft", "1s", "--tpot", "9ms")
     tiers = "dram=8GB:price=0.2USD/h,ssd=1TB:bandwidth=9GB/s"
@@ -74,6 +77,7 @@ def test_what_each_tier_adds(run) -> None:
     assert run("choose", "layout", *words)[0] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sessions", "shown"), [("2,8", "hit rate of prompt tokens"), ("4", "tokens of the prompt")])
 def test_answers_are_drawn(run, tmp_path, sessions, shown) -> None:
     path = tmp_path / "sessions.svg"
@@ -81,6 +85,7 @@ def test_answers_are_drawn(run, tmp_path, sessions, shown) -> None:
     assert shown in path.read_text()
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_apart(run) -> None:
     more = ("--sessions", 8, "--profile", "chat", "--disaggregation", "prefills=1,decodes=1", "--format", "json")
     document = json.loads(run(*ASKED[:-2], *more)[1])

@@ -59,6 +59,7 @@ def test_json_document_is_complete(run) -> None:
     assert {cheapest["best"]["hardware"], cheapest["runner_up"]["hardware"]} <= {"l40s", "h100-sxm", "a100-pcie-80gb"}
 
 
+@pytest.mark.slow
 def test_energy_per_token_has_its_reading(run) -> None:
     status, out, _ = run(*ASKED, "--hw", "h100-sxm,a100-pcie-80gb,l40s", "--quality", "lossless")
     assert status == 0
@@ -77,6 +78,7 @@ def test_energy_per_token_has_its_reading(run) -> None:
         assert choice["runner_up_has_lower_modelled_energy"] is False
 
 
+@pytest.mark.slow
 def test_deployments_on_the_same_hardware_are_distinguished(run) -> None:
     asked = ("llama-3.1-70b", "--rate", 0.001, *ASKED[4:], "--hw", "h100-sxm")
     status, out, _ = run("size", *asked)
@@ -95,6 +97,7 @@ def test_deployments_on_the_same_hardware_are_distinguished(run) -> None:
         assert not {change["what"] for change in choice["changes"]} & {"price", "price_ratio"}
 
 
+@pytest.mark.slow
 def test_parallelism_is_shown_if_it_differs(run) -> None:
     asked = ("size", "llama-3.1-8b", "--rate", 300, *ASKED[4:], "--hw", "l4", "--quality", "lossless")
     status, out, _ = run(*asked)
@@ -112,6 +115,7 @@ def test_parallelism_is_shown_if_it_differs(run) -> None:
         assert f"tied with {other['devices']} x l4 {other['parallelism']} ({other['replicas']} replicas), bf16" in told
 
 
+@pytest.mark.slow
 def test_a_tail_beyond_the_context_is_noted(run) -> None:
     asked = ("size", "llama-3.1-8b", "--rate", 1, "--hw", "h100-sxm", "--quality", "lossless", "--prompt")
     status, out, _ = run(*asked, "lognormal:mean=20000,p95=60000")
@@ -124,6 +128,7 @@ def test_a_tail_beyond_the_context_is_noted(run) -> None:
     assert document["max_context"] == 131072
 
 
+@pytest.mark.slow
 def test_many_replicas_fit_100_columns(run) -> None:
     asked = ("--rate", 20, "--prompt", 3000, "--generate", 500, "--ttft", "4s", "--tpot", "50ms")
     status, out, _ = run("size", "deepseek-v3", *asked, "--hw", "h100-sxm,b200-sxm", "--quality", "lossless")
@@ -138,6 +143,7 @@ def test_too_little_memory_lists_tried_configurations(run) -> None:
     assert "no deployment fits in memory" in out
 
 
+@pytest.mark.slow
 def test_markdown_and_one_user(run) -> None:
     status, out, _ = run("size", "llama-2-13b", "--prompt", 200, "--generate", 1000, "--format", "markdown")
     assert status == 0
@@ -173,6 +179,7 @@ def test_user_errors_are_one_sentence(options, said, run) -> None:
     assert "only encodes: say how many requests/s" in err
 
 
+@pytest.mark.slow
 def test_degrees_and_formats_can_be_told(run) -> None:
     told = ("--hw", "h200-sxm", "--tp", 8, "--ep", 8, "--quant", "fp8")
     status, out, _ = run("size", "qwen3-235b-a22b", "--rate", 1, *told, "--format", "json")
@@ -182,6 +189,7 @@ def test_degrees_and_formats_can_be_told(run) -> None:
         assert all(flag in command for flag in ("--tp 8", "--ep 8", "--quant fp8"))
 
 
+@pytest.mark.slow
 def test_techniques_and_settings_of_the_engine_can_be_told(run) -> None:
     told = ("--hw", "h100-sxm", "--with", "eagle-3", "--max-num-seqs", 64, "--enforce-eager")
     status, out, _ = run(*ASKED, *told, "--format", "json")

@@ -9,6 +9,7 @@ import pytest
 
 from roofline import Scenario
 from roofline.cli.scenario_options import parse_scenarios
+from tests.cases import sampled
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -235,13 +236,39 @@ def test_a_placeholder_in_the_command_is_explained(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("FlightLLM", "DFX", "ALLO", "SambaNova", "Cerebras", "Graphcore", "Groq", "S-LoRA", "Punica", "HexGen"),
-        *("FlexFlow-Serve", "FastServe", "VTC", "Llumnix", "AlpaServe", "SpotServe", "Petals", "S4", "GAU", "FLASH"),
-        *("BST", "h3-1.3b", "retnet-6.7b", "rwkv-5-7b", "LoRAX", "XGrammar", "H3", "RetNet", "RWKV", "U280", "VHK158"),
-        *("Cloud AI 100", "wormhole", "blackhole", "Ascend 910B", "MIG", "power cap", "time slicing", "rollouts"),
-        *("structured output", "carbon", "priority classes"),
-    ],
+    sampled(
+        [
+            *("FlightLLM", "DFX", "ALLO", "SambaNova", "Cerebras", "Graphcore", "Groq", "S-LoRA", "Punica", "HexGen"),
+            *(
+                "FlexFlow-Serve",
+                "FastServe",
+                "VTC",
+                "Llumnix",
+                "AlpaServe",
+                "SpotServe",
+                "Petals",
+                "S4",
+                "GAU",
+                "FLASH",
+            ),
+            *(
+                "BST",
+                "h3-1.3b",
+                "retnet-6.7b",
+                "rwkv-5-7b",
+                "LoRAX",
+                "XGrammar",
+                "H3",
+                "RetNet",
+                "RWKV",
+                "U280",
+                "VHK158",
+            ),
+            *("Cloud AI 100", "wormhole", "blackhole", "Ascend 910B", "MIG", "power cap", "time slicing", "rollouts"),
+            *("structured output", "carbon", "priority classes"),
+        ],
+        10,
+    ),
 )
 def test_techniques_answers_for_systems_models_and_hardware(run: Run, name: str) -> None:
     status, out, _ = run("techniques", name)
@@ -261,6 +288,7 @@ def test_options_of_adapters_are_a_technique(run: Run) -> None:
     assert run(*words, "--adapters", "x")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_family_names_its_models(run: Run) -> None:
     assert "rwkv-7-0.1b" in run("techniques", "RWKV")[1]
     assert [each["name"] for each in json.loads(run("techniques", "U280", "--format", "json")[1])["hardware"]] == [

@@ -46,7 +46,7 @@ def controls(text: str) -> set[str]:
         "specs check MODEL",
         "specs show MODEL",
         "plot batch MODEL --hw a6000 -o OUTPUT.svg",
-        "report MODEL --hw a6000 --no-advice -o OUTPUT.md",
+        pytest.param("report MODEL --hw a6000 --no-advice -o OUTPUT.md", marks=pytest.mark.slow),
         "analyze MODEL.absent.yaml --hw a6000",
         "analyze MODEL --hw MODEL",
     ],
@@ -62,6 +62,7 @@ def test_control_characters_are_shown(run: Run, model: Path, command: str, tmp_p
         assert not controls(path.read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_a_closed_output_is_told() -> None:
     command = f"{sys.executable} -m roofline sweep llama-3.2-1b --hw a6000 --over batch=1 --format csv >&-"
     found = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -138,6 +138,7 @@ def test_a_check_of_rows_needs_all_of_them(
     assert len(yaml.safe_load(committed.read_text())["predictions"]) == 3
 
 
+@pytest.mark.slow
 def test_a_fit_leaves_out_rows_that_it_cannot_predict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.extensions.conftest import put
 from tests.extensions.test_techniques import OURS
 from tests.paths import ROOT
@@ -32,6 +34,7 @@ def run(script: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_every_command_knows_what_a_script_registered(tmp_path: Path) -> None:
     script = put(tmp_path / "ours.py", SCRIPT)
     assert "KV cache in six bits" in run(script, "techniques", "six-bit-cache")

@@ -9,6 +9,11 @@ import pytest
 HERE = Path(__file__).parent
 
 
+def pytest_ignore_collect(config: pytest.Config) -> bool | None:
+    """Read none of these files where all are left out."""
+    return True if config.option.markexpr == "not slow" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder as slow."""
     for item in items:

@@ -16,12 +16,13 @@ from roofline import Scenario, analyze, load_hardware, load_model  # noqa: E402
 from roofline.core.errors import RooflineError  # noqa: E402
 from roofline.reports.figures import measured, operators, scenario, style  # noqa: E402
 from roofline.reports.figures.style import series  # noqa: E402
+from tests.cases import sampled  # noqa: E402
 
 SCENARIO = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), batch=8, prompt=2048)
 SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
 
-@pytest.mark.parametrize("kind", style.FORMATS)
+@pytest.mark.parametrize("kind", sampled(style.FORMATS, 1))
 def test_files_are_reproducible(kind: str, tmp_path: Path) -> None:
     first, second = tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     for path in (first, second):
@@ -36,6 +37,7 @@ def test_an_unknown_ending_is_refused_and_leaves_no_file(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "mamba2-2.7b", "bert-base"])
 def test_numbers_of_points_do_not_overlap(model: str) -> None:
     figure = operators.rooflines(analyze(Scenario(load_model(model), load_hardware("h200-sxm"), batch=4, prompt=500)))
@@ -79,8 +81,8 @@ def test_predictions_beside_published_figures() -> None:
     assert [container.get_label() for container in panel.containers] == ["a", "b"]
 
 
-@pytest.mark.parametrize("kind", ["roofline", "batch", "prompt", "memory"])
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "mamba2-2.7b", "bert-base", "t5-small"])
+@pytest.mark.parametrize("kind", sampled(["roofline", "batch", "prompt", "memory"], 1))
+@pytest.mark.parametrize("model", sampled(["llama-3.1-8b", "mamba2-2.7b", "bert-base", "t5-small"], 1))
 def test_every_figure_of_every_sort_of_model(kind: str, model: str, tmp_path: Path) -> None:
     asked = Scenario(load_model(model), load_hardware("l4"), batch=2)
     style.save(scenario.scenario_figure(kind, asked), tmp_path / "figure.png")

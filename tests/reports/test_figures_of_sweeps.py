@@ -106,6 +106,7 @@ def test_a_pareto_front_is_that_of_the_rows_that_fit() -> None:
     assert "better" in [text.get_text() for text in panel.texts]
 
 
+@pytest.mark.slow
 def test_numbers_of_a_front_do_not_overlap() -> None:
     figure = drawn("pareto", ["quant=W16,W8A8,W4", "batch=1:64"], pareto="ttft,tokens_per_s_per_gpu").figure
     figure.canvas.draw()
@@ -206,6 +207,7 @@ def test_errors_of_figures(kind: str, over: list[str], spec: dict[str, object], 
         drawn(kind, over, None if kind == "roofs" else MODEL, **spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["roofline", "batch", "prompt", "memory", "roofs", "heatmap", "bars"])
 def test_custom_titles(kind: str) -> None:
     over = {"heatmap": GRID, "bars": ["batch=1,2"]}.get(kind, [])
@@ -225,6 +227,7 @@ def test_no_front_of_what_does_not_fit() -> None:
         drawn("pareto", GRID, model="llama-3.1-405b")
 
 
+@pytest.mark.slow
 def test_a_study_file_with_a_figure_can_be_plotted_and_swept(run: Run, tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text(
@@ -280,6 +283,7 @@ def test_invalid_commands(run: Run, tmp_path: Path, arguments: list[str], messag
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_published_figures_are_drawn_from_the_document_of_the_check(run: Run, tmp_path: Path) -> None:
     document, output = tmp_path / "check.json", tmp_path / "out.png"
     run("validate", "check", "--format", "json", "--output", document)
@@ -317,6 +321,7 @@ def test_measured_kernels_and_models_are_drawn_from_their_files(tmp_path: Path) 
     assert len(rows(draw(FigureSpec("measured"), str(models)))) == 1
 
 
+@pytest.mark.slow
 def test_files_are_reproducible(tmp_path: Path) -> None:
     for kind in ("heatmap", "pareto", "curves", "bars", "footprint"):
         over = GRID if kind != "bars" else ["batch=1,2"]
@@ -325,6 +330,7 @@ def test_files_are_reproducible(tmp_path: Path) -> None:
         assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
+@pytest.mark.slow
 def test_hostile_names_are_text(tmp_path: Path) -> None:
     spec = ROOT / "hwspecs" / "l40s.yaml"
     hostile = tmp_path / "$x_{1}$ <script>&.yaml"
@@ -353,6 +359,7 @@ def test_a_frontier_has_a_line_for_each_value_of_the_first_axis() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_frontier_without_axes_varies_the_tensor_parallel_degree() -> None:
     found = {(row["tp"], row["concurrency"]) for row in rows(drawn("frontier", []))}
     assert {tp for tp, _ in found} == set("1248")

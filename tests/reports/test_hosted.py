@@ -124,6 +124,7 @@ def test_used_up_work_is_refused_until_it_comes_back(team: SharedServer, monkeyp
     assert int(headers["retry-after"]) > 10
 
 
+@pytest.mark.slow
 def test_an_answer_that_takes_too_long_is_ended_and_the_next_is_given(
     team: SharedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +227,7 @@ def test_what_is_held_is_bounded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir())  # they are the server's
 
 
+@pytest.mark.slow
 def test_options_of_a_team_are_refused_without_it(run: Run) -> None:
     status, _, err = run("view", "llama-68m", "--hw", "l4", "--listen", "0.0.0.0")
     assert (status, "--shared" in err) == (2, True)

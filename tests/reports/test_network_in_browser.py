@@ -13,6 +13,8 @@ pytest.importorskip("starlette", reason="the live page needs uvicorn and Starlet
 from tests.browser import Opened
 from tests.reports.live import SETTLED, serving
 
+pytestmark = pytest.mark.slow
+
 PLACE = """(frame) => {
   const name = [...frame.querySelectorAll(".node b")].find((one) => one.textContent === "down_proj");
   const { x, y, width } = name.getBoundingClientRect();

@@ -28,6 +28,7 @@ def shown(source: str, names: dict[str, Any]) -> str:
     return found if isinstance(found, str) else found.to_html()
 
 
+@pytest.mark.slow
 def test_every_cell_of_the_notebook_shows_a_table() -> None:
     pytest.importorskip("pandas")
     cells = json.loads((ROOT / "docs/notebook.ipynb").read_text())["cells"]

@@ -56,6 +56,7 @@ def test_the_page_is_small_and_whole(page: str) -> None:
         assert f'<section id="{anchor}"' in page
 
 
+@pytest.mark.slow
 def test_the_largest_page_is_below_three_megabytes(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report("deepseek-v3", ["hw=h200-sxm,b200-sxm", "batch=1"], {"tp": 8}, path, advice=False)
@@ -78,6 +79,7 @@ def test_its_answers_are_those_of_the_commands(page: str, run: Run) -> None:
     assert len(explained) == sum(len(phase["ops"]) for phase in answers["answer"]["analysis"]["phases"].values())
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     paths = [tmp_path / f"{seed}.html" for seed in (1, 2)]
     runs = [
@@ -91,6 +93,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_markdown_has_its_figures_beside_it(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "two words.md"
     status, out, _ = run("report", "llama-68m", "--hw", "l4", "--no-advice", "--date", "2026-11-22", "-o", path)
@@ -114,6 +117,7 @@ def test_residuals_are_those_of_the_kernels_in_use() -> None:
     assert [figure.name for figure in of_scenarios(found)] == ["roofline", "memory", "batch", "prompt"]
 
 
+@pytest.mark.slow
 def test_a_study_file_gives_its_scenarios_side_by_side(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text("model: llama-68m\nover:\n  hw: [l4, a6000]\n  batch: [4]\nmetrics: [ttft]\nprompt: 64\n")
@@ -159,6 +163,7 @@ class Tags(HTMLParser):
         self.handlers += [name for name, value in attrs if name.startswith("on") or "javascript:" in (value or "")]
 
 
+@pytest.mark.slow
 def test_nothing_of_a_hostile_spec_is_markup(tmp_path: Path) -> None:
     model, hardware = hostile_specs(tmp_path)
     page = tmp_path / "<b>report & 'more'</b>.html".replace("/", "")

@@ -20,6 +20,8 @@ from tests.conftest import Run
 from tests.reports.hostile import NAMES, hostile_specs
 from tests.reports.live import SETTLED, figures_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

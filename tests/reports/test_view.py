@@ -33,6 +33,7 @@ from roofline.reports.view.setups import Specs, opening
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.scenario import Scenario
 from roofline.techniques import techniques
+from tests.cases import sampled
 from tests.conftest import Run
 from tests.paths import ROOT
 from tests.reports.hostile import hostile_specs
@@ -76,6 +77,7 @@ def setups(count: int) -> Iterator[dict[str, str]]:
         yield {"model": chance.choice(CHOICES["model"]), "hw": chance.choice(CHOICES["hw"]), **chosen}
 
 
+@pytest.mark.slow
 def test_random_setups_are_those_of_roofline_analyze(server: Server, run: Run) -> None:
     valid = 0
     for setup in setups(30):
@@ -100,7 +102,7 @@ OPENED: Mapping[str, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("load", OPENED.values(), ids=OPENED)
+@pytest.mark.parametrize("load", sampled(OPENED.values(), 1), ids=OPENED)
 def test_the_page_opens_on_the_answer_of_the_command(server: Server, run: Run, load: Mapping[str, str]) -> None:
     words = [word for name, text in load.items() for word in (f"--{name}", text)]
     _, out, _ = run("llama-3.3-70b", "2x4090", *words, "--format", "json")
@@ -130,7 +132,9 @@ def test_each_change_that_makes_it_fit_does(server: Server) -> None:
         assert answer(server, {**setup, **way["set"]}, name="verdict")["fits"], way
 
 
-@pytest.mark.parametrize("more", [{}, {"run.as": "kubernetes"}, {"run.engine": "sglang"}, {"asked.rate": "2"}])
+@pytest.mark.parametrize(
+    "more", sampled([{}, {"run.as": "kubernetes"}, {"run.engine": "sglang"}, {"asked.rate": "2"}], 1)
+)
 def test_what_starts_it_is_what_launch_writes(server: Server, run: Run, more: dict[str, str]) -> None:
     found = answer(server, {**BASE, **more}, name="run")
     status, out, err = run(*shlex.split(found["command"])[1:])
@@ -193,6 +197,7 @@ def test_a_load_by_rate_is_that_of_its_command(server: Server, run: Run) -> None
     assert ask(server, "load", {**BASE, "load.by": "constructor"})[0] == 422
 
 
+@pytest.mark.slow
 def test_a_load_of_sessions_is_that_of_its_command(server: Server, run: Run) -> None:
     setup = {**BASE, "load.by": "sessions", "load.sessions": "2,4", "load.tiers": "dram=20GB", "goal.ttft": "1s"}
     load = answer(server, setup, name="load")
@@ -218,6 +223,7 @@ def test_comparison_load_and_explanation_are_those_of_their_commands(server: Ser
     assert ask(server, "explain", BASE, phase="decode", place=10_000)[0] == 422
 
 
+@pytest.mark.slow
 def test_the_python_of_every_view_runs(server: Server) -> None:
     shortened = {**BASE, "with": "llmlingua", "goal.ttft": "2 s"}
     for name in ("answer", "compare", "advice", "load"):
@@ -226,6 +232,7 @@ def test_the_python_of_every_view_runs(server: Server) -> None:
         assert names["answer"]
 
 
+@pytest.mark.slow
 def test_an_advised_change_gains_what_the_advice_says(server: Server) -> None:
     found = answer(server, {**BASE, "advice.quality": "lossy"}, name="advice")
     assert found["advice"]["quality"] == "lossy"
@@ -463,7 +470,7 @@ def analysed(path: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["html", "markdown", "csv"])
+@pytest.mark.parametrize("kind", sampled(["html", "markdown", "csv"], ["csv"]))
 def test_exports(server: Server, kind: str) -> None:
     pytest.importorskip("jinja2")
     found = answer(server, {"model": "llama-68m", "hw": "l4"}, name=kind)

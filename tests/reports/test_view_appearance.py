@@ -17,6 +17,8 @@ from roofline.reports.view.server import Server
 from roofline.scenario.options import OPTIONS
 from tests.reports.live import BASE, VIEWS, Live
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = (390, 1280, 2560)
 
 

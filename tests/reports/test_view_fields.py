@@ -34,6 +34,7 @@ def analysed(run: Run, setup: Mapping[str, str]) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_field_has_the_effect_of_its_option(tab: Live, run: Run, name: str) -> None:
     option = OPTIONS[name]
@@ -50,6 +51,7 @@ def test_a_field_has_the_effect_of_its_option(tab: Live, run: Run, name: str) ->
 EDITS = {found["key"]: found["text"] for found in quantities(Scenario(model="llama-3.1-8b", hw="h100-sxm"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", EDITS)
 def test_an_edited_figure_of_the_hardware_is_that_of_an_edited_spec(
     tab: Live, run: Run, tmp_path: Path, key: str
@@ -70,6 +72,7 @@ def test_an_edited_figure_of_the_hardware_is_that_of_an_edited_spec(
     assert tab.complaints == []
 
 
+@pytest.mark.slow
 def test_random_states_show_the_figures_of_analyze(tab: Live, run: Run) -> None:
     shown = 0
     for setup in setups(16):

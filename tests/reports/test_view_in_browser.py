@@ -19,6 +19,8 @@ from tests.reports.live import BASE, VIEWS, Live, ask, figures_of, serving, stop
 from tests.roofline.specs.weight_files.conftest import Write, write_gguf  # noqa: F401 - the fixture
 from tests.roofline.specs.weight_files.test_gguf import llama_2_7b
 
+pytestmark = pytest.mark.slow
+
 CHANGES = {
     "batch": "32", "prompt": "4k", "generate": "300", "quant": "fp8", "kv": "int4", "tp": "8", "pp": "2", "dp": "2",
     "engine": "sglang", "hw": "h200-sxm", "model": "qwen3-32b", "with": "eagle-3", "flash": "false", "prefix": "1000",

@@ -19,6 +19,7 @@ from roofline.validate.check.anchor import (
     read_anchors,
     scenario_of,
 )
+from tests.cases import sampled
 
 ANCHORS = load_anchors()
 
@@ -187,7 +188,8 @@ JUNK = (None, True, -1, 10**5000, 1.5, float("nan"), "", "\0", "x" * 3000, [], [
 
 @pytest.mark.parametrize("value", JUNK, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize(
-    "key", ["id", "metric", "value", "source", "note", "conditions", "model", "hw", "prompt", "kv", "techniques"]
+    "key",
+    sampled(["id", "metric", "value", "source", "note", "conditions", "model", "hw", "prompt", "kv", "techniques"], 3),
 )
 def test_junk_is_answered_in_one_sentence(tmp_path: Path, key: str, value: object) -> None:
     entry: dict[str, object] = {"id": "one", "metric": "ttft", "value": "9.5 ms", "conditions": {"model": "llama-2-7b"}}

@@ -48,6 +48,7 @@ def taken(path: Path, cases: list[Case], seconds: float = 60.0, **options: Any) 
 # --- the constants of a synthetic machine are recovered ---
 
 
+@pytest.mark.slow
 def test_fifty_points_of_each_kernel_recover_the_machine(tmp_path: Path) -> None:
     """From 50 points with 5% noise, predictions of other shapes are within 6% on average (attention: 10%)."""
     ops = ("gemm", "attention_prefill", "attention_decode", "copy")
@@ -119,6 +120,7 @@ def test_a_file_is_read_by_the_fit_and_resumed(tmp_path: Path) -> None:
     assert {part.op: part.formats().keys() for part in read_measurements(path)}["gemm"] == {"bf16"}
 
 
+@pytest.mark.slow
 def test_cut_off_at_any_byte_it_is_readable_and_resumable(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     cases = design({"gemm": ("bf16",)}, LIMITS, 6)[:6]
@@ -361,6 +363,7 @@ def test_no_triton_leaves_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None
     assert gemm.refusal(case, "torch", "cpu") is None
 
 
+@pytest.mark.slow
 def test_the_simulator_needs_neither_torch_nor_triton() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"

@@ -26,6 +26,7 @@ from roofline.validate.fit.calibrate import fit
 from roofline.validate.fit.constants import hold_out
 from roofline.validate.score.kernels import score
 from roofline.validate.tables.rows import Measurements, shape_columns
+from tests.cases import sampled
 from tests.validate.synthetic import times
 
 H100 = load_hardware("h100-sxm")
@@ -104,7 +105,7 @@ def decode_rows(count: int, caches: list[str]) -> pd.DataFrame:
     )
 
 
-@pytest.mark.parametrize("caches", [["cold"], ["warm"], ["cold", "warm"]])
+@pytest.mark.parametrize("caches", sampled([["cold"], ["warm"], ["cold", "warm"]], 1))
 def test_rows_are_fitted_with_their_cache_state(caches: list[str]) -> None:
     """A machine whose L2 is three times as fast as its memory is found again from rows of any kind.
 
@@ -122,6 +123,7 @@ def test_rows_are_fitted_with_their_cache_state(caches: list[str]) -> None:
     assert score([silent], H100, found, by=("op",))[0].mape > 0.05
 
 
+@pytest.mark.slow
 def test_cold_gemm_rows_are_fitted_cold() -> None:
     """Weights that fit the L2 several times over: taken for replayed they would seem to need no memory at all."""
     truth = machine(launch=2e-6)
@@ -161,6 +163,7 @@ def test_optional_parameters(tmp_path: Path) -> None:
     assert found.parameters["page"] == pytest.approx(2e-6, rel=0.1)
 
 
+@pytest.mark.slow
 def test_cpu_parameters_are_not_fitted_to_gpus() -> None:
     """They stay what has no effect, and cost no rows."""
     found = fit([gemm_rows(600, machine())], H100).fits["gemm", "bf16"].parameters
@@ -197,6 +200,7 @@ def test_intervals_cover_80_percent() -> None:
     assert group.rows == 3000
 
 
+@pytest.mark.slow
 def test_unusual_shapes_have_separate_intervals() -> None:
     """GEMMs of few columns scatter four times as much here: one interval for all would fit neither."""
     truth = machine()
@@ -216,6 +220,7 @@ def test_too_few_points_are_an_error_with_the_least_number() -> None:
         fit([gemm_rows(10, machine())], H100, load_calibration(H100))
 
 
+@pytest.mark.slow
 def test_a_family_is_fitted_together() -> None:
     truth = machine()
     members = [(H100, [gemm_rows(300, truth)]), (H200, [gemm_rows(300, truth, name="h200-sxm")])]
@@ -284,6 +289,7 @@ def test_invalid_files(change: dict[str, object], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_constant_out_of_bounds_is_refused() -> None:
     found = fit([gemm_rows(400, machine())], H100)
     content = yaml.safe_load(render(found))

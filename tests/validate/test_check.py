@@ -68,6 +68,7 @@ def project(tmp_path: Path) -> Project:
 # --- the committed predictions ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_committed_predictions_are_those_of_today() -> None:
     document = check()
     assert document["passed"], document["verdict"]
@@ -345,6 +346,7 @@ def test_a_comment_is_no_longer_than_a_code_host_takes(project: Project) -> None
     assert page.count("<details>") == page.count("</details>")
 
 
+@pytest.mark.slow
 def test_the_page_of_the_bundled_anchors() -> None:
     document = check()
     page = as_markdown(document)
@@ -360,6 +362,7 @@ def test_the_page_of_the_bundled_anchors() -> None:
     assert widths == {7}
 
 
+@pytest.mark.slow
 def test_the_base_install_suffices() -> None:
     """Nothing of what only fits and figures need is imported."""
     code = (

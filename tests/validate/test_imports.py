@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.core.errors import RooflineError, SpecError
@@ -330,7 +330,6 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 JUNK = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.just([]), st.just({}))
 
 
-@settings(max_examples=60)
 @given(data=st.data())
 def test_any_change_gives_rows_or_one_sentence(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     name = data.draw(st.sampled_from(sorted(path.name for path in DATA.glob("*.json"))))

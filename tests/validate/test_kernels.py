@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.core.errors import RooflineError
@@ -143,7 +143,6 @@ def test_grows_with_size_up_to_tile_steps(op: str, dtype: str) -> None:
     assert np.all(np.diff(time) >= -1e-12)
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_any_constants_within_bounds_respect_the_bound(data: st.DataObject) -> None:
     op, dtype = data.draw(st.sampled_from(cases()))

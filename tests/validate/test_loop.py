@@ -333,6 +333,7 @@ def drifted(path: Path, device: FakeDevice) -> loop.Drift:
     return drifting.drift_on(device, fake_benchmarks(), read_rows(path), path)
 
 
+@pytest.mark.slow
 def test_a_tenth_less_bandwidth_is_noticed(stored: Path) -> None:
     noticed = 0
     for seed in range(12):
@@ -344,6 +345,7 @@ def test_a_tenth_less_bandwidth_is_noticed(stored: Path) -> None:
     assert "slower" in found.lines[-1]
 
 
+@pytest.mark.slow
 def test_noise_is_not_called_a_change(stored: Path) -> None:
     alarms = sum(drifted(stored, FakeDevice(500 + seed)).changed for seed in range(25))
     assert alarms <= 1

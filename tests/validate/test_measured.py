@@ -46,6 +46,7 @@ def gemm_row(m: int, way: str = "torch", cache: str = "cold", latency: float = 5
     return f"h100-sxm,gemm,bf16,{m},4096,4096,{latency},{way},{cache}"
 
 
+@pytest.mark.slow
 def test_the_files_of_the_repository() -> None:
     """Every file names its machine and is, all of it, predicted; and the schema's own reader takes it."""
     found = load_row_files()

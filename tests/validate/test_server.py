@@ -73,6 +73,7 @@ def test_times_and_tokens_of_a_server(api: str, tmp_path: Path) -> None:
     assert (found[0]["weights"], found[0]["kv"], found[0]["engine"]) == ("bf16", "bf16", "vllm")
 
 
+@pytest.mark.slow
 def test_the_command_compares_scores_and_fits(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with serving() as server:
@@ -95,6 +96,7 @@ def test_the_command_compares_scores_and_fits(run: Run, tmp_path: Path, monkeypa
     assert len(Path("rows.csv").read_text().splitlines()) == 1 + 3 * 12
 
 
+@pytest.mark.slow
 def test_a_disturbed_answer_of_a_single_stream_counts_little(tmp_path: Path) -> None:
     with serving("one slow") as server:
         document = measure_server(Target(server.url), scenario(), plan(), tmp_path / "rows.csv")
@@ -228,6 +230,7 @@ def test_a_server_that_is_not_there(run: Run, tmp_path: Path, monkeypatch: pytes
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_client_killed_in_the_middle_keeps_the_rows_so_far(tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     with serving() as server:
@@ -266,6 +269,7 @@ def test_no_more_time_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (document["left"], document["ended"]) == (2, "the limit of 1 minutes")
 
 
+@pytest.mark.slow
 def test_eight_in_flight_at_most_unless_asked(run: Run, tmp_path: Path) -> None:
     options = (*COMMAND, "--prompt", "16", "--generate", 4, "--format", "json")
     for asked, most in (((), 8), (("--concurrency", 12, "--requests", 500), 12)):
@@ -346,6 +350,7 @@ def made(engine: Engine, *loads: tuple[int, int]) -> list[ServingCase]:
     ]
 
 
+@pytest.mark.slow
 def test_a_fit_predicts_other_loads_of_the_server_that_made_its_times() -> None:
     true = {"prefill": 1.5, "decode": 1.4, "step": 4e-3, "sequence": 50e-6, "latency": 40e-3, "request": 2e-3}
     engine = applied(load_engine("vllm"), {**true, "prompt_token": 1e-6})
@@ -360,6 +365,7 @@ def test_a_fit_predicts_other_loads_of_the_server_that_made_its_times() -> None:
     assert np.abs(residuals(other, found.engine)[0]).max() < 0.1
 
 
+@pytest.mark.slow
 def test_a_profile_that_fits_already_stays() -> None:
     found = fit_own(made(load_engine("vllm"), (1, 128), (2, 512)), "roofline validate server: a test")
     assert found.before == pytest.approx(0, abs=1e-6)

@@ -17,7 +17,6 @@ from roofline import (
     active_parameters,
     analyze,
     kv_bytes_per_token,
-    list_models,
     load_hardware,
     load_model,
     parameters,
@@ -31,6 +30,7 @@ from roofline.specs.huggingface import translate
 from roofline.specs.modelspec import parse_model
 from roofline.specs.sublayers import Attention, LatentAttention, MixtureOfExperts
 from roofline.techniques.drafts import prediction_module
+from tests.cases import MODELS
 from tests.paths import CONFIGS
 
 H100 = load_hardware("h100-sxm")
@@ -144,7 +144,7 @@ def test_active_parameters(name: str) -> None:
     assert active_parameters(load_model(name)) == ACTIVE[name]
 
 
-@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("name", MODELS)
 def test_active_parameters_as_in_the_spec(name: str) -> None:
     model = load_model(name)
     if model.active_parameters is not None:
@@ -469,7 +469,7 @@ def test_vision_encoder_layers_may_have_windows() -> None:
 # --- every model, and what cannot be read -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("name", MODELS)
 def test_every_model_is_analysed(name: str) -> None:
     model = load_model(name)
     images = 1 if model.tower_kind == "vision" else 0

@@ -18,7 +18,6 @@ from roofline import (
     Scenario,
     UnsupportedError,
     analyze,
-    list_models,
     load_hardware,
     load_model,
     parse_precision,
@@ -34,6 +33,7 @@ from roofline.specs.sublayers import Hyena, StateSpace, UNet
 from roofline.techniques import apply_techniques
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound
+from tests.cases import MODELS
 
 H100, H200 = load_hardware("h100-sxm"), load_hardware("h200-sxm")
 BF16 = parse_precision("bf16")
@@ -54,7 +54,7 @@ def matrix_flops(answer: Analysis) -> float:
     return sum(op.count * op.flops for op in answer.prefill.ops if op.kind in kinds)
 
 
-@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("name", MODELS)
 def test_one_device_is_the_identity(name: str) -> None:
     plain, single = run(name), run(name, parallel(tensor=1))
     assert single.prefill.bound_time == plain.prefill.bound_time
@@ -411,7 +411,7 @@ def test_hardware_without_links_is_refused() -> None:
         analyze(scenario).prefill.bound_time  # noqa: B018
 
 
-@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("name", MODELS)
 def test_every_model_runs_on_two_devices_or_is_refused(name: str) -> None:
     model = load_model(name)
     mixers = [group.layer.mixer for group in model.groups]

@@ -127,6 +127,7 @@ def test_a_spec_survives_the_round_trip() -> None:
     assert parse_model(to_spec(model), "again") == model
 
 
+@pytest.mark.slow
 def test_every_technique_runs_or_says_why_not() -> None:
     refused = []
     for name in techniques():

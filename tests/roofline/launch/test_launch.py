@@ -13,6 +13,7 @@ from roofline.core.errors import RooflineError
 from roofline.launch import launch, launch_command
 from roofline.scenario.options import OPTIONS
 from roofline.techniques import Scenario
+from tests.cases import sampled
 from tests.cli.test_cli import Run
 
 BASE = Scenario("qwen3-30b-a3b", "h200-sxm", prompt=512, generate=64)
@@ -227,7 +228,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", sampled(EXAMPLES, 14))
 def test_no_option_is_dropped(name: str) -> None:
     """An option changes the files of a launch, or is refused."""
     option = OPTIONS[name]

@@ -153,6 +153,7 @@ def test_laws(batch: int, prompt: int, generate: int, name: str, tensor: int) ->
             assert bound <= low * (1 + 1e-9), name
 
 
+@pytest.mark.slow
 def test_arrays_equal_scalars() -> None:
     batches, prompts = np.array([1, 8, 200]), np.array([[64], [2048]])
     grid = analyze(Scenario(load_model("gemma-2-9b"), H100, batch=batches, prompt=prompts, generate=5000))

@@ -39,6 +39,7 @@ def figures(found: Analysis) -> tuple[Any, ...]:
     return found.generation.total, found.expected.total, float(found.memory.total), *passes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_exactly_the_options_without_effect_are_noted(model: str) -> None:
     plain = answer(model)

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
+import pytest
 import yaml
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
@@ -52,6 +53,7 @@ def options(draw: st.DrawFn) -> dict[str, Any]:
     return {**USUAL, **chosen, **read_options({**example.beside, example.name: example.example})}
 
 
+@pytest.mark.slow
 def test_random_scenarios_stay_equal(tmp_path: Path) -> None:
     seen: set[frozenset[tuple[str, str]]] = set()
     schema = scenario_schema()

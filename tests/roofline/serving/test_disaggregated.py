@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -17,6 +17,7 @@ from roofline.serving.encoders import seconds_of
 from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
 from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
 from roofline.techniques import apply_techniques
+from tests.cases import sampled
 
 SCENARIO = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine="vllm")
 LOAD = Load(prompt="uniform:500:3500", generate="uniform:100:400", rate=1.0)
@@ -47,6 +48,7 @@ def test_the_kv_cache_of_a_prompt_is_sent_once() -> None:
     assert float(tandem("link=NVLink 4").transfer(2000)) == float(tandem("link=node").transfer(2000))
 
 
+@pytest.mark.slow
 def test_a_random_router_finds_slots_taken_while_others_are_free() -> None:
     """As many requests as slots: in turn each finds one, at random a third of them waits for another's output."""
     pools = tandem("decodes=4,sequences=1")
@@ -109,8 +111,8 @@ def test_encoders_that_are_not_there_are_refused(scenario, text, message) -> Non
         serve(scenario, rate=1, disaggregation=text)
 
 
-@pytest.mark.parametrize("text", ["", "prefills=2,decodes=1,tp=2", "decodes=2"])
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("text", sampled(["", "prefills=2,decodes=1,tp=2", "decodes=2"], 1))
+@pytest.mark.parametrize("share", sampled([0.2, 0.5, 0.8], 2))
 def test_a_steady_rate_agrees_with_its_simulation(text, share) -> None:
     pools = tandem(text)
     rate = share * steady_tandem(pools, LOAD, 1.0).saturation
@@ -122,7 +124,7 @@ def test_a_steady_rate_agrees_with_its_simulation(text, share) -> None:
     assert float(quick.ttft[0, 0]) == pytest.approx((run.first - run.arrival)[kept].mean(), rel=0.1)
 
 
-@pytest.mark.parametrize("concurrency", [2, 16, 64, 160])
+@pytest.mark.parametrize("concurrency", sampled([2, 16, 64, 160], 2))
 def test_a_closed_loop_agrees_with_its_simulation(concurrency) -> None:
     load = replace(LOAD, rate=None, concurrency=concurrency)
     quick, run = steady_tandem(tandem(), load, concurrency), simulate_tandem(tandem(), load, 20 * concurrency + 1000)
@@ -132,6 +134,7 @@ def test_a_closed_loop_agrees_with_its_simulation(concurrency) -> None:
     assert float(quick.rate[0]) == pytest.approx(run.output.size / run.duration, rel=0.05)
 
 
+@pytest.mark.slow
 @given(
     load=st.sampled_from(["prompt", "generate"]),
     pools=st.sampled_from(["", "prefills=3", "decodes=2,link=node", "prefills=2,decodes=3,tp=2"]),
@@ -140,7 +143,6 @@ def test_a_closed_loop_agrees_with_its_simulation(concurrency) -> None:
     reserved=st.sampled_from([0.0, 0.4, 1.0]),
     room=st.sampled_from([12_000, 400_000]),
 )
-@settings(max_examples=40)
 def test_every_request_is_served_once_and_little_holds(load, pools, arrivals, order, reserved, room) -> None:
     asked = Load(**{"prompt": "uniform:10:3000", "generate": "uniform:1:400", load: 300, **arrivals})
     found = tandem(pools, order=order, reserved=reserved)
@@ -156,8 +158,8 @@ def test_every_request_is_served_once_and_little_holds(load, pools, arrivals, or
     assert run.running + run.waiting == pytest.approx((run.last - run.arrival).sum() / run.duration)
 
 
-@pytest.mark.parametrize("text", ["", "prefills=2", "decodes=2"])
-@pytest.mark.parametrize("prompt", [300, "uniform:500:3500", 8000])
+@pytest.mark.parametrize("text", sampled(["", "prefills=2", "decodes=2"], 1))
+@pytest.mark.parametrize("prompt", sampled([300, "uniform:500:3500", 8000], 1))
 def test_little_holds_in_the_steady_state(text, prompt) -> None:
     users = np.array([1, 20, 400, 3000])
     found = steady_tandem(tandem(text), replace(LOAD, prompt=prompt, rate=None, concurrency=1), users)
@@ -167,7 +169,7 @@ def test_little_holds_in_the_steady_state(text, prompt) -> None:
     assert found.e2e[0] == pytest.approx(each)
 
 
-@pytest.mark.parametrize("text", ["", "prefills=3", "decodes=3,tp=2"])
+@pytest.mark.parametrize("text", sampled(["", "prefills=3", "decodes=3,tp=2"], 1))
 def test_latency_rises_with_the_load_and_the_slower_stage_limits_it(text) -> None:
     pools = tandem(text)
     most = steady_tandem(pools, LOAD, 1.0).saturation
@@ -210,7 +212,7 @@ def test_a_scenario_with_decode_hardware_is_served_apart() -> None:
     assert hourly == pytest.approx(sum(rents))
 
 
-@pytest.mark.parametrize("decodes", [2, 7, 16])
+@pytest.mark.parametrize("decodes", sampled([2, 7, 16], 1))
 def test_workers_of_several_devices_that_share_experts(decodes: int) -> None:
     scenario = Scenario(load_model("qwen3-30b-a3b"), load_hardware("h100-sxm"))
     load, pools = Load(prompt=1000, generate=100, rate=4), parse_pools(f"decodes={decodes},dp=8,ep=8")
@@ -269,6 +271,7 @@ def test_policies_of_a_pool() -> None:
     assert found.decode.received
 
 
+@pytest.mark.slow
 def test_few_requests_of_a_replica_of_prefill_with_several_ranks_wait_no_negative_time() -> None:
     scenario = Scenario("deepseek-v2-lite", "h100-sxm", ep=4, engine="sglang")
     load = Load(prompt=4096, generate=256, concurrency=64)

@@ -62,6 +62,7 @@ def test_seconds_of_audio_are_windows_of_the_encoder() -> None:
             Scenario(model, "l4", audio="61s")
 
 
+@pytest.mark.slow
 def test_a_service_of_embeddings_is_sized() -> None:
     found = size("bge-m3", rate=500, prompt=512, hw=["l4", "l40s"]).choice("cheapest").best
     assert found.outcome.stable

@@ -42,6 +42,7 @@ def test_replicas_follow_the_rate() -> None:
     assert found.usd[0] < found.usd[1]
 
 
+@pytest.mark.slow
 def test_a_slower_start_and_lost_replicas_miss_more() -> None:
     quick, slow = (day(Scaling(1, 10, 0.97, startup=seconds)) for seconds in (60.0, 1200.0))
     lossy = day(Scaling(1, 10, 0.97, loss=0.5))

@@ -23,6 +23,7 @@ def test_models_are_on_replicas_by_their_requests(shares: tuple[float, ...], gro
     assert copies[shares.index(max(shares))] >= max(copies.values()) - 1
 
 
+@pytest.mark.slow
 def test_a_searched_placement_serves_a_multiple_of_the_rate_of_replicas() -> None:
     """The same devices and models, bursts of a coefficient of variation of 4, five times the latency alone as target.
 

@@ -38,6 +38,7 @@ def test_one_tenant_in_order_of_arrival_is_the_plain_simulation() -> None:
     np.testing.assert_array_equal(own.last, plain.last)
 
 
+@pytest.mark.slow
 def test_fastserve_serves_more_at_the_same_latency_than_in_order_of_arrival() -> None:
     """Up to 6.1 times vLLM's throughput at the same average latency (Wu et al. 2026, NSDI)."""
     busy, more = (outcome(HEAVY_TAILED, *at, requests=1200) for at in ((3, "fcfs"), (4, "fastserve")))

@@ -43,6 +43,7 @@ def test_the_fewest_replicas_serve_a_rate_and_one_fewer_does_not() -> None:
             assert saturation(replace(found, **{name: count - 1})) < 30
 
 
+@pytest.mark.slow
 def test_limits_take_more_devices_and_experts_are_divided() -> None:
     free, limited = (ratios_for(SCENARIO, LOAD, 30.0, limits)[0] for limits in (NONE, (0.3, 0.012)))
     assert limited.devices > free.devices

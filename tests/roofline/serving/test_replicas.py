@@ -11,6 +11,7 @@ from roofline.serving.policies import scheduled
 from roofline.serving.replica import DoesNotFitError, replica_of
 from roofline.serving.replicas import FLEETS, Replicas
 from roofline.serving.simulation import simulate
+from tests.cases import sampled
 
 UNEVEN = "lognormal:mean=256,p95=800"
 FOUR = Scenario("llama-7b", "a10g", prompt=UNEVEN, generate=UNEVEN, dp=4)
@@ -27,8 +28,8 @@ def encoded(rate: float, policy: str, burstiness: float, **layout: int) -> Outco
     return outcome(scenario, rate, policy, 1500, burstiness=burstiness, tenants=(1, 1), ttft="2.5s")
 
 
-@pytest.mark.parametrize("policy", FLEETS)
-@pytest.mark.parametrize("arrivals", [{"rate": 8.0}, {"concurrency": 24}])
+@pytest.mark.parametrize("policy", sampled(FLEETS, 4))
+@pytest.mark.parametrize("arrivals", sampled([{"rate": 8.0}, {"concurrency": 24}], 1))
 def test_every_request_gets_its_tokens(policy: str, arrivals: dict[str, float]) -> None:
     losses = {"loss": 200.0} if policy in ("reroute", "spotserve", "petals") else {}
     losses |= {"startup": 20.0} if policy in ("reroute", "spotserve") else {}
@@ -43,6 +44,7 @@ def test_every_request_gets_its_tokens(policy: str, arrivals: dict[str, float]) 
     assert set(served.tenant) == {0, 1}
 
 
+@pytest.mark.slow
 def test_requests_that_move_find_room_and_wait_less() -> None:
     """P99 of the first token up to 15 times lower, of later ones up to 2 times (Llumnix, section 6.3).
 

@@ -95,6 +95,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_fleet, "PARTS", (0.1, 2.0))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_a_session_that_moves_is_computed_again_or_loaded() -> None:
     shape = {"turns": 6, "first": "30k", "new": "1k", "gap": "5s"}
@@ -110,6 +111,7 @@ def test_a_session_that_moves_is_computed_again_or_loaded() -> None:
         holding(SCENARIO, (1e-3, math.inf), shape)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_the_day_and_the_command(run: Run) -> None:
     with pytest.raises(RooflineError, match="target"):

@@ -171,6 +171,7 @@ def sized(**given: object) -> tuple[int, float]:
     return best.devices, best.max_load
 
 
+@pytest.mark.slow
 def test_a_service_is_sized_with_the_settings_of_its_engine() -> None:
     plain = sized()
     assert sized(max_num_seqs=8)[0] > plain[0]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -64,7 +64,6 @@ POLICIES = st.fixed_dictionaries(
 
 
 @given(load=LOADS, arrivals=ARRIVALS, policy=POLICIES, room=st.sampled_from([12_000, PLENTY]))
-@settings(max_examples=60)
 def test_every_token_is_computed_once_and_little_holds(load, arrivals, policy, room) -> None:
     asked = Load(**load, **arrivals)
     number = 80

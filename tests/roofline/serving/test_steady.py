@@ -14,6 +14,7 @@ from roofline.serving.simulation import simulate
 from roofline.serving.steady import saturation_of, steady
 from roofline.serving.times import slots_of, times_of
 from roofline.specs.scheduler import MIXED, ORDERS, PREFILL_FIRST, Scheduler
+from tests.cases import sampled
 from tests.roofline.serving.agreement import DEPLOYMENTS, PROMPTS, RANKED, ratios, simulated, steps, within
 
 SETTINGS, REQUESTS = 100, 3000
@@ -43,6 +44,7 @@ def replica(place: int, kv_tokens: int = 10**6, **policy) -> Replica:
     return Replica(found, Scheduler(**{"tokens": 8192, "sequences": 1024, **policy}), kv_tokens)
 
 
+@pytest.mark.slow
 def test_steady_states_agree_with_simulations_of_random_settings() -> None:
     drawn, found, _ = ratios(SETTINGS, runs=1, requests=REQUESTS)
     for classes, least in LEAST.items():
@@ -75,6 +77,7 @@ def test_a_closed_loop_agrees_with_its_simulation(order, concurrency) -> None:
     assert float(quick.rate[0]) == pytest.approx(run.output.size / run.duration, rel=0.07)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prompt", "tokens"), [(1024, 1), (4000, 24), (512, 4), ("exponential:mean=2000", 16)])
 @pytest.mark.parametrize("order", ORDERS)
 def test_steps_with_room_for_a_hundredth_of_a_prompt(prompt, tokens, order) -> None:
@@ -128,6 +131,7 @@ LOADS = st.builds(
 LONG = LOADS.filter(lambda load: load.prompts.mean > 500 and load.outputs.mean > 100)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(load=LONG, place=st.integers(0, len(DEPLOYMENTS) - 1), order=st.sampled_from(ORDERS))
 def test_latency_rises_with_the_rate_and_throughput_never_falls(load, place, order) -> None:
@@ -157,8 +161,8 @@ def test_little_holds(load, place, share) -> None:
     assert decoding <= 1.001 * point.running[0] <= 1.01 * inside
 
 
-@pytest.mark.parametrize("place", [0, 3])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("place", sampled([0, 3], 1))
+@pytest.mark.parametrize("order", sampled(ORDERS, 1))
 @pytest.mark.parametrize(
     ("output", "arrivals"),
     [
@@ -195,7 +199,7 @@ def test_almost_no_load_is_a_request_alone() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "output", "slots"), [(150_000, 200, 2), (40_000, 400, 4)])
-@pytest.mark.parametrize("share", [0.3, 0.6, 0.85])
+@pytest.mark.parametrize("share", sampled([0.3, 0.6, 0.85], 1))
 def test_few_sequences_that_fill_the_cache_agree_with_their_simulation(prompt, output, slots, share) -> None:
     found = replica(0, kv_tokens=slots * (prompt + output) + prompt // 2)
     load = Load(prompt=prompt, generate=output, rate=1.0)
@@ -227,6 +231,7 @@ def test_beyond_saturation_queues_grow_without_bound() -> None:
     assert run.output.size / run.duration == pytest.approx(most, rel=0.15)
 
 
+@pytest.mark.slow
 def test_ten_thousand_points_are_one_call() -> None:
     found = replica(0)
     points = np.linspace(1, 900, 10_000)

@@ -19,17 +19,18 @@ from roofline import (
     Scenario,
     UnknownNameError,
     analyze,
-    list_hardware,
     list_models,
     load_hardware,
     load_model,
 )
+from roofline.core.documents import read_mapping
 from roofline.core.errors import UnsupportedError
 from roofline.specs.engine import default_engine
 from roofline.specs.hardware import load_devices
 from roofline.specs.library import spec_files
 from roofline.specs.modelspec import load_any
 from roofline.specs.names import taken
+from tests.cases import HARDWARE, sampled
 
 SOURCES = {
     name: found[1]
@@ -39,18 +40,18 @@ SOURCES = {
 REPOSITORIES = {
     repository: name
     for name, path in spec_files("modelspecs").items()
-    if "\nrepositories:" in (text := path.read_text("utf-8"))
-    for repository in yaml.safe_load(text)["repositories"]
+    if "\nrepositories:" in path.read_text("utf-8")
+    for repository in read_mapping(path)["repositories"]
 }
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", sampled(list(SOURCES)))
 def test_the_repository_of_a_source_is_its_model(name: str) -> None:
     assert load_model(SOURCES[name]) == load_model(name)
     assert load_model(f"https://huggingface.co/{SOURCES[name]}") == load_model(name)
 
 
-@pytest.mark.parametrize("repository", REPOSITORIES)
+@pytest.mark.parametrize("repository", sampled(list(REPOSITORIES)))
 def test_a_listed_repository_is_its_model_with_what_differs(repository: str) -> None:
     model, own = load_model(repository), load_model(REPOSITORIES[repository])
     assert (model.name, model.groups, model.vocabulary) == (own.name, own.groups, own.vocabulary)
@@ -80,67 +81,70 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "name", "scheme"),
-    [
-        ("Qwen/Qwen3-32B-AWQ", "qwen3-32b", "awq"),
-        ("TheBloke/Llama-2-7B-Chat-GPTQ", "llama-2-7b", "gptq"),
-        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b", "gptq"),
-        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "qwen2.5-7b", "int8_g128"),
-        ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "llama-3.1-70b", "awq"),
-        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", "llama-3.1-8b", "w4a16"),
-        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b", "fp8"),
-        ("nvidia/Llama-3.1-405B-Instruct-FP4", "llama-3.1-405b", "nvfp4"),
-        ("unsloth/Llama-3.2-1B-Instruct-bnb-4bit", "llama-3.2-1b", "nf4"),
-        ("llama3.1:8b-instruct-q4_K_M", "llama-3.1-8b", "q4_k_m"),
-        ("llama3.1:8b", "llama-3.1-8b", "q4_k_m"),  # what Ollama stores a tag in that names no scheme
-        ("qwen3:14b", "qwen3-14b", "q4_k_m"),
-        ("TheBloke/Llama-2-7B-Chat-GGUF", "llama-2-7b", "q4_k_m"),  # what llama.cpp's -hf takes from a repository
-        ("qwen3-coder:480b-cloud", "qwen3-coder-480b-a35b", "q4_k_m"),
-        ("mistral-small-4", "mistral-small-4-119b", None),  # the only one of its name
-        ("llama-3.3", "llama-3.3-70b", None),  # Nemotron's are others
-        ("qwq", "qwen2.5-32b", None),
-        ("qwen3-coder:30b", "qwen3-30b-a3b", "q4_k_m"),
-        ("devstral small 2", "mistral-small-3.2-24b", "fp8"),
-        ("bartowski/Qwen_Qwen3.6-27B-GGUF:Q5_K_M", "qwen3.5-27b", "q5_k_m"),
-        ("Kimi-K2.6-UD-Q2_K_XL-00001-of-00008.gguf", "kimi-k2.5", "q2_k"),  # a file that is not here
-        ("Intel/Qwen3.5-122B-A10B-int4-AutoRound", "qwen3.5-122b-a10b", "gptq"),
-        ("qwen2.5-coder-7b-instruct-awq", "qwen2.5-7b", "awq"),
-        ("qwen3:30b", "qwen3-30b-a3b", "q4_k_m"),
-        ("llama4:scout", "llama-4-scout", "q4_k_m"),
-        ("deepseek-r1:671b", "deepseek-r1", "q4_k_m"),
-        ("https://ollama.com/library/gemma3:27b", "gemma-3-27b", "q4_k_m"),
-        ("gpt-oss:20b", "gpt-oss-20b", "mxfp4"),
-        ("gpt-oss:latest", "gpt-oss-20b", "mxfp4"),
-        ("llama3:latest", "llama-3-8b", "q4_k_m"),
-        ("deepseek-r1:32b", "qwen2.5-32b", "q4_k_m"),  # a distillate
-        ("mlx-community/Llama-3.1-8B-Instruct-4bit", "llama-3.1-8b", "affine4_g64"),
-        ("qwen3:14b-q8_0", "qwen3-14b", "q8_0"),
-        ("llama3.1:8b-instruct-fp16", "llama-3.1-8b", None),
-        ("https://huggingface.co/Qwen/Qwen3-14B", "qwen3-14b", None),
-        ("hf.co/bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M", "llama-3.2-3b", "q4_k_m"),
-        ("unsloth/DeepSeek-R1-BF16", "deepseek-r1", None),
-        ("someone/DeepSeek-R1-FP8", "deepseek-r1", "fp8_block"),
-        ("nvidia/MiniMax-M2.5-NVFP4", "minimax-m2", "nvfp4"),
-        ("zai-org/GLM-4.7-FP8", "glm-4.6", "fp8"),
-        ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-v3", "nvfp4"),
-        ("nvidia/DeepSeek-R1-NVFP4-v2", "deepseek-r1", "nvfp4"),
-        ("nvidia/Kimi-K2-Instruct-0905-NVFP4", "kimi-k2", "nvfp4"),
-        ("amd/DeepSeek-R1-0528-MXFP4-Preview", "deepseek-r1", "mxfp4"),
-        ("amd/Llama-3.1-405B-Instruct-FP8-KV", "llama-3.1-405b", "fp8"),
-        ("RedHatAI/Qwen3-32B-quantized.w8a8", "qwen3-32b", "w8a8"),
-        ("RedHatAI/Qwen3-30B-A3B-Instruct-2507-FP8-dynamic", "qwen3-30b-a3b", "fp8"),
-        ("lmsys/gpt-oss-120b-bf16", "gpt-oss-120b", None),
-        ("unsloth/Qwen3.5-35B-A3B-GGUF:UD-Q4_K_XL", "qwen3.5-35b-a3b", "q4_k_m"),  # nearest of llama.cpp's own
-        ("unsloth/GLM-4.7-GGUF:UD-Q2_K_XL", "glm-4.6", "q2_k"),
-        ("unsloth/DeepSeek-R1-GGUF:UD-IQ1_S", "deepseek-r1", "iq1_s"),
-        ("unsloth/Qwen3-14B-unsloth-bnb-4bit", "qwen3-14b", "nf4"),
-        ("mlx-community/Qwen3-30B-A3B-4bit-DWQ", "qwen3-30b-a3b", "affine4_g64"),
-        ("ggml-org/gpt-oss-120b-GGUF", "gpt-oss-120b", "mxfp4"),
-        ("unsloth/gpt-oss-20b-GGUF:F16", "gpt-oss-20b", "mxfp4"),
-        ("someone/Qwen3-32B-Thinking-2601", "qwen3-32b", None),  # a revision of the weights
-        ("nous-hermes2", "solar-10.7b", "q4_k_m"),  # its smaller one is the default
-        ("gemma3:27b-it-qat", "gemma-3-27b", "q4_0"),  # https://ollama.com/library/gemma3/tags
-        ("mlx-community/gemma-3-27b-it-qat-4bit", "gemma-3-27b", "affine4_g64"),
-    ],
+    sampled(
+        [
+            ("Qwen/Qwen3-32B-AWQ", "qwen3-32b", "awq"),
+            ("TheBloke/Llama-2-7B-Chat-GPTQ", "llama-2-7b", "gptq"),
+            ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b", "gptq"),
+            ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "qwen2.5-7b", "int8_g128"),
+            ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "llama-3.1-70b", "awq"),
+            ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", "llama-3.1-8b", "w4a16"),
+            ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b", "fp8"),
+            ("nvidia/Llama-3.1-405B-Instruct-FP4", "llama-3.1-405b", "nvfp4"),
+            ("unsloth/Llama-3.2-1B-Instruct-bnb-4bit", "llama-3.2-1b", "nf4"),
+            ("llama3.1:8b-instruct-q4_K_M", "llama-3.1-8b", "q4_k_m"),
+            ("llama3.1:8b", "llama-3.1-8b", "q4_k_m"),  # what Ollama stores a tag in that names no scheme
+            ("qwen3:14b", "qwen3-14b", "q4_k_m"),
+            ("TheBloke/Llama-2-7B-Chat-GGUF", "llama-2-7b", "q4_k_m"),  # what llama.cpp's -hf takes from a repository
+            ("qwen3-coder:480b-cloud", "qwen3-coder-480b-a35b", "q4_k_m"),
+            ("mistral-small-4", "mistral-small-4-119b", None),  # the only one of its name
+            ("llama-3.3", "llama-3.3-70b", None),  # Nemotron's are others
+            ("qwq", "qwen2.5-32b", None),
+            ("qwen3-coder:30b", "qwen3-30b-a3b", "q4_k_m"),
+            ("devstral small 2", "mistral-small-3.2-24b", "fp8"),
+            ("bartowski/Qwen_Qwen3.6-27B-GGUF:Q5_K_M", "qwen3.5-27b", "q5_k_m"),
+            ("Kimi-K2.6-UD-Q2_K_XL-00001-of-00008.gguf", "kimi-k2.5", "q2_k"),  # a file that is not here
+            ("Intel/Qwen3.5-122B-A10B-int4-AutoRound", "qwen3.5-122b-a10b", "gptq"),
+            ("qwen2.5-coder-7b-instruct-awq", "qwen2.5-7b", "awq"),
+            ("qwen3:30b", "qwen3-30b-a3b", "q4_k_m"),
+            ("llama4:scout", "llama-4-scout", "q4_k_m"),
+            ("deepseek-r1:671b", "deepseek-r1", "q4_k_m"),
+            ("https://ollama.com/library/gemma3:27b", "gemma-3-27b", "q4_k_m"),
+            ("gpt-oss:20b", "gpt-oss-20b", "mxfp4"),
+            ("gpt-oss:latest", "gpt-oss-20b", "mxfp4"),
+            ("llama3:latest", "llama-3-8b", "q4_k_m"),
+            ("deepseek-r1:32b", "qwen2.5-32b", "q4_k_m"),  # a distillate
+            ("mlx-community/Llama-3.1-8B-Instruct-4bit", "llama-3.1-8b", "affine4_g64"),
+            ("qwen3:14b-q8_0", "qwen3-14b", "q8_0"),
+            ("llama3.1:8b-instruct-fp16", "llama-3.1-8b", None),
+            ("https://huggingface.co/Qwen/Qwen3-14B", "qwen3-14b", None),
+            ("hf.co/bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M", "llama-3.2-3b", "q4_k_m"),
+            ("unsloth/DeepSeek-R1-BF16", "deepseek-r1", None),
+            ("someone/DeepSeek-R1-FP8", "deepseek-r1", "fp8_block"),
+            ("nvidia/MiniMax-M2.5-NVFP4", "minimax-m2", "nvfp4"),
+            ("zai-org/GLM-4.7-FP8", "glm-4.6", "fp8"),
+            ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-v3", "nvfp4"),
+            ("nvidia/DeepSeek-R1-NVFP4-v2", "deepseek-r1", "nvfp4"),
+            ("nvidia/Kimi-K2-Instruct-0905-NVFP4", "kimi-k2", "nvfp4"),
+            ("amd/DeepSeek-R1-0528-MXFP4-Preview", "deepseek-r1", "mxfp4"),
+            ("amd/Llama-3.1-405B-Instruct-FP8-KV", "llama-3.1-405b", "fp8"),
+            ("RedHatAI/Qwen3-32B-quantized.w8a8", "qwen3-32b", "w8a8"),
+            ("RedHatAI/Qwen3-30B-A3B-Instruct-2507-FP8-dynamic", "qwen3-30b-a3b", "fp8"),
+            ("lmsys/gpt-oss-120b-bf16", "gpt-oss-120b", None),
+            ("unsloth/Qwen3.5-35B-A3B-GGUF:UD-Q4_K_XL", "qwen3.5-35b-a3b", "q4_k_m"),  # nearest of llama.cpp's own
+            ("unsloth/GLM-4.7-GGUF:UD-Q2_K_XL", "glm-4.6", "q2_k"),
+            ("unsloth/DeepSeek-R1-GGUF:UD-IQ1_S", "deepseek-r1", "iq1_s"),
+            ("unsloth/Qwen3-14B-unsloth-bnb-4bit", "qwen3-14b", "nf4"),
+            ("mlx-community/Qwen3-30B-A3B-4bit-DWQ", "qwen3-30b-a3b", "affine4_g64"),
+            ("ggml-org/gpt-oss-120b-GGUF", "gpt-oss-120b", "mxfp4"),
+            ("unsloth/gpt-oss-20b-GGUF:F16", "gpt-oss-20b", "mxfp4"),
+            ("someone/Qwen3-32B-Thinking-2601", "qwen3-32b", None),  # a revision of the weights
+            ("nous-hermes2", "solar-10.7b", "q4_k_m"),  # its smaller one is the default
+            ("gemma3:27b-it-qat", "gemma-3-27b", "q4_0"),  # https://ollama.com/library/gemma3/tags
+            ("mlx-community/gemma-3-27b-it-qat-4bit", "gemma-3-27b", "affine4_g64"),
+        ],
+        12,
+    ),
 )
 def test_a_quantization_in_a_models_name(text: str, name: str, scheme: str | None) -> None:
     model = load_model(text)
@@ -155,28 +159,31 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
 
 @pytest.mark.parametrize(
     ("text", "candidates"),
-    [
-        ("llama3.1", ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b"]),
-        ("openai-community/gpt2-tiny", ["gpt2"]),  # another model of the family
-        ("deepseek-r1:671m", ["deepseek-r1"]),  # a distillate into another architecture
-        ("NousResearch/Hermes-9-Llama-3.1-8B", ["llama-3.1-8b"]),
-        ("Qwen/Qwen2.5-Poet-7B-Instruct", ["qwen2.5-7b"]),
-        ("qwen3-coder", ["qwen3-coder-480b-a35b"]),  # there is a smaller one, which a spec lists
-        ("meta-llama/Llama-3.2-90B-Vision-Instruct", ["llama-3.2-3b"]),
-        ("deepseek-r1:newest", ["deepseek-r1"]),
-        ("Llama-3.1-8B-Instruct-4bit", ["llama-3.1-8b"]),  # four bits in an unnamed scheme
-        ("CohereLabs/command-r-08-2024", ["command-r"]),  # a date with other KV heads
-        ("mistralai/Mistral-Small-Instruct-2409-FP8", ["mistral"]),  # another size
-        ("nvidia/Llama-3_1-Nemotron-51B-Instruct-FP8", ["llama-3.1"]),  # other layers
-        ("deepseek-ai/DeepSeek-V2-NVFP4-v3", ["deepseek-v2"]),
-        ("devstral", ["devstral-small-2507"]),
-        ("deepseek", ["deepseek-v4-flash", "deepseek-v4-pro", "deepseek-v3.2"]),  # the newest
-        ("qwen2.5-coder", ["qwen2.5-coder-32b-instruct"]),
-        ("nemotron super 49b", ["llama-3.3-nemotron-super-49b"]),  # with other words between
-        ("llava 13b", ["llava-1.5-13b"]),
-        ("some-model-Q4_K_M.gguf", ["cannot be read"]),
-        ("x/y", ["config.json"]),
-    ],
+    sampled(
+        [
+            ("llama3.1", ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b"]),
+            ("openai-community/gpt2-tiny", ["gpt2"]),  # another model of the family
+            ("deepseek-r1:671m", ["deepseek-r1"]),  # a distillate into another architecture
+            ("NousResearch/Hermes-9-Llama-3.1-8B", ["llama-3.1-8b"]),
+            ("Qwen/Qwen2.5-Poet-7B-Instruct", ["qwen2.5-7b"]),
+            ("qwen3-coder", ["qwen3-coder-480b-a35b"]),  # there is a smaller one, which a spec lists
+            ("meta-llama/Llama-3.2-90B-Vision-Instruct", ["llama-3.2-3b"]),
+            ("deepseek-r1:newest", ["deepseek-r1"]),
+            ("Llama-3.1-8B-Instruct-4bit", ["llama-3.1-8b"]),  # four bits in an unnamed scheme
+            ("CohereLabs/command-r-08-2024", ["command-r"]),  # a date with other KV heads
+            ("mistralai/Mistral-Small-Instruct-2409-FP8", ["mistral"]),  # another size
+            ("nvidia/Llama-3_1-Nemotron-51B-Instruct-FP8", ["llama-3.1"]),  # other layers
+            ("deepseek-ai/DeepSeek-V2-NVFP4-v3", ["deepseek-v2"]),
+            ("devstral", ["devstral-small-2507"]),
+            ("deepseek", ["deepseek-v4-flash", "deepseek-v4-pro", "deepseek-v3.2"]),  # the newest
+            ("qwen2.5-coder", ["qwen2.5-coder-32b-instruct"]),
+            ("nemotron super 49b", ["llama-3.3-nemotron-super-49b"]),  # with other words between
+            ("llava 13b", ["llava-1.5-13b"]),
+            ("some-model-Q4_K_M.gguf", ["cannot be read"]),
+            ("x/y", ["config.json"]),
+        ],
+        6,
+    ),
 )
 def test_other_models_are_not_read_but_the_nearest_named(text: str, candidates: list[str]) -> None:
     with pytest.raises(RooflineError) as refusal:
@@ -219,8 +226,10 @@ def test_other_names_of_hardware(text: str, name: str) -> None:
     assert load_hardware(text).name == name
 
 
-@pytest.mark.parametrize("name", [name for name in list_hardware() if name not in ("tpu-v7", "trainium-1", "vr200")])
+@pytest.mark.parametrize("name", HARDWARE)
 def test_a_title_names_its_hardware_alone(name: str) -> None:
+    if name in ("tpu-v7", "trainium-1", "vr200"):
+        pytest.skip("its title is a prefix of others")
     title = load_hardware(name).title.replace("8480+", "8480plus")
     assert load_hardware(title).name == name
 

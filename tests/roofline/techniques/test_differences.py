@@ -52,6 +52,7 @@ def outcomes() -> dict[tuple[object, ...], list[Technique]]:
     return found
 
 
+@pytest.mark.slow
 def test_entries_of_one_slot_with_one_outcome_say_so() -> None:
     """Those that change nothing on the default engine are named: their effect is relative to another engine."""
     relative = [{"flash-decoding", "flashdecoding-plus-plus"}, {"paged-attention", "token-attention"}]

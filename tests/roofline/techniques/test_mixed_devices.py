@@ -127,6 +127,7 @@ def test_others_are_refused(hardware: str) -> None:
         Scenario(MODEL, hardware)
 
 
+@pytest.mark.slow
 def test_the_sensitivity_is_to_the_hardware_of_all_stages() -> None:
     staged = Scenario("llama-2-70b", "4xa6000+4xrtx-3090-ti", techniques="hexgen")
     found = {each.name: each for each in sensitivity(staged)}

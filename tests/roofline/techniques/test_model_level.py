@@ -98,6 +98,7 @@ def model_kinds() -> list[str]:
     return list(found.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_every_technique_applies_to_every_kind_of_model_or_is_refused(part: int) -> None:
     """A tenth of the techniques on each kind, in turn; all where ROOFLINE_EVERY_MODEL is set."""
@@ -118,17 +119,11 @@ def test_every_technique_applies_to_every_kind_of_model_or_is_refused(part: int)
 
 
 @pytest.mark.parametrize("entry", SIMULATED, ids=lambda entry: entry.name)
-def test_every_technique_applies_to_some_model_and_to_grids(entry: Technique) -> None:
+def test_every_technique_applies_to_some_model(entry: Technique) -> None:
     for model in ("llama-2-7b", "qwen3-30b-a3b", "bert-base"):
-        try:
-            answer = applied(scenario(model, batch=[[1], [8]], prompt=[128, 512, 2048]), request(entry))
-        except RooflineError:
-            continue
-        assert np.shape(answer.prefill.bound_time) == (2, 3)
-        assert np.shape(answer.memory.total) == (2, 3)
-        one = applied(scenario(model, batch=8, prompt=128), request(entry))
-        assert answer.prefill.bound_time[1, 0] == pytest.approx(one.prefill.bound_time)
-        return
+        with contextlib.suppress(RooflineError):
+            assert applied(scenario(model), request(entry)).prefill.bound_time > 0
+            return
     pytest.fail(f"{entry.name} applies to none of them")
 
 

@@ -12,6 +12,7 @@ from roofline.launch import launch, launch_command
 from roofline.scenario.analysis import filled
 from roofline.verdict.limit import Part
 from roofline.verdict.run import run_command
+from tests.cases import sampled
 
 QUESTIONS: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
     "70B on two 4090s": (("llama-3.3-70b", "2x4090"), {}),
@@ -28,7 +29,7 @@ QUESTIONS: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("names", "options"), QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize(("names", "options"), sampled(QUESTIONS.values(), 2), ids=QUESTIONS)
 def test_an_answer_is_at_most_eight_lines_of_eighty_columns(names: tuple[str, str], options: dict[str, Any]) -> None:
     *told, command = str(answer(*names, **options)).splitlines()
     assert told[0].startswith(("Yes: ", "No: "))
@@ -125,6 +126,7 @@ def test_a_long_prompt_is_limited_by_prompts_and_a_short_one_by_weights() -> Non
     assert answer("llama-3.1-8b", "8xl40s", users=500, tp=8).limit.roof == "the links"  # prompts over PCIe
 
 
+@pytest.mark.slow
 def test_the_layout_of_several_users_is_the_fastest_that_fits() -> None:
     """Cards that PCIe joins serve a small model as replicas; one user has the latency of all devices."""
     found = answer("llama-3.1-8b", "8xl40s", users=500)
@@ -157,6 +159,7 @@ def test_the_command_starts_the_engine_that_was_chosen() -> None:
     assert "--ctx-size 4096 " in run_command(two.scenario, 4096)
 
 
+@pytest.mark.slow
 def test_a_release_in_few_bits_is_run_as_it_is() -> None:
     """Not in a format of a few bits more, which would be quantized anew; the command names the repository as it is."""
     found = answer("gpt-oss-120b", "b300-sxm")
@@ -195,15 +198,18 @@ def test_experts_are_not_cut_inside_blocks_of_their_weights() -> None:
 
 @pytest.mark.parametrize(
     ("model", "hardware", "layout"),
-    [
-        ("kimi-k3", "72xgb300", (8, 1, 9)),
-        ("kimi-k3", "72xgb200", (8, 3, 3)),
-        ("llama-3.1-405b", "16xh100", (8, 2, 1)),
-        ("llama-3.1-70b", "4x8xa100-80gb", (8, 1, 4)),  # most of its servers have one board of eight
-        ("llama-3.3-70b", "6xh100", (2, 1, 3)),
-        ("phi-4", "8xh100", (2, 1, 4)),
-        ("smollm2-135m", "2x4090", (1, 1, 2)),
-    ],
+    sampled(
+        [
+            ("kimi-k3", "72xgb300", (8, 1, 9)),
+            ("kimi-k3", "72xgb200", (8, 3, 3)),
+            ("llama-3.1-405b", "16xh100", (8, 2, 1)),
+            ("llama-3.1-70b", "4x8xa100-80gb", (8, 1, 4)),  # most of its servers have one board of eight
+            ("llama-3.3-70b", "6xh100", (2, 1, 3)),
+            ("phi-4", "8xh100", (2, 1, 4)),
+            ("smollm2-135m", "2x4090", (1, 1, 2)),
+        ],
+        1,
+    ),
 )
 def test_a_count_has_no_wide_pipeline(model: str, hardware: str, layout: tuple[int, int, int]) -> None:
     """As few stages as hold the model, on every surface, and replicas on the other devices.
@@ -218,7 +224,7 @@ def test_a_count_has_no_wide_pipeline(model: str, hardware: str, layout: tuple[i
         assert ("--nnodes" in command) == (layout[0] * layout[1] > asked.hardware.machine_devices)
 
 
-@pytest.mark.parametrize("model", ["kimi-k2", "deepseek-v3"])
+@pytest.mark.parametrize("model", sampled(["kimi-k2", "deepseek-v3"], 1))
 def test_a_mixture_on_a_rack_has_its_experts_on_all_devices(model: str) -> None:
     """As NVL72 is used: data-parallel attention and experts over all (NVIDIA/TensorRT-LLM, tech_blog 4)."""
     alone = Scenario(model, "72xgb200")
@@ -234,7 +240,7 @@ def test_a_mixture_on_a_rack_has_its_experts_on_all_devices(model: str) -> None:
     assert alone.with_(hw="8xh200").settings.parallel.data == 1
 
 
-@pytest.mark.parametrize("model", ["kimi-k3", "deepseek-r1", "qwen3-235b-a22b", "gpt-oss-120b"])
+@pytest.mark.parametrize("model", sampled(["kimi-k3", "deepseek-r1", "qwen3-235b-a22b", "gpt-oss-120b"], 1))
 def test_a_rack_is_not_slower_than_a_part_of_it(model: str) -> None:
     """Where layers and heads are divided it is as fast; a tenth is for where sequences begin to be."""
     for batch in (1, 4, 16, 36, 72, 1152):
@@ -242,6 +248,7 @@ def test_a_rack_is_not_slower_than_a_part_of_it(model: str) -> None:
         assert rack <= (1.01 if batch < 36 else 1.1) * part
 
 
+@pytest.mark.slow
 def test_few_users_of_a_rack_have_replicas() -> None:
     """Each with all experts, which ranks of one vLLM server would share: its command is that of one of them."""
     few, part = (answer("gpt-oss-120b", hw, users=10) for hw in ("36xgb300", "8xgb300"))
@@ -295,6 +302,7 @@ def test_one_user_is_a_load_of_one() -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_engine_on_which_users_queue_is_not_left() -> None:
     found = answer("llama-3.1-8b", "rtx-4090", prompt="32k", users=8)
     assert found.scenario.profile.name == "vllm"
@@ -303,6 +311,7 @@ def test_an_engine_on_which_users_queue_is_not_left() -> None:
     assert (released.slots, released.met) == (8, True)
 
 
+@pytest.mark.slow
 def test_a_cache_has_a_format_that_the_server_has() -> None:
     for users in (2, 8):
         found = answer("llama-3.1-8b", "rtx-4090", engine="llama.cpp", prompt="32k", users=users)
@@ -315,6 +324,7 @@ def test_released_weights_in_more_of_the_memory_come_before_narrower_ones() -> N
     assert found.scenario.given("gpu_memory_utilization") == 0.95
 
 
+@pytest.mark.slow
 def test_the_context_is_that_of_all_users_and_of_the_command() -> None:
     eight = answer("llama-3.1-8b", "rtx-4090", users=8)
     fits = [bool(filled(eight.scenario, 8, eight.context + more).fits) for more in (0, 1)]
@@ -334,11 +344,14 @@ def test_memories_of_megabytes_hold_eight_bits_on_more_devices() -> None:
 
 @pytest.mark.parametrize(
     ("model", "hardware", "option", "needs"),
-    [
-        ("llama-3.3-70b", "2x4090", "--with speculative-decoding:draft=llama-3.2-1b", "draft model's memory"),
-        ("whisper-large-v3", "4090", "--quant", "accuracy"),
-        ("deepseek-r1", "8xh200", "--with multi-token-prediction", "MTP"),  # which the checkpoint has
-    ],
+    sampled(
+        [
+            ("llama-3.3-70b", "2x4090", "--with speculative-decoding:draft=llama-3.2-1b", "draft model's memory"),
+            ("whisper-large-v3", "4090", "--quant", "accuracy"),
+            ("deepseek-r1", "8xh200", "--with multi-token-prediction", "MTP"),  # which the checkpoint has
+        ],
+        2,
+    ),
 )
 def test_what_is_proposed_can_be_launched(model: str, hardware: str, option: str, needs: str) -> None:
     """vLLM takes a small draft model; of Whisper it drafts nothing (its table of features)."""
@@ -366,6 +379,7 @@ def test_what_no_server_starts_is_said(model: str, hardware: str, engine: str | 
         launch_command(found.scenario)
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_apart_divide_the_devices() -> None:
     found = answer("llama-3.3-70b", "8xh200", users=64, disaggregation="1:1")
     asked = Scenario("llama-3.3-70b", "h200-sxm", tp=4)

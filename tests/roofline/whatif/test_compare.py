@@ -9,6 +9,7 @@ from roofline import analyze
 from roofline.scenario.breakdown import HOST, decode_breakdown, prefill_breakdown
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.comparison import METRICS, READINGS, breakdown, readings, waterfall
+from tests.cases import sampled
 from tests.roofline.simulated import ALL, answer
 
 SCENARIOS = {
@@ -21,7 +22,7 @@ SCENARIOS = {
 }
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", sampled(SCENARIOS, 6))
 def test_parts_add_up_to_the_simulated_figure(name: str) -> None:
     analysis = SCENARIOS[name]
     for metric in METRICS:
@@ -34,7 +35,7 @@ def test_parts_add_up_to_the_simulated_figure(name: str) -> None:
     assert breakdown(analysis, "total", "expected").reference == pytest.approx(expected.total.mid, rel=1e-12)
 
 
-@pytest.mark.parametrize(("one", "other"), list(pairwise(SCENARIOS)))
+@pytest.mark.parametrize(("one", "other"), sampled(list(pairwise(SCENARIOS)), 6))
 def test_a_waterfall_adds_up_to_the_difference(one: str, other: str) -> None:
     before, after = SCENARIOS[one], SCENARIOS[other]
     for metric in METRICS:

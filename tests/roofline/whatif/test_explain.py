@@ -9,6 +9,7 @@ from roofline import RooflineError, analyze, load_hardware, load_model
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.explanation import METRICS, Explanation, explain
 from roofline.whatif.metrics import find_metric
+from tests.cases import sampled
 from tests.roofline.simulated import ALL, answer
 
 SCENARIOS = {
@@ -36,7 +37,7 @@ def check(found: Explanation) -> None:
 
 
 @pytest.mark.parametrize("metric", ["energy", "cost", "carbon"])
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", sampled(SCENARIOS, 8))
 def test_energy_and_cost_equal_the_simulation(name: str, metric: str) -> None:
     analysis = SCENARIOS[name]
     if metric == "carbon":
@@ -55,7 +56,7 @@ def test_energy_and_cost_equal_the_simulation(name: str, metric: str) -> None:
 
 
 @pytest.mark.parametrize("metric", [name for name in METRICS if name not in ("energy", "cost", "carbon")])
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", sampled(SCENARIOS, 8))
 def test_metric_equals_the_simulation(name: str, metric: str) -> None:
     analysis = SCENARIOS[name]
     if analysis.decode is None and metric in ("tpot", "tokens_per_s"):
@@ -78,7 +79,7 @@ def test_metric_equals_the_simulation(name: str, metric: str) -> None:
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", sampled(SCENARIOS, 6))
 def test_operator_equals_the_simulation(name: str, phase: str) -> None:
     analysis = SCENARIOS[name]
     part = getattr(analysis, phase)

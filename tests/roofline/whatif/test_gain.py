@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline import analyze, load_hardware, load_model
@@ -27,7 +27,6 @@ def test_gain_over_itself_is_exactly_1(metric) -> None:
     assert tuple(gain(one, analysis(request()), metric)) == pytest.approx((1, 1, 1), abs=1e-12)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(["awq", "fp8", "eagle", "residual-norm-fusion", "h2o", "llmlingua"]),
     st.integers(1, 256),

@@ -89,6 +89,7 @@ def signs(found: dict[str, Sensitivity]) -> None:
             assert (found[name].elasticities["total"] or 0) >= -1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "device", "parts"),
     [

@@ -47,7 +47,6 @@ def brute(make: Any, targets: Targets, limit: int) -> int:
     return limit if met.all() else int(np.argmin(met))
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     prompt=st.integers(1, 900),
     generate=st.integers(2, 100),
@@ -74,7 +73,6 @@ def test_largest_batch_equals_brute_force(prompt: int, generate: int, at: Any, n
         assert (answer.verdict, answer.check.meets) == ("never", False)
 
 
-@settings(max_examples=25, deadline=None)
 @given(batch=st.integers(1, 40), generate=st.integers(2, 100), at=st.sampled_from(READINGS), share=st.floats(0.02, 1.2))
 def test_longest_prompt_equals_brute_force(batch: int, generate: int, at: Any, share: float) -> None:
     request = Scenario(MODEL, SMALL, batch=batch, generate=generate)
@@ -89,7 +87,6 @@ def test_longest_prompt_equals_brute_force(batch: int, generate: int, at: Any, s
         assert "maximum context" in answer.note
 
 
-@settings(max_examples=12, deadline=None)
 @given(share=st.floats(0.05, 1.3), at=st.sampled_from(READINGS))
 def test_throughput_target_is_met_by_the_largest_batch(share: float, at: Any) -> None:
     batches = np.arange(1, max_batch(PLAIN, Targets()).value + 1)

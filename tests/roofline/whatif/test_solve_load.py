@@ -44,6 +44,7 @@ def test_no_closed_loop_is_faster_than_the_largest_sustainable_rate() -> None:
     assert answer.outcome.requests_per_second <= answer.outcome.saturated_at
 
 
+@pytest.mark.slow
 def test_replicas_of_prefill_and_decode_apart_meet_the_targets_and_a_second_one_of_prefill_serves_more() -> None:
     targets = Targets(ttft=0.5, tpot=0.1)
     one, two = (max_rate(REQUEST, targets, parse_pools(f"prefills={count},decodes=2,link=host")) for count in (1, 2))

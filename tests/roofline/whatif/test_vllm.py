@@ -15,6 +15,7 @@ from roofline.whatif.command_line import command_words
 from roofline.whatif.solve import Targets, break_even, max_batch, max_concurrency, max_context, max_rate
 from roofline.whatif.study import assemble, make_study
 from roofline.whatif.sweeps import sweep
+from tests.cases import sampled
 
 DENSE = "llama-3.1-8b --hw h100-sxm"
 MOE = "qwen3-30b-a3b --hw h100-sxm"
@@ -128,7 +129,7 @@ def test_studies_and_axes_know_the_names() -> None:
     assert [axis.name for axis in study.axes] == ["tp"]
 
 
-@pytest.mark.parametrize("limit", ["--max-num-seqs 4", "--gpu-memory-utilization 0.28"])
+@pytest.mark.parametrize("limit", sampled(["--max-num-seqs 4", "--gpu-memory-utilization 0.28"], 1))
 def test_limits_hold_under_load(limit) -> None:
     targets = Targets(tpot=50e-3)
     for question in (max_rate, max_concurrency):

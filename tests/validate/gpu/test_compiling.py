@@ -113,6 +113,7 @@ def check(found: dict[str, Any]) -> set[str]:
     return {row[0] for row in found["binaries"]}
 
 
+@pytest.mark.slow
 def test_a_tile_of_each_kernel_compiles_for_hopper(tmp_path: Path) -> None:
     assert check(run(tmp_path)) >= {
         "_gemm", "_weight_only_gemm", "_decode", "_grouped", "_count", "_sort", "_norm"

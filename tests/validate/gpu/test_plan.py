@@ -29,6 +29,7 @@ from roofline.validate.gpu.visit import NETWORK, PARQUET, ROWS, SUMMARY, VERDICT
 from roofline.validate.tables.rowfile import RowFile, case_of
 
 
+@pytest.mark.slow
 def test_the_whole_plan(tmp_path: Path) -> None:
     """Every step ends, every kernel is correct, every row can be read, and the summary names them."""
     clock, lines = interpreted.Clock(), list[str]()
@@ -63,6 +64,7 @@ def test_the_whole_plan(tmp_path: Path) -> None:
     assert read_results(tmp_path) == results
 
 
+@pytest.mark.slow
 def test_a_second_visit_keeps_rows(tmp_path: Path) -> None:
     steps = [step for step in STEPS if step.name in ("machine", "quantized")]
     for _ in range(2):
@@ -71,6 +73,7 @@ def test_a_second_visit_keeps_rows(tmp_path: Path) -> None:
     assert len(rows) == len({tuple(row.items()) for row in rows}) > 5
 
 
+@pytest.mark.slow
 def test_rows_of_another_machine_and_foreign_files_are_refused(tmp_path: Path) -> None:
     steps = [step for step in STEPS if step.name in ("machine", "quantized")]
     runner.run(tmp_path, 8.0, lambda _: None, interpreted.bench(), steps)
@@ -150,6 +153,7 @@ def run_steps(steps: list[Step], clock: interpreted.Clock, minutes: float) -> li
         return runner.run(Path(folder), minutes, lambda _: None, interpreted.bench(clock=clock), steps)
 
 
+@pytest.mark.slow
 def test_steps_that_fail_or_hang_leave_the_others(tmp_path: Path) -> None:
     def ends(_: Visit) -> plan.Found:
         os._exit(3)
@@ -187,6 +191,7 @@ def test_nothing_follows_a_device_that_is_not_there(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_kill_at_any_moment_leaves_readable_files(tmp_path: Path, seed: int) -> None:
     """And no process that goes on writing."""

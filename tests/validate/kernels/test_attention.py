@@ -16,6 +16,7 @@ from roofline.validate.kernels.work import (  # noqa: E402
     attention_case,
     work_of,
 )
+from tests.cases import sampled  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -53,7 +54,7 @@ def skipped(refusal: str | None, case: Case, backend: str) -> bool:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("case", PREFILLS.values(), ids=PREFILLS)
+@pytest.mark.parametrize("case", sampled(PREFILLS.values(), 5), ids=PREFILLS)
 def test_prefill_against_float64(case: Case, backend: str) -> None:
     if skipped(PREFILL.refusal(case, backend, DEVICE), case, backend):
         return
@@ -64,7 +65,7 @@ def test_prefill_against_float64(case: Case, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("case", DECODES.values(), ids=DECODES)
+@pytest.mark.parametrize("case", sampled(DECODES.values(), 5), ids=DECODES)
 def test_decode_against_float64(case: Case, backend: str) -> None:
     if skipped(DECODE.refusal(case, backend, DEVICE), case, backend):
         return
@@ -102,6 +103,7 @@ def test_sequences_of_different_lengths(window: int) -> None:
     assert not outputs["output"][1].any()
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("splits", [1, 2, 9])
 def test_splits_do_not_change_the_result(splits: int) -> None:

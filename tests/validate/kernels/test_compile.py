@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CAPABILITY = 90
 SHARED = 227 * 1024
 """Shared memory that a program may have, in bytes (CUDA C++ Programming Guide, features by compute capability)."""

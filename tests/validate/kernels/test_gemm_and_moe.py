@@ -26,6 +26,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
 from roofline.validate.kernels.triton_kernels import experts, gemm, weight_only  # noqa: E402
+from tests.cases import sampled  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() and not interpreted() else "cpu"
 FORMATS = [dtype for dtype in GEMM.dtypes if dtype != "int4_wo"]
@@ -197,6 +198,7 @@ def test_weight_only_gemm_against_float64(shape: tuple[int, int, int]) -> None:
     assert error(outputs["output"], GEMM.reference(case, inputs)["output"]) < ERRORS["bf16"]
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     m=st.integers(1, 40),
@@ -230,12 +232,13 @@ def test_weight_only_gemm_unpacks_every_integer() -> None:
 # ---- experts
 
 
-@pytest.mark.parametrize("case", correctness.EXPERTS, ids=str)
+@pytest.mark.parametrize("case", sampled(correctness.EXPERTS, 4), ids=str)
 def test_moe_against_float64(case: Case) -> None:
     for backend in EXPERTS.backends:
         computed(EXPERTS, case, backend)
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(data=st.data(), tokens=st.integers(1, 20), number=st.integers(1, 6), seed=st.integers(0, 2**31))
 def test_moe_of_any_shape(data: Any, tokens: int, number: int, seed: int) -> None:
@@ -285,6 +288,7 @@ def test_expert_parallel_ranks_sum_to_all_experts() -> None:
         assert float((summed - expected).norm() / expected.norm()) < 1e-2
 
 
+@pytest.mark.slow
 def test_experts_with_no_or_all_tokens() -> None:
     case = moe_case(37, 24, 20, 1, 5)
     for expert_ids in (0, 4, 2):

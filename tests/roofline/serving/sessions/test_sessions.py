@@ -30,6 +30,7 @@ from roofline.serving.sessions.transient import theory_of
 from roofline.serving.sessions.workload import Replayed, Workload, parse_gaps, plain
 from roofline.serving.simulation import simulate
 from roofline.whatif.solve.sessions import max_sessions
+from tests.cases import sampled
 
 SCENARIO = Scenario("llama-3.1-8b", "h100-sxm")
 
@@ -59,7 +60,7 @@ def run(store: Store, work: Workload, sessions: int = 20, turns: int = 900, **op
     return simulate_sessions(deployed(work, store), turns, sessions, seed=1, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("pool", [40_000, 10**6])
+@pytest.mark.parametrize("pool", sampled([40_000, 10**6], 1))
 @pytest.mark.parametrize("tiers", ["", "dram=8GB", "dram=4GB:write=back,ssd=inf:bandwidth=20GB/s:write=back"])
 def test_littles_law_and_the_sum_of_what_was_found(pool: int, tiers: str) -> None:
     ran = run(store_of(replica(), parse_tiers(tiers, SCENARIO), pool), workload(shared=500))
@@ -107,6 +108,7 @@ def test_prefixes_are_found_where_requests_are_routed_to() -> None:
     assert sum(hit_rates(near)) > sum(hit_rates(far)) + 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("routing", [PREFIX, REQUESTS])
 def test_replicas_behind_a_router_conserve_sessions(routing: str) -> None:
     """Little's law over all copies; a router that knows prefixes finds those that each copy computed once."""
@@ -126,7 +128,7 @@ def test_gaps_that_are_cut_are_cut_for_all_replicas(routing: str) -> None:
         assert (arrival[1:] >= last[:-1]).all()
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", sampled(["vllm", "sglang"], 1))
 def test_hybrid_models_find_what_snapshots_leave(engine: str) -> None:
     """A prefix ends at a block as large as a state in vLLM; states alone fill SGLang's pool of them."""
     scenario = Scenario("qwen3.5-27b", "h100-sxm", engine=engine)
@@ -160,6 +162,7 @@ def test_a_hashed_session_stays_on_its_rank() -> None:
     assert ran.hits[:, 0] == pytest.approx(known, abs=block)
 
 
+@pytest.mark.slow
 def test_theory_has_ranks_that_wait_for_the_one_with_prompts() -> None:
     """Without the others' prompts a token would take two thirds of its time, and a prompt half."""
     scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, enable_expert_parallel=True, engine="vllm")
@@ -171,6 +174,7 @@ def test_theory_has_ranks_that_wait_for_the_one_with_prompts() -> None:
     assert theory.ttft == pytest.approx((ran.first - ran.arrival).mean(), rel=0.25)
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_apart_conserve_sessions() -> None:
     """Little's law over both pools, and decode that is never reached by prompts: TPOT is that of its steps."""
     load = Load(prompt=20_000.0, generate=500.0, concurrency=1).of(SCENARIO)
@@ -197,6 +201,7 @@ def test_idle_time_of_all_ends_early() -> None:
     assert slow - fast == pytest.approx(50, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_turn_waits_for_the_sub_agents_before_it(joined: bool) -> None:
     """One session then has one request at a time; the theory has its cycle."""
@@ -210,6 +215,7 @@ def test_a_turn_waits_for_the_sub_agents_before_it(joined: bool) -> None:
     assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_turn_waits_for_sub_agents_that_a_router_sends_elsewhere() -> None:
     """As many sessions go on among two copies as on two apart."""
     shape = {"branches": 0.3, "branch_turns": parse_lengths(4), "branch_first": parse_lengths(500)}
@@ -246,6 +252,7 @@ def benchmark(**changes: object) -> Workload:
     return workload(duration=600.0, begun=(0.25, 0.75), warmup=2, turns=parse_lengths(60), **changes)
 
 
+@pytest.mark.slow
 def test_a_benchmark_is_runs_of_its_duration() -> None:
     work = benchmark()
     ran = simulate_sessions(deployed(work), None, 8, seed=1)
@@ -259,6 +266,7 @@ def test_a_benchmark_is_runs_of_its_duration() -> None:
     assert ran.prompt.mean() < long.prompt.mean() * 1.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sessions", [10, 20])
 def test_theory_agrees_with_a_benchmark(sessions: int) -> None:
     work, store = benchmark(), store_of(replica())
@@ -275,6 +283,7 @@ OVERFLOWING = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", OVERFLOWING)
 def test_theory_agrees_with_a_benchmark_that_overflows_the_pool(work: Workload) -> None:
     """Contexts grow until the pool is full; from then on turns get done slowly. More sessions never find more."""
@@ -292,6 +301,7 @@ def test_theory_agrees_with_a_benchmark_that_overflows_the_pool(work: Workload) 
     assert np.median(np.abs(parts)) < 0.1
 
 
+@pytest.mark.slow
 def test_hits_of_a_benchmark_grow_with_the_pool() -> None:
     pools = (200_000, 300_000, 400_000, 600_000, 10**6)
     hits = [sum(theory_of(deployed(benchmark(), store_of(replica(), (), pool))).warm(30).hits) for pool in pools]
@@ -300,6 +310,7 @@ def test_hits_of_a_benchmark_grow_with_the_pool() -> None:
     assert hits[-1] > 0.95
 
 
+@pytest.mark.slow
 def test_all_sessions_are_somewhere_beyond_the_overflow() -> None:
     """Those that prompts' server has no time for wait, and their contexts are evicted (it had hits of 0.3 to 0.5)."""
     work, store = workload(turns=parse_lengths(60)), store_of(replica())
@@ -310,6 +321,7 @@ def test_all_sessions_are_somewhere_beyond_the_overflow() -> None:
     assert hits[-2] == pytest.approx(sum(hit_rates(ran)), abs=0.03)
 
 
+@pytest.mark.slow
 def test_the_range_of_a_benchmark_has_runs_of_other_sessions() -> None:
     work = benchmark()
     (found,) = serve_sessions(SCENARIO, work, sessions=25).outcomes
@@ -363,6 +375,7 @@ def errors(seed: int) -> tuple[float, float] | None:
     return sum(theory.warm.hits) - sum(hit_rates(ran)), theory.warm.turns_per_second / rate - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 20))
 def test_theory_agrees_with_the_simulation(first: int) -> None:
     found = [each for each in map(errors, range(first, first + 20)) if each is not None]
@@ -381,6 +394,7 @@ def test_theory_agrees_in_a_few_settings() -> None:
         assert abs(found[1]) < 0.1
 
 
+@pytest.mark.slow
 def test_more_sessions_than_the_pool_holds_lose_throughput() -> None:
     work = workload(first=parse_lengths(8000), turns=parse_lengths(30), gap=parse_gaps("exponential:mean=3s"))
     theory = Theory(deployed(work, store_of(replica(), (), 200_000)))
@@ -393,6 +407,7 @@ def test_more_sessions_than_the_pool_holds_lose_throughput() -> None:
         assert tiered.warm(60).turns_per_second == pytest.approx(gain * rates[2], rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_answer_has_hits_by_tier_and_costs() -> None:
     curve = serve_sessions(
         SCENARIO, workload(), sessions=[4, 16], simulate=200, tiers="dram=10GB", pool=60_000, targets=(1.0, math.inf)
@@ -407,6 +422,7 @@ def test_the_answer_has_hits_by_tier_and_costs() -> None:
     assert curve.to_dict()["points"][1]["sessions"] == 16
 
 
+@pytest.mark.slow
 def test_a_rate_of_sessions_has_as_many_as_little_says() -> None:
     curve = serve_sessions(SCENARIO, workload(), session_rate=0.5, simulate=600)
     (found,) = curve.outcomes
@@ -423,6 +439,7 @@ def test_profiles_say_where_they_are_from(name: str) -> None:
     assert session.context >= work.shared + 1
 
 
+@pytest.mark.slow
 def test_the_first_sessions_of_a_benchmark_have_the_means_of_its_first_traces() -> None:
     """Of prompts after the warm-up, outputs and gaps; those after them are of the workload, whatever the seed."""
     traces = (Replayed(2, prompt=40_000, output=900, gap=4.0, branches=0.0), Replayed(4, prompt=3000, output=50))

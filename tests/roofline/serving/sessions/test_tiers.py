@@ -122,6 +122,7 @@ def test_a_tier_of_prompts_takes_outputs_with_the_next_prompt() -> None:
     assert cache.used == [9, 9]
 
 
+@pytest.mark.slow
 def test_policies_lose_hits_and_a_stall_costs_time() -> None:
     def outcome(tiers: str):  # type: ignore[no-untyped-def]
         return serve_sessions(LLAMA, sessions=24, tiers=tiers, **SHORT).outcomes[0]  # type: ignore[arg-type]
@@ -136,6 +137,7 @@ def test_policies_lose_hits_and_a_stall_costs_time() -> None:
     assert outcome(f"{slow}:stalls=true").tpot.mean.mid > 1.5 * outcome(slow).tpot.mean.mid
 
 
+@pytest.mark.slow
 def test_loads_may_take_every_place() -> None:
     scenario = LLAMA.with_(max_num_seqs=2, generate=1)
     slow = {"gap": "0s", "turns": 10, "first": 4096, "new": 4096, "pool": 90_000, "simulate": 150}

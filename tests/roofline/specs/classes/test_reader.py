@@ -94,6 +94,7 @@ def saved(folder: Path, content: dict[str, Any]) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on")
 def test_a_file_without_a_reader_is_read_and_says_on_what_it_rests(tmp_path: Path) -> None:
     """Remote code that the file names is not run; the file's formats count."""
@@ -106,6 +107,7 @@ def test_a_file_without_a_reader_is_read_and_says_on_what_it_rests(tmp_path: Pat
     assert model.rests_on[0].startswith("its layers are read off the class of Transformers")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on")
 def test_what_a_class_does_not_make_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="unsupported model_type 'no_such_type'"):
@@ -114,6 +116,7 @@ def test_what_a_class_does_not_make_is_refused_in_a_sentence(tmp_path: Path) -> 
         load_model(saved(tmp_path, {"model_type": UNREAD, **SMALL, "num_attention_heads": 0}))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on")
 def test_a_class_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "SECONDS", 0.2)

@@ -177,6 +177,7 @@ def test_a_difference_of_header_and_tensors_is_said(write_gguf: Write) -> None:
     )
 
 
+@pytest.mark.slow
 def test_400_gigabytes_take_less_than_a_second(write_gguf: Write) -> None:
     words = [f"word {index}" for index in range(150_000)]
     ends = [("token_embd.weight", (150_000, 16384), "F16"), ("output.weight", (150_000, 16384), "F16")]
@@ -268,6 +269,7 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return write_random_model(network, "q8_0", tmp_path_factory.mktemp("small") / "model.gguf").read_bytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_damage_is_a_roofline_error_or_analysed(small_model: bytes, data: st.DataObject) -> None:
