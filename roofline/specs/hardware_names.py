@@ -147,7 +147,9 @@ def read_hardware(text: str) -> Named:
 
 def server_devices(text: object) -> int:
     """The devices of each server of a text that counts servers and their devices, 8 of 2x8xH100; 0 of all else."""
-    for pattern in _COUNTED if isinstance(text, str) else ():
+    if not isinstance(text, str):
+        return 0
+    for pattern in _COUNTED:
         servers = pattern.fullmatch(text.strip())
         each = servers and pattern.fullmatch(servers["device"].strip())
         if each:

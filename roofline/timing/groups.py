@@ -81,7 +81,7 @@ def _group(
     if across:
         match, other = over_network(match, hardware, routed), None
     texts = {**shapes[0].texts, **({"across_nodes": 1.0, "members": float(across)} if across else {})}
-    fixed, *columns = _columns(tuple(shapes), tuple(monomials))
+    fixed, varying, coefficients = _columns(tuple(shapes), tuple(monomials))
     if op == "attention_decode" and engine["kv_reread"]:
         group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
         stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
@@ -99,8 +99,10 @@ def _group(
     conversion = engine["kv_conversion"] if op in ATTENTION and members[0][1].upcasts_cache else 0.0
     hardware = _as_measured(hardware, match)
     match, other = _with_launch(match, engine), None if other is None else _with_launch(other, engine)
-    form = _form(op, match, other, hardware, factor, conversion, *texts.items(), *fixed, *columns[0])
-    return KernelGroup(op, match, other, hardware, texts, indices, fixed, *columns, factor, conversion, form)
+    form = _form(op, match, other, hardware, factor, conversion, *texts.items(), *fixed, *varying)
+    return KernelGroup(
+        op, match, other, hardware, texts, indices, fixed, varying, coefficients, factor, conversion, form
+    )
 
 
 @cached(maxsize=4096)

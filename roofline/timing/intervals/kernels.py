@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
@@ -61,7 +61,7 @@ def inside(ranges: Mapping[str, tuple[float, float]], shape: Any, rows: tuple[in
             found = found & (low <= values <= high)
         elif values is not None:
             found = found & (values >= low) & (values <= high)
-    return found
+    return cast("NDArray[np.bool_]", found)
 
 
 def factors(residuals: Mapping[str, Residuals], regimes: Sequence[str], widening: float, spread: float) -> Array:
