@@ -40,9 +40,9 @@ EXACT = 64
 def cache_format(spec: CompressedAttention, formats: Formats) -> Format:
     """The format of a cached vector: FP8 and rotary elements in 16 bits, 584 bytes for 512 elements.
 
-    Engines keep no other 16-bit cache of these models (vLLM, fp8_ds_mla; SGLang); narrower ones are as asked for.
+    Engines keep no other cache of these models in 16 bits or FP8 (vLLM, fp8_ds_mla; SGLang); others are as asked for.
     """
-    if formats.kv.bits < 16:
+    if formats.kv.bits < 16 and formats.kv.name != "fp8":
         return formats.kv
     narrow = spec.head_dim - spec.rope_dim
     scales = -(-narrow // EXACT) + 1  # one more, to fill eight bytes
