@@ -263,7 +263,7 @@ def price_of(move: Move, scenario: Scenario) -> Price:
 
 def parallel_moves(scenario: Scenario, devices: Iterable[int]) -> Iterator[Move]:
     """Every split of devices into tensor, pipeline and data parallelism, with expert parallelism over all."""
-    present = scenario.plain.settings.parallel.on(scenario.hardware)
+    present = replace(scenario.plain.settings.parallel, micro_batches=1).on(scenario.hardware)
     for count in devices:
         for degrees in _splits(count, scenario.model):
             if present != Parallelism(**degrees).on(scenario.hardware):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
@@ -16,17 +15,17 @@ from roofline.core.errors import RooflineError, quote
 from roofline.core.options import Kind, Option
 from roofline.graph.blocks import cut_blocks
 from roofline.graph.convention import Convention
-from roofline.graph.offload import Offload, parse_offload
+from roofline.graph.offload import Offload
 from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.scenario.catalogue import catalogue
-from roofline.scenario.engine_options import attention_parallel, chosen_scheme, expert_parallel, limited_context
+from roofline.scenario.engine_options import attention_parallel, chosen_scheme, expert_parallel
 from roofline.scenario.layout import OVER_NODES, default_layout
 from roofline.scenario.lengths import Lengths
-from roofline.scenario.options import DEGREES, NEEDED, OPTIONS, by_name, missing
-from roofline.scenario.settings import PLAIN_SETTINGS, Settings, gpu_layers, placed_tables
+from roofline.scenario.options import DEGREES, OPTIONS, by_name
+from roofline.scenario.settings import Settings
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import GGUF_ENGINE, LIBRARY, Engine, default_engine, load_engine, resolve_engine
-from roofline.specs.hardware import Hardware, load_devices, load_hardware, load_mixed, networked
+from roofline.specs.hardware import Hardware, load_devices, load_mixed, networked
 from roofline.specs.hardware_names import server_devices
 from roofline.specs.library import spec_path, written
 from roofline.specs.model import Model
@@ -60,7 +59,6 @@ INSTEAD: Mapping[str, str] = {
 """The option that a new value of another one replaces."""
 
 _FUSIONS = replace(OPTIONS["fuse"], keyword="fusions")
-_GENERATED = OPTIONS["generate"].usual
 
 
 class Question(Struct, frozen=True, dict=True):
@@ -135,7 +133,7 @@ class Question(Struct, frozen=True, dict=True):
 
     def cut(self, parallelism: Parallelism) -> list[tuple[str, int]]:
         """What the degrees cut inside blocks of the weights, and how wide it is."""
-        return list(cut_blocks(self.values["model"], _precision(self), self.profile.name, parallelism))
+        return list(cut_blocks(self.values["model"], precision(self), self.profile.name, parallelism))
 
     @cached_property
     def formats(self) -> dict[str, str | None]:
@@ -225,10 +223,8 @@ class Question(Struct, frozen=True, dict=True):
             ranks = attention_parallel(ranks, self.values["model"])
         return ranks
 
-    @property
-    def longest(self) -> str:
+    def longest(self, limit: int) -> str:
         """The limit of a sequence's length, in the words of the option that set it."""
-        limit = _settings(self).longest
         return f"the {limit} of ctx_size" if "ctx_size" in self.values else f"max_model_len {limit}"
 
     @property
@@ -352,92 +348,7 @@ def _needed(values: Mapping[str, Any], devices: int, name: str) -> int:
     return needed
 
 
-def resolve(question: Question) -> dict[str, Any]:
-    """The fields of the scenario of a question, before its techniques. Raises RooflineError."""
-    values = question.values
-    for needed in NEEDED:
-        if needed not in values:
-            raise RooflineError(missing(needed), options=["hw"] if needed == "hw" else [])
-    model, hardware = values["model"], question.hardware
-    settings = _settings(question)
-    if settings.longest is not None:
-        model = replace(model, max_context=limited_context(model, settings.longest, question.longest))
-    drawn = tuple(value if isinstance(value, Lengths) else None for value in map(values.get, ("prompt", "generate")))
-    return {
-        "model": model,
-        "hardware": hardware,
-        "batch": values.get("batch", 1),
-        "prompt": _mean(values.get("prompt")),
-        "generate": _mean(values.get("generate", _GENERATED)),
-        "prefix": values.get("prefix", 0),
-        "precision": _precision(question),
-        "fusions": _fusions(values),
-        "convention": values.get("convention", Convention.PHYSICAL),
-        "images": values.get("images", 0) if values.get("audio") is None else _windows(model, values),
-        "settings": settings,
-        "techniques": (),
-        "engine": question.engine,
-        **{name: values.get(name) for name in ("context", "price", "carbon", "image_size", "host", "network")},
-        "drawn": values.get("drawn", drawn),
-    }
-
-
-def _windows(model: Model, values: Mapping[str, Any]) -> int:
-    """The windows of the encoder that the seconds of audio fill, which pass it like images."""
-    if "images" in values:
-        raise RooflineError("audio and images are of two kinds of models: give one of them", options=["audio"])
-    seconds = model.audio_seconds
-    if seconds is None:
-        raise RooflineError(f"the spec of {model.name} has no encoder of audio", options=["audio"])
-    windows: int = math.ceil(values["audio"] / seconds)
-    if model.tower_kind != "encoder":
-        return windows
-    if windows > 1:
-        raise RooflineError(
-            f"{model.name} hears {seconds:g} s at once: each such window is a request", options=["audio"]
-        )
-    return 0
-
-
-def _mean(length: Any) -> Any:
-    """A length, or the mean of a distribution in whole tokens."""
-    return max(1, round(length.mean)) if isinstance(length, Lengths) else length
-
-
-def _settings(question: Question) -> Settings:
-    """The settings, of which single options and degrees of parallelism change some."""
-    values, single = question.values, dict(question.groups["settings"])
-    settings: Settings = values.get("settings", PLAIN_SETTINGS)
-    if (offload := values.get("offload")) is not None:
-        single["offload"] = parse_offload(offload) if isinstance(offload, str) else offload
-    if (tokens := values.get("ctx_size")) is not None:
-        if "longest" in single:
-            raise RooflineError("ctx_size and max_model_len name the same: give one of them")
-        single["longest"] = tokens // single.get("sequences", 1)
-    if (layers := values.get("n_gpu_layers")) is not None:
-        single["host"] = gpu_layers(values["model"], load_hardware(CPU), layers)
-    if question.degrees:
-        ranks: dict[str, Any] = question.degrees
-        if question.groups["degrees"].get("pipeline", 1) > 1 and not question.profile.split_layers:
-            # Engines keep a batch in flight for each stage (vLLM's batch queue, SGLang's and TensorRT-LLM's loops).
-            ranks = {"micro_batches": ranks["pipeline"], **ranks}
-        single["parallel"] = Parallelism(**ranks)
-        if (
-            layers is not None
-            and single["host"] is not None
-            and single["parallel"].devices > single["parallel"].pipeline
-        ):
-            raise RooflineError(
-                f"layers on a CPU are simulated beside devices that divide the layers (pp), not each of them: {layers}"
-                f" of {values['model'].layers} are on the devices",
-                options=["n_gpu_layers"],
-            )
-    settings = replace(settings, **single) if single else settings
-    placed = placed_tables(settings.offload, values["model"], question.hardware, question.profile)
-    return settings if placed is settings.offload else replace(settings, offload=placed)
-
-
-def _precision(question: Question) -> Precision:
+def precision(question: Question) -> Precision:
     """The formats on this hardware, before techniques.
 
     With a technique that sets the weight format, a quantized checkpoint counts as 16 bits.
@@ -452,15 +363,3 @@ def _precision(question: Question) -> Precision:
     if model.quantization is not None and not question.as_released:
         formats = {**formats, "scheme": formats.get("scheme") or PLAIN}
     return precision_of(model, values["hw"], question.profile, **formats)
-
-
-def _fusions(values: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The fusions of the switches, or of the object; None for the convention's own."""
-    if "fusions" in values:
-        if "flash" in values or "fuse" in values:
-            raise RooflineError("fusions names all at once: give it, or flash and fuse")
-        return None if values["fusions"] is None else values["fusions"]
-    if "flash" not in values and "fuse" not in values:
-        return None
-    flash = values.get("flash", values.get("convention", Convention.PHYSICAL) == Convention.PHYSICAL)
-    return (*(("attention",) if flash else ()), *values.get("fuse", ()))

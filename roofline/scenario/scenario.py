@@ -18,7 +18,8 @@ from roofline.scenario.catalogue import catalogue
 from roofline.scenario.fields import WORKLOAD, checked, comparable, comparable_settings, image_of, is_any, shown
 from roofline.scenario.lengths import Lengths, parse_lengths
 from roofline.scenario.options import OPTIONS, Options, by_name
-from roofline.scenario.question import OBJECTS, Question, resolve
+from roofline.scenario.question import OBJECTS, Question
+from roofline.scenario.resolution import resolve
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import Engine, resolve_engine
 from roofline.specs.formats import find_format
@@ -231,7 +232,8 @@ class Scenario:
     @property
     def library_format(self) -> str | None:
         """The scheme in which Ollama's library has the model, where nothing says another format."""
-        return self._asked.library_format
+        asked: Question | None = vars(self)["_question"]
+        return None if asked is None else asked.library_format
 
     @property
     def max_batch(self) -> int:
@@ -305,7 +307,7 @@ class Scenario:
         """Raise RooflineError for sequences that are longer than the engine is set to run."""
         longest = self.plain.settings.longest
         if longest is not None and (tokens := int(np.max(self.plain.first_cached + self.plain.generate))) > longest:
-            limit = self._asked.longest if self.asked else f"max_model_len {longest}"
+            limit = self._asked.longest(longest) if self.asked else f"max_model_len {longest}"
             raise RooflineError(f"a sequence of {tokens} tokens is longer than {limit}")
 
     @property
