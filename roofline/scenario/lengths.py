@@ -289,3 +289,11 @@ def _histogram(text: str, what: str) -> Lengths:
         return values[np.minimum(index, values.size - 1)]
 
     return Lengths(text, float(values @ weights), float(values**2 @ weights), inverse)
+
+
+def with_mean(name: str, count: Any, drawn: Lengths | None) -> Lengths:
+    """The lengths of a count, or of a distribution, of which techniques may have changed the mean."""
+    if drawn is None:
+        return parse_lengths(count, name)
+    mean = max(1, round(drawn.mean))
+    return drawn if count == mean else drawn.times(count / mean)

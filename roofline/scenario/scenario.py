@@ -16,7 +16,7 @@ from roofline.graph.convention import Convention
 from roofline.graph.extents import Step
 from roofline.scenario.catalogue import catalogue
 from roofline.scenario.fields import WORKLOAD, checked, comparable, comparable_settings, image_of, is_any, shown
-from roofline.scenario.lengths import Lengths, parse_lengths
+from roofline.scenario.lengths import Lengths, with_mean
 from roofline.scenario.options import OPTIONS, Options, by_name
 from roofline.scenario.question import OBJECTS, Question
 from roofline.scenario.resolution import resolve
@@ -245,7 +245,7 @@ class Scenario:
     def lengths(self) -> tuple[Lengths, Lengths]:
         """The lengths of prompts and of outputs under load, in tokens."""
         counts = ("prompt", self.prompt), ("generate", self.generate)
-        prompt, generate = (_lengths(name, count, own) for (name, count), own in zip(counts, self.drawn, strict=True))
+        prompt, generate = (with_mean(name, count, own) for (name, count), own in zip(counts, self.drawn, strict=True))
         return prompt, generate
 
     def _ask(self, question: Question, plain: Scenario | None = None) -> None:
@@ -448,11 +448,3 @@ def _restored(fields: Mapping[str, Any], question: Question | None, plain: Scena
 def _told(name: str, value: Any) -> bool:
     """Whether the value of an option is another one than its default."""
     return value is not None and (isinstance(value, np.ndarray) or value != OPTIONS[name].usual)
-
-
-def _lengths(name: str, count: Any, drawn: Lengths | None) -> Lengths:
-    """The lengths of a count, or of a distribution, of which techniques may have changed the mean."""
-    if drawn is None:
-        return parse_lengths(count, name)
-    mean = max(1, round(drawn.mean))
-    return drawn if count == mean else drawn.times(count / mean)

@@ -12,23 +12,20 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import SequenceMatcher
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from roofline.core.documents import MAX_BYTES, read_mapping
+from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
-from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files, spec_path
+from roofline.specs.model_index import TUNED, UNSAID, Entry, Words, index, words
 from roofline.specs.names import PLAIN, Files, Named, record, undescribed
 from roofline.specs.precision import scheme_formats
 from roofline.specs.schemes import GGUF_SCHEMES, MXFP4_EXPERTS
-
-TUNED = frozenset({"base", "chat", "hf", "instruct", "it", "pt", "reasoning"})
-"""What a checkpoint was trained for, or how it is stored; the architecture is the same."""
 
 MISSPELT = 0.9
 """Likeness from which a name is a misspelling of another, and no name of something else."""
@@ -39,27 +36,9 @@ NEAREST = 4
 LONGEST = 100
 """Characters of a text that a repository's name may continue (96 are the most of the hub): more are no pattern's."""
 
-UNSAID = "q4_k_m"
-"""What a tag of Ollama's library that names no scheme is stored in, and llama.cpp takes from a repository of GGUF files
-without one (its README: `-hf <user>/<model>[:quant]`, "default to Q4_K_M")."""
-
 FORMAT_KEYS = frozenset({"quantization", "dtype", "gguf"})
 """What a name changes that says a format."""
 
-_NO_TAG = re.compile(r"^(quantization: mxfp4|task: encode)\b", re.MULTILINE)
-"""In models whose tags are stored as they were released: gpt-oss and encoders."""
-
-_MIXED = re.compile(r"^(formats|unquantized):", re.MULTILINE)
-"""In models whose released files have formats by component."""
-
-Words = tuple[str, ...]
-
-_SOURCE = re.compile(r"^source: https://huggingface\.co/([^/\s]+)/([^/\s]+)", re.MULTILINE)
-_PARAMETERS = re.compile(r"^parameters: (\d+)", re.MULTILINE)
-_QUANTIZATION = re.compile(r"^quantization: (\S+)", re.MULTILINE)
-_REPOSITORIES = re.compile(r"^repositories:.*\n((?: +.*\n)+)", re.MULTILINE)
-_SAME = re.compile(r"^ +[^/\s]+/(\S+): \{\}", re.MULTILINE)
-_DIFFERS = re.compile(r"^ +([^/\s]+/[^:\s]+): (?!\{\})", re.MULTILINE)
 _HUB = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co|ollama\.com)/", re.IGNORECASE)
 _PLUS = re.compile(r"(?<=[A-Za-z])\+(?![A-Za-z\d])")
 _CLOUD = re.compile(r"(?<=:)cloud$|(?<=\w)-cloud$", re.IGNORECASE)
@@ -67,81 +46,9 @@ _CLOUD = re.compile(r"(?<=:)cloud$|(?<=\w)-cloud$", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+(?::[\w.-]+)?)", re.ASCII)
 
 
-class _Entry(Struct, frozen=True, dict=True):
-    """What a model spec is known by."""
-
-    name: str
-    path: Path
-    spelled: tuple[Words, ...]
-    tuned: frozenset[str]
-    parameters: float
-    quantization: str
-    repositories: str
-    tag: str | None
-    mixed: bool
-    owner: str
-
-    @cached_property
-    def differing(self) -> tuple[tuple[Words, str], ...]:
-        """The repositories that differ from the spec, after the stripped words of their names."""
-        found = _DIFFERS.findall(self.repositories)
-        return tuple((self.stripped(_spell(each.partition("/")[2])), each) for each in found)
-
-    def stripped(self, spelled: Words) -> Words:
-        """The words without those that do not tell architectures apart."""
-        return tuple(word for word in spelled if word not in self.tuned)
-
-    @cached_property
-    def known(self) -> tuple[Words, ...]:
-        """The stripped words of the name and of the source's repository."""
-        return tuple(map(self.stripped, self.spelled))
-
-
-def _entry(name: str, path: Path) -> _Entry:
-    # Searched as text, because parsing every spec takes half a second.
-    text = read_text(path, MAX_BYTES)
-    own, source = _spell(name), _SOURCE.search(text)
-    size, quantization, more = (pattern.search(text) for pattern in (_PARAMETERS, _QUANTIZATION, _REPOSITORIES))
-    return _Entry(
-        name,
-        path,
-        (own, *map(_spell, [*([source[2]] if source else []), *_SAME.findall(more[1] if more else "")])),
-        TUNED.difference(own),
-        float(size[1]) if size else 0.0,
-        quantization[1] if quantization else "",
-        more[1].lower() if more else "",
-        None if _NO_TAG.search(text) else UNSAID,
-        _MIXED.search(text) is not None,
-        source[1].lower() if source else "",
-    )
-
-
-def _words(text: str) -> list[re.Match[str]]:
-    """The words of a name, runs of letters or of digits: llama, 3.1, 8, b; stablelm-2-1_6b has 1.6, and 4.0 is 4."""
-    plain = re.sub(r"(?<=\d)_(?=\d)", ".", text.lower())
-    return list(re.finditer(r"([a-z]+|\d+(?:\.(?!0(?![\d.]))\d+)*)(?:\.0(?![\d.]))?", plain))
-
-
-def _spell(text: str) -> Words:
-    return tuple(match[1] for match in _words(text))
-
-
 @lru_cache(maxsize=1)
 def _tags() -> Mapping[str, str]:
     return read_mapping(Path(__file__).with_name("ollama.yaml"))
-
-
-@lru_cache(maxsize=4)
-def _index(files: Files) -> tuple[tuple[_Entry, ...], frozenset[Words]]:
-    """Every model, and the makers' names that repositories begin with where the specs' names do not: Meta, NVIDIA."""
-    entries = tuple(_entry(name, path) for name, path in files)
-    makers = (
-        source[: len(source) - len(own)]
-        for own, *sources in (entry.known for entry in entries)
-        for source in sources
-        if own and source[-len(own) :] == own
-    )
-    return entries, frozenset(makers) - {()}
 
 
 def read_model(text: str) -> Named:
@@ -158,13 +65,13 @@ def library_format(text: str) -> str | None:
     if path is not None and path not in (file for _, file in files):
         return None
     named = _read(text, files)
-    entry = next(entry for entry in _index(files)[0] if entry.name == named.name)
+    entry = next(entry for entry in index(files)[0] if entry.name == named.name)
     return None if FORMAT_KEYS & named.changes.keys() else entry.tag
 
 
 @lru_cache(maxsize=256)
 def _read(text: str, files: Files) -> Named:
-    entries, makers = _index(files)
+    entries, makers = index(files)
     may_name = PLAIN.fullmatch(text) is not None
     plain = _CLOUD.sub("", _PLUS.sub("-plus", _HUB.sub("", text.strip())))  # Command R+
     if may_name and (listed := _listed(plain.lower(), entries)) is not None:
@@ -179,7 +86,7 @@ def _read(text: str, files: Files) -> Named:
     plain = repository[1] if repository else plain
     owner, _, rest = plain.partition("_")  # bartowski/Qwen_Qwen3.6-27B-GGUF
     plain = rest if rest and any(entry.owner == owner.lower() for entry in entries) else plain
-    found = _words(plain) if may_name else []
+    found = words(plain) if may_name else []
     named = []
     for cut in range(len(found), 0, -1):
         tail = _tail(plain[found[cut].start() :]) if cut < len(found) else _Tail()
@@ -206,13 +113,13 @@ def _read(text: str, files: Files) -> Named:
     raise _unknown(text, _without_maker(tuple(match[1] for match in found), makers), entries)
 
 
-def _quantized(text: str, listed: Named, tail: _Tail, entries: tuple[_Entry, ...]) -> Named:
+def _quantized(text: str, listed: Named, tail: _Tail, entries: tuple[Entry, ...]) -> Named:
     """A model with what differs in a repository, in the scheme that follows it in a name."""
     named = _named(text, next(entry for entry in entries if entry.name == listed.name), tail)
     return Named(listed.name, listed.path, {**listed.changes, **named.changes})
 
 
-def _only(spellings: Iterable[Words], tail: _Tail, entries: tuple[_Entry, ...]) -> Named | None:
+def _only(spellings: Iterable[Words], tail: _Tail, entries: tuple[Entry, ...]) -> Named | None:
     """The one model or listed repository that begins with the words of a name; None for none and for several.
 
     After a version only sizes, dates and `TUNED` words may be missing: GLM-5.3 is not GLM-5.3-Flash.
@@ -236,7 +143,7 @@ def _without_maker(own: Words, makers: Iterable[Words]) -> list[Words]:
     return [own, *(own[len(maker) :] for maker in makers if own[: len(maker)] == maker)]
 
 
-def _listed(repository: str, entries: tuple[_Entry, ...], ending: str = "") -> Named | None:
+def _listed(repository: str, entries: tuple[Entry, ...], ending: str = "") -> Named | None:
     """The model whose spec lists a repository, by its id or its name without the owner, and before an `ending`."""
     for entry in entries:
         if (found := _found(repository, entry, ending)) is not None:
@@ -245,7 +152,7 @@ def _listed(repository: str, entries: tuple[_Entry, ...], ending: str = "") -> N
     return None
 
 
-def _found(repository: str, entry: _Entry, ending: str = "") -> tuple[str, Mapping[str, Any]] | None:
+def _found(repository: str, entry: Entry, ending: str = "") -> tuple[str, Mapping[str, Any]] | None:
     """The repository that a spec lists under an id or a name without the owner, and what it changes of the model."""
     owner = "" if "/" in repository else r"[^/\s]+/"
     found = re.search(rf"^ +({owner}{re.escape(repository)}{ending}):", entry.repositories, re.M)
@@ -268,7 +175,7 @@ Mistral-Small-Instruct-2409, without a size, is another model than that of 2501.
 def listed_repository(name: str) -> str:
     """The repository that a spec lists and `name` is without its owner, -Instruct or a month; "" for none."""
     plain = name.strip().lower()
-    entries, _ = _index(tuple(spec_files("modelspecs").items()))
+    entries, _ = index(tuple(spec_files("modelspecs").items()))
     for ending, entry in product(("", _ENDING), entries if PLAIN.fullmatch(plain) else ()):
         if (found := _found(plain, entry, ending)) is not None:
             return found[0]
@@ -362,18 +269,18 @@ SHORT = 2
 """Characters of a name that is too short to be the beginning of another."""
 
 
-def _fits(own: Words, entry: _Entry, tail: _Tail) -> bool:
+def _fits(own: Words, entry: Entry, tail: _Tail) -> bool:
     """Whether the words are a model's, but for the active parameters."""
     stripped = entry.stripped(own)
     rests = ("-".join(known[len(stripped) :]) for known in entry.known if known[: len(stripped)] == stripped)
     return any(map(_ACTIVE.fullmatch, rests)) and _sized(entry, tail)
 
 
-def _sized(entry: _Entry, tail: _Tail) -> bool:
+def _sized(entry: Entry, tail: _Tail) -> bool:
     return tail.size is None or abs(tail.size - entry.parameters) <= SIZE_TOLERANCE * entry.parameters
 
 
-def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
+def _named(text: str, entry: Entry, tail: _Tail) -> Named:
     """The model of an entry in the scheme that its name ends in, or that Ollama stores a tag without one in."""
     owner, told, _ = _HUB.sub("", text.strip()).lower().partition("/")
     owner = owner if told else entry.owner
@@ -394,7 +301,7 @@ def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
     return Named(entry.name, entry.path, {**changes, **({"gguf": True} if gguf else {})})
 
 
-def _parts(scheme: str, entry: _Entry) -> dict[str, Any]:
+def _parts(scheme: str, entry: Entry) -> dict[str, Any]:
     """What a checkpoint in a scheme has in place of the formats that its spec gives to single components."""
     own = read_mapping(entry.path) if entry.mixed else {}
     formats: Mapping[str, Any] = own.get("formats") or {}
@@ -407,7 +314,7 @@ def _parts(scheme: str, entry: _Entry) -> dict[str, Any]:
     return {"formats": experts} if formats else {}
 
 
-def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...]) -> UnknownNameError:
+def _unknown(text: str, spellings: Sequence[Words], entries: tuple[Entry, ...]) -> UnknownNameError:
     """The error for a name that no model has: those it begins, else the one in it, else the nearest of its family.
 
     Raises UnsupportedError for a model that a spec cannot express.
@@ -445,7 +352,7 @@ def _version(own: Words) -> float:
     return next((float(word) for word in found if re.fullmatch(r"\d{1,2}(\.\d+)?", word)), 0.0)
 
 
-def _likeness(spellings: Sequence[Words], entry: _Entry) -> float:
+def _likeness(spellings: Sequence[Words], entry: Entry) -> float:
     """How alike the words and a model's name are, 0 to 1."""
     return max(SequenceMatcher(None, "-".join(own), "-".join(entry.spelled[0])).ratio() for own in spellings)
 
