@@ -116,3 +116,13 @@ def test_layers_on_a_cpu_beside_several_devices_leave_each_of_these_fewer() -> N
     assert more.expected.tpot.mid < 0.6 * two.expected.tpot.mid
     with pytest.raises(RooflineError, match="beside devices that divide the layers"):
         asked.with_(tp=2)
+
+
+def test_what_is_beside_tables_of_n_grams_in_cpu_memory() -> None:
+    whole = Scenario("deepseek-v4.1-flash", "b200-sxm")
+    experts = [apply_techniques(whole.with_(offload=f"tables={held}"), ["experts-on-cpu:share=1"]) for held in (0, 1)]
+    both, rest = (analyze(each).memory.weights for each in experts)
+    assert both - rest == pytest.approx((384006168 + 384016682) * 256 * 33 / 32)  # MXFP8: a scale of 8 bits for 32
+    streamed = apply_techniques(whole, ["flexgen"])
+    assert streamed.settings.offload.tables == whole.settings.offload.tables == 1
+    assert analyze(streamed).memory.weights == 0
