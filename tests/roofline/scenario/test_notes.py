@@ -100,6 +100,15 @@ def test_a_draft_may_read_a_kv_cache_where_the_model_has_none() -> None:
     )
 
 
+def test_a_slow_store_of_tables_slows_prefill_and_is_not_noted_to_have_no_effect() -> None:
+    slow, usual = (
+        analyze(Scenario("deepseek-v4.1-flash", "b200-sxm", tp=8, engine="sglang", prompt=32768, offload=offload))
+        for offload in ("tables=1,bandwidth=3GB/s", "tables=1")
+    )
+    assert slow.prefill.expected.mid > usual.prefill.expected.mid
+    assert not [note for note in notes(slow) if "no effect" in note]
+
+
 def test_fused_lists_the_fusions_that_match() -> None:
     names = ("attention", "qkv", "gate_up", "residual_norm")
     hardware = load_hardware("h100-sxm")
