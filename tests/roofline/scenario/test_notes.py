@@ -30,7 +30,7 @@ def answer(model: str, **options: Any) -> Analysis:
 
 def own_notes(found: Analysis) -> tuple[str, ...]:
     """The notes on options: without those of kernels whose constants are of another engine."""
-    return tuple(note for note in notes(found) if "were not measured" not in note)
+    return tuple(note for note in notes(found) if "not measured: " not in note)
 
 
 def figures(found: Analysis) -> tuple[Any, ...]:
