@@ -213,7 +213,9 @@ def parallelise(scenario: Scenario, name: str, *, kind: str, degree: int) -> Sce
         raise RooflineError(f"{name} conflicts with {NAMES[kind]} {getattr(parallel, kind)} of the scenario")
     if scenario.settings.host is not None:
         raise UnsupportedError(f"{name}: a CPU that computes is simulated beside one device only")
-    parallel = replace(parallel, **{kind: degree})
+    given = scenario.asked and scenario.given("micro_batches") is not None
+    fills = kind == "pipeline" and not given and not scenario.profile.split_layers  # as the option does
+    parallel = replace(parallel, **{kind: degree}, **({"micro_batches": degree} if fills else {}))
     rank_model(scenario.model, parallel)  # raises where the degree does not divide the model
     if parallel.devices > 1 and kind != "data":
         scenario.hardware.link(parallel.on(scenario.hardware).span(parallel.devices))
