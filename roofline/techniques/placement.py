@@ -40,13 +40,20 @@ def offload(scenario: Scenario, name: str, *, weights: float, kv: float = 0.0, b
 def _with_host(name: str, scenario: Scenario, hardware: str, **fractions: Any) -> Scenario:
     """The scenario with a CPU beside a device, or beside those that take turns with layers and leave it some."""
     settings, of_attention = scenario.settings, fractions.get("part") is Part.ATTENTION
-    divided = settings.parallel if of_attention else replace(settings.parallel, pipeline=1, nodes=None)
+    parallel = settings.parallel
+    if parallel.micro_batches == parallel.pipeline and not _says_micro_batches(scenario):
+        parallel = replace(parallel, micro_batches=1)  # the CPU is one for all stages
+    divided = parallel if of_attention else replace(parallel, pipeline=1, nodes=None)
     if divided != SINGLE or settings.host is not None or settings.mixed:
         beside = "one device" if of_attention else "one device, or several that divide the layers (--pp),"
         raise UnsupportedError(
             f"{name} is simulated for {beside} with one other beside it, which analyze, serve and the answer take"
         )
-    return with_settings(scenario, host=Host(load_hardware(hardware), **fractions))
+    return with_settings(scenario, parallel=parallel, host=Host(load_hardware(hardware), **fractions))
+
+
+def _says_micro_batches(scenario: Scenario) -> bool:
+    return scenario.asked and scenario.given("micro_batches") is not None
 
 
 def layers_on_cpu(scenario: Scenario, name: str, *, hardware: str, share: float) -> Scenario:
@@ -213,9 +220,8 @@ def parallelise(scenario: Scenario, name: str, *, kind: str, degree: int) -> Sce
         raise RooflineError(f"{name} conflicts with {NAMES[kind]} {getattr(parallel, kind)} of the scenario")
     if scenario.settings.host is not None:
         raise UnsupportedError(f"{name}: a CPU that computes is simulated beside one device only")
-    given = scenario.asked and scenario.given("micro_batches") is not None
-    fills = kind == "pipeline" and not given and not scenario.profile.split_layers  # as the option does
-    parallel = replace(parallel, **{kind: degree}, **({"micro_batches": degree} if fills else {}))
+    fills = kind == "pipeline" and not _says_micro_batches(scenario) and not scenario.profile.split_layers
+    parallel = replace(parallel, **{kind: degree}, **({"micro_batches": degree} if fills else {}))  # as by the option
     rank_model(scenario.model, parallel)  # raises where the degree does not divide the model
     if parallel.devices > 1 and kind != "data":
         scenario.hardware.link(parallel.on(scenario.hardware).span(parallel.devices))
