@@ -29,6 +29,7 @@ from roofline.serving.placement import divisors, laid_out
 from roofline.serving.pools import Pools
 from roofline.serving.ratios import Limits, ratios_on
 from roofline.specs.engine import GGUF_ENGINE, list_engines
+from roofline.specs.precision import Precision
 from roofline.techniques import techniques
 from roofline.techniques.acceptance import is_superseded
 from roofline.techniques.support import is_documented, runs, runs_on
@@ -124,9 +125,12 @@ def _named(what: str, count: int, copies: int) -> str:
 
 def formats(scenario: Scenario) -> Iterator[Alternative]:
     """As released, and the formats of weights and KV cache that documents say the engine runs on this hardware."""
-    plain = scenario.without("quant", "weights", "activations", "kv", "quantization")
+    plain, found = scenario.without("quant", "weights", "activations", "kv", "quantization"), set[Precision]()
     for scheme, kv, _ in formats_for(scenario.model, scenario.hardware, scenario.profile, Quality.CALIBRATED):
         changed = plain.with_(quant=scheme or None, kv=kv or None)
+        if changed.precision in found:  # a cache that is the engine's only one
+            continue
+        found.add(changed.precision)
         released = f"as released ({plain.run_precision.weights.name})"
         yield Alternative((scheme or released) + (f", KV {kv}" if kv else ""), changed)
 

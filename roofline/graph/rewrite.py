@@ -241,7 +241,7 @@ class SharedWeights(Struct, frozen=True):
         def shared(tensor: Tensor) -> Tensor:
             if tensor.role is not Role.WEIGHT:
                 return tensor
-            return replace(tensor, stored=(as_size(1 / self.repeats), *tensor.stored_shape))
+            return replace(tensor, stored=(*tensor.stored_shape, as_size(1 / self.repeats)))  # experts are in front
 
         reads, operands = (tuple(map(shared, tensors)) for tensors in (op.reads, op.operands))
         return [replace(op, reads=reads, operands=operands)]

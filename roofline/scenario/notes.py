@@ -52,11 +52,10 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
 
 def _tables_note(scenario: Scenario) -> str:
     """Which tables of n-grams are in CPU memory, where the engine puts them there by itself."""
-    share = scenario.settings.offload.tables
     engrams = [group.layer.engram for group in scenario.model.groups if group.layer.engram is not None]
-    if not share or not engrams:
+    if not engrams or scenario.settings.offload.tables != 1 or scenario.profile.memory.tables != "cpu":
         return ""
-    held = share * sum(engram.rows * engram.width for engram in engrams)
+    held = sum(engram.rows * engram.width for engram in engrams)
     where = f"{si(held, '')} parameters of n-gram tables are in CPU memory"
     return f"{where}, as {scenario.profile.name} keeps them (--offload tables=0: on the devices)"
 
@@ -171,11 +170,12 @@ def _offload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
     streams = _reads_cache(analysis.schedule.networks)  # a draft stays on the device
     if offload.kv and not streams:
         yield f"--offload kv={offload.kv:g}", f"{analysis.scenario.model.name} has no KV cache"
-    if offload.tables is not None and not any(group.layer.engram for group in analysis.scenario.model.groups):
+    remembers = any(group.layer.engram for group in analysis.scenario.model.groups)
+    if offload.tables is not None and not remembers:
         yield f"--offload tables={offload.tables:g}", f"{analysis.scenario.model.name} has no tables of n-grams"
     if offload.bandwidth is not None:
         option = f"an offload bandwidth of {si(offload.bandwidth, 'B/s')}"
-        if not offload.weights and not (offload.kv and streams):
+        if not offload.weights and not (offload.kv and streams) and not (offload.tables and remembers):
             yield option, "neither weights nor KV cache are offloaded"
         elif offload.bandwidth >= (link := hardware.host_bandwidth):
             yield option, f"the host link of {hardware.name} is limited to {si(link, 'B/s')}"

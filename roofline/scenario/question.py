@@ -151,7 +151,7 @@ class Question(Struct, frozen=True, dict=True):
         named = engine is not None and (engine if isinstance(engine, Engine) else load_engine(engine)).name == LIBRARY
         if not named or "model" not in self.written or "precision" in self.values or self.sets_weights:
             return None
-        if any(given.get(part) for part in (*RELEASED_OVERRIDES, "base")):
+        if any(given.get(part) for part in (*RELEASED_OVERRIDES, "base")) or "quantization" in self.values:
             return None
         return library_format(self.written["model"])
 

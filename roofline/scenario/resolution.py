@@ -87,7 +87,8 @@ def _settings(question: Question) -> Settings:
         single["host"] = gpu_layers(values["model"], load_hardware(CPU), layers)
     if question.degrees:
         ranks: dict[str, Any] = question.degrees
-        if question.groups["degrees"].get("pipeline", 1) > 1 and not question.profile.split_layers:
+        turns = question.profile.split_layers or single.get("host") is not None
+        if question.groups["degrees"].get("pipeline", 1) > 1 and not turns:
             # Engines keep a batch in flight for each stage (vLLM's batch queue, SGLang's and TensorRT-LLM's loops).
             ranks = {"micro_batches": ranks["pipeline"], **ranks}
         single["parallel"] = Parallelism(**ranks)

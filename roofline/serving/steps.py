@@ -65,8 +65,13 @@ MAX_TOKENS = 2**18
 TYPICAL = Step(np.array([8.0]), np.array([1.0]), np.array([1000.0]))
 """The step at which the stages of a pipeline are compared."""
 
-PROBES = Step(np.array([64.0, 1.0, 64.0]), np.array([1.0, 64.0, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
-"""64 tokens three times: of 64 sequences, of one, and with a longer context."""
+PROBED = 64.0
+"""Tokens that tell kernels of tokens from others."""
+
+
+def _probes(tokens: float) -> Step:
+    """So many tokens three times: of as many sequences, of one, and with a longer context."""
+    return Step(np.array([tokens, 1.0, tokens]), np.array([1.0, tokens, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
 
 
 def _names(timing: Timing) -> list[tuple[str, ...]]:
@@ -75,9 +80,9 @@ def _names(timing: Timing) -> list[tuple[str, ...]]:
     return [(kernel.section, *(ops[part][0].name for part in kernel.parts)) for kernel in timing.kernels]
 
 
-def _by_tokens(timing: Timing) -> NDArray[np.bool_]:
-    """Kernels whose time depends on the number of tokens alone."""
-    spent = timing.spent(timing.detail(PROBES))
+def _by_tokens(timing: Timing, tokens: float = PROBED) -> NDArray[np.bool_]:
+    """Kernels whose time depends on the number of tokens alone, of so many."""
+    spent = timing.spent(timing.detail(_probes(tokens)))
     return np.asarray(np.isclose(spent, spent[:, :1], rtol=1e-6).all(axis=1), bool)
 
 
@@ -183,7 +188,8 @@ class StepTimes:
         self.tokens, shape = geometric(1, MAX_TOKENS, TOKENS), (sequences[0].size, sequences[1].size)
         if self.data > 1:  # of all ranks, the tokens of one sequence are less than one of each
             self.tokens = np.append(geometric(1, self.data - 1, TOKENS) / self.data, self.tokens)
-        self.local = self.experts = self.head = np.zeros_like(self.tokens)
+        self.local = self.experts = self.head = self.late = self.late_experts = np.zeros_like(self.tokens)
+        self.tail = max((group.layer.tail for group in self.scenario.model.groups), default=0)
         of_decode, of_prefill = np.zeros(shape), np.zeros((pieces[0].size, pieces[1].size))
         spent, whole = list[float](), sum(float(np.max(main.repeat)) for main in mains.values())
         self.kernels = 0.0
@@ -216,7 +222,10 @@ class StepTimes:
         self.decode, self.prefill = Table(*sequences, of_decode), Table(*pieces, of_prefill)
 
     def _add_shared_times(self, timing: Timing, run: Pass, shared: Any, head: Any) -> None:
-        """Add the kernels of tokens to the tables: on one rank, of experts, and of the head."""
+        """Add the kernels of tokens to the tables: on one rank, of experts, and of the head.
+
+        Those of layers that run the last tokens of a prompt alone are `late`.
+        """
         tokens = self.tokens
         parts = run.placement.network.overlap_batches
         step = Step(tokens / parts, np.ones_like(tokens), np.full_like(tokens, 0.0 if self.encodes else 100.0))
@@ -227,14 +236,20 @@ class StepTimes:
         parts_of = [[ops[part][0] for part in kernel.parts] for kernel in timing.kernels]
         routed = np.array([any(op.kind is Kind.MOE for op in found) for found in parts_of])
         sent = np.array([any(op.is_all_to_all for op in found) for found in parts_of]) & ~routed
-        self.local = self.local + spent[shared & ~routed & ~sent].sum(axis=0)
+        late = shared & ~_by_tokens(timing, 2.0 * self.tail) if self.tail else np.zeros_like(shared)
+        alone = shared & ~routed & ~sent
+        self.local = self.local + spent[alone & ~late].sum(axis=0)
+        self.late = self.late + spent[alone & late].sum(axis=0)
         parallel, specs = self._answer.parallel, self.scenario.model.experts
         chosen = min((spec.top_k for spec in specs), default=1)
         variance = math.expm1(uneven(parallel) ** 2)
         per_expert = max((variance / spec.experts for spec in specs), default=0.0)
         most = busiest(tokens * self.data, parallel.expert, chosen, per_expert) / self.data
-        self.experts = self.experts + np.interp(most, tokens, spent[shared & routed].sum(axis=0))
-        self.experts = self.experts + spent[shared & sent].sum(axis=0) - hidden
+        of_experts, of_late = (
+            np.interp(most, tokens, spent[among & routed].sum(axis=0)) + spent[among & sent].sum(axis=0)
+            for among in (shared & ~late, late)
+        )
+        self.experts, self.late_experts = self.experts + of_experts - hidden, self.late_experts + of_late
         self.head = self.head + spent[head].sum(axis=0)
 
     def _seconds(self, run: Pass, decode: bool, shape: tuple[int, ...], rows: Any = slice(None)) -> Array:
@@ -254,7 +269,13 @@ class StepTimes:
         tokens = batch * self.decode_tokens + (np.where(chunk > 0, prompts, 0.0) if self.pair else chunk / self.ring)
         ends = batch * self.decode_tokens + np.where(chunk > 0, self.engine.logits_of(prompts, chunk / self.ring), 0.0)
         seconds = np.interp(tokens, self.tokens, self.local) + np.interp(ends, self.tokens, self.head)
-        seconds = seconds + np.interp(tokens if mean is None else mean, self.tokens, self.experts)
+        others = tokens if mean is None else np.asarray(mean, float)
+        seconds = seconds + np.interp(others, self.tokens, self.experts)
+        if self.tail:  # of each prompt the last tokens alone
+            kept = batch * self.decode_tokens + np.minimum(chunk, prompts * self.tail)
+            others = others * kept / np.maximum(tokens, 1e-9)
+            seconds = seconds + np.interp(kept, self.tokens, self.late)
+            seconds = seconds + np.interp(others, self.tokens, self.late_experts)
         seconds = seconds + np.where(np.asarray(batch) > 0, self.decode(batch, context), 0.0)
         return np.asarray(seconds + np.where(chunk > 0, prompts * self.prefill(chunk / prompts, cached), 0.0))
 

@@ -36,6 +36,7 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine_versions import aliases_of, split_name
+from roofline.specs.formats import find_format
 from roofline.specs.hardware import KINDS, Hardware
 from roofline.specs.library import ENGINES, File, modified, own_files, written
 from roofline.specs.reserve import NO_RESERVE, Reserve
@@ -182,6 +183,8 @@ class Engine(Checked, frozen=True, dict=True):
             for name in names:
                 if name not in known:
                     raise RooflineError(f"unknown name {quote(name)} in {quote(key)}{suggest(name, known)}")
+        for name in self.caches.values():
+            find_format(name)  # raises for a name that no format has
         measured = (self.kernels_of, self.own_kernels_of, *(one for own in self.also.values() for one in own.values()))
         for name in filter(None, measured):
             if split_name(name)[0] not in bundled_profiles():

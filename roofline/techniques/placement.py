@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from roofline.bound.memory import stored_tensors
+from roofline.bound.memory import stored_tensors, weight_bytes
 from roofline.core.errors import RooflineError, UnsupportedError, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.network import network
-from roofline.graph.offload import RESIDENT, Offload
+from roofline.graph.offload import Offload
 from roofline.graph.parallel import NAMES, SINGLE, Parallelism
 from roofline.graph.ranks import rank_model
 from roofline.graph.tensor import Role
@@ -29,23 +29,31 @@ def offload(scenario: Scenario, name: str, *, weights: float, kv: float = 0.0, b
 
     Raises RooflineError for a scenario that offloads already.
     """
-    if scenario.settings.offload != RESIDENT:
+    before = scenario.settings.offload
+    if before.weights or before.kv or before.bandwidth is not None:
         raise RooflineError(f"{name} conflicts with the offload of the scenario: both place weights and KV cache")
     rate = parse_quantity(bandwidth, Dimension.BANDWIDTH).value if bandwidth else None
     scenario.hardware.host_bandwidth  # noqa: B018 - raises for a spec without a host link
-    return with_settings(scenario, offload=Offload(weights, kv, rate))
+    return with_settings(scenario, offload=Offload(weights, kv, rate, before.tables))
 
 
 def _with_host(name: str, scenario: Scenario, hardware: str, **fractions: Any) -> Scenario:
     """The scenario with a CPU beside a device, or beside those that take turns with layers and leave it some."""
     settings, of_attention = scenario.settings, fractions.get("part") is Part.ATTENTION
-    divided = settings.parallel if of_attention else replace(settings.parallel, pipeline=1, nodes=None)
+    parallel = settings.parallel
+    if parallel.micro_batches == parallel.pipeline and not _says_micro_batches(scenario):
+        parallel = replace(parallel, micro_batches=1)  # the CPU is one for all stages
+    divided = parallel if of_attention else replace(parallel, pipeline=1, nodes=None)
     if divided != SINGLE or settings.host is not None or settings.mixed:
         beside = "one device" if of_attention else "one device, or several that divide the layers (--pp),"
         raise UnsupportedError(
             f"{name} is simulated for {beside} with one other beside it, which analyze, serve and the answer take"
         )
-    return with_settings(scenario, host=Host(load_hardware(hardware), **fractions))
+    return with_settings(scenario, parallel=parallel, host=Host(load_hardware(hardware), **fractions))
+
+
+def _says_micro_batches(scenario: Scenario) -> bool:
+    return scenario.asked and scenario.given("micro_batches") is not None
 
 
 def layers_on_cpu(scenario: Scenario, name: str, *, hardware: str, share: float) -> Scenario:
@@ -113,7 +121,7 @@ def unequal_stages(
 def _fastest(scenario: Scenario, found: list[tuple[Hardware, int]]) -> list[int]:
     """Whole layers by the bandwidth of the stages, at most so many as their memory has room for."""
     number = scenario.model.layers
-    each = _weight_bytes(scenario) / number
+    each = _on_devices(scenario) / number
     room = [int(FILLED * devices * hardware.memory_capacity / each) for hardware, devices in found]
     counts = [0] * len(found)
     for _ in range(number):  # the next layer is where it ends first
@@ -150,7 +158,7 @@ def cold_neurons_on_cpu(
         with_feed_forward(scenario, name, Mlp, sparse),
         hardware,
         work=1 - hits,
-        memory=(1 - hot) * _weight_bytes(scenario, "up_proj", "down_proj", "gate_proj") / _weight_bytes(scenario),
+        memory=(1 - hot) * _weight_bytes(scenario, "up_proj", "down_proj", "gate_proj") / _on_devices(scenario),
         kv=0.0,
         part=Part.BLOCKS,
     )
@@ -165,7 +173,7 @@ def experts_on_cpu(scenario: Scenario, name: str, *, hardware: str, share: float
         scenario,
         hardware,
         work=share,
-        memory=share * _weight_bytes(scenario, "expert_") / _weight_bytes(scenario),
+        memory=share * _weight_bytes(scenario, "expert_") / _on_devices(scenario),
         kv=0.0,
         part=Part.EXPERTS,
         compute=_arithmetic_on_cpu(scenario),
@@ -182,13 +190,18 @@ def _arithmetic_on_cpu(scenario: Scenario) -> str | None:
 
 
 def _weight_bytes(scenario: Scenario, *prefixes: str) -> float:
-    """The bytes of the stored weights, or of those whose names begin so."""
+    """The bytes of the stored weights whose names begin so."""
     stored = stored_tensors(network(scenario.model, scenario.precision).sections, Role.WEIGHT)
     return sum(
         count * tensor.format.bytes * float(tensor.stored_elements.evaluate({}))
         for tensor, count in stored
-        if tensor.name.startswith(prefixes or "")
+        if tensor.name.startswith(prefixes)
     )
+
+
+def _on_devices(scenario: Scenario) -> float:
+    """The bytes of all weights but the tables of n-grams that are in CPU memory."""
+    return weight_bytes(network(scenario.model, scenario.precision), (), 1 - (scenario.settings.offload.tables or 0))
 
 
 def disaggregate(scenario: Scenario, name: str, *, decode: str) -> Scenario:
@@ -207,7 +220,8 @@ def parallelise(scenario: Scenario, name: str, *, kind: str, degree: int) -> Sce
         raise RooflineError(f"{name} conflicts with {NAMES[kind]} {getattr(parallel, kind)} of the scenario")
     if scenario.settings.host is not None:
         raise UnsupportedError(f"{name}: a CPU that computes is simulated beside one device only")
-    parallel = replace(parallel, **{kind: degree})
+    fills = kind == "pipeline" and not _says_micro_batches(scenario) and not scenario.profile.split_layers
+    parallel = replace(parallel, **{kind: degree}, **({"micro_batches": degree} if fills else {}))  # as by the option
     rank_model(scenario.model, parallel)  # raises where the degree does not divide the model
     if parallel.devices > 1 and kind != "data":
         scenario.hardware.link(parallel.on(scenario.hardware).span(parallel.devices))

@@ -259,3 +259,9 @@ def test_offloading_has_what_the_cpu_computes() -> None:
     assert "on the CPU (llama.cpp)" in found.best.label
     streamed = next(row for row in found.rows if row.label.startswith("75%"))
     assert streamed.value > 2 * found.best.value
+
+
+@pytest.mark.slow
+def test_formats_that_the_engine_runs_alike_are_one_choice() -> None:
+    found = choose("format", "deepseek-v4-flash", "8xb200-sxm", users=4)
+    assert len({row.alternative.scenario.precision for row in found.rows}) == len(found.rows)

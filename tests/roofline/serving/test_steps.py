@@ -44,6 +44,8 @@ CASES = [
     scenario("deepseek-r1", "b200-sxm", data=8, expert=8),
     scenario("qwen3-next-80b-a3b", "h200-sxm", tensor=4),
     scenario("gpt-oss-120b", "h100-sxm", tensor=2),
+    scenario("deepseek-v4.1-flash", "b200-sxm", tensor=4),
+    scenario("deepseek-v4.1-flash", "b200-sxm", data=8, expert=8),
 ]
 
 

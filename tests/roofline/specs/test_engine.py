@@ -243,6 +243,7 @@ def test_the_host_launches_what_no_graph_replays(sequences: int, tmp_path: Path)
         ({"name": "x", "own_kernels": ["cpus"]}, "unknown name 'cpus' in 'own_kernels'; did you mean 'cpu'"),
         ({"name": "x", "shared_stream": True}, "'shared_stream': expected a whole number"),
         ({"name": "x", "all_reduce": "8 us"}, "'all_reduce': expected a mapping"),
+        ({"name": "x", "caches": {"attention": "fp9"}}, "unknown format 'fp9'"),
         ({"name": "x", "vendors": ["Apple"]}, "'vendors' must be a mapping"),
         ({"name": "x", "vendors": {"Apple": {"gapp": "1 us"}}}, "'gapp' in 'vendors.Apple'; did you mean 'gap'"),
     ],
@@ -410,6 +411,7 @@ def test_ollama_has_models_in_the_format_of_its_library(model: str, weights: str
     assert scenario.precision.weights.name == weights
     assert scenario.with_(quant="q8_0").precision.weights.name == "q8_0"
     assert scenario.with_(engine="vllm").library_format is None
+    assert scenario.with_(quantization="awq").library_format is None
 
 
 def test_the_cache_that_kernels_read_alone_is_the_default() -> None:

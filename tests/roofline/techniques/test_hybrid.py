@@ -101,6 +101,16 @@ def test_several_gpus_divide_the_layers_beside_the_experts_on_a_cpu() -> None:
         apply_techniques(plain.with_(tp=2), [ON_CPU])
 
 
+def test_stages_beside_one_cpu_take_turns_in_every_engine() -> None:
+    stages = Scenario("deepseek-v3", "h200-sxm", engine="sglang", batch=4, pp=2)
+    beside, alone = (apply_techniques(each, [ON_CPU]) for each in (stages, stages.with_(micro_batches=1)))
+    assert analyze(beside).generation == analyze(alone).generation
+    with pytest.raises(UnsupportedError, match="several that divide the layers"):
+        apply_techniques(stages.with_(micro_batches=2), [ON_CPU])
+    layers = Scenario("llama-3.1-70b", "rtx-4090", engine="vllm", batch=4, pp=2, n_gpu_layers=40)
+    assert analyze(layers).generation == analyze(layers.with_(micro_batches=1)).generation
+
+
 def test_layers_on_a_cpu_beside_several_devices_leave_each_of_these_fewer() -> None:
     """llama.cpp splits the offloaded layers over the GPUs, which take turns: as fast as one with as many layers."""
     asked = Scenario("llama-3.3-70b", "rtx-4090", engine="llama.cpp", quant="q4_k_m", n_gpu_layers=40)
@@ -116,3 +126,13 @@ def test_layers_on_a_cpu_beside_several_devices_leave_each_of_these_fewer() -> N
     assert more.expected.tpot.mid < 0.6 * two.expected.tpot.mid
     with pytest.raises(RooflineError, match="beside devices that divide the layers"):
         asked.with_(tp=2)
+
+
+def test_what_is_beside_tables_of_n_grams_in_cpu_memory() -> None:
+    whole = Scenario("deepseek-v4.1-flash", "b200-sxm")
+    experts = [apply_techniques(whole.with_(offload=f"tables={held}"), ["experts-on-cpu:share=1"]) for held in (0, 1)]
+    both, rest = (analyze(each).memory.weights for each in experts)
+    assert both - rest == pytest.approx((384006168 + 384016682) * 256 * 33 / 32)  # MXFP8: a scale of 8 bits for 32
+    streamed = apply_techniques(whole, ["flexgen"])
+    assert streamed.settings.offload.tables == whole.settings.offload.tables == 1
+    assert analyze(streamed).memory.weights == 0

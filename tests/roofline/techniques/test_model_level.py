@@ -484,6 +484,7 @@ def test_shared_weights_are_read_by_every_layer() -> None:
     before, after = plain("mixtral-8x7b"), applied(scenario("mixtral-8x7b"), "weight-sharing:repeats=4")
     assert decode(after).bytes == decode(before).bytes
     assert after.memory.weights < 0.3 * before.memory.weights
+    assert after.prefill.expected == before.prefill.expected  # all experts of a layer are those of this rank
 
 
 # --- attention --------------------------------------------------------------------------------------------------------

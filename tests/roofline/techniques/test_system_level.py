@@ -553,8 +553,17 @@ def test_disaggregation_with_other_decode_hardware() -> None:
 def test_parallelism_techniques_set_their_degree(name: str, degree: str) -> None:
     scenario = plain("mixtral-8x7b", batch=8)
     by_name = apply_techniques(scenario, [f"{name}:degree=4"])
-    assert by_name.settings.parallel == Parallelism(**{degree: 4})
+    filled = {"micro_batches": 4} if degree == "pipeline" else {}
+    assert by_name.settings.parallel == Parallelism(**{degree: 4}, **filled)
     assert analyze(apply_techniques(scenario, [f"{name}:degree=1"])).generation == analyze(scenario).generation
+
+
+def test_stages_are_filled_as_by_the_option() -> None:
+    whole = Scenario("llama-3.1-70b", "h100-sxm", batch=8)
+    technique = apply_techniques(whole, ["pipeline-parallelism:degree=4"])
+    assert analyze(technique).generation == analyze(whole.with_(pp=4)).generation
+    alone = apply_techniques(whole.with_(micro_batches=1), ["pipeline-parallelism:degree=4"])
+    assert analyze(alone).generation == analyze(whole.with_(pp=4, micro_batches=1)).generation
 
 
 def test_tp_of_an_indivisible_model_is_refused() -> None:
