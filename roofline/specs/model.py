@@ -119,8 +119,8 @@ class Layer(Struct, frozen=True):
     which hyper-connections mix before and after each sub-layer (DeepSeek-V4's mHC; 0: a plain residual).
     `residual_blocks`: a sub-layer's input is a learned mean over the outputs of earlier blocks of layers, of which the
     model has so many (attention residuals, Kimi K3). `engram` adds to the stream in front of the layer. `tail`: of a
-    prompt, or of each of its chunks, only the last so many tokens pass through the layer, since no later layer and no later token reads what it
-    makes of the others (0: all do; DeepSeek-V4.1's bounded replay).
+    prompt, or of each of its chunks, only the last so many tokens pass through the layer, since no later layer and no
+    later token reads what it makes of the others (0: all do; DeepSeek-V4.1's bounded replay).
     """
 
     norm: Norm
