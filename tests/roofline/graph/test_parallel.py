@@ -48,6 +48,10 @@ def parallel(**degrees: int) -> Settings:
     return Settings(parallel=Parallelism(**degrees))
 
 
+ON_DEVICE = Settings(offload=Offload(tables=0.0))
+"""Settings with tables of n-grams on the device."""
+
+
 def matrix_flops(answer: Analysis) -> float:
     """FLOPs of GEMMs, attention and scans, which tensor parallelism divides; norms and additions are replicated."""
     kinds = ("gemm", "attention", "moe", "scan", "gated_delta_rule")
@@ -56,7 +60,9 @@ def matrix_flops(answer: Analysis) -> float:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_device_is_the_identity(name: str) -> None:
-    plain, single = run(name), run(name, parallel(tensor=1))
+    plain, single = (
+        run(name, settings) for settings in (ON_DEVICE, replace(ON_DEVICE, parallel=Parallelism(tensor=1)))
+    )
     assert single.prefill.bound_time == plain.prefill.bound_time
     assert single.memory == plain.memory
     assert not any(op.link_bytes for op in single.prefill.ops)
