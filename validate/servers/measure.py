@@ -134,8 +134,11 @@ class Load:
             async with asyncio.TaskGroup() as group:
                 for _ in range(point.concurrency):
                     group.create_task(user())
-        except* ServerError as errors:
-            raise errors.exceptions[0] from None
+        except ExceptionGroup as errors:  # an error raised in `except*` is a group again before Python 3.11.4
+            failed, others = errors.split(ServerError)
+            if failed is None or others is not None:
+                raise
+            raise failed.exceptions[0] from None
         seconds = time.perf_counter() - start
         paces = [timing.tpot for timing in timings if timing.tpot is not None]
         single, words = point.concurrency == 1, self._words(point.prompt)
