@@ -111,13 +111,18 @@ def weight_bytes(graph: Network, layers: Stages = (), tables: float = 1.0) -> fl
 
     def held(part: list[Section]) -> float:
         whole = float(_stored_bytes(part, Role.WEIGHT).evaluate({}))
-        if tables == 1.0:
-            return whole
-        found = ((tensor, count) for tensor, count in stored_tensors(part, Role.WEIGHT) if tensor.name == TABLE)
-        sizes = (count * float(tensor.stored_elements.evaluate({})) * tensor.format.bytes for tensor, count in found)
-        return whole - (1 - tables) * sum(sizes)
+        return whole if tables == 1.0 else whole - (1 - tables) * named_bytes(part, TABLE)
 
     return max(map(held, stage_sections(graph, layers)))
+
+
+def named_bytes(sections: Iterable[Section], *prefixes: str) -> float:
+    """Bytes of the stored weights whose names begin so."""
+    return sum(
+        count * tensor.format.bytes * float(tensor.stored_elements.evaluate({}))
+        for tensor, count in stored_tensors(sections, Role.WEIGHT)
+        if tensor.name.startswith(prefixes)
+    )
 
 
 def _reference(model: Model) -> Network:

@@ -359,7 +359,7 @@ def _counted(
     by_role = work.rows[len(WorkRow) :]
     moved = by_role.sum(axis=0)
     weights = by_role[ROLES.index(Role.WEIGHT)]
-    of_weights = np.array([[_streamed(op, offload)] for op in ops])
+    of_weights = np.array([[_streamed(op, offload)] for op in ops]) if offload.tables else offload.weights
     streamed = of_weights * weights + offload.kv * by_role[ROLES.index(Role.KV)]
     on_link, sent = np.zeros(sent.shape), sent.copy()
     for index, op in enumerate(ops):
@@ -388,8 +388,7 @@ def _counted(
 
 def _streamed(op: Op, offload: Offload) -> float:
     """The fraction of an operator's weights that are read off the device."""
-    tables = offload.tables if op.name == ENGRAM else None
-    return offload.weights if tables is None else 1 - (1 - offload.weights) * (1 - tables)
+    return 1 - (1 - offload.weights) * offload.tables_kept if op.name == ENGRAM else offload.weights
 
 
 def _host_bandwidth(hardware: Hardware, offload: Offload) -> float:

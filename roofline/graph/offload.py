@@ -30,6 +30,11 @@ class Offload(Checked, frozen=True):
                 )
 
     @property
+    def tables_kept(self) -> float:
+        """The fraction of tables of n-grams on the device."""
+        return 1 - (self.tables or 0.0)
+
+    @property
     def written(self) -> str:
         """The text that `parse_offload` reads."""
         parts = [f"{name}={getattr(self, name)!r}" for name in ("weights", "kv") if getattr(self, name)]

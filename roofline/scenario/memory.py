@@ -78,7 +78,7 @@ def _weights(schedule: Schedule, convention: Convention, reserve: Reserve, sees:
     """
     model, settings, base, graph = schedule.model, schedule.settings, schedule.precision.base, schedule.networks[0]
     layers = pipeline_stages(model, settings.parallel.on(schedule.hardware))
-    weights = weight_bytes(graph, layers, 1 - (settings.offload.tables or 0)) + model.extra_parameters * base.bytes
+    weights = weight_bytes(graph, layers, settings.offload.tables_kept) + model.extra_parameters * base.bytes
     if model.stored is not None and model.stored.loaded:
         weights += model.stored.left_out.bytes
     if settings.parallel.apart:

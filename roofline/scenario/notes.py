@@ -52,7 +52,7 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
 
 def _tables_note(scenario: Scenario) -> str:
     """Which tables of n-grams are in CPU memory, where the engine puts them there by itself."""
-    engrams = [group.layer.engram for group in scenario.model.groups if group.layer.engram is not None]
+    engrams = scenario.model.engrams
     if not engrams or scenario.settings.offload.tables != 1 or scenario.profile.memory.tables != "cpu":
         return ""
     held = sum(engram.rows * engram.width for engram in engrams)
@@ -170,7 +170,7 @@ def _offload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
     streams = _reads_cache(analysis.schedule.networks)  # a draft stays on the device
     if offload.kv and not streams:
         yield f"--offload kv={offload.kv:g}", f"{analysis.scenario.model.name} has no KV cache"
-    remembers = any(group.layer.engram for group in analysis.scenario.model.groups)
+    remembers = bool(analysis.scenario.model.engrams)
     if offload.tables is not None and not remembers:
         yield f"--offload tables={offload.tables:g}", f"{analysis.scenario.model.name} has no tables of n-grams"
     if offload.bandwidth is not None:

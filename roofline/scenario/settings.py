@@ -246,5 +246,4 @@ def placed_tables(offload: Offload, model: Model, hardware: Hardware, engine: En
     if offload.tables is not None or engine.memory.tables != "cpu" or hardware.kind in ("cpu", "soc"):
         return offload
     beside = any(link.scope == "host" for link in hardware.interconnects)
-    remembers = any(group.layer.engram is not None for group in model.groups)
-    return replace(offload, tables=1.0) if beside and remembers else offload
+    return replace(offload, tables=1.0) if beside and model.engrams else offload

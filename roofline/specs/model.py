@@ -248,6 +248,12 @@ class Model(Checked, frozen=True, dict=True):
         return tuple(dict.fromkeys(part for part in found if isinstance(part, MixtureOfExperts)))
 
     @property
+    def engrams(self) -> tuple[Engram, ...]:
+        """The memories of n-grams, one for each layer that has one."""
+        found = (group.layer.engram for group in self.groups for _ in range(group.count))
+        return tuple(part for part in found if part is not None)
+
+    @property
     def streams(self) -> int:
         """Vectors of the residual stream."""
         return max(1, *(group.layer.streams for group in self.groups))

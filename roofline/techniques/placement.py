@@ -7,14 +7,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from roofline.bound.memory import stored_tensors, weight_bytes
+from roofline.bound.memory import named_bytes, weight_bytes
 from roofline.core.errors import RooflineError, UnsupportedError, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.network import network
 from roofline.graph.offload import Offload
 from roofline.graph.parallel import NAMES, SINGLE, Parallelism
 from roofline.graph.ranks import rank_model
-from roofline.graph.tensor import Role
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Host, Stage
@@ -190,18 +189,12 @@ def _arithmetic_on_cpu(scenario: Scenario) -> str | None:
 
 
 def _weight_bytes(scenario: Scenario, *prefixes: str) -> float:
-    """The bytes of the stored weights whose names begin so."""
-    stored = stored_tensors(network(scenario.model, scenario.precision).sections, Role.WEIGHT)
-    return sum(
-        count * tensor.format.bytes * float(tensor.stored_elements.evaluate({}))
-        for tensor, count in stored
-        if tensor.name.startswith(prefixes)
-    )
+    return named_bytes(network(scenario.model, scenario.precision).sections, *prefixes)
 
 
 def _on_devices(scenario: Scenario) -> float:
     """The bytes of all weights but the tables of n-grams that are in CPU memory."""
-    return weight_bytes(network(scenario.model, scenario.precision), (), 1 - (scenario.settings.offload.tables or 0))
+    return weight_bytes(network(scenario.model, scenario.precision), (), scenario.settings.offload.tables_kept)
 
 
 def disaggregate(scenario: Scenario, name: str, *, decode: str) -> Scenario:

@@ -479,8 +479,7 @@ def test_every_model_is_analysed(name: str) -> None:
         answer = run(model, batch=2, prompt=128, generate=16, images=images)
         assert answer.prefill.flops > 0
         plain = run(model, precision=BF16, offload="tables=0")
-        engrams = [group.layer.engram for group in model.groups if group.layer.engram is not None]
-        narrow = sum(engram.rows * engram.width for engram in engrams if engram.format is not None)
+        narrow = sum(engram.rows * engram.width for engram in model.engrams if engram.format is not None)
         tables = narrow * find_format("mxfp8").bytes
         assert plain.memory.weights == pytest.approx(2 * (parameters(model) - narrow) + tables, rel=1e-12)
         assert answer.generation.total > 0
