@@ -21,7 +21,7 @@ from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line, serve_command
-from roofline.whatif.gain import Timed, gain
+from roofline.whatif.odds import Timed, gain
 
 Moves = frozenset[Move]
 NOTHING: Moves = frozenset()

@@ -19,7 +19,7 @@ from roofline.serving.outcome import Outcome
 from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import serve_command
-from roofline.whatif.gain import Timed
+from roofline.whatif.odds import Timed
 from roofline.whatif.solve.load import largest, missed
 
 
