@@ -13,8 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from roofline.advisor.search.breakeven import HELPS
-from roofline.advisor.search.goal import Goal, Objective, Price
-from roofline.advisor.search.goodput import Demand
+from roofline.advisor.search.goal import Demand, Goal, Objective, Price
 from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.scenario.analysis import Analysis, analyze, prefetch_expected

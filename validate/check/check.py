@@ -29,8 +29,8 @@ from roofline.validate.check.measured import FOLDER as MEASUREMENTS
 from roofline.validate.check.measured import KernelGroup, MeasurementFile, geometric_mean, load_row_files, predict_rows
 from roofline.validate.score import end_to_end
 from roofline.validate.score.errors import Predicted
-from roofline.validate.tables.loads import is_load
 from roofline.validate.tables.published import read_rows
+from roofline.validate.tables.serving import is_load
 from roofline.validate.tables.text import Line, is_plausible
 
 LOADED = {"ttft": "ttft", "tpot": "tpot", "throughput": "tokens_per_s"}
