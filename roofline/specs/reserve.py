@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta, field
 from msgspec.structs import replace
 
-from roofline.core.checked import Checked, Share
+from roofline.core.checked import Checked
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.specs.hardware import Hardware, unified_share
 from roofline.specs.library import as_mapping
@@ -98,7 +98,7 @@ class Reserve(Checked, frozen=True):
     `tables`: the memory that holds tables of n-grams (Engram), where a device has another than its own.
     """
 
-    utilization: Share = 1.0
+    utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
     of: Literal["device", "free"] = "device"
     block: Count = 1
     tokens: Count | None = None
@@ -119,7 +119,7 @@ class Reserve(Checked, frozen=True):
     vision_apart: bool = False
     keeps_all: bool = False
     pages: bool = False
-    window_shares: tuple[tuple[str, Share], ...] = ()
+    window_shares: tuple[tuple[str, Annotated[float, Meta(gt=0, le=1)]], ...] = ()
     in_flight: Count = 1
     states: bool = False
     longest: bool = False
