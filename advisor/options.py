@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from roofline.advisor.search.goal import Goal, Limits
-from roofline.advisor.search.goodput import Demand
+from roofline.advisor.search.goal import Demand, Goal, Limits
 from roofline.core.checked import object_of
 from roofline.core.errors import RooflineError, quote
 from roofline.serving.options import LOAD_OPTIONS

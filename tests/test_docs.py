@@ -189,7 +189,7 @@ def test_generated_parts_of_pages_are_fresh() -> None:
 
 
 def test_a_directive_is_filled_in_once() -> None:
-    text = "# A page\n\n<!-- from: roofline.whatif.gain -->\n\nAnd more.\n"
+    text = "# A page\n\n<!-- from: roofline.whatif.odds -->\n\nAnd more.\n"
     once = filled(text)
     assert once.count("<!-- end -->") == 1
     assert once.endswith("<!-- end -->\n\nAnd more.\n")
@@ -203,7 +203,7 @@ def test_the_theory_has_every_form_of_a_kernel() -> None:
     for name in kernels:
         if name not in ("common", "formats", "shapes"):
             assert f"<!-- from: roofline.timing.kernels.{name} -->" in text
-    names = ("bound.roof", "specs.engine", "scenario.generation", "scenario.energy", "scenario.cost", "whatif.gain")
+    names = ("bound.roof", "specs.engine", "scenario.generation", "scenario.energy", "scenario.cost", "whatif.odds")
     timing = ("passes", "corrections", "intervals", "calibration")
     for name in (*names, *(f"timing.{part}" for part in timing), "whatif.sensitivities"):
         assert f"<!-- from: roofline.{name} -->" in text

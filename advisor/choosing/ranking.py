@@ -23,8 +23,7 @@ from roofline.serving.money import Money, money
 from roofline.serving.outcome import Outcome
 from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
-from roofline.whatif.gain import Timed
-from roofline.whatif.odds import HEDGED, P90, Odds, odds, of_ratio, widened
+from roofline.whatif.odds import HEDGED, P90, Odds, Timed, odds, of_ratio, widened
 
 TIMED: Mapping[Objective, Timed] = MappingProxyType({Objective.TTFT: "ttft", Objective.TPOT: "tpot"})
 """The time whose errors an objective has, by default those of the whole request."""

@@ -13,15 +13,14 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from roofline.advisor.search.breakeven import HELPS
-from roofline.advisor.search.goal import Goal, Objective, Price
-from roofline.advisor.search.goodput import Demand
+from roofline.advisor.search.goal import Demand, Goal, Objective, Price
 from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
 from roofline.scenario.scenario import Scenario
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line, serve_command
-from roofline.whatif.gain import Timed, gain
+from roofline.whatif.odds import Timed, gain
 
 Moves = frozenset[Move]
 NOTHING: Moves = frozenset()

@@ -9,7 +9,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from roofline.advisor.sizing.deployments import Deployment, RankingObjective, replicas_for
-from roofline.whatif.gain import gain
+from roofline.whatif.odds import gain
 
 
 class Change(Struct, frozen=True):

@@ -17,31 +17,148 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.advisor.options import TPOT_LIMIT, TTFT_LIMIT
+from roofline.advisor.options import TPOT_LIMIT, TTFT_LIMIT, requests
 from roofline.advisor.search.goal import Quality, named
-from roofline.advisor.sizing.apart import Apart, apart_for
 from roofline.advisor.sizing.bounds import REFERENCE
 from roofline.advisor.sizing.choices import Choice
 from roofline.advisor.sizing.configurations import Configuration, Given
-from roofline.advisor.sizing.deployments import At
-from roofline.advisor.sizing.options import SizeOptions, read_service
+from roofline.advisor.sizing.deployments import At, Deployment
 from roofline.advisor.sizing.search import Progress, Search
 from roofline.advisor.sizing.workload import Service
 from roofline.core.checked import object_of
 from roofline.core.display import Result
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import Kind
-from roofline.scenario.argument import parts_of
+from roofline.scenario.argument import beside, parts_of
+from roofline.scenario.fields import DEFAULT_PROMPT
 from roofline.scenario.lengths import Lengths, longer
+from roofline.scenario.options import DEGREES, OPTIONS, STATIC, find_option, read_options
+from roofline.scenario.options.engine import Deployment as DeploymentOptions
 from roofline.scenario.scenario import Scenario
+from roofline.serving.curve import outcomes_at
 from roofline.serving.load import ONE
+from roofline.serving.options import LOAD_OPTIONS, by_own_name
+from roofline.serving.outcome import Outcome
+from roofline.serving.pools import tandem_of
+from roofline.serving.ratios import Ratio, ratios_for
 from roofline.specs.hardware import hardware_name, load_hardware
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
+from roofline.whatif.command_line import serve_command
+from roofline.whatif.solve.load import missed
 from roofline.whatif.solve.targets import check_reading, listed_names, read_value
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+
+TRIED, ADDED = 4, 6
+"""Pairs of layouts that are served, and replicas that are added until the targets are met."""
+
+
+class Apart(Struct, frozen=True):
+    """A ratio of prefill and decode that meets a service, under its load. `usd` an hour, None without a price."""
+
+    ratio: Ratio
+    outcome: Outcome
+    usd: float | None
+    command: str
+
+    @property
+    def devices(self) -> int:
+        return self.ratio.devices
+
+
+def apart_for(best: Deployment, at: At) -> Apart | None:
+    """The pools on the fewest devices of a deployment's hardware, in its formats; None where none meets the service."""
+    service = best.service
+    if service.rate is None:
+        raise RooflineError("prefill and decode apart are sized for a rate", options=["disaggregation"])
+    scenario, load = best.configuration.scenario, service.load(1)
+    targets = service.targets(at)
+    found: list[tuple[Ratio, Outcome]] = []
+    for ratio in ratios_for(scenario, load, service.rate, (service.ttft, service.tpot))[:TRIED]:
+        for _ in range(ADDED):
+            outcome = outcomes_at(tandem_of(scenario, load, ratio.pools), load, [service.rate])[0]
+            late = missed(outcome, load, targets, service.quantile)
+            if not late:
+                found.append((ratio, outcome))
+                break
+            ratio = _larger(ratio, late)
+    if not found:
+        return None
+    ratio, outcome = min(found, key=lambda each: each[0].devices)
+    usd = None if best.price is None else best.price * ratio.devices
+    return Apart(ratio, outcome, usd, _command(scenario, best, ratio))
+
+
+def _larger(ratio: Ratio, late: tuple[str, ...]) -> Ratio:
+    """The ratio with a replica more of what is late; of both where the load is not sustained."""
+    both = late == ("saturation",)
+    prefills, decodes = ratio.prefills + (both or "ttft" in late), ratio.decodes + (both or "tpot" in late)
+    return replace(ratio, prefills=prefills, decodes=decodes)
+
+
+def _command(scenario: Scenario, best: Deployment, ratio: Ratio) -> str:
+    plain = scenario.without("tp", "pp", "ep", "dp", "micro_batches", "nodes")
+    return f"{serve_command(plain, best.service.load(1))} --disaggregation {ratio.text}"
+
+
+OF_A_SERVICE = ("rate", "concurrency", "prompt", "generate", "prefix_hits", "ttft", "tpot", "quantile")
+"""Options that make a service; the others are options of a scenario."""
+
+OF_A_SEARCH = ("model", "hw", "engine", "price", "prefix", *STATIC)
+"""Options of a scenario that a sizing chooses itself, or has as arguments."""
+
+
+class SizeOptions(DeploymentOptions, total=False):
+    """A service: `rate` requests/s or `concurrency` requests in flight, else one user; lengths, and targets.
+
+    `ttft` and `tpot` are seconds, or texts such as 30ms, of the `quantile`: 0.95, mean, ... Other options are those of
+    a scenario, the same in all deployments.
+    """
+
+    prompt: int | str | Lengths
+    generate: int | str | Lengths
+    rate: float | str | None
+    concurrency: int | None
+    users: int | None
+    prefix_hits: float | str | None
+    ttft: float | str | None
+    tpot: float | str | None
+    quantile: str | float
+
+
+def read_service(
+    service: Service | None, given: Given | None, options: SizeOptions, model: str | os.PathLike[str] | Model
+) -> tuple[Service, Given]:
+    """The service and the fixed choices of keywords, or the objects in their place. Raises RooflineError."""
+    asked = by_own_name(options)
+    own = {name: asked.pop(name) for name in OF_A_SERVICE if name in asked}
+    if own and service is not None:
+        raise RooflineError(f"{beside(list(own))} a service: give one of them")
+    if service is not None:
+        object_of(service, Service, "a service is a Service, or keywords such as rate=4")
+    else:
+        ttft, tpot = (LOAD_OPTIONS[name].read(own.get(name)) for name in ("ttft", "tpot"))
+        rate, users = requests(own.get("rate")), LOAD_OPTIONS["concurrency"].read(own.get("concurrency"))
+        hits = LOAD_OPTIONS["prefix_hits"].read(own.get("prefix_hits") or 0.0)
+        lengths = own.get("prompt", DEFAULT_PROMPT), own.get("generate", OPTIONS["generate"].usual)
+        service = Service(rate, *lengths, ttft, tpot, str(own.get("quantile", "p95")), users, hits)
+    if given is not None:
+        if asked:
+            raise RooflineError(f"{beside(list(asked))} fixed choices: give one of them")
+        return service, given
+    return service, _given(asked, None if isinstance(model, Model) else os.fspath(model))
+
+
+def _given(asked: dict[str, Any], model: str | None) -> Given:
+    for name in asked:
+        if (found := find_option(name).name) in OF_A_SEARCH:
+            raise RooflineError(f"{found} is no option that a sizing fixes")
+    read = read_options(asked)
+    ranks = {part: read.pop(name) for part, name in DEGREES.items() if name in read}
+    return Given(ranks, read.pop("quant", None), tuple(read.pop("with", ())), model, read)
 
 
 class Sizing(Result, Struct, frozen=True):

@@ -55,8 +55,7 @@ from roofline.validate.fit.constants import (
 )
 from roofline.validate.fit.search import Start, every_parameter, search
 from roofline.validate.tables.implausible import believable
-from roofline.validate.tables.origin import NONE, Origin, by_origin
-from roofline.validate.tables.rows import Measurements, joined
+from roofline.validate.tables.rows import NONE, Measurements, Origin, by_origin, joined
 from roofline.validate.tables.weight_only import as_computed
 
 GRAPHED, HOSTED = Collector(), Collector(hosted=True)

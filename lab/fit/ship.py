@@ -43,8 +43,7 @@ from roofline.timing.kernels.gated_delta_rule import FUSED
 from roofline.validate.check.measured import load_row_files
 from roofline.validate.fit.calibrate import describe
 from roofline.validate.fit.constants import MIN_ROWS, constants_of, log_errors
-from roofline.validate.tables.origin import origin
-from roofline.validate.tables.rows import Measurements, read_measurements
+from roofline.validate.tables.rows import Measurements, origin, read_measurements
 
 ARCHITECTURE_SPECIFIC = {("gated_delta_rule", FUSED)}
 """Kernels of one architecture, kept out of the pooled calibration."""

@@ -22,8 +22,7 @@ from roofline.specs.hardware import load_hardware
 from roofline.timing.chains import load_calibration
 from roofline.validate.score.errors import group_of
 from roofline.validate.score.kernels import Scored, predict
-from roofline.validate.tables.origin import Origin, by_origin
-from roofline.validate.tables.rows import Measurements
+from roofline.validate.tables.rows import Measurements, Origin, by_origin
 
 
 def score(rows: Measurements, device: str, origin: Origin) -> list[Scored]:

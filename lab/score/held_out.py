@@ -54,8 +54,7 @@ from roofline.timing.kernels import kernel
 from roofline.timing.pcie_collectives import on_host
 from roofline.validate.score.errors import group_of
 from roofline.validate.score.kernels import Scored, predict
-from roofline.validate.tables.origin import NONE, Origin, by_origin
-from roofline.validate.tables.rows import Measurements, joined
+from roofline.validate.tables.rows import NONE, Measurements, Origin, by_origin, joined
 
 
 class Split(NamedTuple):

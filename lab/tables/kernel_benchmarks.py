@@ -12,8 +12,7 @@ import numpy as np
 
 from roofline.specs.version import Releases
 from roofline.timing.variants import variants
-from roofline.validate.tables.origin import origin
-from roofline.validate.tables.rows import CACHES, Measurements
+from roofline.validate.tables.rows import CACHES, Measurements, origin
 
 if TYPE_CHECKING:
     import pandas as pd

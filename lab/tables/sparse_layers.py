@@ -28,8 +28,7 @@ from roofline.timing.kernels.shapes import DECODE_QUERIES, kernel_shape
 from roofline.timing.kernels.sparse import WINDOW
 from roofline.timing.launches import INDEXED
 from roofline.timing.passes import Timing
-from roofline.validate.tables.origin import origin
-from roofline.validate.tables.rows import Measurements
+from roofline.validate.tables.rows import Measurements, origin
 
 if TYPE_CHECKING:
     import pandas as pd

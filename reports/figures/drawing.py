@@ -16,11 +16,10 @@ from roofline.core.errors import RooflineError, needs_extra, quote
 from roofline.core.inputs import read_bytes
 from roofline.reports.figures.curves import bars, curves
 from roofline.reports.figures.footprint import footprint, footprint_rows
-from roofline.reports.figures.frontier import COST, frontier_figure, frontier_rows
 from roofline.reports.figures.heatmap import bound_of, heatmap
 from roofline.reports.figures.measured import kernels, kernels_rows, measured, measured_rows, of_models
 from roofline.reports.figures.operators import operator_rows, rooflines, roofs, roofs_rows
-from roofline.reports.figures.pareto import pareto
+from roofline.reports.figures.pareto import COST, frontier_figure, frontier_rows, pareto
 from roofline.reports.figures.request import OF_SCENARIO, FigureSpec, is_yaml, read_figure_spec, scenario_options
 from roofline.reports.figures.scenario import scenario_figure
 from roofline.reports.figures.style import with_title

@@ -38,6 +38,9 @@ NotNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 """A number from 0 to 1."""
 
+Share = Annotated[float, Meta(gt=0, le=1)]
+"""A number above 0, at most 1."""
+
 Count = Annotated[int, Meta(ge=1)]
 """A whole number of at least 1."""
 

@@ -1,18 +1,21 @@
 """Options: what a person can vary, with the kind, range and unit of its values, and how they are read from text.
 
 The table of options is `roofline.scenario.options`. Commands, studies, axes, the page and the JSON schema are made from
-it.
+it. Numbers are also lists (1,2,4) and ranges: of whole numbers (1:256, both ends included), in steps (0:4096:512), in
+equal ratios (1:256:log16) or in equal steps (0:1:lin5).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -254,3 +257,57 @@ def names_in(text: str | None) -> tuple[str, ...]:
     if text is not None and not names:
         raise RooflineError(f"expected names separated by commas, got {quote(text)}")
     return names
+
+
+MAX_VALUES = 10_000_000
+"""Maximum values of one list."""
+
+_NUMBER = r"[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+|[kmgKMG])?"
+_RANGE = re.compile(
+    rf"(?P<first>{_NUMBER})\s*:\s*(?P<last>{_NUMBER})(?:\s*:\s*(?P<how>log|lin)?(?P<step>{_NUMBER}))?", re.ASCII
+)
+FORMS = "write it like 1,2,4 or 1:8 or 0:4096:512 or 1:256:log16 or 0:1:lin5"
+
+
+def numbers(option: Option, entry: object) -> Sequence[Any]:
+    """The numbers of one part of a list: a number or a range. Raises RooflineError."""
+    if not isinstance(entry, str) or ":" not in entry:
+        return (option.number(entry),)
+    match = _RANGE.fullmatch(entry)
+    if match is None:
+        raise RooflineError(f"cannot read the range {quote(entry)} of {option.name}; {FORMS}")
+    first, last = option.number(match["first"]), option.number(match["last"])
+    if first > last:
+        raise RooflineError(f"the range {quote(entry)} of {option.name} runs backwards")
+    spaced = _spaced(entry, match, first, last, option)
+    if option.kind.counts:
+        return tuple(np.unique(np.round(spaced).astype(np.int64)).tolist())
+    return [float(value) for value in spaced]
+
+
+def _spaced(entry: str, match: re.Match[str], first: float, last: float, option: Option) -> Any:
+    """The values of a range; the last is included if a step reaches it."""
+    where = f"the range {quote(entry)} of {option.name}"
+    try:
+        step = parse_count(match["step"] or "1")
+    except ValueError:
+        raise RooflineError(f"cannot read the step of {where}; {FORMS}") from None
+    if match["how"] is None:
+        if step <= 0 or (option.kind.counts and step != int(step)):
+            whole = "a whole number " if option.kind.counts else ""
+            raise RooflineError(f"the step of {where} must be {whole}above 0")
+        _check_size(math.floor((last - first) / step) + 1, where)
+        return first + step * np.arange(math.floor((last - first) / step + 1e-9) + 1)
+    if step < 1 or step != int(step):
+        raise RooflineError(f"{where} needs a number of values, like 1:256:{match['how']}16")
+    _check_size(step, where)
+    if match["how"] == "lin":
+        return np.linspace(first, last, int(step))
+    if first <= 0:
+        raise RooflineError(f"{where} starts at {first:g}; a log range must start above 0")
+    return np.geomspace(first, last, int(step))
+
+
+def _check_size(values: float, where: str) -> None:
+    if values > MAX_VALUES:
+        raise RooflineError(f"{where} has {values:.3g} values; the maximum is {MAX_VALUES}")

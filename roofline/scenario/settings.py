@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta
 from msgspec.structs import replace
 
-from roofline.core.checked import Checked, Count, Fraction, Positive
+from roofline.core.checked import Checked, Count, Fraction, NotNegative, Positive, Share
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.graph.offload import RESIDENT, Offload
 from roofline.graph.parallel import SINGLE, Parallelism
@@ -110,26 +110,26 @@ class Settings(Checked, frozen=True):
     cascade: Cascade | None = None
     chunk: Count | None = None
     decode_hardware: Hardware | None = None
-    depth: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    depth: Share = 1.0
     beams: Count = 1
     useful: Any = 1.0
     padding: Positive = 1.0
     kv_block: Count = 1
     kv_reserved: Any = None
     shared_prefix: bool = False
-    expert_skew: float = 0.0
-    uneven_experts: float = 0.0
+    expert_skew: Annotated[float, Meta(ge=0, le=10)] = 0.0
+    uneven_experts: NotNegative = 0.0
     expert_capacity: Positive = 1.0
     rewrites: tuple[Rewrite, ...] = ()
     two_batch_overlap: frozenset[str] = frozenset()
     ping_pong: int = 0
     memory: str = MEMORY_READINGS[0]
-    utilization: float | None = None
-    sequences: int | None = None
-    longest: int | None = None
-    step_tokens: int | None = None
-    interval: int | None = None
-    piece: int | None = None
+    utilization: Share | None = None
+    sequences: Count | None = None
+    longest: Count | None = None
+    step_tokens: Count | None = None
+    interval: Count | None = None
+    piece: Count | None = None
     eager: bool = False
     stages: tuple[tuple[float, float], ...] = ()
     propagate_keys: bool = False
@@ -156,19 +156,6 @@ class Settings(Checked, frozen=True):
             raise RooflineError(
                 f"stages of Settings must be fractions of the layers and of the tokens, got {self.stages}"
             )
-        if self.utilization is not None and not 0 < self.utilization <= 1:
-            raise RooflineError(
-                f"the fraction of memory that the engine may use must be above 0 and at most 1, got {self.utilization}"
-            )
-        for meaning, count in (
-            ("the most sequences at once", self.sequences),
-            ("the longest sequence in tokens", self.longest),
-            ("the most tokens of a step", self.step_tokens),
-            ("the steps from one with prompts to the next", self.interval),
-            ("the most tokens of a prompt in a step", self.piece),
-        ):
-            if count is not None and not (type(count) is int and count >= 1):
-                raise RooflineError(f"{meaning} must be an integer of at least 1, got {count}")
         if self.step_tokens and self.sequences and self.step_tokens < self.sequences:
             raise RooflineError(
                 f"a step of at most {self.step_tokens} tokens has no room for {self.sequences} sequences, which decode"
@@ -178,10 +165,6 @@ class Settings(Checked, frozen=True):
         if self.mixed and (beside or replace(self.parallel, data=1, nodes=None) != SINGLE):
             raise RooflineError(
                 "devices of several kinds divide the layers: no other parallelism or hardware does so beside them"
-            )
-        if not 0 <= self.expert_skew <= 10:
-            raise RooflineError(
-                f"the skew of experts must be between 0 and 10, got {self.expert_skew}", options=["expert_skew"]
             )
         if self.stages and any(
             (self.pass_tokens, self.host, self.mixed, self.speculation, self.cascade, self.depth != 1)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from roofline.core.errors import RooflineError, quote
 from roofline.core.limits import MAX_CONCURRENCY, MAX_RATE
-from roofline.core.options import Kind, Option, table
-from roofline.core.ranges import numbers
+from roofline.core.options import Kind, Option, numbers, table
 
 if TYPE_CHECKING:
     from roofline.serving.load import Rollouts, Trace

@@ -7,12 +7,10 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Annotated
 
-from msgspec import Meta
 from msgspec.structs import replace
 
-from roofline.core.checked import Checked, Positive
+from roofline.core.checked import Checked, Positive, Share
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.specs.weight_files.ggml import TYPES as GGML
 
@@ -26,7 +24,7 @@ class Format(Checked, frozen=True):
     name: str
     bits: Positive
     arithmetic: str
-    density: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    density: Share = 1.0
 
     @property
     def bytes(self) -> float:

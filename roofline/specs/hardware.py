@@ -11,7 +11,7 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from roofline.core.checked import Checked, Count, NotNegative, Positive
+from roofline.core.checked import Checked, Count, NotNegative, Positive, Share
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote, suggest
 from roofline.core.units import si
@@ -141,7 +141,7 @@ class Hardware(Checked, frozen=True):
     host: Host | None = None
     network: Network | None = None
     unlimited: Hardware | None = None
-    locked: Annotated[float, Meta(gt=0, le=1)] | None = None
+    locked: Share | None = None
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)

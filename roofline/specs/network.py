@@ -22,7 +22,7 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 from msgspec.structs import replace
 
-from roofline.core.checked import Checked, NotNegative, Positive
+from roofline.core.checked import Checked, NotNegative, Positive, Share
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.core.units import Dimension, parse_quantity
@@ -48,7 +48,7 @@ class Network(Checked, frozen=True):
     name: Annotated[str, Meta(min_length=1)]
     bandwidth: Positive
     hop: NotNegative
-    efficiency: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    efficiency: Share = 1.0
     spine: Annotated[float, Meta(ge=1, le=100)] = 1.0
     spine_hop: NotNegative = 0.0
     spread: tuple[Annotated[float, Meta(ge=0.01, le=1)], Annotated[float, Meta(ge=1, le=100)]] = (1.0, 1.0)

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from roofline.core.checked import Checked
+from roofline.core.checked import Checked, Fraction
 from roofline.specs.library import as_mapping
 from roofline.specs.records import record, seconds
 from roofline.specs.reserve import Count, Natural
@@ -55,7 +55,7 @@ class Scheduler(Checked, frozen=True):
     tokens: Count | None = None
     sequences: Natural = 0
     whole: bool = False
-    reserved: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    reserved: Fraction = 0.0
     lag: Natural = 0
     poll: Count = 1
     gather: Natural = 0

@@ -16,6 +16,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from roofline.core.checked import Count, Share
 from roofline.core.documents import read_mapping
 from roofline.core.errors import UnsupportedError, quote
 from roofline.specs.hardware import Hardware
@@ -31,8 +32,8 @@ class _Profile(Struct, frozen=True):
     """A slice: its compute slices, the fraction of the memory, and its multiprocessors."""
 
     slices: Annotated[int, Meta(ge=1, le=7)]
-    memory: Annotated[float, Meta(gt=0, le=1)]
-    units: Annotated[int, Meta(ge=1)]
+    memory: Share
+    units: Count
 
 
 class _Family(Struct, frozen=True):

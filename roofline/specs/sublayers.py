@@ -6,6 +6,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from roofline.core.checked import Share
+
 Count = Annotated[int, Meta(ge=1, le=10**7)]
 Natural = Annotated[int, Meta(ge=0, le=10**9)]
 Few = Annotated[int, Meta(ge=0, le=100)]
@@ -386,7 +388,7 @@ class Mlp(Struct, frozen=True, forbid_unknown_fields=True):
     bias: bool = False
     receptance: bool = False
     shift: Few = 0
-    active: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    active: Share = 1.0
 
 
 class MixtureOfExperts(Struct, frozen=True, forbid_unknown_fields=True):

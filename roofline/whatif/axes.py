@@ -18,8 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, quote
-from roofline.core.options import NOTHING, Kind, Option
-from roofline.core.ranges import FORMS, MAX_VALUES, numbers
+from roofline.core.options import FORMS, MAX_VALUES, NOTHING, Kind, Option, numbers
 from roofline.scenario.options import NEEDED, find_option
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware

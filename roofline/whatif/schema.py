@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from roofline.core.options import NOTHING, SWITCHES, Kind, Option
-from roofline.core.ranges import FORMS
+from roofline.core.options import FORMS, NOTHING, SWITCHES, Kind, Option
 from roofline.scenario.options import NEEDED, OPTIONS, SPELLINGS
 from roofline.specs.schema import DRAFT, NUMBER, Schema
 from roofline.whatif.axes import EVERYTHING

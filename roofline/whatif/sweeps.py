@@ -105,24 +105,17 @@ class Chunks:
         return Task(number, tuple(Part(self._loops(index), self._box(0)) for index in range(first, last)))
 
     def _loops(self, index: int) -> dict[str, Any]:
-        found = {}
-        for axis in reversed(self.study.loops):
-            index, position = divmod(index, len(axis))
-            found[axis.name] = axis.labels[position]
-        return {axis.name: found[axis.name] for axis in self.study.loops}
+        loops = self.study.loops
+        places = np.unravel_index(index, [len(axis) for axis in loops])
+        return {axis.name: axis.labels[int(at)] for axis, at in zip(loops, places, strict=True)}
 
     def _box(self, index: int) -> Grid:
         outer, piece = divmod(index, self._pieces)
-        found = {}
-        for position, axis in enumerate(self.study.grid):
-            values = axis.values
-            if position < self._cut:
-                outer, at = divmod(outer, math.prod(self._outer[position + 1 :]))[::-1]
-                values = values[at : at + 1]
-            elif position == self._cut:
-                values = values[piece * self._rows : (piece + 1) * self._rows]
-            found[axis.name] = values
-        return found
+        firsts = [*map(int, np.unravel_index(outer, self._outer)), piece * self._rows]
+        sizes = [*(1 for _ in self._outer), self._rows]
+        axes = self.study.grid
+        cut = {axis.name: axis.values[at : at + size] for axis, at, size in zip(axes, firsts, sizes, strict=False)}
+        return {axis.name: axis.values for axis in axes} | cut
 
 
 def evaluate(question: Question, task: Task, check: bool = False) -> Answer:

@@ -7,7 +7,7 @@ import pytest
 
 from roofline import load_hardware, load_model
 from roofline.advisor import Goal, Limits, Objective, advise
-from roofline.advisor.search.goodput import Demand
+from roofline.advisor.search.goal import Demand
 from roofline.advisor.search.trials import Trials
 from roofline.scenario.scenario import Scenario
 from roofline.serving import Load, serve

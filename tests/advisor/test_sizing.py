@@ -13,9 +13,8 @@ from roofline.advisor.sizing import search
 from roofline.advisor.sizing.bounds import Candidate
 from roofline.advisor.sizing.configurations import Given, configurations, formats_for
 from roofline.advisor.sizing.deployments import Figures, replicas_for
-from roofline.advisor.sizing.options import read_service
 from roofline.advisor.sizing.search import Search
-from roofline.advisor.sizing.sizing import _beyond, size
+from roofline.advisor.sizing.sizing import _beyond, read_service, size
 from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
 from roofline.serving.pools import parse_pools

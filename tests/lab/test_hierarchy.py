@@ -23,8 +23,7 @@ from lab.score.held_out import (
 )
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel
-from roofline.validate.tables.origin import NONE, Origin, origin
-from roofline.validate.tables.rows import Measurements
+from roofline.validate.tables.rows import NONE, Measurements, Origin, origin
 from tests.validate.synthetic import times
 
 SIZES = [1024, 2048, 3072, 4096, 6144, 8192]

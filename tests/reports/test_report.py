@@ -21,8 +21,8 @@ pytest.importorskip("uvicorn", reason="figures of the live page")
 
 from roofline import load_hardware, load_model
 from roofline.core.errors import RooflineError
+from roofline.reports.pages.content import schemes
 from roofline.reports.pages.figures import of_accuracy, of_scenarios
-from roofline.reports.pages.schemes import schemes
 from roofline.reports.pages.subjects import subjects
 from roofline.reports.pages.write import write_report
 from roofline.scenario.scenario import Scenario

@@ -11,8 +11,7 @@ import pytest
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel, kernel_bound
 from roofline.validate.tables.implausible import believable
-from roofline.validate.tables.origin import NONE, by_origin, origin
-from roofline.validate.tables.rows import Measurements, read_measurements, shape_columns
+from roofline.validate.tables.rows import NONE, Measurements, by_origin, origin, read_measurements, shape_columns
 from tests.validate.synthetic import times
 
 SIZES = [1024, 2048, 3072, 4096, 6144, 8192]

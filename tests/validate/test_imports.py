@@ -18,8 +18,8 @@ from roofline.validate.imports.fields import MAX_DOCUMENTS
 from roofline.validate.imports.result import Given
 from roofline.validate.score.end_to_end import end_to_end
 from roofline.validate.score.serving import score_serving
-from roofline.validate.tables.loads import benchmark_load, closed_loop, parse_load
 from roofline.validate.tables.names import Unmapped
+from roofline.validate.tables.serving import benchmark_load, closed_loop, parse_load
 from tests.conftest import Run
 
 DATA = Path(__file__).parents[1] / "data" / "benchmarks"

@@ -20,8 +20,15 @@ from roofline.validate.fit.constants import PRIOR_WIDTH, constants_of, default_s
 from roofline.validate.fit.search import Start, every_parameter
 from roofline.validate.observation import MEASURED, Harness
 from roofline.validate.tables.implausible import believable
-from roofline.validate.tables.origin import NONE, by_origin
-from roofline.validate.tables.rows import Measurements, by_op, headline, only_hardware, read_measurements
+from roofline.validate.tables.rows import (
+    NONE,
+    Measurements,
+    by_op,
+    by_origin,
+    headline,
+    only_hardware,
+    read_measurements,
+)
 
 SAMPLE = 2400
 """Most rows of a fit; more do not improve a dozen constants."""

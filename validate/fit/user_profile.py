@@ -28,9 +28,8 @@ from roofline.validate.fit.posterior import mode, rooted
 from roofline.validate.score.end_to_end import Case as StaticCase
 from roofline.validate.score.end_to_end import map_rows, predict
 from roofline.validate.score.serving import Predictor, estimate_of, read_cases
-from roofline.validate.tables.loads import is_load
 from roofline.validate.tables.published import read_rows
-from roofline.validate.tables.serving import ServingCase
+from roofline.validate.tables.serving import ServingCase, is_load
 
 Array = NDArray[np.float64]
 

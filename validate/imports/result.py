@@ -46,9 +46,9 @@ class Result(Struct, frozen=True):
     """A result as its file states it.
 
     Empty texts and None are unknown. `batch` is the sequences of a static batch, or the text of a load
-    (`roofline.validate.tables.loads`). `prompt` and `output` are mean tokens. `figures` are milliseconds or tokens/s by
-    metric of `UNITS`; unknown ones (None) have no row. `requests_per_s` stands for output tokens/s where those are not
-    measured. `left_out` says why a result has no rows.
+    (`roofline.validate.tables.serving`). `prompt` and `output` are mean tokens. `figures` are milliseconds or tokens/s
+    by metric of `UNITS`; unknown ones (None) have no row. `requests_per_s` stands for output tokens/s where those are
+    not measured. `left_out` says why a result has no rows.
     """
 
     tool: str

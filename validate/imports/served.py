@@ -15,7 +15,7 @@ from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.validate.imports.fields import Content, Fields
 from roofline.validate.imports.result import Result
-from roofline.validate.tables.loads import benchmark_load
+from roofline.validate.tables.serving import benchmark_load
 
 ENGINES = {"vllm": "vLLM", "openai": "vLLM", "openai-chat": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 """The engine by the endpoint type of vLLM's client; servers with an OpenAI endpoint are vLLM itself by default."""

@@ -28,9 +28,9 @@ from roofline.scenario.settings import Settings
 from roofline.specs.engine import Engine, load_engine
 from roofline.timing.intervals import Estimate
 from roofline.validate.score.errors import Group, Predicted, Skipped, check_keys, counted, grouped
-from roofline.validate.tables.loads import is_load
 from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
 from roofline.validate.tables.published import COLUMNS, Per, PublishedRow, Quantity, Relation, read_all
+from roofline.validate.tables.serving import is_load
 from roofline.validate.tables.text import parse_count
 
 CONDITIONS = tuple(name for name in COLUMNS if name not in ("value", "unit", "source"))

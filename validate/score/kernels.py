@@ -24,8 +24,7 @@ from roofline.timing.kernels.elementwise import PASSES
 from roofline.validate.observation import MEASURED, Harness
 from roofline.validate.score.errors import Group, check_keys, grouped
 from roofline.validate.tables.implausible import believable
-from roofline.validate.tables.origin import NONE, Origin, by_origin
-from roofline.validate.tables.rows import Measurements, read_measurements
+from roofline.validate.tables.rows import NONE, Measurements, Origin, by_origin, read_measurements
 from roofline.validate.tables.weight_only import as_computed
 
 KEYS = ("op", "format", "regime", "hardware", "engine", "version")

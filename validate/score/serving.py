@@ -32,8 +32,7 @@ from roofline.specs.scheduler import Scheduler
 from roofline.timing.intervals import Estimate
 from roofline.validate.score.errors import Group, Skipped, check_keys, counted, grouped
 from roofline.validate.tables import disaggregated, inferencex
-from roofline.validate.tables.loads import REQUESTS
-from roofline.validate.tables.serving import LOAD_COLUMNS, Agents, ServingCase, loaded_cases
+from roofline.validate.tables.serving import LOAD_COLUMNS, REQUESTS, Agents, ServingCase, loaded_cases
 from roofline.validate.tables.text import Line, read_lines
 
 KEYS = ("engine", "version", "model", "hardware", "format", "lengths", "deployment", "metric")

@@ -22,10 +22,9 @@ from roofline.validate.measure.bench import Progress, bar
 from roofline.validate.score.serving import METRICS, Predictor, estimate_of, read_cases
 from roofline.validate.servers.client import APIS, Address, Client, ServerError, read_address
 from roofline.validate.servers.measure import Ended, Limits, Load, Measured, check_limits, design, run
-from roofline.validate.tables.loads import closed_loop
 from roofline.validate.tables.published import COLUMNS
 from roofline.validate.tables.rowfile import RowFile
-from roofline.validate.tables.serving import ServingCase
+from roofline.validate.tables.serving import ServingCase, closed_loop
 from roofline.validate.tables.text import Line
 
 DEFAULT_CONCURRENCY = 8

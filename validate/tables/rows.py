@@ -17,11 +17,12 @@ values, `ungrouped` 1 decode by a kernel without grouped heads, `gated` 0 expert
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -29,12 +30,14 @@ from numpy.typing import NDArray
 
 from roofline.core.documents import finite_number
 from roofline.core.errors import SpecError, quote, suggest
+from roofline.timing.chains import ENGINES
 from roofline.timing.kernels import KERNELS, Row, kernel
 from roofline.validate.tables.frames import read_frame
 from roofline.validate.tables.text import lacking, refuse
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 TEXT = (
     *("hardware", "op", "dtype", "kv_dtype", "gemm_dtype", "model", "routing", "collective", "variant"),
@@ -353,3 +356,33 @@ def by_op(parts: Sequence[Measurements]) -> Mapping[str, Measurements]:
         frame = pd.concat([part.frame for part in same], ignore_index=True) if len(same) > 1 else same[0].frame
         joined[op] = Measurements(op, frame, same[0].where)
     return joined
+
+
+class Origin(NamedTuple):
+    """An engine and its version, empty where a row names none."""
+
+    engine: str
+    version: str
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, self)) or "no engine"
+
+
+NONE = Origin("", "")
+"""The origin of rows without an engine that has calibrations."""
+
+_SOFTWARE = re.compile(r"(\S+) v?(\d\S*)")
+
+
+def origin(software: object) -> Origin:
+    """The engine and version in the text of a column `software`, such as 'vLLM 0.24.0'."""
+    match = _SOFTWARE.match(str(software))
+    return Origin(match[1].lower(), match[2]) if match and match[1].lower() in ENGINES else NONE
+
+
+def by_origin(part: Measurements) -> dict[Origin, Measurements]:
+    """The measurements by engine and version."""
+    if "software" not in part.frame:
+        return {NONE: part}
+    names = part.frame["software"].map({name: origin(name) for name in part.frame["software"].unique()})
+    return {found: part.rows((names == found).to_numpy()) for found in dict.fromkeys(names)}

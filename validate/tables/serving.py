@@ -1,6 +1,8 @@
 """Serving benchmarks as cases: a scenario under a load with its measured times; and what their rows state.
 
-Rows under a load have the columns of whole-model figures; `batch` states the load (`roofline.validate.tables.loads`).
+Rows under a load have the columns of whole-model figures; `batch` states the load: a number is a static batch, `closed
+loop 8` has 8 requests in flight, `open loop 4 req/s` a rate of Poisson arrivals, and `all 1000 requests at once` is
+offline. The first two may end with a remark: `closed loop 8; 80 requests` says how many were sent, others are not read.
 Formats that a deployment states are read as engines run them: FP8 caches where the weights are quantized, with vLLM,
 TensorRT-LLM, and SGLang on Blackwell (of gpt-oss on Blackwell alone); FP4 is NVFP4, and on AMD's devices MXFP4 with
 inputs in it.
@@ -28,7 +30,6 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision, parse_precision
 from roofline.specs.scheduler import Scheduler
-from roofline.validate.tables.loads import parse_load
 from roofline.validate.tables.names import (
     NVFP4_BLOCKS,
     Unmapped,
@@ -39,8 +40,55 @@ from roofline.validate.tables.names import (
 )
 from roofline.validate.tables.text import Line, parse_count, parse_number
 
+REQUESTS = 500
+"""Requests of a benchmark at a rate that does not say how many it sent. At an infinite one of TensorRT-LLM's documents,
+more would take its prompts at over 90% of the peak of an H100; at 2 to 16 requests/s, its throughput over the offered
+one says 400 to 900 with outputs of 256 tokens."""
+
+
+CLOSED = re.compile(r"closed loop (\d{1,7})(?:; (\d{1,9}) requests)?(?:;.*)?")
+OPEN = re.compile(r"open loop (\d+(?:\.\d+)?|INF) req/s(?:;.*)?")
+OFFLINE = re.compile(r"all (\d{1,9}) requests at once")
+
+
+def closed_loop(concurrency: int, requests: int | None = None) -> str:
+    """The text of a fixed number of requests in flight."""
+    return f"closed loop {concurrency}" + (f"; {requests} requests" if requests else "")
+
+
+def benchmark_load(rate: float | None, concurrency: int | None, requests: int | None) -> str:
+    """The text of a benchmark with a rate (None: infinite) and a limit of requests in flight (None: none).
+
+    A benchmark with both is neither loop, and its text says so.
+    """
+    if rate is not None:
+        return f"open loop {rate:g} req/s" + (f" with at most {concurrency} in flight" if concurrency else "")
+    if concurrency is not None:
+        return closed_loop(concurrency, requests)
+    return f"all {requests} requests at once" if requests else "open loop INF req/s"
+
+
+def is_load(text: str) -> bool:
+    """Whether the text of a column `batch` is a load, not a static batch."""
+    return text.startswith(("closed loop", "open loop", "all "))
+
+
+def parse_load(text: str, prompt: float, output: float) -> Load:
+    """The load of a text with mean lengths in tokens; raises Unmapped for a text that is none."""
+    if found := CLOSED.fullmatch(text):
+        concurrency = int(found[1])
+        rounds = max(int(found[2]) / concurrency, 1.0) if found[2] and concurrency else ROUNDS
+        return Load(prompt, output, concurrency=concurrency, rounds=rounds)
+    if (found := OPEN.fullmatch(text)) and found[1] != "INF":
+        return Load(prompt, output, rate=float(found[1]))
+    if found or (found := OFFLINE.fullmatch(text)):
+        return Load(prompt, output, offline=REQUESTS if found[1] == "INF" else int(found[1]))
+    raise Unmapped(f"the load is not that of a closed loop, an open loop or offline ({quote(text)})")
+
+
 RATIO, ROUNDS = 0.8, 10.0
-"""Shortest length over the longest, and requests over the concurrency (its benchmark_serving.py and scripts)."""
+"""Shortest length over the longest, and requests over the concurrency, where a benchmark does not say how many it sent
+(InferenceX's benchmark_serving.py and scripts)."""
 
 
 NAMED_BY = (("backend", "backend_version"), ("framework", "image"), ("engine",))
@@ -120,7 +168,7 @@ class ServingCase(Struct, frozen=True):
 
 
 LOAD_COLUMNS = ("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len", "metric")
-"""Columns of rows under a load, as of whole-model figures; `batch` states it (`roofline.validate.tables.loads`)."""
+"""Columns of rows under a load, as of whole-model figures; `batch` states it."""
 
 LOAD_METRICS: Mapping[str, str] = MappingProxyType(
     {

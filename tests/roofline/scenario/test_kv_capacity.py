@@ -259,7 +259,7 @@ def test_a_stated_utilization_replaces_that_of_the_engine() -> None:
     free = analyze(Scenario(LLAMA, H100, settings=Settings(utilization=0.5), engine="tensorrt-llm")).memory
     rest = free.weights + free.activation_peak + free.runtime
     assert free.budget - rest == pytest.approx(0.5 * (visible_memory(H100) - rest))
-    with pytest.raises(RooflineError, match="must be above 0 and at most 1"):
+    with pytest.raises(RooflineError, match="must be a number above 0 and at most 1"):
         Settings(utilization=0.0)
 
 

@@ -152,9 +152,9 @@ def test_switching_graphs_off_without_effect_is_said(engine: str, hardware: str,
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"step_tokens": 0}, "the most tokens of a step must be an integer of at least 1, got 0"),
+        ({"step_tokens": 0}, "step_tokens of Settings must be a whole number of at least 1, or None, got 0"),
         ({"step_tokens": 64, "sequences": 128}, "a step of at most 64 tokens has no room for 128 sequences"),
-        ({"utilization": 1.5}, "must be above 0 and at most 1"),
+        ({"utilization": 1.5}, "must be a number above 0 and at most 1"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, float], message: str) -> None:

@@ -35,7 +35,7 @@ from roofline.techniques import Level, Price, Technique, apply_techniques, techn
 from roofline.techniques.drafts import eagle_layer, medusa_heads, prediction_module
 from roofline.timing.network_collectives import EXCHANGED, LATE
 from roofline.timing.passes import OVERLAPPED
-from roofline.whatif.gain import gain
+from roofline.whatif.odds import gain
 from tests.cases import MODELS
 
 H100 = load_hardware("h100-sxm")

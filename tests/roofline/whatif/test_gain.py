@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from roofline import analyze, load_hardware, load_model
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.scenario import Scenario
-from roofline.whatif.gain import gain
+from roofline.whatif.odds import gain
 
 
 def request(**options: object) -> Scenario:

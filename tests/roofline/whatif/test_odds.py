@@ -7,8 +7,7 @@ import math
 import pytest
 
 from roofline import Scenario, analyze
-from roofline.whatif.gain import gain
-from roofline.whatif.odds import DOUBTS, YOUNG, early_error, flip_batch, odds, of_ratio
+from roofline.whatif.odds import DOUBTS, YOUNG, early_error, flip_batch, gain, odds, of_ratio
 
 LLAMA = Scenario("llama-3.1-8b", "h100-sxm", batch=8)
 

@@ -23,7 +23,7 @@ if sys.platform != "linux":
     pytest.skip("Triton compiles on Linux alone", allow_module_level=True)
 
 from roofline.validate.gpu import shapes
-from roofline.validate.gpu.compiling import Target, compiled
+from roofline.validate.gpu.plan import Target, compiled
 from roofline.validate.gpu.pool import Answer, each
 from roofline.validate.gpu.shapes import FULL, Point
 
