@@ -29,7 +29,7 @@ def test_attention_in_chunks_and_windows_is_summed_exactly(first: int, steps: in
 
 def test_many_points_are_summed_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation, "STRETCHES", 3)
-    first, steps = 7.0 * np.arange(10), 5.0 * np.arange(10)[::-1]
+    first, steps = np.linspace(0.0, 63.0, 10), np.linspace(45.0, 0.0, 10)
     widths = np.arange(10) + 3.0
 
     def seconds(cached: Any, points: Any) -> Any:
