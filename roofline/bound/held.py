@@ -158,11 +158,19 @@ def _mixers(model: Model, sections: Iterable[Section]) -> Iterator[tuple[Section
 
 def _kinds(model: Model, graph: Network, sections: Iterable[Section]) -> Iterator[_Kind]:
     """The kinds of layers that hold anything; a window beside compressed entries is a kind of its own."""
-    for section, mixer in _mixers(model, sections):
-        token, state = (section_bytes(graph, section, role, ONE) / section.count for role in (Role.KV, Role.STATE))
+    layers = list(_mixers(model, sections))
+    parts = [section for section, _ in layers]
+    windows = {mixer.window for _, mixer in layers if isinstance(mixer, CompressedAttention)}
+    filled = {
+        length: section_bytes(graph, parts, Role.KV, Step(1, length, 0))
+        for window in windows
+        for length in (window, 2 * window)
+    }
+    stored = (section_bytes(graph, parts, role, ONE) for role in (Role.KV, Role.STATE))
+    for index, ((section, mixer), *held) in enumerate(zip(layers, *stored, strict=True)):
+        token, state = (each / section.count for each in held)
         if isinstance(mixer, CompressedAttention):
-            two, one = (section_bytes(graph, section, Role.KV, Step(1, mixer.window * n, 0)) for n in (2, 1))
-            entries = (two - one) / section.count / mixer.window
+            entries = (filled[2 * mixer.window][index] - filled[mixer.window][index]) / section.count / mixer.window
             waits = state if mixer.indexer is None else 0.0
             yield _Kind(section.count, mixer.window, token, state - waits)
             if entries:

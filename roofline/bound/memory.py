@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -192,12 +192,12 @@ def resident_bytes(graph: Network, role: Role, step: Step, layers: Stages = ()) 
     return (rows @ monomial_values(monomials, step, graph)).max(axis=0)
 
 
-def section_bytes(graph: Network, section: Section, role: Role, step: Step) -> float:
-    """Bytes of a role in the layers of a section after a forward pass of one workload."""
-    size = _stored_bytes([section], role)
-    monomials = monomials_of([size])
-    values = coefficient_rows([size], monomials) @ monomial_values(monomials, step, graph) if monomials else [0.0]
-    return float(np.ravel(values)[0])
+def section_bytes(graph: Network, sections: Sequence[Section], role: Role, step: Step) -> list[float]:
+    """Bytes of a role in the layers of each section after a forward pass of one workload."""
+    sizes = [_stored_bytes([section], role) for section in sections]
+    monomials = monomials_of(sizes)
+    found: list[float] = (coefficient_rows(sizes, monomials) @ monomial_values(monomials, step, graph)[:, 0]).tolist()
+    return found
 
 
 def kv_bytes_per_token(model: Model, precision: Precision, parallel: Parallelism = SINGLE, length: int = 1) -> float:

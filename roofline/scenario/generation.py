@@ -7,7 +7,7 @@ few evaluations. Expected times are smooth instead, and `sum_smooth` integrates 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -18,33 +18,37 @@ Array = NDArray[np.float64]
 TOLERANCE = 1e-12
 """Relative difference between the mean of the ends and the middle of a linear stretch due to rounding."""
 
+STRETCHES = 4096
+"""Points whose stretches are evaluated together."""
+
 StepTime = Callable[[Array, Any], Array]
 """(cached tokens of each point, indices of these points) -> seconds of a decode step at each."""
 
 
-def sum_steps(step_time: StepTime, first: Array, last: Array, saturation_points: Iterable[int | range]) -> Array:
+def sum_steps(step_time: StepTime, first: Array, last: Array, saturation_points: Collection[int | range]) -> Array:
     """The sum of `step_time` over cached = first, first + 1, ..., last, for each point of the flat arrays.
 
     `saturation_points` are the cached tokens at which the cost of some layer stops growing: a step sees cached + 1
     keys, so a window of w saturates at cached = w - 1. A `range` of them is where attention in chunks starts anew.
-    Empty ranges (last < first) sum to 0.
+    Empty ranges (last < first) sum to 0. Stretches are evaluated together, and bisected where they bend.
     """
-    everything = np.arange(first.size)
-    saturation_points = _points_between(saturation_points, int(first.min()), int(last.max()))
     summed = np.zeros_like(first)
-    for low, high in zip(
-        [-np.inf, *saturation_points],
-        [*(saturation_point - 1 for saturation_point in saturation_points), np.inf],
-        strict=True,
-    ):
-        start, stop = np.maximum(first, low), np.minimum(last, high)
-        inside = everything[stop >= start]
-        if inside.size:
-            summed[inside] += _sum_convex(step_time, start[inside], stop[inside], inside)
+    for block in np.split(np.arange(first.size), range(STRETCHES, first.size, STRETCHES)):
+        bends = _points_between(saturation_points, int(first[block].min()), int(last[block].max()))
+        start = np.maximum(first[block], np.array([-np.inf, *bends])[:, np.newaxis])
+        stop = np.minimum(last[block], np.array([*(bend - 1 for bend in bends), np.inf])[:, np.newaxis])
+        inside = np.nonzero(stop >= start)
+        start, stop, points = start[inside], stop[inside], block[inside[1]]
+        while points.size:
+            seconds, bent = _sum_convex(step_time, start, stop, points)
+            np.add.at(summed, points, np.where(bent, 0.0, seconds))
+            middle = np.floor((start[bent] + stop[bent]) / 2)
+            start, stop = np.append(start[bent], middle + 1), np.append(middle, stop[bent])
+            points = np.tile(points[bent], 2)
     return summed
 
 
-def _points_between(saturation_points: Iterable[int | range], first: int, last: int) -> list[int]:
+def _points_between(saturation_points: Collection[int | range], first: int, last: int) -> list[int]:
     """All single points, and those of each range that lie between `first` and `last`, in order."""
     found: set[int] = set()
     for point in saturation_points:
@@ -56,19 +60,14 @@ def _points_between(saturation_points: Iterable[int | range], first: int, last: 
     return sorted(found)
 
 
-def _sum_convex(step_time: StepTime, first: Array, last: Array, points: Any) -> Array:
-    """The sum over a convex stretch, bisected wherever the middle lies below the mean of the ends."""
+def _sum_convex(step_time: StepTime, first: Array, last: Array, points: Any) -> tuple[Array, Any]:
+    """The sums over convex stretches, and where the middle lies below the mean of the ends: these are not the sum."""
     count = last - first + 1
-    middle = step_time((first + last) / 2, points)
-    ends = (step_time(first, points) + step_time(last, points)) / 2
-    summed = count * np.where(count <= 2, ends, middle)
-    bent = (ends - middle > TOLERANCE * ends) & (count > 2)
-    if bent.any():
-        split = np.floor((first[bent] + last[bent]) / 2)
-        summed[bent] = _sum_convex(step_time, first[bent], split, points[bent]) + _sum_convex(
-            step_time, split + 1, last[bent], points[bent]
-        )
-    return summed
+    at_first, middle, at_last = np.split(
+        step_time(np.concatenate([first, (first + last) / 2, last]), np.tile(points, 3)), 3
+    )
+    ends = (at_first + at_last) / 2
+    return count * np.where(count <= 2, ends, middle), (ends - middle > TOLERANCE * ends) & (count > 2)
 
 
 NODES, WEIGHTS = np.array([-(0.6**0.5), 0.0, 0.6**0.5]), np.array([5 / 9, 8 / 9, 5 / 9])

@@ -31,6 +31,8 @@ class Sequence:
         Drafts are accepted by chance: requests of one length take more iterations or fewer (`scatter`), and part.
         """
         left = self.output - self.generated
+        if accepted == 1 and not scatter:
+            return left
         number = float(speculation.iterations(left, accepted))
         if scatter and number > 1:
             more = math.sqrt(left * scatter) * _NORMAL.inv_cdf((self.index * SILVER + 0.5) % 1.0)

@@ -123,8 +123,9 @@ class Simulation:
     def enter(self, index: int, at: float) -> None:
         """A request arrives."""
         sequence = Sequence(index, at, *self.lengths[index])
-        self.front_free = max(self.front_free, at) + self.each + self.per_token * (sequence.prompt + sequence.base)
-        self.coming.append((self.front_free + self.latency, sequence))
+        free = self.front_free if self.front_free > at else at
+        self.front_free = free = free + self.each + self.per_token * (sequence.prompt + sequence.base)
+        self.coming.append((free + self.latency, sequence))
 
     def resume(self) -> None:
         """The next request has its prompt in the KV cache, and decodes."""
@@ -141,17 +142,20 @@ class Simulation:
 
     def _admit_arrivals(self) -> None:
         """Requests whose front end has passed join the queue, at the next poll."""
-        while self.coming and self.coming[0][0] <= self.now:
-            ready = self.step
-            if self.running and not self.prefilling and self.step > self.polled:
-                ready = max(ready, self.polled + self.poll)
-            if self.running or self.prefilling:
-                ready += self.lag
-            sequence = self.coming.popleft()[1]
+        coming, now = self.coming, self.now
+        if not coming or coming[0][0] > now:
+            return
+        ready = self.step
+        if self.running and not self.prefilling and ready > self.polled:
+            ready = max(ready, self.polled + self.poll)
+        if self.running or self.prefilling:
+            ready += self.lag
+        while coming and coming[0][0] <= now:
+            sequence = coming.popleft()[1]
             self._assign(sequence)
             self.queues[sequence.rank].append((ready, sequence))
             self.waiting += 1
-            self.area[1] += self.now - sequence.arrival
+            self.area[1] += now - sequence.arrival
 
     def _pieces(self) -> list[Piece]:
         """The chunks of the next step."""
@@ -184,9 +188,11 @@ class Simulation:
 
     def _admit(self, queue: deque[tuple[int, Sequence]], left: int, found: list[Piece]) -> None:
         """Requests of a data-parallel rank that fit in its budget of the step, a sequence slot and the KV cache."""
-        some = False
-        while queue and left > 0 and self.held[queue[0][1].rank] - len(queue) < self.most:
+        some, held, most = False, self.held, self.most
+        while queue and left > 0:
             ready, sequence = queue[0]
+            if held[sequence.rank] - len(queue) >= most:
+                return
             need = sequence.base + sequence.prompt + self.reserved * sequence.output
             if ready > self.step or not self._fits(sequence, need):
                 return
@@ -235,7 +241,8 @@ class Simulation:
 
     def _take(self, sequence: Sequence, left: int, found: list[Piece]) -> int:
         """Put tokens of a prompt into the step; a prompt runs on one rank, within its budget."""
-        tokens = min(sequence.left, self.budget if self.whole else min(left, self.piece))
+        most = self.budget if self.whole else left if left < self.piece else self.piece
+        tokens = sequence.left if sequence.left < most else most
         if tokens > 0:
             found.append((sequence, tokens))
         return tokens
@@ -376,7 +383,8 @@ class Simulation:
 
     def _free(self, sequence: Sequence, steps: int) -> None:
         """A sequence does not decode any more, and its tokens leave the KV cache."""
-        self.context = max(self.context - (sequence.base + sequence.prompt + steps * self.accepted), 0.0)
+        left = self.context - (sequence.base + sequence.prompt + steps * self.accepted)
+        self.context = left if left > 0.0 else 0.0
         self.running -= 1
         self.decoding[sequence.rank] -= 1
 

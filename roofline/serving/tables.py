@@ -78,8 +78,8 @@ class Grid:
     def __call__(self, row: float, column: float) -> float:
         """Seconds at a row and a column."""
         rows, columns = self._rows, self._columns
-        i = min(max(bisect_left(rows, row) - 1, 0), len(rows) - 2)
-        j = min(max(bisect_left(columns, column) - 1, 0), len(columns) - 2)
+        i = bisect_left(rows, row, 1, len(rows) - 1) - 1
+        j = bisect_left(columns, column, 1, len(columns) - 1) - 1
         u = (row - rows[i]) / (rows[i + 1] - rows[i])
         v = (column - columns[j]) / (columns[j + 1] - columns[j])
         low, high = self._seconds[i], self._seconds[i + 1]

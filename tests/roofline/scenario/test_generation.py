@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roofline.scenario import generation
 from roofline.scenario.generation import sum_steps
 
 
@@ -24,3 +25,18 @@ def test_attention_in_chunks_and_windows_is_summed_exactly(first: int, steps: in
     points: tuple[int | range, ...] = (range(chunk, 10**9, chunk), window - 1)
     starts = np.array([float(first)])
     assert sum_steps(seconds, starts, starts + steps - 1, points)[0] == pytest.approx(each)
+
+
+def test_many_points_are_summed_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "STRETCHES", 3)
+    first, steps = np.linspace(0.0, 63.0, 10), np.linspace(45.0, 0.0, 10)
+    widths = np.arange(10) + 3.0
+
+    def seconds(cached: Any, points: Any) -> Any:
+        keys = np.minimum(cached + 1, 40) + np.mod(cached, 16)
+        return np.maximum(widths[points], keys)
+
+    together = generation.sum_steps(seconds, first, first + steps - 1, (39, range(16, 10**6, 16)))
+    for point, (start, count) in enumerate(zip(first, steps, strict=True)):
+        each = seconds(start + np.arange(count), np.full(int(count), point))
+        assert together[point] == pytest.approx(each.sum())
