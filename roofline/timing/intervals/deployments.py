@@ -35,7 +35,7 @@ Of 454 rows without drafts in 30 groups of a model, device and engine, groups co
 inside the whole distances (95 and 92% with ranks of experts), and 80% inside 0.72 of them with the scale of other
 devices, and inside 0.74 with that of other models: what is above that is for devices whose kernels nobody measured.
 Above p90 of TPOT are as many rows with 0.65 as with 0.85: 2% of 46 of InferenceX from February 2026 on, 6% of 65 older
-ones, 11% of 61 of other benchmarks; with 0.5 21% of those. Below p10 are 17, 12 and 10%.
+ones (5), 11% of 99 of other benchmarks (9; 18% with 0.5). Below p10 are 17, 12 and 9%.
 """
 
 Errors = tuple[float, float]
