@@ -94,13 +94,13 @@ def spreads(
     each = max(batch / replica.data, 1.0)
     scheduler, steps = replica.scheduler, replica.steps
     parallel, hardware = steps.scenario.settings.parallel, steps.scenario.hardware
-    scale = scheduled(parallel, hardware, drafts=drafts is not None, apart=apart or replica.received)
+    scales = scheduled(parallel, hardware, drafts=drafts is not None, apart=apart or replica.received)
     found = []
-    for low, high, at, own, error in (
-        (low_prefill, high_prefill, (chunk, context), scheduler.spread_ttft, 0.0),
-        (low_decode, high_decode, (each, context), scheduler.spread_tpot, accepted),
+    for scale, low, high, at, own, error in (
+        (scales[0], low_prefill, high_prefill, (chunk, context), scheduler.spread_ttft, 0.0),
+        (scales[1], low_decode, high_decode, (each, context), scheduler.spread_tpot, accepted),
     ):
-        below, above = scale * (1 - float(low.nearest(*at))), scale * (float(high.nearest(*at)) - 1)
+        below, above = scale[0] * (1 - float(low.nearest(*at))), scale[1] * (float(high.nearest(*at)) - 1)
         early = max(1 - math.hypot(own[0] * below, error), LEAST)
         found.append(farther((early, 1 + math.hypot(own[1] * above, error)), steps.errors))
     return tuple(found)

@@ -270,3 +270,22 @@ def test_the_bandwidth_of_a_quantizing_kernel_is_known_of_the_device_where_pytor
     own = {node.origin: node.fit.parameters["quantize_efficiency"] for node in nodes if node.place == "l40s"}
     assert own[Origin("sglang", "0.5.9")] == pytest.approx(0.95, rel=0.15)
     assert own[Origin("vllm", "0.14.0")] == pytest.approx(own[Origin("sglang", "0.5.9")], rel=0.05)
+
+
+def test_layers_of_one_number_of_experts_have_the_launch_of_layers_of_several() -> None:
+    """Sorting takes a time an expert, which one number of them does not tell from the launch: the shortest known."""
+    generator, engine = np.random.default_rng(5), Origin("vllm", "0.24.0")
+    truth = {one.name: one.default for one in kernel("moe").parameters("w4a16_mxfp4")} | {"expert": 50e-9}
+    table = {}
+    devices = ("h100-sxm", 30e-6, [896]), ("l40s", 15e-6, [32, 128]), ("rtx-pro-6000-server", 40e-6, [32, 128])
+    for name, launch, experts in devices:
+        frame = pd.DataFrame({"hardware": name, "op": "moe", "dtype": "w4a16_mxfp4"}, range(60)).assign(tp=1, ep=1)
+        frame = frame.assign(hidden=2880, intermediate=2880, top_k=4, routing="balanced", software="vLLM 0.24.0")
+        for column, choices in (("tokens", [1, 4, 16, 64, 512, 4096]), ("experts", experts)):
+            frame[column] = generator.choice(choices, len(frame))
+        part = Measurements("moe", frame, name)
+        seconds = times(part, load_hardware(name), {**truth, "launch": launch}, COLLECTOR)
+        table[name, engine] = Measurements("moe", frame.assign(latency_us=seconds * 1e6), name)
+    found = {node.place: node.fit.parameters["launch"] for node in fit_table(("moe", "w4a16_mxfp4"), table)}
+    assert found["h100-sxm"] == pytest.approx(found["l40s"], rel=0.05)
+    assert found["l40s"] < 0.8 * found["pooled"] < found["rtx-pro-6000-server"]

@@ -8,7 +8,7 @@ import pytest
 
 from roofline.graph.parallel import Parallelism
 from roofline.serving.pools import Pools
-from roofline.validate.score.serving import read_cases, score_serving
+from roofline.validate.score.serving import Predictor, read_cases, score_serving
 from roofline.validate.tables import disaggregated, inferencex
 from roofline.validate.tables.names import Unmapped
 from roofline.validate.tables.serving import ServingCase
@@ -200,6 +200,16 @@ def test_stated_disaggregated_deployments() -> None:
     assert found.scenario.settings.parallel == Parallelism(tensor=8, expert=8)
     assert found.pools == Pools(3, 1, parallel=Parallelism(data=32, expert=32))
     assert (found.ttft, found.tpot) == pytest.approx((1.877, 0.0245))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "requests", "tpot"), [("h100-sxm", 4, 4.17e-3), ("h100-sxm", 16, 5.92e-3), ("h200-sxm", 16, 5.68e-3)]
+)
+def test_experts_of_marlin_take_what_servers_measure(hardware: str, requests: int, tpot: float) -> None:
+    """InferenceMAX, runs 20662362255 and 20667906037: gpt-oss-120b, of which no table of Marlin on Hopper is."""
+    served = {"framework": "vllm", "image": "vllm/vllm-openai:v0.13.0", "model": "gptoss", "precision": "fp4"}
+    found = case(ONE | served, hardware=hardware, tp="4.0", concurrency=str(requests))
+    assert Predictor()(found).tpot.p50.mid == pytest.approx(tpot, rel=0.06)
 
 
 def test_a_file_is_scored_by_deployment(tmp_path: Path) -> None:
