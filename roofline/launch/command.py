@@ -218,6 +218,7 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
     start: Mapping[str, str] = {}
     amd: Mapping[str, str] = {}
     remote_code: bool = False
+    tokenizer: bool = False
     loads: bool = True
 
 

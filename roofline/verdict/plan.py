@@ -39,7 +39,7 @@ from roofline.specs.model_names import quantized_repositories
 from roofline.specs.precision import PLAIN
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.techniques import check_request
-from roofline.techniques.support import is_documented
+from roofline.techniques.support import is_documented, runs_gguf
 from roofline.techniques.unsupported import unsupported
 from roofline.verdict.judged import judged
 from roofline.whatif.odds import NODES
@@ -140,7 +140,10 @@ class Plan(Struct, frozen=True, dict=True):
 
     @cached_property
     def fits_with(self) -> tuple[Fit, ...]:
-        """Changes that make it fit, the fastest first: with the fewest devices, and one of each other kind."""
+        """Changes that make it fit, the fastest first: with the fewest devices, and one of each other kind.
+
+        More devices come a second time on another engine where that is faster with more of them.
+        """
         starts = [self.tried[0], *(min(own, key=lambda each: each.bits) for own in _by_engine(self.tried))]
         found: dict[tuple[str, ...], Fit] = {}
         for start in starts:
@@ -148,13 +151,19 @@ class Plan(Struct, frozen=True, dict=True):
                 options = {**start.options, **fit.options}
                 devices = fit.scenario.settings.parallel.devices
                 grows = devices > self.devices
-                key = ("devices",) if grows else tuple(sorted(fit.options.keys() - {"engine", "quant"}))
+                kind = tuple(sorted(fit.options.keys() - {"engine", "quant"}))
+                key = ("devices", fit.scenario.profile.name) if grows else kind
                 other = found.get(key)
                 fewer = other is not None and grows and devices < other.scenario.settings.parallel.devices
                 as_many = other is None or not grows or devices == other.scenario.settings.parallel.devices
                 if other is None or fewer or (as_many and fit.tokens_per_s > other.tokens_per_s):
                     found[key] = Fit(options, fit.scenario, fit.tokens_per_s)
-        return tuple(sorted(found.values(), key=lambda fit: -fit.tokens_per_s))
+        kept: list[Fit] = []
+        for fit in sorted(found.values(), key=lambda fit: -fit.tokens_per_s):
+            devices = fit.scenario.settings.parallel.devices
+            if devices <= self.devices or all(devices < each.scenario.settings.parallel.devices for each in kept):
+                kept.append(fit)
+        return tuple(kept)
 
 
 def choose(
@@ -288,7 +297,8 @@ def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[
     offered = list(formats_for(asked.model, asked.hardware, profile, Quality.CALIBRATED, "" if said else None))
     if not said and not is_documented(profile.name):
         offered.append((UNDOCUMENTED, "", Price.CALIBRATION))
-    listed = {} if said else quantized_repositories(asked.model.name, repository_of(asked))
+    reads = is_documented(profile.name) and not runs_gguf(profile.name) and not said
+    listed = quantized_repositories(asked.model.name, repository_of(asked)) if reads else {}
     caches = dict.fromkeys(kv for _, kv, _ in offered)
     known = {scheme for scheme, _, _ in offered}
     offered += [(scheme, kv, Price.CALIBRATION) for scheme in listed if scheme not in known for kv in caches]

@@ -369,6 +369,8 @@ def answer(
         if given[name] is None:
             raise RooflineError(missing(name), options=["hw"] if name == "hw" else [])
     alone = ("context",) if load is None else ()
+    if load is not None and given.get("prompt") is None and given.get("context") is not None:
+        given["prompt"] = given.pop("context")  # what each request has before its output, as that of one user
     if static := [name for name in STATIC if given.get(name) is not None and name not in alone]:
         instead = "prompt" if static[0] == "context" else "users or rate"
         raise RooflineError(f"{static[0]} is of a static batch, which 'roofline analyze' has; here it is {instead}")
