@@ -246,7 +246,7 @@ def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
         return f"No: {model} on {where}{how}, misses {told}"
     if verdict.loaded:
         rate, users = verdict.rate, verdict.users
-        load = f"{users} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
+        load = f"{users:,} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
         waits = outcome is not None and bool(queue) and outcome.ttft.p95.mid > TTFT_LIMIT
         return f"{'Not at once' if waits else 'Yes'}: {model} serves {load} on {where}{how}, {context}"
     return f"Yes: {model} runs on {where}{how}, {context}"

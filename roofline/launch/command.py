@@ -175,7 +175,7 @@ def repository_of(scenario: Scenario) -> str:
     written, known = (re.sub(r"[^a-z0-9]", "", name.lower()) for name in (scenario.model_name, scenario.model.name))
     if found is not None and known.startswith(written):
         return found[1]
-    return listed_repository(scenario.model_name) if written != known else ""
+    return listed_repository("-".join(scenario.model_name.split())) if written != known else ""
 
 
 def quantized(scenario: Scenario, scheme: str) -> str:
@@ -199,7 +199,7 @@ def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: b
     needs = needs_of(repository)
     if needs is not None and not needs.loads:
         return "MODEL", f"MODEL: {scenario.model.name} converted for Transformers, which {repository} is not"
-    if server.name != "mlx":
+    if server.name != "mlx" or str(scenario.model.quantization).startswith("affine"):
         if repository and (scheme is None or online):
             return repository, ""
         if listed := quantized(scenario, scheme or scenario.precision.weights.name):
