@@ -189,11 +189,11 @@ def quantized_repositories(model: str, repository: str = "") -> dict[str, str]:
     """
     path = spec_files("modelspecs").get(model)
     listed = {} if path is None else read_mapping(path).get("repositories") or {}
-    own = _words(repository.rpartition("/")[2] or model).removesuffix("bf16")
-    found: dict[str, str] = {}
+    own, found = _words(repository.rpartition("/")[2] or model).removesuffix("bf16"), dict[str, str]()
     for name, other in listed.items():
-        if isinstance(other, dict) and set(other) == {"quantization"} and own in _words(name):
-            found.setdefault(str(other["quantization"]), str(name))
+        scheme = other.get("quantization") if len(other) == 1 else None
+        if scheme is not None and own in _words(name):
+            found.setdefault(scheme, name)
     return found
 
 

@@ -150,14 +150,12 @@ def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
         return "fp8", None, None
     match = _NOTATION.fullmatch(scheme.strip())
     if match is None and (bits := re.fullmatch(r"(?:q|int|mlx)?_?([48])_?bits?", key)):
-        known = {"4": "awq or gptq (GPUs), nf4, q4_k_m (llama.cpp)", "8": "fp8 or int8 (GPUs), q8_0 (llama.cpp)"}
-        names = f"{known[bits[1]]} or int{bits[1]} (MLX)"
+        of = {"4": "awq or gptq (GPUs), nf4, q4_k_m (llama.cpp)", "8": "fp8 or int8 (GPUs), q8_0 (llama.cpp)"}
+        names = f"{of[bits[1]]} or int{bits[1]} (MLX)"
         raise RooflineError(f"{quote(scheme)} names no quantization scheme; of {bits[1]} bits are {names}")
     if match is None:
-        hint = (
-            suggest(scheme, (*SCHEMES, *UNQUANTIZED_FORMATS), listed=0)
-            or "; write it like W4, W8A8, W4A16KV8, KV8, fp8, awq or q4_k_m"
-        )
+        known = (*SCHEMES, *UNQUANTIZED_FORMATS)
+        hint = suggest(scheme, known, listed=0) or "; write it like W4, W8A8, W4A16KV8, KV8, fp8, awq or q4_k_m"
         raise RooflineError(f"unknown quantization scheme {quote(scheme)}{hint}")
 
     def integer(part: str, what: str) -> str | None:

@@ -300,8 +300,8 @@ def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[
     reads = is_documented(profile.name) and not runs_gguf(profile.name) and not said
     listed = quantized_repositories(asked.model.name, repository_of(asked)) if reads else {}
     caches = dict.fromkeys(kv for _, kv, _ in offered)
-    known = {scheme for scheme, _, _ in offered}
-    offered += [(scheme, kv, Price.CALIBRATION) for scheme in listed if scheme not in known for kv in caches]
+    more = listed.keys() - {scheme for scheme, _, _ in offered}
+    offered += [(scheme, kv, Price.CALIBRATION) for scheme in sorted(more) for kv in caches]
     kv_said = asked.given("kv") is not None
     found = [
         {name: value for name, value in (("quant", scheme), ("kv", kv)) if value}
