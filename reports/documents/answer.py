@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
@@ -11,6 +12,7 @@ from typing import Any
 from roofline.advisor.fitting import Fit, in_cpu_memory
 from roofline.advisor.options import TTFT_LIMIT
 from roofline.core.units import count_text, seconds, si
+from roofline.launch.command import needs_of, repository_of
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.reports.output.terminal import continued
@@ -37,6 +39,9 @@ LINES = 8
 
 RUN = "Run it: "
 """What the line of the command begins with."""
+
+REMOTE = ("vllm ", "python3 -m sglang")
+"""What commands begin with that run code of a repository where they are told so."""
 
 PLACEHOLDER = "MODEL"
 """What a command says of a checkpoint whose repository the spec does not name (`roofline.launch.command`)."""
@@ -133,19 +138,27 @@ class Brief(IntEnum):
 
 
 def _first_short(written: Iterable[list[str]], width: int) -> list[str]:
-    """The first lines that `LINES` have room for, or else the last."""
-    found: list[str] = []
-    for found in written:
-        if sum(_height(line, width) for line in found) <= LINES * WIDTH // width:
-            break
-    return found
+    """The first lines that `LINES` have room for, the last of which leave something out.
+
+    In a narrower terminal, which has more lines, the shortest of the others come before those.
+    """
+    *whole, least = [*written] or [[]]
+    for found in whole:
+        if _height(found, width) <= LINES:
+            return found
+    shortest = min(whole, key=lambda found: _height(found, width), default=least)
+    return shortest if _height(shortest, width) <= LINES * WIDTH // width else least
 
 
-def _height(line: str, width: int) -> int:
-    """The lines that a line takes in a terminal of a width."""
+def _height(lines: Iterable[str], width: int) -> int:
+    """The lines that lines take in a terminal of a width."""
+    return sum(sum(1 for _ in _wrapped(line, width)) for line in lines)
+
+
+def _wrapped(line: str, width: int) -> Iterable[str]:
     if line.startswith(RUN):
-        return sum(1 for _ in continued(line.removeprefix(RUN), width, len(RUN)))
-    return len(textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False))
+        return continued(line.removeprefix(RUN), width, len(RUN))
+    return textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _answered(verdict: Verdict, better: bool, brief: Brief, width: int) -> list[str]:
@@ -165,10 +178,20 @@ def _answered(verdict: Verdict, better: bool, brief: Brief, width: int) -> list[
 
 
 def _needed(verdict: Verdict) -> str:
-    """What the command's placeholder stands for, as a comment."""
-    if f" {PLACEHOLDER} " not in f"{verdict.command} " or "  # " in verdict.command:
+    """What the command's placeholder stands for, or that it runs code of the repository, as a comment."""
+    if "  # " in verdict.command:
         return ""
-    return f"  # {PLACEHOLDER}: a checkpoint in {verdict.plan.candidate.formats}"
+    if f" {PLACEHOLDER} " in f"{verdict.command} ":
+        return f"  # {PLACEHOLDER}: a checkpoint in {verdict.scenario.precision.weights.name}"
+    needs = needs_of(repository_of(verdict.scenario))
+    runs_code = needs is not None and needs.tokenizer and verdict.command.startswith(REMOTE)
+    return "  # add --trust-remote-code: its tokenizer is code" if runs_code else ""
+
+
+def model_text(scenario: Scenario) -> str:
+    """The model's name, or that of its own repository where the spec describes several models."""
+    name, repository = scenario.model.name, repository_of(scenario).rpartition("/")[2].lower()
+    return name if re.search(rf"{re.escape(name)}(?![\d.])", repository or name) else repository
 
 
 def change_text(verdict: Verdict, change: Change, brief: Brief = Brief.FULL) -> str:
@@ -201,7 +224,7 @@ def _headline(verdict: Verdict, brief: Brief = Brief.FULL, width: int = WIDTH) -
 
 
 def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
-    model, where = verdict.scenario.model.name, devices_text(verdict.scenario, verdict.devices)
+    model, where = model_text(verdict.scenario), devices_text(verdict.scenario, verdict.devices)
     queue = f" for {verdict.at_once} at once" if verdict.at_once < verdict.slots else ""
     kept = verdict.scenario.model.max_context is not None or float(verdict.analysis.memory.kv_cache) > 0
     each = queue or (each if verdict.at_once > 1 else "")
@@ -223,7 +246,7 @@ def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
         return f"No: {model} on {where}{how}, misses {told}"
     if verdict.loaded:
         rate, users = verdict.rate, verdict.users
-        load = f"{users} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
+        load = f"{users:,} user{'s' * (users != 1)}" if rate is None else f"{rate:g} request{'s' * (rate != 1)}/s"
         waits = outcome is not None and bool(queue) and outcome.ttft.p95.mid > TTFT_LIMIT
         return f"{'Not at once' if waits else 'Yes'}: {model} serves {load} on {where}{how}, {context}"
     return f"Yes: {model} runs on {where}{how}, {context}"
@@ -242,7 +265,7 @@ def _limit(verdict: Verdict, brief: Brief) -> str:
     if brief >= Brief.TERSE:
         return limit.roof
     if brief >= Brief.JOINED:
-        return f"{limit.roof}, {limit.share:.0%} {limit.part.removeprefix('reading ')}"
+        return f"{limit.roof}, {limit.share:.0%} {limit.part.removeprefix('reading ').removeprefix('and writing ')}"
     split = scenario.profile.split_layers and scenario.settings.parallel.pipeline > 1
     if split:
         return f"{limit.roof} (split layers run in turn); {limit.share:.0%} is {limit.part}"
@@ -307,11 +330,10 @@ def _speed_text(verdict: Verdict, brief: Brief) -> str:
     scenario, outcome = verdict.scenario, verdict.outcome
     count = int(scenario.images)
     images = f" + {count} {scenario.model.encoded}{'s' * (count > 1)}" if count else ""
-    output = "" if scenario.model.task == "encode" else f" + {int(scenario.generate)}"
-    lengths = f"{int(scenario.prompt)}{images}{output}"
+    output = "" if scenario.model.task == "encode" else f" + {int(scenario.generate):,}"
+    lengths = f"{int(scenario.prompt):,}{images}{output}"
     short = f" ({lengths})" if brief < Brief.TERSE else ""
     told = f" ({lengths} tokens)" if brief < Brief.TERSE else ""
-    to = " to " if brief < Brief.TERSE else "-"
     if outcome is not None:
         if not outcome.stable:
             return f"queues grow without end ({lengths} tokens); {_replicas(outcome, verdict.rate)}"
@@ -324,7 +346,7 @@ def _speed_text(verdict: Verdict, brief: Brief) -> str:
             )
         return (
             f"{count_text(outcome.output_tokens_per_second)} tokens/s, {count_text(user.mid)} a user"
-            f" ({count_text(user.low)}{to}{count_text(user.high)}); p95 TTFT {seconds(late.mid, 2)}{short}"
+            f" ({_between(user, brief)}); p95 TTFT {seconds(late.mid, 2)}{short}"
         )
     expected = verdict.analysis.expected
     first = seconds(expected.ttft.mid, 2)
@@ -334,8 +356,16 @@ def _speed_text(verdict: Verdict, brief: Brief) -> str:
         most = "" if verdict.largest_rate is None else f"; at most {count_text(verdict.largest_rate)} sequences/s"
         return f"{first} a pass of a sequence of {int(scenario.prompt)} tokens{most}"
     rate = inverse(expected.tpot)
-    found = f"{count_text(rate.mid)} tokens/s ({count_text(rate.low)}{to}{count_text(rate.high)})"
+    found = f"{count_text(rate.mid)} tokens/s ({_between(rate, brief)})"
     return f"{found}{' for one user' * (brief < Brief.TERSE)}; TTFT {first}{told}"
+
+
+def _between(rate: Estimate, brief: Brief) -> str:
+    """The interval of a rate; where it is to be terse, with two digits."""
+    if brief < Brief.TERSE:
+        return f"{count_text(rate.low)} to {count_text(rate.high)}"
+    low, high = (float(f"{bound:.2g}") for bound in (rate.low, rate.high))
+    return f"{low:,g}-{high:,g}"
 
 
 def _replicas(outcome: Outcome, rate: float | None) -> str:
@@ -394,14 +424,13 @@ def _failure(verdict: Verdict, shown: int) -> list[str]:
     """That nothing fits, what was tried, and as many changes as are shown of those with which it fits."""
     plan, scenario = verdict.plan, verdict.scenario
     memory = plan.candidate.memory(1)
-    least = f"the least, {plan.candidate.formats} on {scenario.profile.name}, needs {size(memory.total)}"
     tried: dict[str, dict[str, None]] = {}
     for each in plan.tried:
         tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
     told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
     lines = [
-        f"No: {scenario.model.name} does not fit on {devices_text(verdict.scenario)}",
-        f"Tried: {told}; {least} of {size(memory.budget)} a device",
+        f"No: {model_text(scenario)} does not fit on {devices_text(verdict.scenario)}",
+        f"Tried: {told}; the least needs {size(memory.total)} of {size(memory.budget)} a device",
     ]
     fits = plan.fits_with[:SHOWN_FITS]
     if not fits:

@@ -111,7 +111,7 @@ def continued(command: str, width: int, lead: int = 0) -> Iterator[str]:
     parts: list[str] = []
     for word in shlex.split(command, posix=False):
         joined = f"{parts[-1]} {word}" if parts else word
-        if parts and not word.startswith("--") and len(joined) + len("   \\") <= width:
+        if parts and not word.startswith("--") and (lead if len(parts) == 1 else 0) + len(joined) + 4 <= width:
             parts[-1] = joined
         else:
             parts.append(word)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from roofline.cli.engine_flags import EngineFlags
 from roofline.cli.options import FORMAT, ModelArgument, OutputFormat, OutputOption, emit, print_document, say
 from roofline.cli.server import server
 from roofline.core.errors import RooflineError, needs_extra
@@ -347,7 +348,7 @@ def drift(
         raise typer.Exit(1)
 
 
-validate.command("server")(server)
+validate.command("server", cls=EngineFlags)(server)
 
 
 def _loop() -> Any:

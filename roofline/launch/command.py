@@ -18,7 +18,8 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError
 from roofline.launch.settings import Wanted
 from roofline.scenario.scenario import Scenario
-from roofline.specs.model_names import listed_repository, repository_in
+from roofline.specs.hardware import Hardware
+from roofline.specs.model_names import listed_repository, quantized_repositories
 from roofline.specs.modelspec import load_model
 from roofline.specs.records import record
 from roofline.specs.servers import Server
@@ -174,7 +175,12 @@ def repository_of(scenario: Scenario) -> str:
     written, known = (re.sub(r"[^a-z0-9]", "", name.lower()) for name in (scenario.model_name, scenario.model.name))
     if found is not None and known.startswith(written):
         return found[1]
-    return listed_repository(scenario.model_name) if written != known else ""
+    return listed_repository("-".join(scenario.model_name.split())) if written != known else ""
+
+
+def quantized(scenario: Scenario, scheme: str) -> str:
+    """The listed repository of the scenario's model in a scheme; "" for none."""
+    return quantized_repositories(scenario.model.name, repository_of(scenario)).get(scheme, "")
 
 
 def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: bool) -> tuple[str, str]:
@@ -193,11 +199,11 @@ def checkpoint(scenario: Scenario, server: Server, scheme: str | None, online: b
     needs = needs_of(repository)
     if needs is not None and not needs.loads:
         return "MODEL", f"MODEL: {scenario.model.name} converted for Transformers, which {repository} is not"
-    if repository and (scheme is None or online) and server.name != "mlx":
-        return repository, ""
-    listed = repository_in(scenario.model.name, scheme or scenario.precision.weights.name)
-    if listed and server.name != "mlx":
-        return listed, ""
+    if server.name != "mlx" or str(scenario.model.quantization).startswith("affine"):
+        if repository and (scheme is None or online):
+            return repository, ""
+        if listed := quantized(scenario, scheme or scenario.precision.weights.name):
+            return listed, ""
     form = f"in {scheme}" if scheme else "converted to MLX" if server.name == "mlx" else "of it"
     return "MODEL", f"MODEL: a checkpoint of {scenario.model.name} {form}; its spec names none"
 
@@ -212,6 +218,7 @@ class Needs(Struct, frozen=True, forbid_unknown_fields=True):
     start: Mapping[str, str] = {}
     amd: Mapping[str, str] = {}
     remote_code: bool = False
+    tokenizer: bool = False
     loads: bool = True
 
 
@@ -226,9 +233,19 @@ def needs_of(repository: str) -> Needs | None:
     return next((needs for needs in _needs() if re.fullmatch(needs.match, repository, re.IGNORECASE)), None)
 
 
-def needed(needs: Needs | None, server: Server, vendor: str, parsers: bool) -> list[Wanted]:
-    """What a model needs to start on a vendor's devices, and its `parsers`."""
-    if needs is None or server.name not in ("vllm", "sglang"):
+AITER = "cdna"
+"""The families of devices for which AMD's kernels are compiled, which vLLM uses only where it is told so.
+
+All recipes of vLLM for MI300X to MI355X say it, but that of one model (vllm-project/recipes, 2026: `models.yaml`).
+"""
+
+
+def needed(needs: Needs | None, server: Server, hardware: Hardware, parsers: bool) -> list[Wanted]:
+    """What a model needs to start on devices, and its `parsers`."""
+    if server.name not in ("vllm", "sglang"):
         return []
-    found = {**needs.start, **(needs.amd if vendor == "AMD" else {})} if server.name == "vllm" else {}
-    return [Wanted(*each) for each in {**found, **(getattr(needs, server.name) if parsers else {})}.items()]
+    found: dict[str, str] = {}
+    if server.name == "vllm":
+        found |= {"aiter": "1"} if str(hardware.family).startswith(AITER) else {}
+        found |= {} if needs is None else {**needs.start, **(needs.amd if hardware.vendor == "AMD" else {})}
+    return [Wanted(*each) for each in {**found, **(getattr(needs, server.name) if needs and parsers else {})}.items()]

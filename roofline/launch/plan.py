@@ -133,7 +133,7 @@ class Plan(Struct, frozen=True, dict=True):
         settings = [one for one in self.settings if (pinned or not one.pinned) and one.setting != "nodes"]
         settings += self._of_node(node)
         settings += [Wanted("draft", self.drafted)] if self.drafted.technique else []
-        settings += needed(needs_of(repository_of(self.scenario)), self.server, self.scenario.hardware.vendor, needs)
+        settings += needed(needs_of(repository_of(self.scenario)), self.server, self.scenario.hardware, needs)
         settings += [Wanted("trust_remote_code", True)] if self.trusted else []
         port = self.server.port
         if listen is Listen.EVERYWHERE:

@@ -182,11 +182,23 @@ def listed_repository(name: str) -> str:
     return ""
 
 
-def repository_in(model: str, scheme: str) -> str:
-    """The repository that a model's bundled spec lists for a quantization scheme and nothing else; "" for none."""
+def quantized_repositories(model: str, repository: str = "") -> dict[str, str]:
+    """The repositories of a model that its bundled spec lists, by the quantization scheme that is all they change.
+
+    They are those of a `repository`, by default of the spec's name: others of the architecture have other weights.
+    """
     path = spec_files("modelspecs").get(model)
     listed = {} if path is None else read_mapping(path).get("repositories") or {}
-    return next((str(name) for name, other in listed.items() if other == {"quantization": scheme}), "")
+    own, found = _words(repository.rpartition("/")[2] or model).removesuffix("bf16"), dict[str, str]()
+    for name, other in listed.items():
+        scheme = other.get("quantization") if len(other) == 1 else None
+        if scheme is not None and own in _words(name):
+            found.setdefault(scheme, name)
+    return found
+
+
+def _words(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 class _Tail(Struct, frozen=True):

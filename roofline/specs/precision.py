@@ -149,8 +149,9 @@ def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
     if key == "w8a16_fp8":  # compressed-tensors' FP8 weights alone
         return "fp8", None, None
     match = _NOTATION.fullmatch(scheme.strip())
-    if match is None and (bits := re.fullmatch(r"(?:q|int)?_?([48])_?bits?", key)):
-        names = "awq or gptq (GPUs), q4_k_m (llama.cpp) or nf4" if bits[1] == "4" else "fp8 or int8 (GPUs) or q8_0"
+    if match is None and (bits := re.fullmatch(r"(?:q|int|mlx)?_?([48])_?bits?", key)):
+        of = {"4": "awq or gptq (GPUs), nf4, q4_k_m (llama.cpp)", "8": "fp8 or int8 (GPUs), q8_0 (llama.cpp)"}
+        names = f"{of[bits[1]]} or int{bits[1]} (MLX)"
         raise RooflineError(f"{quote(scheme)} names no quantization scheme; of {bits[1]} bits are {names}")
     if match is None:
         known = (*SCHEMES, *UNQUANTIZED_FORMATS)

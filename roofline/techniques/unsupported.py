@@ -13,7 +13,8 @@ import numpy as np
 
 from roofline.graph.blocks import cut_blocks
 from roofline.scenario.scenario import Scenario
-from roofline.specs.formats import UNQUANTIZED_FORMATS, Format
+from roofline.specs.checkpoint import only_cache
+from roofline.specs.formats import UNQUANTIZED_FORMATS, Format, find_format
 from roofline.specs.model import Model
 from roofline.specs.schemes import GGUF
 from roofline.specs.sublayers import MIXERS
@@ -123,8 +124,10 @@ def _formats(scenario: Scenario) -> Iterator[str]:
         if not _runs_weights(scenario, name, precision.activations):
             both = "" if precision.activations.name in UNQUANTIZED_FORMATS else f"A{_plain(precision.activations)}"
             yield f"weights in {precision.weights.name}" + (f" with activations in {both[1:]}" if both else "")
-    cache = precision.kv
-    if cache != precision.base and cache.name not in UNQUANTIZED_FORMATS and not slots & {"KV format"}:
+    cache, only = precision.kv, only_cache(scenario.model, scenario.profile)
+    if only is not None and cache.arithmetic != find_format(only).arithmetic:
+        yield f"a KV cache in {cache.name}"
+    elif cache != precision.base and cache.name not in UNQUANTIZED_FORMATS and not slots & {"KV format"}:
         engine, hardware = scenario.profile.name, scenario.hardware
         set_by_method = any(cache.name.startswith(check_request(name).name) for name in scenario.techniques)
         known = runs_format("kv", cache.name, engine, hardware)

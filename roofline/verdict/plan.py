@@ -23,6 +23,7 @@ from roofline.advisor.sizing.configurations import formats_for
 from roofline.bound.memory import Memory
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure_scalar
+from roofline.launch.command import repository_of
 from roofline.scenario.analysis import analyze, longest_context
 from roofline.scenario.kv_capacity import startable
 from roofline.scenario.layout import is_usual
@@ -34,10 +35,11 @@ from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE, load_engine
+from roofline.specs.model_names import quantized_repositories
 from roofline.specs.precision import PLAIN
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.techniques import check_request
-from roofline.techniques.support import is_documented
+from roofline.techniques.support import is_documented, runs_gguf
 from roofline.techniques.unsupported import unsupported
 from roofline.verdict.judged import judged
 from roofline.whatif.odds import NODES
@@ -138,7 +140,10 @@ class Plan(Struct, frozen=True, dict=True):
 
     @cached_property
     def fits_with(self) -> tuple[Fit, ...]:
-        """Changes that make it fit, the fastest first: with the fewest devices, and one of each other kind."""
+        """Changes that make it fit, the fastest first: with the fewest devices, and one of each other kind.
+
+        More devices come a second time on another engine where that is faster with more of them.
+        """
         starts = [self.tried[0], *(min(own, key=lambda each: each.bits) for own in _by_engine(self.tried))]
         found: dict[tuple[str, ...], Fit] = {}
         for start in starts:
@@ -146,13 +151,19 @@ class Plan(Struct, frozen=True, dict=True):
                 options = {**start.options, **fit.options}
                 devices = fit.scenario.settings.parallel.devices
                 grows = devices > self.devices
-                key = ("devices",) if grows else tuple(sorted(fit.options.keys() - {"engine", "quant"}))
+                kind = tuple(sorted(fit.options.keys() - {"engine", "quant"}))
+                key = ("devices", fit.scenario.profile.name) if grows else kind
                 other = found.get(key)
                 fewer = other is not None and grows and devices < other.scenario.settings.parallel.devices
                 as_many = other is None or not grows or devices == other.scenario.settings.parallel.devices
                 if other is None or fewer or (as_many and fit.tokens_per_s > other.tokens_per_s):
                     found[key] = Fit(options, fit.scenario, fit.tokens_per_s)
-        return tuple(sorted(found.values(), key=lambda fit: -fit.tokens_per_s))
+        kept: list[Fit] = []
+        for fit in sorted(found.values(), key=lambda fit: -fit.tokens_per_s):
+            devices = fit.scenario.settings.parallel.devices
+            if devices <= self.devices or all(devices < each.scenario.settings.parallel.devices for each in kept):
+                kept.append(fit)
+        return tuple(kept)
 
 
 def choose(
@@ -276,13 +287,21 @@ def _changes(asked: Scenario, loaded: bool, schemes: Sequence[str]) -> Iterator[
 
 
 def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[str]) -> list[dict[str, Any]]:
-    """As released, then narrower formats, the widest first; those that were said alone."""
+    """As released, then narrower formats, the widest first; those that were said alone.
+
+    Of formats as wide, those in which the model has a repository come first.
+    """
     if schemes:
         return [{}, *([] if said else ({"quant": scheme} for scheme in sorted(schemes, reverse=True)))]
     profile = asked.profile if engine is None else load_engine(engine)
     offered = list(formats_for(asked.model, asked.hardware, profile, Quality.CALIBRATED, "" if said else None))
     if not said and not is_documented(profile.name):
         offered.append((UNDOCUMENTED, "", Price.CALIBRATION))
+    reads = is_documented(profile.name) and not runs_gguf(profile.name) and not said
+    listed = quantized_repositories(asked.model.name, repository_of(asked)) if reads else {}
+    caches = dict.fromkeys(kv for _, kv, _ in offered)
+    more = listed.keys() - {scheme for scheme, _, _ in offered}
+    offered += [(scheme, kv, Price.CALIBRATION) for scheme in sorted(more) for kv in caches]
     kv_said = asked.given("kv") is not None
     found = [
         {name: value for name, value in (("quant", scheme), ("kv", kv)) if value}
@@ -291,7 +310,12 @@ def _formats(asked: Scenario, engine: str | None, said: bool, schemes: Sequence[
     ]
     bits = {index: _bits(asked, engine, formats) for index, formats in enumerate(found)}
     released = max((bits[index] for index, formats in enumerate(found) if "quant" not in formats), default=math.inf)
-    order = sorted(bits, key=lambda index: ("quant" in found[index], -bits[index]))
+
+    def width(index: int) -> tuple[bool, int, bool, float]:
+        scheme = found[index].get("quant")
+        return scheme is not None, -round(bits[index]), scheme not in listed, -bits[index]
+
+    order = sorted(bits, key=width)
     stored = asked.model.quantization
     if stored is not None and asked.as_released and released_scheme(asked.model, profile) == PLAIN:
         # An engine that does not read the checkpoint has it in as many bits, and not in 16 again.

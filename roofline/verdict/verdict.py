@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.advice import Recommendation, advise
+from roofline.advisor.formats import no_narrower
 from roofline.advisor.options import requests
 from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import engine_techniques
@@ -258,7 +259,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         except RooflineError:
             return
         told = ((each, *self._as_said(each)) for each in advice.recommendations)
-        for each, option, changed in islice((one for one in told if self._launches(one[2])), TRIED):
+        for each, option, changed in islice((one for one in told if self._proposes(one[0], one[2])), TRIED):
             gives_up = DRAFTS.get(each.move.name.partition(":")[0], GIVES_UP[each.move.slot])
             yield from self._change(option, gives_up, changed, float(each.better.mid), each.trial.analysis.expected)
 
@@ -281,6 +282,12 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     def _launches(self, scenario: Scenario) -> bool:
         """Whether a server runs a change; of plans that none runs, any change does."""
         return bool(self.refused) or not refused(scenario, self.slots)
+
+    def _proposes(self, recommended: Recommendation, changed: Scenario) -> bool:
+        """Whether a server runs a technique, and it is not another name of as many bits."""
+        own, other = self.scenario.run_precision, changed.run_precision
+        renames = recommended.move.slot == "weight format" and no_narrower(self.scenario.model, own, other)
+        return not renames and self._launches(changed)
 
     def _layouts(self) -> Iterator[Change]:
         """Replicas in place of devices that share every layer, under load: with experts spread over all of them."""
@@ -362,6 +369,8 @@ def answer(
         if given[name] is None:
             raise RooflineError(missing(name), options=["hw"] if name == "hw" else [])
     alone = ("context",) if load is None else ()
+    if load is not None and given.get("prompt") is None and given.get("context") is not None:
+        given["prompt"] = given.pop("context")  # what each request has before its output, as that of one user
     if static := [name for name in STATIC if given.get(name) is not None and name not in alone]:
         instead = "prompt" if static[0] == "context" else "users or rate"
         raise RooflineError(f"{static[0]} is of a static batch, which 'roofline analyze' has; here it is {instead}")

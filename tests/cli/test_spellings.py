@@ -195,7 +195,10 @@ def test_engines_flags_are_read_as_engines_write_them(run: Run) -> None:
             "'x.foo' must end in .csv, .jsonl, .ndjson or .parq",
         ),
         ("techniques zzzzqqq", "others"),
-        ("answer llama-3.1-8b 4090 --quant 4bit", "of 4 bits are awq or gptq (GPUs), q4_k_m (llama.cpp) or nf4"),
+        (
+            "answer llama-3.1-8b 4090 --quant 4bit",
+            "of 4 bits are awq or gptq (GPUs), nf4, q4_k_m (llama.cpp)",
+        ),
         ("answer llama-3.1-8b 4090 --user 4", "did you mean --users, --fuse"),
         ("sweep nope.yaml", "'nope.yaml': cannot be read"),
     ],

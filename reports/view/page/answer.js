@@ -126,7 +126,10 @@ const Answer = (() => {
     if (get("load").hidden) return;
     const several = verdicts.length > 1;
     box.classList.toggle("several", several);
-    add(box, "p", { class: "caption" }, several ? "Under load" : who[0]);
+    const grows = !several && verdicts[0].stable === false;
+    const why = grows ? `: ${verdicts[0].lines.find((line) => line.startsWith("Speed: ")).slice("Speed: ".length)}` : "";
+    add(box, "p", { class: "caption" }, several ? "Under load" : who[0] + why);
+    if (grows) return;
     const most = (read) => Math.max(...verdicts.map((found) => read(served(found)) ?? 0));
     const scales = { ttft: most(({ ttft_s: ttft }) => ttft?.p95?.high ?? ttft?.p50?.high), tpot: most(({ tpot_s: tpot }) => tpot?.p50?.high),
       user: most((found) => found.decode_tokens_per_s_per_user?.high) };

@@ -156,6 +156,24 @@ RECIPES = (
         " --trust-remote-code --tokenizer-mode deepseek_v4 --tool-call-parser deepseek_v4 --enable-auto-tool-choice"
         " --reasoning-parser deepseek_v4",
     ),
+    (
+        "mistral-large-3",
+        {"hw": "8xh200-sxm"},
+        "vllm serve mistralai/Mistral-Large-3-675B-Instruct-2512 --tensor-parallel-size 8 --tokenizer-mode mistral"
+        " --config-format mistral --load-format mistral --enable-auto-tool-choice --tool-call-parser mistral",
+    ),
+    (
+        "nemotron-3-super",
+        {"hw": "4xh100-sxm", "kv": "fp8"},
+        "vllm serve nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16 --kv-cache-dtype fp8 --tensor-parallel-size 4"
+        " --trust-remote-code --enable-auto-tool-choice --tool-call-parser qwen3_xml --reasoning-parser nemotron_v3",
+    ),
+    (
+        "minimax-m3",
+        {"hw": "8xmi355x"},
+        "VLLM_ROCM_USE_AITER=1 VLLM_ROCM_USE_AITER_MHA=0 VLLM_USE_BREAKABLE_CUDAGRAPH=0 vllm serve MiniMaxAI/MiniMax-M3"
+        " --tensor-parallel-size 8 --block-size 128 --attention-backend TRITON_ATTN",
+    ),
 )
 """Models, deployments, and vLLM's commands for them (vllm-project/recipes, models/, 2026)."""
 
@@ -170,6 +188,18 @@ def test_the_short_command_has_what_a_model_does_not_start_right_without() -> No
     """Blocks of MiniMax-M3's sparse attention (its recipe: mandatory on every platform), and no parsers."""
     assert "--block-size 128" in launch_command(Scenario("minimax-m3", "8xh200-sxm", quant="mxfp8"))
     assert "--tool-call-parser" not in launch_command(Scenario("minimax-m3", "8xh200-sxm", quant="mxfp8"))
+
+
+@pytest.mark.parametrize(
+    ("model", "scheme", "repository"),
+    [
+        ("glm-5.2", "fp8_block", "zai-org/GLM-5.2-FP8"),  # of a spec that also lists GLM-5.3, which is in FP8
+        ("qwen3.6-27b", "fp8_block", "Qwen/Qwen3.6-27B-FP8"),
+        ("NousResearch/Hermes-3-Llama-3.1-405B", "awq", "MODEL"),
+    ],
+)
+def test_a_model_in_another_format_keeps_its_weights(model: str, scheme: str, repository: str) -> None:
+    assert words(Scenario(model, "8xh200-sxm", quant=scheme))[2] == repository
 
 
 def test_slots_of_llama_cpp_share_a_context_that_is_given() -> None:

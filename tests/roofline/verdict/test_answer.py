@@ -395,8 +395,10 @@ def test_prefill_and_decode_apart_divide_the_devices() -> None:
         answer("llama-3.3-70b", "8xh200", disaggregation="1:1")
 
 
-def test_one_user_has_a_context() -> None:
+def test_a_user_has_a_context() -> None:
     found = answer("llama-3.1-8b", "h100-sxm", context=32_000)
     assert found.analysis.expected == analyze(Scenario("llama-3.1-8b", "h100-sxm", context=32_000)).expected
+    loaded = answer("llama-3.1-8b", "h100-sxm", context=32_000, users=4)
+    assert loaded.outcome == answer("llama-3.1-8b", "h100-sxm", prompt=32_000, users=4).outcome
     with pytest.raises(RooflineError, match="here it is prompt"):
-        answer("llama-3.1-8b", "h100-sxm", context=32_000, users=4)
+        answer("llama-3.1-8b", "h100-sxm", context=32_000, prompt=512, users=4)
