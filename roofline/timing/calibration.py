@@ -385,9 +385,9 @@ def on_units(fit: Fit, format: str, unit_peaks: Mapping[str, tuple[float, float]
                                                both at most those of the kernel's instructions
     """
     stored = FORMATS.get(format.rpartition("/")[2])
-    most = kernel(fit.op).instructions(fit.format)
-    there, here = (min(each, most) for each in unit_peaks.get(stored.arithmetic if stored else "", (1.0, 1.0)))
-    ratio = there / here
+    there, here = unit_peaks.get(stored.arithmetic if stored else "", (1.0, 1.0))
+    most = kernel(fit.op).instructions
+    ratio = min(there, most(fit.format)) / min(here, most(format))
     efficiency = fit.parameters.get("compute_efficiency")
     if ratio == 1.0 or efficiency is None:
         return fit
