@@ -9,7 +9,7 @@ spread is, in logarithms,
     young = log 3  exp(-m / 5) (1 + d / 36)              p90' = exp(hypot(log p90, young))
 
 from DeepSeek-V3 with SGLang 0.4.3 to 0.4.10, vLLM 0.11 and TensorRT-LLM 0.21, and gpt-oss with vLLM 0.10 and 0.11: 1
-to 4.5 times as long as expected, with m = 2 and d = 9 the most. The first releases on a family of devices are as
+to 2.7 times as long as expected, most with m = 0 and d = 3. The first releases on a family of devices are as
 uncertain: with two B200, Llama 3.3 70B in FP8 took 2.6 times as long on vLLM 0.9 (vllm-project/vllm, issue 20710). The
 younger of both counts.
 """
