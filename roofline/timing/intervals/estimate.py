@@ -51,4 +51,5 @@ class Estimate(NamedTuple):
         """Whether the middle is longer."""
         return bool(self.mid > other.mid)
 
-    __rmul__ = __mul__
+    def __rmul__(self, factor: Any) -> Estimate:
+        return self.__mul__(factor)
