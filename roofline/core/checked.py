@@ -20,12 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from msgspec import Meta, Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, force_setattr
 
 from roofline.core.errors import RooflineError, quote
 
@@ -57,6 +57,8 @@ class Checked(Struct, frozen=True):
             value = getattr(self, name)
             if value is not default and not allowed(value):
                 raise RooflineError(f"{name} of {type(self).__name__} must be {wanted}, got {_shown(value)}")
+            if type(value) is dict:  # one object of a name serves the whole process
+                force_setattr(self, name, MappingProxyType(value))
 
 
 Rule = tuple[Callable[[Any], bool], str]

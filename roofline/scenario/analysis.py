@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from roofline.bound.memory import Memory
 from roofline.core.display import Result
@@ -28,6 +29,7 @@ from roofline.scenario.speculation import iterations
 from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, prefetch, resolve
 from roofline.timing.intervals import Estimate
+from roofline.timing.intervals.estimate import locked
 from roofline.timing.intervals.passes import with_spread
 from roofline.timing.intervals.releases import with_errors
 
@@ -128,7 +130,9 @@ class Analysis(Result):
     def memory(self) -> Memory:
         """Memory of the fullest device at the end of the generation, with what the engine reserves for its passes."""
         decode = self.decode.passes if self.decode else ()
-        return scenario_memory(self.scenario, self.schedule, self.prefill.passes, decode)
+        found = scenario_memory(self.scenario, self.schedule, self.prefill.passes, decode)
+        locked(*astuple(found))
+        return found
 
     @property
     def beyond_max_context(self) -> bool:
@@ -177,7 +181,7 @@ class Analysis(Result):
             tpot = per_token.reshape(scenario.shape)
         generated = scenario.generate if self.decode else 0
         rate = scenario.batch * generated * scenario.settings.useful / total
-        return Generation(scenario.batch, scenario.prompt, generated, ttft, tpot, total, rate)
+        return Generation(*locked(scenario.batch, scenario.prompt, generated, ttft, tpot, total, rate))
 
     @property
     def expected(self) -> ExpectedGeneration:
@@ -201,12 +205,12 @@ class Analysis(Result):
         scenario, bound = self.scenario, self.generation
         shaped = (lambda flat: flat.reshape(scenario.shape)) if scenario.shape else (lambda flat: float(flat[0]))
         rest = Estimate(*map(shaped, decode)).at_least(bound.total - bound.ttft)
-        total = ttft.plus(rest).at_least(bound.total)
+        total = (ttft + rest).at_least(bound.total)
         with np.errstate(invalid="ignore"):
             per_token = Estimate(*(shaped(part / steps) for part in decode))
         generated = scenario.generate if self.decode else 0
         tokens = scenario.batch * generated * scenario.settings.useful
-        rate = Estimate(tokens / total.high, tokens / total.mid, tokens / total.low)
+        rate = Estimate(*locked(tokens / total.high, tokens / total.mid, tokens / total.low))
         tpot = None if bound.tpot is None else per_token.at_least(bound.tpot)
         return ExpectedGeneration(ttft, rest, tpot, total, rate)
 
@@ -221,8 +225,8 @@ class Analysis(Result):
         passes, total = self.schedule.decode(step), Estimate(0.0, 0.0, 0.0)
         flats = yield from gather(phase.deferred_pass(run) for run in passes)
         for run, flat in zip(passes, flats, strict=True):
-            total = total.plus(flat.times(run.repeat))
-        found = Estimate(*(sum_smooth(part, steps) for part in total)).times(1 / self._kept(steps))
+            total += flat * run.repeat
+        found = Estimate(*(sum_smooth(part, steps) for part in total)) * (1 / self._kept(steps))
         error = 0.0 if scenario.settings.speculation is None else scenario.settings.speculation.error
         return with_spread(found.mid, found.mid - found.low, found.high - found.mid, (1 - error, 1 + error))
 

@@ -19,6 +19,7 @@ from roofline.specs.hardware import hosted
 from roofline.specs.host import load_host
 from roofline.specs.images import EncodedImage, encoded_image, parse_image_size
 from roofline.specs.model import Model
+from roofline.timing.intervals.estimate import locked
 
 WORKLOAD = ("batch", "prompt", "generate", "prefix", "images")
 """The counts of a scenario that may be arrays, besides the context."""
@@ -127,6 +128,8 @@ def _check_shapes(values: dict[str, Any]) -> None:
 def _count(name: str, value: Any, least: int | None = None) -> Any:
     """`value` checked to be an integer, or an array of integers, in the option's range, or from `least` on."""
     low, high = int(OPTIONS[name].low) if least is None else least, int(OPTIONS[name].high)
+    if isinstance(value, np.integer) or (isinstance(value, np.ndarray) and not value.ndim):
+        value = value.item()
     if type(value) is int:
         if low <= value <= high:
             return value
@@ -139,10 +142,8 @@ def _count(name: str, value: Any, least: int | None = None) -> Any:
         if not whole or not array.size:
             raise RooflineError(f"{name} must be integers, got an array of {array.size} values of type {array.dtype}")
         if array.min() >= low and array.max() <= high:
-            return array.astype(np.float64)  # exact to 2^53, and products of lengths do not overflow
+            return locked(array.astype(np.float64))[0]  # exact to 2^53, and products of lengths do not overflow
         value = array.min() if array.min() < low else array.max()
-    elif isinstance(value, np.integer):
-        return _count(name, int(value), least)
     else:
         raise RooflineError(f"{name} must be an integer, got {quote(value)}")
     raise RooflineError(f"{name} must be between {low} and {high}, got {quote(value)[1:-1]}")

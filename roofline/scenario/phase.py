@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property, reduce
+from operator import add
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from roofline.timing.calibration import Basis
 from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, resolve
 from roofline.timing.intervals import Estimate
+from roofline.timing.intervals.estimate import locked
 from roofline.timing.passes import Provenance, Timing, timing
 
 
@@ -140,7 +142,7 @@ class Phase:
                 summary = summary * run.repeat
                 summary[_WORK] = summary[_WORK] * run.busy
             summaries.append(summary)
-        return summaries[0] if len(summaries) == 1 else sum(summaries[1:], start=summaries[0])
+        return locked(summaries[0] if len(summaries) == 1 else sum(summaries[1:], start=summaries[0]))[0]
 
     def _shaped(self, flat: Any, step: Step) -> Any:
         return on_grid(flat, step, self._shape)
@@ -202,14 +204,14 @@ class Phase:
                 Estimate(*(self._shaped(part, run.step) * run.repeat for part in flat))
                 for run, flat in zip(self.passes, flats, strict=True)
             ]
-            total = reduce(Estimate.plus, times)
+            total = reduce(add, times)
             self._expected = Estimate(*(self._plain(part) for part in total)).at_least(self.bound_time)
         return self._expected
 
     def deferred_pass(self, run: Pass) -> Deferred[Estimate]:
         """Expected seconds of one pass, for the points of its step's grid, flattened."""
         time = yield from self.timed(run).deferred(run.step, self.name, run.host)
-        return time if run.slowdown == 1 else time.times(run.slowdown)
+        return time if run.slowdown == 1 else time * run.slowdown
 
     @cached_property
     def expected_ops(self) -> tuple[Expectation, ...]:

@@ -144,7 +144,12 @@ class Scenario:
 
     def changed(self, **fields: Any) -> Scenario:
         """The scenario with fields changed, as techniques and variations do: no option is read again."""
-        return _restored(checked({**self._fields, **fields}), None)
+        changed = {**self._fields, **fields}
+        if len(changed) > len(FIELDS) or not (
+            isinstance(changed["model"], Model) and isinstance(changed["hardware"], Hardware)
+        ):
+            raise RooflineError("changed() takes fields and objects; with_() takes options and names, as with_(tp=2)")
+        return _restored(checked(changed), None)
 
     def at(self, **counts: Any) -> Scenario:
         """The scenario with other counts of its workload, before techniques; no limit of the engine checks them."""

@@ -359,7 +359,7 @@ class StepTimes:
             phase = self._phase(decode)
             for run in self._runs(rows, columns, decode):
                 timing = phase.timed(run, replace(phase.engine, spread=self.scenario.profile.spread))
-                total = total.plus(resolve(timing.deferred(run.step, name)).times(run.repeat))
+                total += resolve(timing.deferred(run.step, name)) * run.repeat
             found += [Table(rows, columns, (end / total.mid).reshape(rows.size, -1)) for end in (total.low, total.high)]
         return found[0], found[1], found[2], found[3]
 

@@ -256,9 +256,12 @@ class Engine(Checked, frozen=True, dict=True):
         return replace(self, parameters=parameters, vendors=MappingProxyType(others))
 
     def of(self, model: Model | None) -> Engine:
-        """The profile with the parameters and `unfused` operators of the model's architecture, where it has some."""
-        if model is None or not (self.unfused or (self.mixers and model.experts)):
+        """The profile with the parameters, operators and least step of the model's architecture, where it has some."""
+        if model is None:
             return self
+        memory = self.memory.for_model(model.name)
+        if not (self.unfused or (self.mixers and model.experts)):
+            return self if memory is self.memory else replace(self, memory=memory)
         mixers = self.mixers if model.experts else {}
         own = {name: value for key, given in mixers.items() if model.mixes(key) for name, value in given.items()}
         feed = next((group.layer.feed_forward for group in model.groups if group.layer.feed_forward), None)
@@ -266,6 +269,7 @@ class Engine(Checked, frozen=True, dict=True):
         unfused = {kind: self.unfused[name] for kind, name in named.items() if name in self.unfused}
         return replace(
             self,
+            memory=memory,
             parameters=MappingProxyType({**self.parameters, **own}),
             mixers=MappingProxyType({}),
             unfused={**self.unfused, **unfused},

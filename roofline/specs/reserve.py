@@ -91,7 +91,8 @@ class Reserve(Checked, frozen=True):
     own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`:
     all layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a
     recurrent state takes a page. `window_shares`: layers with a window have a pool of their own, of so many tokens
-    as a part of all, by the beginning of the model's name. `in_flight`: the passes that a window has to have room
+    as a part of all, by the beginning of the model's name. `items`: the tokens of the largest image or video of models
+    whose names begin so, which a pass has to take whole. `in_flight`: the passes that a window has to have room
     for, those that run and those scheduled ahead. `states`: the engine starts only where each of its `sequences`
     has a state, `longest` where a sequence of the maximum length has room. `logs`: the size of the KV cache that
     the engine prints, the tokens of `blocks` in all layers or of `sequences` of the maximum length.
@@ -120,6 +121,7 @@ class Reserve(Checked, frozen=True):
     keeps_all: bool = False
     pages: bool = False
     window_shares: tuple[tuple[str, Annotated[float, Meta(gt=0, le=1)]], ...] = ()
+    items: tuple[tuple[str, Count], ...] = ()
     in_flight: Count = 1
     states: bool = False
     longest: bool = False
@@ -129,6 +131,11 @@ class Reserve(Checked, frozen=True):
     def on(self, hardware: Hardware) -> Reserve:
         """The settings on a device: those of a large one, of one on PCIe, of one without a context, where it is."""
         return _on(self, hardware)
+
+    def for_model(self, model: str) -> Reserve:
+        """The settings for a model of this name, whose passes have room for its largest item."""
+        item = next((tokens for name, tokens in self.items if model.startswith(name)), 0)
+        return self if self.tokens is None or item <= self.tokens else replace(self, tokens=item)
 
     def limited(self, utilization: float | None, tokens: int | None, sequences: int | None) -> Reserve:
         """The settings of this device with those that are given in their place.

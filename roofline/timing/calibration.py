@@ -236,7 +236,7 @@ class Calibration(Struct, frozen=True, eq=False):
     """The constants measured in one place, and the places to look at next (`parents`, nearest first).
 
     `version` is the one asked for, `crossed` are the levels between this place and what is asked for, `unit_peaks` the
-    FLOP in a clock cycle of a multiprocessor there over those here, by arithmetic, where they differ (`on_units`).
+    FLOP in a clock cycle of a multiprocessor there and here, by arithmetic, where they differ (`on_units`).
     """
 
     name: str
@@ -247,7 +247,7 @@ class Calibration(Struct, frozen=True, eq=False):
     engine: str = ""
     version: str = ""
     crossed: tuple[Level, ...] = ()
-    unit_peaks: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    unit_peaks: Mapping[str, tuple[float, float]] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def chain(self) -> Iterator[Calibration]:
@@ -375,16 +375,19 @@ def for_other_engine(fit: Fit) -> Fit:
     return replace(fit, parameters={key: value for key, value in fit.parameters.items() if key not in own})
 
 
-def on_units(fit: Fit, format: str, unit_peaks: Mapping[str, float]) -> Fit:
+def on_units(fit: Fit, format: str, unit_peaks: Mapping[str, tuple[float, float]]) -> Fit:
     """The fit for another device of the family, whose multiprocessors are the same but for the FLOP in a cycle.
 
     `format` is what is computed there, in the fit's format or a related one. What a multiprocessor does beside
     multiplying takes as long there: of fewer FLOP a larger fraction e is achieved.
 
-        1 / e' = 1 + (1 / e - 1) / r        r: FLOP in a cycle of the measured multiprocessor over those of this one
+        1 / e' = 1 + (1 / e - 1) / r        r: FLOP in a cycle of the measured multiprocessor over those of this one,
+                                               both at most those of the kernel's instructions
     """
     stored = FORMATS.get(format.rpartition("/")[2])
-    ratio = unit_peaks.get(stored.arithmetic, 1.0) if stored is not None else 1.0
+    there, here = unit_peaks.get(stored.arithmetic if stored else "", (1.0, 1.0))
+    most = kernel(fit.op).instructions
+    ratio = min(there, most(fit.format)) / min(here, most(format))
     efficiency = fit.parameters.get("compute_efficiency")
     if ratio == 1.0 or efficiency is None:
         return fit

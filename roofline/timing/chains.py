@@ -23,6 +23,7 @@ from roofline.specs.library import File, bundled_folder, extensions, files_below
 from roofline.timing.calibration import Basis, Calibration, Fit, Fits
 from roofline.timing.calibration_files import Document, of_version, parse_document
 from roofline.timing.intervals.levels import Level
+from roofline.timing.kernels.common import unit_clocks
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose kernels were measured, the most measured first: the order in which they stand in for others."""
@@ -263,8 +264,8 @@ def _kin(hardware: Hardware, shelf: Shelf) -> Iterator[tuple[str, tuple[Level, .
         return
 
 
-def _unit_peaks(name: str, hardware: Hardware, shelf: Shelf) -> Mapping[str, float]:
-    """FLOP in a cycle of the multiprocessors of a family or its member over those of `hardware`, where they differ.
+def _unit_peaks(name: str, hardware: Hardware, shelf: Shelf) -> Mapping[str, tuple[float, float]]:
+    """FLOP in a cycle of the multiprocessors of a family or its member, and of those of `hardware`, where they differ.
 
     Such hardware has the multiprocessors of its family with other matrix units: fewer or slower ones (H20, GeForce), or
     faster ones for a format (FP4 of Blackwell Ultra). Without both clocks, they count as equal.
@@ -283,7 +284,8 @@ def _unit_peaks(name: str, hardware: Hardware, shelf: Shelf) -> Mapping[str, flo
         for arithmetic, peak in measured.tensor.items()
         if arithmetic in hardware.tensor
     }
-    return {arithmetic: ratio for arithmetic, ratio in ratios.items() if max(ratio, 1.0 / ratio) > OTHER}
+    own = {arithmetic: hardware.tensor[arithmetic] / unit_clocks(hardware) for arithmetic in ratios}
+    return {one: (ratio * own[one], own[one]) for one, ratio in ratios.items() if max(ratio, 1.0 / ratio) > OTHER}
 
 
 def _shared(name: str, basis: Basis, crossed: tuple[Level, ...], shelf: Shelf) -> Iterator[Calibration]:

@@ -328,8 +328,14 @@ def _matches(shape: KernelShape, choices: Choices) -> tuple[KernelShape, Mapping
             continue  # experts on vector units: the pooled constants are those of grouped GEMMs on matrix units
         if _computes(shape, hardware):
             found[op] = match
-            shape = replace(shape, texts={**shape.texts, **variant[1]}) if variant and variant[1] else shape
+            shape = shape if variant is None else _of_kernel(shape, *variant)
     return shape, found
+
+
+def _of_kernel(shape: KernelShape, match: Match, columns: Mapping[str, float]) -> KernelShape:
+    """The shape with the columns of a variant; experts with its format, which says what its instructions reach."""
+    named = {"dtype": match.fit.format} if shape.op == "moe" else {}
+    return replace(shape, texts={**shape.texts, **named, **columns}) if named or columns else shape
 
 
 def _found(op: str, format: str, choices: Choices) -> Match | None:

@@ -12,6 +12,7 @@ import pytest
 import roofline
 from roofline import Analysis, Convention, Precision, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.techniques import apply_techniques
+from roofline.timing.intervals import Estimate
 
 MODEL, HARDWARE = load_model("llama-3.1-8b"), load_hardware("h100-sxm")
 SCENARIO = Scenario(MODEL, HARDWARE, batch=8)
@@ -80,3 +81,41 @@ def test_techniques_that_a_scenario_refuses(techniques: Any, expected: str) -> N
 def test_the_public_scenario_knows_the_catalogue() -> None:
     code = "import roofline as r; r.Scenario(r.load_model('llama-2-7b'), r.load_hardware('a6000'), techniques=('awq',))"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_conversions_in_place_leave_an_answer_as_it_is() -> None:
+    """`seconds *= 1000` in a notebook must not reach the analysis, its scenario or the library's hardware."""
+    analysis = analyze(Scenario(MODEL, HARDWARE, batch=[1, 8]))
+    batch, memory = analysis.scenario.batch, analysis.memory
+    for figures in (
+        analysis.expected.ttft.mid,
+        analysis.generation.total,
+        memory.kv_cache,
+        analysis.decode.flops,
+        batch,
+    ):
+        with pytest.raises(ValueError, match="read-only"):
+            np.multiply(figures, 1000.0, out=figures)
+    with pytest.raises(TypeError):
+        HARDWARE.tensor["bf16"] = 1.0  # type: ignore[index]
+
+
+def test_estimates_add_scale_and_compare_as_times() -> None:
+    short, long = (analyze(Scenario(MODEL, HARDWARE, batch=batch)).expected.ttft for batch in (1, 8))
+    assert 2 * short == short + short == Estimate(*(2 * part for part in short))
+    wide = short._replace(low=0.0, high=2 * long.high)
+    assert wide < long < long * 2
+    assert max(wide, long) is long
+
+
+@pytest.mark.parametrize("fields", [{"tp": 2}, {"batchsize": 8}, {"model": "llama-3.1-70b"}, {"hardware": "h200-sxm"}])
+def test_fields_that_no_scenario_has_are_refused(fields: dict[str, Any]) -> None:
+    """Options are for `with_`: a field that nothing reads would answer another question."""
+    with pytest.raises(roofline.RooflineError):
+        SCENARIO.changed(**fields)
+    with pytest.raises(roofline.RooflineError):
+        SCENARIO.at(**fields)
+
+
+def test_an_array_of_one_number_is_a_number() -> None:
+    assert Scenario(MODEL, HARDWARE, batch=np.array(8)) == SCENARIO

@@ -297,7 +297,7 @@ def _seconds(answer: Analysis, which: str) -> Predicted | None:
     if which == "decode":
         assert answer.decode is not None
         share = 1 / answer.tokens_per_iteration
-        bound, expected = float(answer.decode.bound_time) * share, answer.decode.expected.times(share)
+        bound, expected = float(answer.decode.bound_time) * share, answer.decode.expected * share
     else:
         bound, expected = getattr(answer.generation, which), getattr(answer.expected, which)
     if bound is None or expected is None:

@@ -199,7 +199,7 @@ def predict(case: Case, engine: Engine | str | None = None) -> Predicted:
     total = Estimate(0.0, 0.0, 0.0)
     for scenario, times in case.parts:
         found: Estimate = _times(analyze(scenario.changed(engine=profile)).expected, case.quantity)
-        total = total.plus(found.times(times))
+        total += found * times
     return Predicted(bound, *total)
 
 

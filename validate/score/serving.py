@@ -204,7 +204,8 @@ def estimate_of(outcome: Outcome | SessionOutcome, metric: str, median: bool = F
     if metric != "throughput":
         latency: Latency = getattr(outcome, metric)
         return latency.p50 if median else latency.mean
-    return outcome.e2e.mean.times(1 / (outcome.output_tokens_per_second * outcome.e2e.mean.mid))
+    each: float = 1 / (outcome.output_tokens_per_second * outcome.e2e.mean.mid)
+    return outcome.e2e.mean * each
 
 
 def rows_of(predicted: Iterable[tuple[ServingCase, Outcome | SessionOutcome]]) -> list[dict[str, Any]]:

@@ -127,6 +127,7 @@ MEANT: Mapping[str, str] = {
         ("output", "output_len", "output_length", "random_output_len", "osl", "max_new_tokens", "n_predict"),
         "generate is the number of tokens of an answer",
     ),
+    **dict.fromkeys(("batch_size", "batchsize", "bs"), "batch is the number of sequences in flight"),
     "requests": "simulate is a number of requests, offline those of a load that come at once",
     **dict.fromkeys(
         ("input", "input_len", "input_length", "random_input_len", "isl", "prompt_len"),

@@ -176,6 +176,7 @@ _SHIPPED: Mapping[str, Kernel] = {
             ("dtype", "tokens", "hidden", "intermediate", "top_k", "experts", "tp", "ep", "routing"),
             ("tokens", "hidden", "intermediate", "top_k", "experts", "tp", "ep"),
             ("hidden", "intermediate", "top_k", "experts"),
+            instructions=moe.instructions,
         ),
         Kernel(
             "collective",

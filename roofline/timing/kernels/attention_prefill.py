@@ -47,7 +47,8 @@ class Tiling(Struct, frozen=True):
 
     An `adaptive` kernel has tiles of 16 and 64 rows as well, for short prompts (FlashInfer). A `cpu` kernel has tiles
     of 32, 64 or 256 queries, by their number, of which no fewer start for more queries, and computes no padding; but
-    with cached tokens, where it is given a mask, it skips no masked keys (PyTorch's FlashAttentionKernel.cpp).
+    with cached tokens, where it is given a mask, it skips no masked keys (PyTorch's FlashAttentionKernel.cpp), if it
+    does not test each one and `skips` it (llama.cpp's flash_attn_ext in ggml-cpu/ops.cpp).
     """
 
     name: str
@@ -56,6 +57,7 @@ class Tiling(Struct, frozen=True):
     packed: bool = False
     adaptive: bool = False
     cpu: bool = False
+    skips: bool = False
 
     def rows_for(self, filled: Array) -> Array:
         """Rows of the largest tile, for `filled` rows in all."""
@@ -74,6 +76,7 @@ TILINGS = (
     Tiling("64 x 64", 64, 64),
     Tiling("128 x 64, packed, adaptive", 128, 64, packed=True, adaptive=True),
     Tiling("cpu", 256, 1, cpu=True),
+    Tiling("cpu, masked keys skipped", 256, 1, cpu=True, skips=True),
 )
 """The values of the parameter `tiling`; a fit tries each."""
 
@@ -94,7 +97,7 @@ PARAMETERS = (
     OVERLAP,
     Parameter("wave_quantization", Unit.RATIO, 0.01, 1.0, 1.0, "fraction of the kernel that runs in whole waves"),
     Parameter("token", Unit.SECONDS, 0.001e-9, 20e-9, 1e-9, "preparing and writing the KV of one token"),
-    Parameter("tiling", Unit.CHOICE, 0, 7, 0, "tiles of queries and keys"),
+    Parameter("tiling", Unit.CHOICE, 0, 8, 0, "tiles of queries and keys"),
     Parameter(
         "pack_single", Unit.CHOICE, 0, 1, 1, "1: single queries pack the heads of a group in any tiling", start=1
     ),
@@ -143,7 +146,7 @@ def _on_units(shape: Attention, hardware: Hardware, parameters: Parameters, soft
     filled = shape.q_len * group
     positions = np.minimum(rows / group, shape.q_len)
     tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
-    blocks, longest_keys = _tile_keys(shape, window, positions, tiles, block, tiling.cpu)
+    blocks, longest_keys = _tile_keys(shape, window, positions, tiles, block, tiling.cpu and not tiling.skips)
     peak = hardware.matrix_peak(shape.cache.arithmetic(hardware))
     rate = parameters["compute_efficiency"] * peak / count
     longer = EXPONENTIALS / (hardware.exponentials or EXPONENTIALS)
@@ -177,15 +180,16 @@ def _tiles(shape: Attention, tiling: Tiling, parameters: Parameters) -> tuple[Ar
 
 
 def _tile_keys(
-    shape: Attention, window: Array, positions: Array, tiles: Array, block: Array, cpu: bool
+    shape: Attention, window: Array, positions: Array, tiles: Array, block: Array, whole: bool
 ) -> tuple[Array, Array]:
     """Keys that all tiles of one head iterate over, and the most of any tile; whole blocks, in closed form.
 
     Tile i ends at key c + (i+1) r for r positions a tile; the sum over i is an arithmetic series. Keys of a tile are
     rounded up to blocks: by half a block on average where r or c is no multiple of it. A window caps them at w + r.
+    With cached tokens a kernel that goes by `whole` rows of a mask iterates over all keys.
     """
     cached = shape.kv_len - shape.q_len
-    skipping = (shape.causal > 0) & np.logical_not((cached > 0) & cpu)
+    skipping = (shape.causal > 0) & np.logical_not((cached > 0) & whole)
     rounding = np.where((positions % block == 0) & (cached % block == 0), 0.0, block / 2)
     last = np.ceil(shape.kv_len / block) * block
     cap = np.where(window > 0, np.minimum(last, window + positions + block / 2), last)

@@ -161,6 +161,7 @@ class Kernel(Struct, frozen=True):
     the shape columns of a measurement, `ranged` those with a fitted range, `held_out` those whose combinations are held
     out as a whole. `formatted` are the columns that select a set of parameters: the data type, and the cache's where it
     differs; for collectives their kind (they move bytes of any type), for the gated delta rule the kernel variant.
+    `instructions` are the most FLOP in a cycle of a multiprocessor that kernels in a format reach, whatever its peak.
     """
 
     op: str
@@ -173,6 +174,7 @@ class Kernel(Struct, frozen=True):
     ranged: tuple[str, ...]
     held_out: tuple[str, ...]
     formatted: tuple[str, ...] = ("dtype", "kv_dtype")
+    instructions: Callable[[str], float] = lambda _format: math.inf
 
     def format(self, row: Row) -> str:
         """The format that parameters belong to: the distinct values of the columns `formatted`."""

@@ -124,6 +124,11 @@ MARLIN_READS = 25e9
 From more, where no tile waits for its operands, rows of all devices together do not lead back."""
 
 
+def instructions(format: str) -> float:
+    """The most FLOP in a cycle of a multiprocessor that experts in a format reach."""
+    return MMA if format in MARLIN else np.inf
+
+
 def parameters(format: str) -> tuple[Parameter, ...]:
     """The parameters of experts in a format."""
     if format not in MARLIN:

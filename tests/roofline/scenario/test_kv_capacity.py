@@ -16,7 +16,7 @@ from roofline.scenario.notes import notes
 from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import Speculation
 from roofline.specs.checkpoint import precision_of
-from roofline.specs.engine import load_engine
+from roofline.specs.engine import load_engine, resolve_engine
 from roofline.specs.hardware import load_devices
 from roofline.specs.reserve import GIB, SAMPLER_BYTES, captured, parse_reserve, visible_memory
 from roofline.techniques.drafts import prediction_module
@@ -346,15 +346,15 @@ def test_vllm_logs_its_pool_by_version() -> None:
     """Gemma 4 31B on an A100: about 55,000 tokens up to 0.20, 525,000 from 0.21 on, of some 50 GiB (issue 43308).
 
     Its global layers have half the bytes of a token, so that their blocks have twice the tokens, and 0.20 counts those
-    of the others. The steps are the least with which that model starts (vllm-project/recipes, issue 441); the issue
-    does not say its maximum length.
+    of the others. The steps are the least with which that model starts (vllm-project/recipes, issue 441); of the
+    issue's two figures 131,072 tokens follow as the maximum length, which it does not say.
     """
     model, device, logged = load_model("gemma-4-31b"), load_hardware("a100-sxm-80gb"), []
     for version in ("0.20", "0.21"):
-        reserve = load_engine(f"vllm@{version}").memory.on(device)
+        reserve = resolve_engine(device, f"vllm@{version}", model).memory.on(device)
         found = kv_capacity(model, device, parse_precision("bf16", "awq"), reserve=reserve)
         pool = replace(found, budget=found.budget - found.cache + 50.4 * GIB)
-        logged.append(pool.logged(131_072, 2496, reserve))
+        logged.append(pool.logged(131_072, reserve.tokens or 0, reserve))
     assert logged == [pytest.approx(55_000, rel=0.01), pytest.approx(525_000, rel=0.02)]
 
 

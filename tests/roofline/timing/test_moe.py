@@ -10,8 +10,9 @@ from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import Engine, load_engine
-from roofline.timing.calibration import Calibration, Fit
+from roofline.timing.calibration import Calibration, Fit, on_units
 from roofline.timing.kernels import kernel_time
+from roofline.timing.kernels.common import unit_clocks
 from roofline.timing.kernels.moe import PARAMETERS
 
 H100 = load_hardware("h100-sxm")
@@ -116,6 +117,21 @@ def test_mxfp4_experts_run_the_kernel_of_the_engine_on_the_gpu(
     phase = analyze(scenario).decode
     kernels = [found for run in phase.passes for found in phase.timed(run).kernels if "moe" in found.matches]
     assert {found.matches["moe"].fit.format for found in kernels} == {format}
+    of_ranks = format.removesuffix("_ep")  # the columns of experts that are not divided
+    assert {found.shape.texts["dtype"] for found in kernels if found.shape} == {of_ranks}
+
+
+@pytest.mark.parametrize("format", ["w4a16_mxfp4", "w4a16_mxfp4_triton", "bf16"])
+def test_faster_matrix_units_never_slow_experts_that_were_measured_on_their_family(format: str) -> None:
+    """Marlin's instructions do 2,048 FLOP in a clock on any of them, so a larger peak leaves what they achieve."""
+    fit, own = Fit("moe", format, {**DEFAULTS, "compute_efficiency": 0.5}, {}), 989.5e12 / unit_clocks(H100)
+    columns = {"dtype": format, "tokens": 16384.0, "hidden": 2880.0, "intermediate": 2880.0, "top_k": 4.0}
+    times = []
+    for factor in (0.15, 1.0, 2.0, 20.0):
+        here = replace(H100, tensor={**H100.tensor, "bf16": 989.5e12 * factor})
+        carried = on_units(fit, format, {"bf16": (own, own * factor)})
+        times.append(float(kernel_time("moe", {**columns, "experts": 128.0}, here, carried.parameters)))
+    assert times == sorted(times, reverse=True)
 
 
 def test_experts_of_one_token_are_matrices_times_vectors_in_llama_cpp() -> None:
