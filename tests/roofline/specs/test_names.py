@@ -226,6 +226,22 @@ def test_other_names_of_hardware(text: str, name: str) -> None:
     assert load_hardware(text).name == name
 
 
+@pytest.mark.parametrize(
+    ("text", "gigabytes", "bandwidth"),  # Apple sells 36 GB, and 96 GB of M3 Max, with fewer cores and channels only
+    [
+        ("M4 Max 36GB", 36, 410e9),
+        ("m4-max-48gb", 48, 546e9),
+        ("MacBook Pro M3 Max 36GB", 36, 300e9),
+        ("m3-max-96gb", 96, 300e9),
+        ("m3-max-64gb", 64, 400e9),
+        ("Mac Studio M5 Ultra 256GB", 256, 1228e9),
+    ],
+)
+def test_memory_that_is_sold_with_fewer_cores(text: str, gigabytes: int, bandwidth: float) -> None:
+    memory = load_hardware(text).memory
+    assert (memory.capacity, memory.bandwidth) == (gigabytes * 1e9, bandwidth)
+
+
 @pytest.mark.parametrize("name", HARDWARE)
 def test_a_title_names_its_hardware_alone(name: str) -> None:
     if name in ("tpu-v7", "trainium-1", "vr200"):
@@ -295,6 +311,8 @@ def test_hardware_with_its_count(text: str) -> None:
         ("BM.GPU.L40S.4", "l40s", 4),
         ("g6.xlarge", "l4", 1),
         ("GB200 NVL72", "gb200", 1),
+        ("g7e.24xlarge", "rtx-pro-6000-server", 4),
+        ("tpu7x-16", "tpu-v7", 8),
     ],
 )
 def test_a_count_before_a_name_of_digits(text: str, name: str, count: int) -> None:
