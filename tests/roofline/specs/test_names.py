@@ -238,8 +238,8 @@ def test_other_names_of_hardware(text: str, name: str) -> None:
     ],
 )
 def test_memory_that_is_sold_with_fewer_cores(text: str, gigabytes: int, bandwidth: float) -> None:
-    memory = load_hardware(text).memory
-    assert (memory.capacity, memory.bandwidth) == (gigabytes * 1e9, bandwidth)
+    chip = load_hardware(text)
+    assert (chip.memory_capacity, chip.memory_bandwidth) == (gigabytes * 1e9, bandwidth)
 
 
 @pytest.mark.parametrize("name", HARDWARE)
