@@ -349,7 +349,7 @@ COMPILED = frozenset({"blackhole", "cerebras", "fpga", "graphcore", "groq", "sam
 """Families of hardware that run what their vendor's or a paper's compiler makes of a model, and no engine of others."""
 
 
-GGUF_FAMILIES = frozenset({"apple", "pascal", "gcn", "cdna1", "rdna2", "alchemist"})
+GGUF_FAMILIES = frozenset({"apple", "maxwell", "pascal", "gcn", "cdna1", "rdna1", "rdna2", "alchemist"})
 """Families of GPUs that llama.cpp runs on, and vLLM does not (docs.vllm.ai, GPU installation)."""
 
 

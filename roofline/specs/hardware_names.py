@@ -176,11 +176,11 @@ def _read(text: str, files: Files) -> Named:
     typed = chip if re.search(r"m\d", chip, re.IGNORECASE) else text
     for device, count in _counted(typed) if PLAIN.fullmatch(text) else ():
         given = _spell(device)
+        if (sized := _sized(given, entries, count)) is not None:
+            return sized
         made = [entry for entry in entries if _spell(entry.vendor) == given or _bare(given, entry) in entry.also]
         if len(made) == 1:
             return Named(made[0].name, made[0].path, devices=count)
-        if (sized := _sized(given, entries, count)) is not None:
-            return sized
         among = [entry for entry in entries if given and entry.words | lines[entry.vendor] >= set(given)]
         among = [entry for entry in among if ALWAYS_SAID & set(entry.own) <= set(given)] or among
         named = [entry for entry in among if _is_named(entry, given)]
@@ -307,7 +307,10 @@ def _sized(given: tuple[str, ...], entries: tuple[_Entry, ...], count: int) -> N
     size = int(given[-1].removesuffix("gb")) if given and re.fullmatch(r"\d{1,3}gb", given[-1]) else 0
     if size:
         changes["memory"], given = size, given[:-1]
-    entry = next((entry for entry in entries if entry.vendor == "Apple" and entry.own == given), None)
+    apple = [entry for entry in entries if entry.vendor == "Apple"]
+    sold = "".join(given) + f"{size}gb"  # sizes that are sold with fewer cores only, and are other names of that chip
+    entry = next((entry for entry in apple if sold in entry.also), None)
+    entry = entry or next((entry for entry in apple if entry.own == given), None)
     if entry is None or not changes or (size and (size not in APPLE_SIZES or size > max(_gigabytes(entry), default=0))):
         return None
     return Named(entry.name, entry.path, changes, count)

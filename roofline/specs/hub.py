@@ -43,6 +43,9 @@ FIRST = 1 << 17
 
 SINGLE = "model.safetensors"
 
+ADAPTER = "adapter_config.json"
+"""The file of the `peft` library in a repository with weights that come on top of a model."""
+
 _REPOSITORY = re.compile(
     r"(?:https?://)?(?:huggingface\.co/|hf\.co/)?([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})"
     r"(?:(?:@|/tree/)([\w.-]{1,100}))?/?",
@@ -154,6 +157,7 @@ class _Server:
         """The configuration, and the commit that the revision stands for."""
         found = self._get(CONFIG, MAX_BYTES)
         if found is None:
+            self._refuse_adapter()
             raise RooflineError(f"the hub has no {CONFIG} of {self.wanted}: check the name, or give a GGUF file's path")
         content, headers = found
         commit = headers.get("x-repo-commit", "")
@@ -161,6 +165,15 @@ class _Server:
             raise RooflineError(f"the server does not say which commit {self.wanted} is: it is no Hugging Face hub")
         parse_json(_text(content, self.wanted), f"{CONFIG} of {self.wanted}")
         return content, commit
+
+    def _refuse_adapter(self) -> None:
+        """Raise RooflineError for a repository that has a LoRA adapter in place of a model."""
+        content = self.file(ADAPTER, MAX_BYTES)
+        about = {} if content is None else parse_json(_text(content, self.wanted), f"{ADAPTER} of {self.wanted}")
+        if isinstance(about, dict) and about:
+            base, rank = about.get("base_model_name_or_path"), about.get("r")
+            with_rank = f", with --with lora:rank={rank}" if type(rank) is int else ""
+            raise RooflineError(f"{self.wanted} is an adapter of {quote(base)}: name that model{with_rank}")
 
     def file(self, name: str, limit: int) -> bytes | None:
         """A whole small file; None if there is none."""

@@ -39,10 +39,17 @@ LONGEST = 100
 FORMAT_KEYS = frozenset({"quantization", "dtype", "gguf"})
 """What a name changes that says a format."""
 
-_HUB = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co|ollama\.com)/", re.IGNORECASE)
+_HUB = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co|ollama\.com|openrouter\.ai)/", re.IGNORECASE)
 _PLUS = re.compile(r"(?<=[A-Za-z])\+(?![A-Za-z\d])")
-_CLOUD = re.compile(r"(?<=:)cloud$|(?<=\w)-cloud$", re.IGNORECASE)
-"""The end of a tag of a model that Ollama runs on its own servers."""
+_SERVED = re.compile(
+    r"^[\w. ]+:\s+(?=\w)|(?<=:)cloud$|(?<=\w)-cloud$|\s*\(free\)$"
+    r"|:(?:free|batch|thinking|extended|nitro|floor|exacto|online)$",
+    re.IGNORECASE,
+)
+"""What services add to a model's name: Ollama to those on its own servers, OpenRouter the maker and its variants.
+
+https://openrouter.ai/docs/guides/routing/model-variants
+"""
 _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+(?::[\w.-]+)?)", re.ASCII)
 
 
@@ -70,10 +77,11 @@ def library_format(text: str) -> str | None:
 
 
 @lru_cache(maxsize=256)
-def _read(text: str, files: Files) -> Named:
+def _read(text: str, files: Files, with_maker: bool = True) -> Named:
     entries, makers = index(files)
     may_name = PLAIN.fullmatch(text) is not None
-    plain = _CLOUD.sub("", _PLUS.sub("-plus", _HUB.sub("", text.strip())))  # Command R+
+    bare = _SERVED.sub("", _HUB.sub("", text.strip()))
+    plain = _PLUS.sub("-plus", bare)  # Command R+
     if may_name and (listed := _listed(plain.lower(), entries)) is not None:
         return listed
     if (model := _tags().get(plain.lower())) is not None:
@@ -94,18 +102,24 @@ def _read(text: str, files: Files) -> Named:
             named.append((cut, _without_maker(tuple(match[1] for match in found[:cut]), makers), tail))
     for cut, spellings, tail in named:
         if tail.scheme and (listed := _listed(plain[: found[cut - 1].end()].lower(), entries)) is not None:
-            return _quantized(text, listed, tail, entries)
+            return _quantized(bare, listed, tail, entries)
         fitting = [entry for entry in entries if any(_fits(own, entry, tail) for own in spellings)]
         if len(fitting) == 1:
-            return _named(text, fitting[0], tail)
+            return _named(bare, fitting[0], tail)
     if may_name and (listed := _listed(plain.lower(), entries, _ENDING)) is not None:
         return listed
     if (revision := _REVISION.search(text)) is not None:
         with suppress(UnknownNameError):
-            return _read(text[: revision.start()] + text[revision.end() :], files)
+            return _read(text[: revision.start()] + text[revision.end() :], files, False)
     for _, spellings, tail in named:
         if (only := _only(spellings, tail, entries)) is not None:
-            return _quantized(text, only, tail, entries)
+            return _quantized(bare, only, tail, entries)
+    for start in [match.start() for match in found[1:3] if with_maker]:
+        maker = re.sub(r"\W", "", plain[:start].lower())
+        own = {entry.name for entry in entries if re.sub(r"\W", "", entry.owner).startswith(maker)}
+        with suppress(RooflineError):  # Google Gemma 3, Z.AI GLM, Moonshot Kimi: the beginning of the owner's name
+            if (made := _read(plain[start:], files, False)).name in own:
+                return made
     head, _, file_type = text.rpartition(":")
     if GGUF in head.lower():
         with suppress(UnknownNameError):
@@ -165,7 +179,7 @@ def _found(repository: str, entry: Entry, ending: str = "") -> tuple[str, Mappin
 _ENDING = rf"(?:-(?:{'|'.join(sorted(TUNED))}|\d{{4}}|a\d+b))+"
 """What people leave out at the end of a repository's name: -Instruct, its month and the active parameters."""
 
-_REVISION = re.compile(r"-(?:think(?:ing)?|preview|exp)(?![\w.])|(?<=b)(?:-[a-z]+)*-\d{4}(?![\w.])", re.IGNORECASE)
+_REVISION = re.compile(r"[- ](?:think(?:ing)?|preview|exp)(?![\w.])|(?<=b)(?:-[a-z]+)*-\d{4}(?![\w.])", re.IGNORECASE)
 """What tells a revision of a checkpoint from another: what it was trained for, or a date behind a size.
 
 Mistral-Small-Instruct-2409, without a size, is another model than that of 2501.

@@ -88,7 +88,10 @@ def _from_hub(name: str, unknown: UnknownNameError) -> Model:
         end = " " if said.endswith("?") else "; "
         raise RooflineError(f"{said}{end}--hub reads it from the Hugging Face hub, or give its config.json") from None
     path = folder_of(wanted)
-    return _load(path, _modified(path / CONFIG))
+    try:
+        return _load(path, _modified(path / CONFIG))
+    except SpecError as error:  # about the repository, not the cache's copy of its files
+        raise RooflineError(str(error).replace(str(path), str(wanted))) from None
 
 
 def _modified(path: Path) -> tuple[int, ...]:

@@ -10,7 +10,10 @@ from roofline.specs.huggingface.config import FORMATS, LAYER_NORM, Config, Reade
 
 
 def _mamba(config: Config) -> Spec:
-    """Tied where the file does not say; `intermediate_size`, `n_layer` and `d_inner` stand in files without effect."""
+    """Tied where the file does not say; `n_layer` and `d_inner` stand in files without effect.
+
+    `intermediate_size` is the class's width where a file has it: copies of Falcon Mamba say 8192 beside `expand: 16`.
+    """
     hidden = config.integer("hidden_size")
     given = config.content.get("time_step_rank", "auto")
     dt_rank = -(-hidden // 16) if given == "auto" else config.integer("time_step_rank")
@@ -18,7 +21,7 @@ def _mamba(config: Config) -> Spec:
         config,
         tied=True,
         mamba={
-            "inner": int(config.factor("expand", 2) * hidden),
+            "inner": config.integer("intermediate_size", default=int(config.factor("expand", 2) * hidden)),
             "state": config.integer("state_size", default=16),
             "dt_rank": dt_rank,
             "conv": config.integer("conv_kernel", default=4),

@@ -168,6 +168,19 @@ def test_a_repository_without_safetensors_is_its_config(server: Hub) -> None:
     assert "/someone/new-7b/resolve/v1.0/config.json" in server.asked[0][0]
 
 
+def test_an_adapter_names_the_model_it_comes_on_top_of(server: Hub) -> None:
+    adapter = {"peft_type": "LORA", "r": 16, "base_model_name_or_path": "meta-llama/Llama-3.1-8B"}
+    server.files = {"someone/new-7b/adapter_config.json": json.dumps(adapter).encode()}
+    assert "'meta-llama/Llama-3.1-8B': name that model, with --with lora:rank=16" in refusal()
+    server.files = {"someone/new-7b/adapter_config.json": b"[]"}
+    assert "no config.json" in refusal()
+
+
+def test_errors_name_the_repository_and_no_cache(server: Hub, tmp_path: Path) -> None:
+    server.files = {"someone/new-7b/config.json": json.dumps(SMALL | {"hidden_size": "64"}).encode()}
+    assert refusal().startswith("someone/new-7b/config.json: 'hidden_size'")
+
+
 def test_modelopt_beside_the_configuration_counts(server: Hub) -> None:
     del server.files["someone/new-7b/model.safetensors"]
     formats = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}

@@ -255,6 +255,12 @@ def test_layers_without_positions() -> None:
     assert "'no_rope_layers'" in rejection(config("smollm3-3b", no_rope_layers=[1, 0]))
 
 
+def test_a_recurrent_models_width_is_that_of_its_file() -> None:
+    """Copies of Falcon Mamba's configuration have `expand: 16` and the width of two."""
+    changes = {"hidden_size": 4096, "intermediate_size": 8192}
+    assert read(config("mamba-130m", expand=16, **changes)) == read(config("mamba-130m", expand=2, **changes))
+
+
 def test_layer_types_of_recurrent_models_are_not_ignored() -> None:
     assert "'layer_types'" in rejection(config("mamba-130m", layer_types=kinds(24), num_hidden_layers=24))
 

@@ -97,6 +97,13 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
             ("qwen3:14b", "qwen3-14b", "q4_k_m"),
             ("TheBloke/Llama-2-7B-Chat-GGUF", "llama-2-7b", "q4_k_m"),  # what llama.cpp's -hf takes from a repository
             ("qwen3-coder:480b-cloud", "qwen3-coder-480b-a35b", "q4_k_m"),
+            ("google/gemma-4-31b-it:free", "gemma-4-31b", None),  # OpenRouter's variants, and its names
+            ("https://openrouter.ai/deepseek/deepseek-v3.1:thinking", "deepseek-v3", None),
+            ("Tencent: Hy3 preview (free)", "hy3", None),
+            ("Google Gemma 3 27B", "gemma-3-27b", None),  # after its maker, or the beginning of the maker's name
+            ("Moonshot Kimi K2.6", "kimi-k2.5", "int4-g32"),
+            ("Z.AI GLM-4.6-FP8", "glm-4.6", "fp8"),
+            ("minicpm-v:8b", "qwen2-7b", "q4_k_m"),
             ("mistral-small-4", "mistral-small-4-119b", None),  # the only one of its name
             ("llama-3.3", "llama-3.3-70b", None),  # Nemotron's are others
             ("qwq", "qwen2.5-32b", None),
@@ -178,6 +185,7 @@ def test_a_quantized_listed_repository_keeps_what_differs() -> None:
             ("deepseek", ["deepseek-v4-flash", "deepseek-v4-pro", "deepseek-v3.2"]),  # the newest
             ("qwen2.5-coder", ["qwen2.5-coder-32b-instruct"]),
             ("nemotron super 49b", ["llama-3.3-nemotron-super-49b"]),  # with other words between
+            ("Qwen 9 8B", ["qwen3-8b"]),  # a size of another model behind the beginning of an owner
             ("llava 13b", ["llava-1.5-13b"]),
             ("some-model-Q4_K_M.gguf", ["cannot be read"]),
             ("x/y", ["config.json"]),
@@ -224,6 +232,22 @@ def test_other_models_are_not_read_but_the_nearest_named(text: str, candidates: 
 )
 def test_other_names_of_hardware(text: str, name: str) -> None:
     assert load_hardware(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "gigabytes", "bandwidth"),  # Apple sells 36 GB, and 96 GB of M3 Max, with fewer cores and channels only
+    [
+        ("M4 Max 36GB", 36, 410e9),
+        ("m4-max-48gb", 48, 546e9),
+        ("MacBook Pro M3 Max 36GB", 36, 300e9),
+        ("m3-max-96gb", 96, 300e9),
+        ("m3-max-64gb", 64, 400e9),
+        ("Mac Studio M5 Ultra 256GB", 256, 1228e9),
+    ],
+)
+def test_memory_that_is_sold_with_fewer_cores(text: str, gigabytes: int, bandwidth: float) -> None:
+    chip = load_hardware(text)
+    assert (chip.memory_capacity, chip.memory_bandwidth) == (gigabytes * 1e9, bandwidth)
 
 
 @pytest.mark.parametrize("name", HARDWARE)
@@ -295,6 +319,8 @@ def test_hardware_with_its_count(text: str) -> None:
         ("BM.GPU.L40S.4", "l40s", 4),
         ("g6.xlarge", "l4", 1),
         ("GB200 NVL72", "gb200", 1),
+        ("g7e.24xlarge", "rtx-pro-6000-server", 4),
+        ("tpu7x-16", "tpu-v7", 8),
     ],
 )
 def test_a_count_before_a_name_of_digits(text: str, name: str, count: int) -> None:
