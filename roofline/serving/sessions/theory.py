@@ -46,8 +46,8 @@ from roofline.specs.scheduler import PREFILL_FIRST
 
 Array = NDArray[np.float64]
 
-ROUNDS, DAMPING = 150, 0.4
-"""Rounds of the fixed point, and the part of each new value."""
+ROUNDS, DAMPING, CLOSE = 150, 0.4, 0.15
+"""Rounds of the fixed point, the part of each new value, and the last change in parts, times the rounds that may be."""
 
 GROWTH = (0.25, 0.5, 0.7, 0.85)
 """Parts of the sessions at which the branch of the warm cache is followed."""
@@ -172,7 +172,7 @@ class Theory:
         count, ranks = turns.prompt.size, self.replica.data
         hits, rate, number, busy = load.hits, load.rate, load.number, load.busy
         wait, outside = load.wait, load.outside
-        loads, queues = load.loads, load.queues
+        loads, queues, close = load.loads, load.queues, CLOSE / rounds
         for round_ in range(rounds):
             before = (rate, number, wait, outside)
             keep = self.known * hits
@@ -218,8 +218,8 @@ class Theory:
             mean = float((self.front + outside + wait + pauses + load_wait + work + self.sent).mean())
             hits += DAMPING * (self._hits(rate, use, self.front + outside + wait) - hits)
             after = (rate, number, wait, outside)
-            if round_ > 10 and all(
-                abs(one - two) <= 1e-3 * abs(two) + 1e-9 for one, two in zip(before, after, strict=True)
+            if round_ > min(rounds // 6, 10) and all(
+                abs(one - two) <= close * abs(two) + 1e-9 for one, two in zip(before, after, strict=True)
             ):
                 break
         load.rate, load.number, load.busy, load.wait, load.outside = rate, number, busy, wait, outside
@@ -330,7 +330,7 @@ class Theory:
         work = added(last * together, base + full * self.chunk, together) / together
         whole = full > 0
         if whole.any():
-            work = work + full * added(self.chunk, base + np.maximum(full - 1, 0.0) / 2 * self.chunk)
+            work[whole] += full[whole] * added(self.chunk, base[whole] + (full[whole] - 1) / 2 * self.chunk)
         return work, step, float(full.mean()) + 1 / together
 
 
@@ -349,16 +349,28 @@ def _wait(rate: float, times: Array, busy: float, sessions: float, before: float
 def _clipped(room: Any, mean: Array, deviation: Array, size: Array) -> Array:
     """E[min(max((room - X) / size, 0), 1)] of gamma-distributed X, by E[(k - X)+] = k F(k) - E[X] F'(k).
 
-    F' is the distribution that is weighted by X: gamma with a shape of one more.
+    F' is the distribution that is weighted by X: gamma with a shape a of one more, F(x) - x^a e^-x / a! of unit scale.
     """
-    from scipy.special import gammainc  # a third of the time that all imports of the advisor take
+    from scipy.special import gammainc, gammaln  # a third of the time that all imports of the advisor take
 
     mean = np.maximum(mean, 1e-9)
-    shape = mean**2 / np.maximum(deviation, 1e-9 * mean) ** 2
-    scale = shape / mean
+    deviation = np.maximum(deviation, 1e-5 * mean)
+    found = ((room - mean) / size).clip(0.0, 1.0)
+    # Most turns find all or nothing whatever the others do: the tail above the mean falls as an exponential.
+    near = (room - mean > -BELOW * deviation) & (room - size - mean < ABOVE * deviation)
+    room, mean, deviation, size = (np.broadcast_to(each, near.shape)[near] for each in (room, mean, deviation, size))
+    shape = mean**2 / deviation**2
 
-    def short(most: Any) -> Array:
-        most = np.maximum(most, 0.0)
-        return np.asarray(most * gammainc(shape, most * scale) - mean * gammainc(shape + 1, most * scale))
+    def short(most: Array) -> Array:
+        most = np.maximum(most, 1e-9 * mean)
+        place = most * shape / mean
+        return (most - mean) * gammainc(shape, place) + mean * np.exp(
+            shape * np.log(place) - place - gammaln(shape + 1)
+        )
 
-    return np.asarray((short(room) - short(room - size)) / size)
+    found[near] = (short(room) - short(room - size)) / size
+    return np.asarray(found)
+
+
+BELOW, ABOVE = 6.0, 12.0
+"""Deviations below and above the mean beyond which a gamma-distributed number is not (by less than a thousandth)."""
