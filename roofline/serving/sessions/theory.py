@@ -39,10 +39,12 @@ from numpy.typing import NDArray
 
 from roofline.scenario.speculation import iterations
 from roofline.serving.sessions.deployed import Deployed
+from roofline.serving.sessions.routing import SESSION
 from roofline.serving.sessions.sample import Turns, turns_of
 from roofline.serving.sessions.store import PER_REQUEST
 from roofline.serving.steps import MAX_TOKENS
 from roofline.specs.scheduler import PREFILL_FIRST
+from roofline.timing.waits import largest
 
 Array = NDArray[np.float64]
 
@@ -79,14 +81,17 @@ class State(Struct, frozen=True):
 
 
 class Load:
-    """Where the fixed point is sought from: hit fractions, turns/s, sequences, waits, and the use of the links."""
+    """Where the fixed point is sought from: hit fractions, turns/s, sequences, waits, and the use of the links.
 
-    __slots__ = ("busy", "hits", "loads", "number", "outside", "queues", "rate", "wait")
+    `part`: that of a rank's steps that have prompts.
+    """
+
+    __slots__ = ("busy", "hits", "loads", "number", "outside", "part", "queues", "rate", "wait")
 
     def __init__(self, hits: float, tiers: int, turns: int) -> None:
         self.hits = np.zeros((tiers, turns))
         self.hits[0] = hits
-        self.rate, self.number, self.busy, self.wait, self.outside = 0.0, 1.0, 0.0, 0.0, 0.0
+        self.rate, self.number, self.busy, self.wait, self.outside, self.part = 0.0, 1.0, 0.0, 0.0, 0.0, 0.0
         self.loads, self.queues = np.zeros(tiers - 1), np.zeros(tiers - 1)
 
     def of(self, turns: int) -> Load:
@@ -119,6 +124,7 @@ class Theory:
     def __init__(self, deployed: Deployed, turns: Turns | None = None) -> None:
         replica, store, self.work, tandem = deployed.replica, deployed.store, deployed.workload, deployed.tandem
         self.replica, self.store, self.tandem, self.decode = replica, store, tandem, deployed.decode
+        self.hashed = deployed.routing == SESSION
         self.turns = turns_of(self.work) if turns is None else turns
         apart = store.states is not None
         self.weights = [0.0 if apart else store.snapshot, *[store.snapshot] * len(store.tiers)]
@@ -172,13 +178,13 @@ class Theory:
         count, ranks = turns.prompt.size, self.replica.data
         hits, rate, number, busy = load.hits, load.rate, load.number, load.busy
         wait, outside = load.wait, load.outside
-        loads, queues, close = load.loads, load.queues, CLOSE / rounds
+        loads, queues, close, part = load.loads, load.queues, CLOSE / rounds, load.part
         for round_ in range(rounds):
             before = (rate, number, wait, outside)
             keep = self.known * hits
             base = keep.sum(axis=0)
             computed = np.maximum(turns.prompt - base, 1.0)
-            work, step, times_in = self._work(computed, base, number, rate)
+            work, step, times_in = self._work(computed, base, number, rate, part)
             stalled = np.zeros(count)
             link_times = [
                 row * self.store.read(tier) / tier.bandwidth + (row > 0) * tier.latency
@@ -193,8 +199,11 @@ class Theory:
                 queues[place] = _wait(rate, times, loads[place], sessions)
                 load_wait += np.maximum(times - tier.overlap * work, 0.0) + queues[place] * (times > 0)
             served = (work - stalled) / ranks + stalled  # a rank's prompts are one of the others'
-            decode = self.decodes * self._stretched(step, float(work.mean()), times_in, rate, busy)
-            pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5)
+            each, part = self._stretched(step, float(work.mean()), times_in, rate, busy)
+            decode = self.decodes * each
+            # A prompt waits for the end of a step, and its own steps have the others' tokens, too.
+            begin = each / 2 * (1 - part) if self.alone else each / 2 + step * times_in
+            pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5) + (0 if self.tandem else begin)
             inside = self.front + wait + pauses + load_wait + work + decode + self.sent
             cycle = (self.serial * (inside + turns.pause)).mean() / self.main
             # The prompts' server gives no more than its time.
@@ -222,7 +231,7 @@ class Theory:
                 abs(one - two) <= close * abs(two) + 1e-9 for one, two in zip(before, after, strict=True)
             ):
                 break
-        load.rate, load.number, load.busy, load.wait, load.outside = rate, number, busy, wait, outside
+        load.rate, load.number, load.busy, load.wait, load.outside, load.part = rate, number, busy, wait, outside, part
         return State(
             float(rate),
             tuple(((self.known * hits).mean(axis=1) / turns.prompt.mean()).tolist()),
@@ -288,29 +297,37 @@ class Theory:
             return _clipped(size - own - weight + 1, mean, deviation, np.ones(own.shape))
         return _clipped(size, mean, deviation, own)
 
-    def _stretched(self, step: float, work: float, times: float, rate: float, busy: float) -> float:
+    def _stretched(self, step: float, work: float, times: float, rate: float, busy: float) -> tuple[float, float]:
         """Seconds from one token to the next beside prompts, which are in so many steps each; `step` without any.
+
+        Also the part of its steps in which a rank has prompts.
 
         Data-parallel ranks wait in each step for those with prompts: of n ranks one at least has some in 1 - (1 - p)^n
         of the steps, p the part of one rank's. SGLang's ranks decode in all but the steps with prompts of their own.
         """
         ranks = self.replica.data
-        if self.tandem is not None:
-            return step
-        if ranks == 1:
-            return step / (1 - min(busy, 0.98))
+        if self.tandem is not None or ranks == 1:
+            part = min(busy, 0.98)
+            return step / (1 - (0.0 if self.tandem is not None else part)), part
         each, part, found = work / times, 0.0, step
         more = max(each - step, 0.0) if self.alone else each
         for _ in range(SPANS):
             part = min(rate / ranks * times * found, 0.98)
             found = step + more * (1 - (1 - part) ** ranks)
-        return found / (1 - part) if self.alone else found
+        return (found / (1 - part) if self.alone else found), part
 
-    def _work(self, computed: Array, base: Array, number: float, rate: float) -> tuple[Array, float, float]:
-        """Seconds that each prompt adds to steps of its rank, of a step without prompts, and steps of a prompt."""
+    def _work(
+        self, computed: Array, base: Array, number: float, rate: float, part: float
+    ) -> tuple[Array, float, float]:
+        """Seconds that each prompt adds to steps of its rank, of a step without prompts, and steps of a prompt.
+
+        Experts have the tokens of all ranks: beside one with a prompt a `part` of the others have one, too.
+        """
         steps, ranks, tandem = self.replica.steps, self.replica.data, self.tandem
         shares = ranks if tandem is None else self.decode.data * tandem.decodes / tandem.prefills
         batch = max(number / shares, 1.0)
+        if ranks > 1 and self.hashed:  # all wait for the rank with the most
+            batch += largest(ranks) * math.sqrt(number / shares)
         context = float((self.turns.prompt + self.turns.output / 2).mean())
         step = float(self.decode.steps.seconds(batch, context, mean=self.decode.routed(number / shares)))
         # Prompts that come within a step share it.
@@ -322,8 +339,11 @@ class Theory:
         together = min(max(rate / ranks * period, 1.0), max(self.budget / max(float(rest.mean()), 1.0), 1.0))
         beside = 0.0 if self.alone else batch
 
+        others = 0.0 if tandem is not None else number / shares * steps.decode_tokens
+
         def added(chunk: Any, cached: Any, prompts: float = 1.0) -> Array:
-            found = steps.seconds(beside, context, chunk, cached, prompts)
+            mean = None if ranks == 1 else others + chunk * (1 + (ranks - 1) * part) / ranks
+            found = steps.seconds(beside, context, chunk, cached, prompts, mean)
             return np.maximum(np.asarray(found) - still, 1e-9)
 
         last = np.maximum(rest, 1.0)
