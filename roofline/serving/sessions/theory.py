@@ -384,9 +384,8 @@ def _clipped(room: Any, mean: Array, deviation: Array, size: Array) -> Array:
     def short(most: Array) -> Array:
         most = np.maximum(most, 1e-9 * mean)
         place = most * shape / mean
-        return (most - mean) * gammainc(shape, place) + mean * np.exp(
-            shape * np.log(place) - place - gammaln(shape + 1)
-        )
+        weighted = np.exp(shape * np.log(place) - place - gammaln(shape + 1))
+        return np.asarray((most - mean) * gammainc(shape, place) + mean * weighted)
 
     found[near] = (short(room) - short(room - size)) / size
     return np.asarray(found)
