@@ -247,25 +247,28 @@ class Simulation:
             found.append((sequence, tokens))
         return tokens
 
-    def _busiest(self, pieces: list[Piece]) -> tuple[int, int, int]:
-        """Decoding sequences, tokens of prompts and prompts of the data-parallel rank with the most tokens."""
-        chunks, counts = [0] * self.data, [0] * self.data
+    def _seconds(self, pieces: list[Piece], decoding: int) -> float:
+        """Seconds of a step: those of the data-parallel rank that takes longest, for which the others wait."""
+        chunks, before, counts = ([0] * self.data for _ in range(3))
         for sequence, tokens in pieces:
             chunks[sequence.rank] += tokens
+            before[sequence.rank] += tokens * (sequence.base + sequence.prompt - sequence.left)
             counts[sequence.rank] += 1
-        decoding = [0 if self.alone and chunk else own for own, chunk in zip(self.decoding, chunks, strict=True)]
-        most = max(range(self.data), key=lambda rank: decoding[rank] * self.tokens + chunks[rank])
-        return decoding[most], chunks[most], counts[most]
+        context = self._mean_context()
+        if self.data == 1:
+            return self._single(decoding, context, chunks[0], before[0] / chunks[0], counts[0], None)
+        beside = [0 if self.alone and chunk else own for own, chunk in zip(self.decoding, chunks, strict=True)]
+        mean = (decoding * self.tokens + sum(chunks)) / self.data
+        ranks = {rank for rank, chunk in enumerate(chunks) if chunk} | {beside.index(max(beside))}
+        return max(
+            self._single(beside[rank], context, chunks[rank], before[rank] / max(chunks[rank], 1), counts[rank], mean)
+            for rank in ranks
+        )
 
     def _mixed_step(self, pieces: list[Piece]) -> None:
         """One step with chunks of prompts."""
-        decoding, chunk, before = self._beside(pieces) if self.alone else self.running, 0, 0
-        for sequence, tokens in pieces:
-            chunk += tokens
-            before += tokens * (sequence.base + sequence.prompt - sequence.left)
-        batch, most, prompts = (decoding, chunk, len(pieces)) if self.data == 1 else self._busiest(pieces)
-        mean = None if self.data == 1 else (decoding * self.tokens + chunk) / self.data
-        seconds = self._single(batch, self._mean_context(), most, before / chunk, prompts, mean)
+        decoding = self._beside(pieces) if self.alone else self.running
+        chunk, seconds = sum(tokens for _, tokens in pieces), self._seconds(pieces, decoding)
         self.prefill_time += seconds
         self.prompt_tokens += chunk
         self._pass_time(seconds)

@@ -379,6 +379,8 @@ class SingleStep:
             Curve(times.tokens, values) for values in (times.local, times.head, times.experts)
         )
         self._decode, self._prefill = Grid(times.decode), Grid(times.prefill)
+        self._tail, late = times.tail, (times.late, times.late_experts)
+        self._late, self._late_experts = (Curve(times.tokens, values) for values in late)
         self._tower, self._density, self._pair = Curve(times.tiles, times.tower), times.density, times.pair
         self._per_sequence, self._ring = times.decode_tokens, times.ring
         self._slower = engine.kernel_slowdown("decode"), engine.kernel_slowdown("prefill")
@@ -407,7 +409,11 @@ class SingleStep:
         decoded = batch * self._per_sequence
         tokens = decoded + (prompts if self._pair else chunk / self._ring)
         kernels = self._local(tokens) + self._head(decoded + self._logits(prompts, chunk / self._ring))
-        kernels += self._experts(tokens if mean is None else mean)
+        others = tokens if mean is None else mean
+        kernels += self._experts(others)
+        if self._tail:
+            kept = decoded + min(chunk, prompts * self._tail)
+            kernels += self._late(kept) + self._late_experts(others * kept / max(tokens, 1e-9))
         if batch > 0:
             kernels += self._decode(batch, context)
         if prompts > 0:

@@ -160,10 +160,17 @@ def test_workers_that_do_both(file: Path) -> None:
 
 
 def test_what_cannot_be_asked_is_named(file: Path) -> None:
-    """ATOM is asked with an assumption that its predicted rows name."""
+    """ATOM is asked with an assumption that its predicted rows name, as are kernels that no prediction has."""
     (row,) = rows(file, names=["other"], predict=True)
     assert "SGLang" in row["reason"]
     assert 0 < float(row["predicted_tpot"]) < 0.1
+    slow = file.with_name("slow.yaml")
+    slow.write_text(
+        CONFIGURATIONS.replace("framework: atom", "framework: vllm").replace("prefix: dsr1", "prefix: dsv4")
+    )
+    (row,) = rows(slow, names=["other"], predict=True)
+    assert row["predicted_tpot"]
+    assert "triton_unfused" in row["reason"]
     imported = import_recipes([file])
     assert "15 rows; 6 of 6 configurations can be asked" in imported.notes[0]
     odd = file.with_name("odd.yaml")

@@ -98,10 +98,18 @@ def _answered(name: str, cells: Cells, predictor: Predictor | None) -> dict[str,
             devices = case.scenario.settings.parallel.devices
             if pools is not None and pools.parallel is not None:
                 devices = pools.decodes * pools.parallel.devices
-            row |= _predicted(outcome, devices) | {"reason": ATOM if atom else ""}
+            row |= _predicted(outcome, devices) | {"reason": ATOM if atom else _fallback(stated)}
     except RooflineError as reason:
         row["reason"] = str(reason)
     return row
+
+
+def _fallback(cells: Cells) -> str:
+    """What a launcher sets that predictions do not have: kernels that were never measured, where slower ones run."""
+    for framework, hardware, model, kernels in PUBLISHED.fallbacks:
+        if framework in cells["framework"] and (hardware, model) == (cells["hardware"], cells["model"]):
+            return f"the launcher sets kernels that were not measured, and may be several times slower: {kernels}"
+    return ""
 
 
 def _predicted(outcome: Outcome | SessionOutcome, devices: int) -> dict[str, object]:

@@ -83,6 +83,7 @@ class Published(Struct, frozen=True):
     ran: tuple[tuple[str, str, str], ...]
     dynamo: dict[str, str]
     acceptance: dict[str, tuple[float, float]]
+    fallbacks: tuple[tuple[str, str, str, str], ...]
     replays: tuple[tuple[str, str], ...]
     hosts: dict[str, tuple[float, int]]
 

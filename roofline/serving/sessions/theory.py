@@ -39,15 +39,17 @@ from numpy.typing import NDArray
 
 from roofline.scenario.speculation import iterations
 from roofline.serving.sessions.deployed import Deployed
+from roofline.serving.sessions.routing import SESSION
 from roofline.serving.sessions.sample import Turns, turns_of
 from roofline.serving.sessions.store import PER_REQUEST
 from roofline.serving.steps import MAX_TOKENS
 from roofline.specs.scheduler import PREFILL_FIRST
+from roofline.timing.waits import largest
 
 Array = NDArray[np.float64]
 
-ROUNDS, DAMPING = 150, 0.4
-"""Rounds of the fixed point, and the part of each new value."""
+ROUNDS, DAMPING, CLOSE = 150, 0.4, 0.15
+"""Rounds of the fixed point, the part of each new value, and the last change in parts, times the rounds that may be."""
 
 GROWTH = (0.25, 0.5, 0.7, 0.85)
 """Parts of the sessions at which the branch of the warm cache is followed."""
@@ -79,14 +81,17 @@ class State(Struct, frozen=True):
 
 
 class Load:
-    """Where the fixed point is sought from: hit fractions, turns/s, sequences, waits, and the use of the links."""
+    """Where the fixed point is sought from: hit fractions, turns/s, sequences, waits, and the use of the links.
 
-    __slots__ = ("busy", "hits", "loads", "number", "outside", "queues", "rate", "wait")
+    `part`: that of a rank's steps that have prompts.
+    """
+
+    __slots__ = ("busy", "hits", "loads", "number", "outside", "part", "queues", "rate", "wait")
 
     def __init__(self, hits: float, tiers: int, turns: int) -> None:
         self.hits = np.zeros((tiers, turns))
         self.hits[0] = hits
-        self.rate, self.number, self.busy, self.wait, self.outside = 0.0, 1.0, 0.0, 0.0, 0.0
+        self.rate, self.number, self.busy, self.wait, self.outside, self.part = 0.0, 1.0, 0.0, 0.0, 0.0, 0.0
         self.loads, self.queues = np.zeros(tiers - 1), np.zeros(tiers - 1)
 
     def of(self, turns: int) -> Load:
@@ -119,6 +124,7 @@ class Theory:
     def __init__(self, deployed: Deployed, turns: Turns | None = None) -> None:
         replica, store, self.work, tandem = deployed.replica, deployed.store, deployed.workload, deployed.tandem
         self.replica, self.store, self.tandem, self.decode = replica, store, tandem, deployed.decode
+        self.hashed = deployed.routing == SESSION
         self.turns = turns_of(self.work) if turns is None else turns
         apart = store.states is not None
         self.weights = [0.0 if apart else store.snapshot, *[store.snapshot] * len(store.tiers)]
@@ -172,13 +178,13 @@ class Theory:
         count, ranks = turns.prompt.size, self.replica.data
         hits, rate, number, busy = load.hits, load.rate, load.number, load.busy
         wait, outside = load.wait, load.outside
-        loads, queues = load.loads, load.queues
+        loads, queues, close, part = load.loads, load.queues, CLOSE / rounds, load.part
         for round_ in range(rounds):
             before = (rate, number, wait, outside)
             keep = self.known * hits
             base = keep.sum(axis=0)
             computed = np.maximum(turns.prompt - base, 1.0)
-            work, step, times_in = self._work(computed, base, number, rate)
+            work, step, times_in = self._work(computed, base, number, rate, part)
             stalled = np.zeros(count)
             link_times = [
                 row * self.store.read(tier) / tier.bandwidth + (row > 0) * tier.latency
@@ -193,8 +199,11 @@ class Theory:
                 queues[place] = _wait(rate, times, loads[place], sessions)
                 load_wait += np.maximum(times - tier.overlap * work, 0.0) + queues[place] * (times > 0)
             served = (work - stalled) / ranks + stalled  # a rank's prompts are one of the others'
-            decode = self.decodes * self._stretched(step, float(work.mean()), times_in, rate, busy)
-            pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5)
+            each, part = self._stretched(step, float(work.mean()), times_in, rate, busy)
+            decode = self.decodes * each
+            # A prompt waits for the end of a step, and its own steps have the others' tokens, too.
+            begin = each / 2 * (1 - part) if self.alone else each / 2 + step * times_in
+            pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5) + (0 if self.tandem else begin)
             inside = self.front + wait + pauses + load_wait + work + decode + self.sent
             cycle = (self.serial * (inside + turns.pause)).mean() / self.main
             # The prompts' server gives no more than its time.
@@ -218,11 +227,11 @@ class Theory:
             mean = float((self.front + outside + wait + pauses + load_wait + work + self.sent).mean())
             hits += DAMPING * (self._hits(rate, use, self.front + outside + wait) - hits)
             after = (rate, number, wait, outside)
-            if round_ > 10 and all(
-                abs(one - two) <= 1e-3 * abs(two) + 1e-9 for one, two in zip(before, after, strict=True)
+            if round_ > min(rounds // 6, 10) and all(
+                abs(one - two) <= close * abs(two) + 1e-9 for one, two in zip(before, after, strict=True)
             ):
                 break
-        load.rate, load.number, load.busy, load.wait, load.outside = rate, number, busy, wait, outside
+        load.rate, load.number, load.busy, load.wait, load.outside, load.part = rate, number, busy, wait, outside, part
         return State(
             float(rate),
             tuple(((self.known * hits).mean(axis=1) / turns.prompt.mean()).tolist()),
@@ -288,29 +297,37 @@ class Theory:
             return _clipped(size - own - weight + 1, mean, deviation, np.ones(own.shape))
         return _clipped(size, mean, deviation, own)
 
-    def _stretched(self, step: float, work: float, times: float, rate: float, busy: float) -> float:
+    def _stretched(self, step: float, work: float, times: float, rate: float, busy: float) -> tuple[float, float]:
         """Seconds from one token to the next beside prompts, which are in so many steps each; `step` without any.
+
+        Also the part of its steps in which a rank has prompts.
 
         Data-parallel ranks wait in each step for those with prompts: of n ranks one at least has some in 1 - (1 - p)^n
         of the steps, p the part of one rank's. SGLang's ranks decode in all but the steps with prompts of their own.
         """
         ranks = self.replica.data
-        if self.tandem is not None:
-            return step
-        if ranks == 1:
-            return step / (1 - min(busy, 0.98))
+        if self.tandem is not None or ranks == 1:
+            part = min(busy, 0.98)
+            return step / (1 - (0.0 if self.tandem is not None else part)), part
         each, part, found = work / times, 0.0, step
         more = max(each - step, 0.0) if self.alone else each
         for _ in range(SPANS):
             part = min(rate / ranks * times * found, 0.98)
             found = step + more * (1 - (1 - part) ** ranks)
-        return found / (1 - part) if self.alone else found
+        return (found / (1 - part) if self.alone else found), part
 
-    def _work(self, computed: Array, base: Array, number: float, rate: float) -> tuple[Array, float, float]:
-        """Seconds that each prompt adds to steps of its rank, of a step without prompts, and steps of a prompt."""
+    def _work(
+        self, computed: Array, base: Array, number: float, rate: float, part: float
+    ) -> tuple[Array, float, float]:
+        """Seconds that each prompt adds to steps of its rank, of a step without prompts, and steps of a prompt.
+
+        Experts have the tokens of all ranks: beside one with a prompt a `part` of the others have one, too.
+        """
         steps, ranks, tandem = self.replica.steps, self.replica.data, self.tandem
         shares = ranks if tandem is None else self.decode.data * tandem.decodes / tandem.prefills
         batch = max(number / shares, 1.0)
+        if ranks > 1 and self.hashed:  # all wait for the rank with the most
+            batch += largest(ranks) * math.sqrt(number / shares)
         context = float((self.turns.prompt + self.turns.output / 2).mean())
         step = float(self.decode.steps.seconds(batch, context, mean=self.decode.routed(number / shares)))
         # Prompts that come within a step share it.
@@ -322,15 +339,18 @@ class Theory:
         together = min(max(rate / ranks * period, 1.0), max(self.budget / max(float(rest.mean()), 1.0), 1.0))
         beside = 0.0 if self.alone else batch
 
+        others = 0.0 if tandem is not None else number / shares * steps.decode_tokens
+
         def added(chunk: Any, cached: Any, prompts: float = 1.0) -> Array:
-            found = steps.seconds(beside, context, chunk, cached, prompts)
+            mean = None if ranks == 1 else others + chunk * (1 + (ranks - 1) * part) / ranks
+            found = steps.seconds(beside, context, chunk, cached, prompts, mean)
             return np.maximum(np.asarray(found) - still, 1e-9)
 
         last = np.maximum(rest, 1.0)
         work = added(last * together, base + full * self.chunk, together) / together
         whole = full > 0
         if whole.any():
-            work = work + full * added(self.chunk, base + np.maximum(full - 1, 0.0) / 2 * self.chunk)
+            work[whole] += full[whole] * added(self.chunk, base[whole] + (full[whole] - 1) / 2 * self.chunk)
         return work, step, float(full.mean()) + 1 / together
 
 
@@ -349,16 +369,27 @@ def _wait(rate: float, times: Array, busy: float, sessions: float, before: float
 def _clipped(room: Any, mean: Array, deviation: Array, size: Array) -> Array:
     """E[min(max((room - X) / size, 0), 1)] of gamma-distributed X, by E[(k - X)+] = k F(k) - E[X] F'(k).
 
-    F' is the distribution that is weighted by X: gamma with a shape of one more.
+    F' is the distribution that is weighted by X: gamma with a shape a of one more, F(x) - x^a e^-x / a! of unit scale.
     """
-    from scipy.special import gammainc  # a third of the time that all imports of the advisor take
+    from scipy.special import gammainc, gammaln  # a third of the time that all imports of the advisor take
 
     mean = np.maximum(mean, 1e-9)
-    shape = mean**2 / np.maximum(deviation, 1e-9 * mean) ** 2
-    scale = shape / mean
+    deviation = np.maximum(deviation, 1e-5 * mean)
+    found = ((room - mean) / size).clip(0.0, 1.0)
+    # Most turns find all or nothing whatever the others do: the tail above the mean falls as an exponential.
+    near = (room - mean > -BELOW * deviation) & (room - size - mean < ABOVE * deviation)
+    room, mean, deviation, size = (np.broadcast_to(each, near.shape)[near] for each in (room, mean, deviation, size))
+    shape = mean**2 / deviation**2
 
-    def short(most: Any) -> Array:
-        most = np.maximum(most, 0.0)
-        return np.asarray(most * gammainc(shape, most * scale) - mean * gammainc(shape + 1, most * scale))
+    def short(most: Array) -> Array:
+        most = np.maximum(most, 1e-9 * mean)
+        place = most * shape / mean
+        weighted = np.exp(shape * np.log(place) - place - gammaln(shape + 1))
+        return np.asarray((most - mean) * gammainc(shape, place) + mean * weighted)
 
-    return np.asarray((short(room) - short(room - size)) / size)
+    found[near] = (short(room) - short(room - size)) / size
+    return np.asarray(found)
+
+
+BELOW, ABOVE = 6.0, 12.0
+"""Deviations below and above the mean beyond which a gamma-distributed number is not (by less than a thousandth)."""

@@ -35,6 +35,9 @@ def with_kernel_factors(case: Scenario) -> Scenario:
 DENSE = StepTimes(scenario())
 FACTORED = StepTimes(with_kernel_factors(scenario()))
 LOGITS = StepTimes(with_prompt_logits(scenario()))
+LATE = StepTimes(
+    Scenario("deepseek-v4.1-flash", "4xb300", tp=4, engine="vllm")
+)  # half its layers run last tokens alone
 
 CASES = [
     scenario(tensor=2),
@@ -160,7 +163,7 @@ def test_arrays_are_evaluated_point_by_point() -> None:
 
 @given(batch=st.integers(0, 500), context=st.integers(0, 30000), chunk=st.integers(1, 9000), prompts=st.integers(1, 9))
 def test_single_steps_are_those_of_arrays(batch, context, chunk, prompts) -> None:
-    for times in (DENSE, FACTORED, LOGITS):
+    for times in (DENSE, FACTORED, LOGITS, LATE):
         for mean in (None, batch + chunk / 8):
             one = times.single(batch, context, chunk, 100, prompts, mean)
             assert one == pytest.approx(float(times.seconds(batch, context, chunk, 100, prompts, mean)))

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from roofline import Scenario
 from roofline.core.errors import RooflineError
 from roofline.scenario.lengths import parse_lengths
-from roofline.serving.load import Load
+from roofline.serving.load import Load, Requests
 from roofline.serving.pools import parse_pools, tandem_of
 from roofline.serving.replica import Replica, replica_of
-from roofline.serving.sessions.deployed import Deployed, workload_of
+from roofline.serving.sequence import Sequence
+from roofline.serving.sessions.deployed import Deployed, deployed_of, workload_of
 from roofline.serving.sessions.drawn import WINDOW, Draw
 from roofline.serving.sessions.observed import Ran, hit_rates
 from roofline.serving.sessions.profiles import PROFILES, profile
@@ -28,7 +29,7 @@ from roofline.serving.sessions.theory import Theory
 from roofline.serving.sessions.tiers import Tier, parse_tiers
 from roofline.serving.sessions.transient import theory_of
 from roofline.serving.sessions.workload import Replayed, Workload, parse_gaps, plain
-from roofline.serving.simulation import simulate
+from roofline.serving.simulation import Simulation, simulate
 from roofline.whatif.solve.sessions import max_sessions
 from tests.cases import sampled
 
@@ -172,6 +173,34 @@ def test_theory_has_ranks_that_wait_for_the_one_with_prompts() -> None:
     assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.1)
     assert theory.tpot == pytest.approx((ran.last - ran.first).sum() / (ran.output - 1).sum(), rel=0.15)
     assert theory.ttft == pytest.approx((ran.first - ran.arrival).mean(), rel=0.25)
+
+
+@pytest.mark.slow
+def test_theory_of_ranks_has_what_they_do_beyond_their_pools() -> None:
+    """Hits go, and each step waits for some rank's prompt, beside which a part of the others have one."""
+    scenario = Scenario("qwen3-30b-a3b", "4xh100", dp=4, enable_expert_parallel=True, engine="vllm")
+    parts = deployed_of(scenario, profile("swe-agent"), {})
+    ran, theory = simulate_sessions(parts, 1200, 128, seed=1), Theory(parts).warm(128)
+    assert sum(theory.hits) == pytest.approx(sum(hit_rates(ran)), abs=0.1)
+    assert theory.turns_per_second == pytest.approx(ran.prompt.size / ran.duration, rel=0.15)
+    assert theory.tpot == pytest.approx((ran.last - ran.first).sum() / (ran.output - 1).sum(), rel=0.15)
+    assert theory.ttft == pytest.approx((ran.first - ran.arrival).mean(), rel=0.25)
+
+
+def test_a_step_waits_for_the_rank_with_the_longest_prefix() -> None:
+    """As long as if all prompts had it, not as prompts of all ranks on average."""
+    scenario = SCENARIO.with_(model="qwen3-30b-a3b", tp=1, dp=4, enable_expert_parallel=True, engine="vllm")
+    found = replica_of(scenario, Load(prompt=40_000.0, generate=500.0, concurrency=1).of(scenario))
+    none = np.zeros(0, np.int64)
+    run = Simulation(found, Requests(np.zeros(0), none, none, none), None)
+
+    def seconds(*prefixes: int) -> float:
+        pieces = [(Sequence(rank, 0.0, 1000, 1, prefix), 1000) for rank, prefix in enumerate(prefixes)]
+        for rank, (sequence, _) in enumerate(pieces):
+            sequence.rank = rank
+        return run._seconds(pieces, 0)
+
+    assert seconds(0, 30_000) == seconds(30_000, 30_000) > 1.2 * seconds(0, 0)
 
 
 @pytest.mark.slow
