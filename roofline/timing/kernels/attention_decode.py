@@ -159,7 +159,7 @@ def _on_units(
         return unsplit, rounds(waves, whole) * filling
     # Parts read as many keys, and each has a prologue: where many items run anyway no split is faster.
     may_split = (shape.heads > shape.kv_heads) | (shape.split_kv > 1 or parameters["split_single"] > 0.5)
-    ruled = _has_rule(hardware, parameters) & np.logical_not(alone)
+    ruled = _has_rule(shape, hardware, parameters) & np.logical_not(alone)
     if not np.any(may_split & (ruled | (unsplit > waves * (per_key * read + 2.0 * prologue)))):
         return unsplit, None
     splits = SPLITS.reshape(-1, *(1 for _ in np.shape(shape.batch)))
@@ -170,10 +170,13 @@ def _on_units(
     return (fastest if np.all(may_split) else np.where(may_split, fastest, unsplit)), None
 
 
-def _has_rule(hardware: Hardware, parameters: Parameters) -> bool:
-    """Whether the library splits the keys of its grouped kernel by `_parts_by_rule`."""
+def _has_rule(shape: Attention, hardware: Hardware, parameters: Parameters) -> bool:
+    """Whether the library splits the keys of its grouped kernel by `_parts_by_rule`: that of 16-bit caches.
+
+    FP8 caches have another kernel on Hopper, whose times do not follow the rule under a window.
+    """
     has_both = GROUPED[int(parameters.get("grouped", len(GROUPED) - 1))] < np.inf
-    return has_both and not hardware.has_tensor_memory
+    return has_both and shape.cache.bytes > 1 and not hardware.has_tensor_memory
 
 
 def _parts_by_rule(keys: Array, waves: Array) -> Array:
