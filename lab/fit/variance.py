@@ -11,6 +11,7 @@ Data Analysis", 3rd edition, section 2.6: a normal distribution of unknown varia
 
     component^2 = (n s^2 + 3 s_all^2) / (n + 3) (t(n + 2) / 1.2816)^2         t: its 90th percentile
 
+Over all kinds other devices of a family have three steps of `TWINS` beside the measured ones, which are of one chip.
 Kernels of few releases and devices are pulled towards the components of all kinds, which have t in them, where their
 own steps cost less; what the steps of a format cost beyond that counts in full.
 """
@@ -62,8 +63,9 @@ LEAST, MOST = 0.02, 1.5
 """Smallest and largest component."""
 
 TWINS = 0.08
-"""Smallest standard deviation of another device of the family: the measured pairs (H100 and H200, B200 and GB200) are
-one chip with other memories or clocks, which says little about members with fewer units or other peaks."""
+"""Standard deviation of another device of the family in WIDER_STEPS steps that count beside the measured ones: these
+(H100 and H200, B200 and GB200) are of one chip with other memories or clocks, which says little about members with
+fewer units or other peaks."""
 
 FEWEST_FREE = 2
 """Degrees of freedom of the interval of a level that hardly anything is known of."""
@@ -189,8 +191,9 @@ def components(found: Sequence[Crossing], known: Mapping[Level, float] | None = 
 
     Where those over all kinds are `known`, `found` is of some kinds only, and Student's t is in what is known.
     """
+    before = {"family": Deviation(TWINS, WIDER_STEPS)}
     every = {
-        level: deviation(found, level, None) if known is None else Deviation(known[level], WIDER_STEPS)
+        level: deviation(found, level, before.get(level)) if known is None else Deviation(known[level], WIDER_STEPS)
         for level in LEVELS
     }
     widened = partial(_widened, student=known is None)
@@ -219,10 +222,10 @@ class Deviation(NamedTuple):
 def deviation(found: Sequence[Crossing], level: Level, wider: Deviation | None, few: bool = False) -> Deviation:
     """The standard deviation of a level, pooled with that of `wider` kinds; of `few` steps no less than their own."""
     at = [one for one in found if one.level == level]
-    steps, least = len({one.step for one in at}), TWINS if level == "family" else LEAST
+    steps = len({one.step for one in at})
     if wider is None:
-        return Deviation(component(at, least), steps)
-    own = component(at, least) if at else wider.value
+        return Deviation(component(at), steps)
+    own = component(at) if at else wider.value
     square = (steps * own**2 + WIDER_STEPS * wider.value**2) / (steps + WIDER_STEPS)
     return Deviation(max(math.sqrt(square), own * few), steps + WIDER_STEPS)
 
@@ -237,9 +240,9 @@ def _widened(known: Mapping[Level, Deviation], student: bool = True) -> dict[Lev
     return {level: float(f"{value:.2g}") for level, value in found.items()}
 
 
-def component(found: Sequence[Crossing], least: float = LEAST) -> float:
-    """The standard deviation, at least `least`, with which the mean coverage is 80% (bisection)."""
-    low, high = least, MOST
+def component(found: Sequence[Crossing]) -> float:
+    """The standard deviation with which the mean coverage is 80% (bisection)."""
+    low, high = LEAST, MOST
     if not found:
         return high / 2
     for _ in range(30):

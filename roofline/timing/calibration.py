@@ -327,12 +327,6 @@ SHARED: Mapping[tuple[str, str], str] = {
 SGLang's all-reduce is that of vLLM: on every device their times are equal.
 """
 
-ONE_LIBRARY = (("moe", "int4_wo"),)
-"""Kernels that engines have of one library, each in its version: Marlin, which SGLang took over from vLLM.
-
-Another engine on the same GPU is nearer than the same one on other GPUs.
-"""
-
 
 @cached(maxsize=4096)
 def _find(calibration: Calibration, op: str, format: str) -> Match | None:
@@ -349,7 +343,7 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
             # The kind's components decide: those of a format are of few places. Fits of files are read at first use.
             # Of constants as far away, those of the format come before a relative's, an engine's own before another's.
             if crossed not in spreads:
-                spreads[crossed] = crossing_spread(op, format if (op, format) in ONE_LIBRARY else "", crossed)
+                spreads[crossed] = crossing_spread(op, "", crossed)
             far = spreads[crossed] * (OTHER_FORMAT if steps else 1.0), "engine" in crossed
             if (best is None or far < best[0]) and (fit := link.fits.get((op, candidate))) is not None:
                 best = far, link, fit, crossed

@@ -19,10 +19,11 @@ may; the former were not measured, and an item of theirs takes at least as long 
 to one multiprocessor. A kernel without grouped heads (`grouped`) has an item for each query head, which starts and ends
 in `head_prologue`; TensorRT-LLM, which has both, takes it for few items, too (`BUSY`), and its blocks differ
 (`GROUPED_BLOCK`). FlashAttention-2 groups no heads under a window (`window_grouped` 0; seqlenq_ngroups_swapped in its
-flash_api.cpp). Blocks of keys start anywhere in a window, so that kernels read more keys than it has: `window_blocks`
-blocks more, up to all keys. Where `keys_only` is 1 the cache holds keys, which stand for the values, too: the
-grouped kernel, which goes through both together, reads half of them from the L2, the other one passes over them twice.
-`ungrouped` is an engine without the grouped kernel.
+flash_api.cpp). TensorRT-LLM's grouped kernel splits the keys by a rule, not as is fastest (`_parts_by_rule`). Blocks of
+keys start anywhere in a window, so that kernels read more keys than it has: `window_blocks` blocks more, up to all
+keys. Where `keys_only` is 1 the cache holds keys, which stand for the values, too: the grouped kernel, which goes
+through both together, reads half of them from the L2, the other one passes over them twice. `ungrouped` is an engine
+without the grouped kernel.
 """
 
 from __future__ import annotations
@@ -65,7 +66,11 @@ NO_BLOCKS = 2e-3
 
 ALONE_BLOCK, GROUPED_BLOCK = 16.0, 128.0
 """Keys of a block where a library has both: of a single head's kernel, and of the grouped one, whose times are flat up
-to 128 keys and rise by as much for each 128 more (TensorRT-LLM 1.0 on A100)."""
+to 128 keys and rise by as much for each 128 more (TensorRT-LLM 1.0 on A100). The latter also of all engines' kernels
+for tensor memory, which are TensorRT-LLM's (trtllm-gen): on B200 its times in SGLang are flat up to 128 keys, too."""
+
+MOST_WAVES = 8.0
+"""Waves of items up to which the grouped kernel splits the keys (kTargetWaveFactor in decoderXQAConstants.h)."""
 
 BUSY = 4.0
 """TensorRT-LLM runs its grouped kernel where a quarter of the multiprocessors have a block of `GROUPED_BLOCK` keys or
@@ -154,13 +159,35 @@ def _on_units(
         return unsplit, rounds(waves, whole) * filling
     # Parts read as many keys, and each has a prologue: where many items run anyway no split is faster.
     may_split = (shape.heads > shape.kv_heads) | (shape.split_kv > 1 or parameters["split_single"] > 0.5)
-    if not np.any(may_split & (unsplit > waves * (per_key * read + 2.0 * prologue))):
+    ruled = _has_rule(shape, hardware, parameters) & np.logical_not(alone)
+    if not np.any(may_split & (ruled | (unsplit > waves * (per_key * read + 2.0 * prologue)))):
         return unsplit, None
     splits = SPLITS.reshape(-1, *(1 for _ in np.shape(shape.batch)))
+    splits = np.where(ruled, _parts_by_rule(shape.kv_len, waves), splits)
     partial = 8.0 * shape.batch * shape.heads * shape.q_len * shape.head_dim / bandwidth * splits
     parts = rounds(work * splits / count, whole) * (per_key * (block * ceil_div(read, block * splits)) + prologue)
     fastest = best_split(parts, partial, splits, parameters)
     return (fastest if np.all(may_split) else np.where(may_split, fastest, unsplit)), None
+
+
+def _has_rule(shape: Attention, hardware: Hardware, parameters: Parameters) -> bool:
+    """Whether the library splits the keys of its grouped kernel by `_parts_by_rule`: that of 16-bit caches.
+
+    FP8 caches have another kernel on Hopper, whose times do not follow the rule under a window.
+    """
+    has_both = GROUPED[int(parameters.get("grouped", len(GROUPED) - 1))] < np.inf
+    return has_both and shape.cache.bytes > 1 and not hardware.has_tensor_memory
+
+
+def _parts_by_rule(keys: Array, waves: Array) -> Array:
+    """Parts of a sequence of `keys`, also of those that a window hides, with `waves` of items before the split.
+
+    One for each `GROUPED_BLOCK` keys, but no more than the root of 8 times as many, nor than make `MOST_WAVES` in all
+    (`computeMultiBlockCount` in TensorRT-LLM's decoderXQAImplCommon.h).
+    """
+    blocks = np.floor(keys / GROUPED_BLOCK)
+    parts = np.minimum(blocks, np.floor(np.sqrt(8.0 * blocks) + 0.5))
+    return np.maximum(1.0, np.minimum(parts, np.floor(MOST_WAVES / waves)))
 
 
 def _items(shape: Attention, hardware: Hardware, parameters: Parameters) -> tuple[NDArray[np.bool_], Array]:
@@ -169,7 +196,7 @@ def _items(shape: Attention, hardware: Hardware, parameters: Parameters) -> tupl
     most = GROUPED[int(parameters.get("grouped", len(GROUPED) - 1))]
     alone = np.asarray(group > most)
     if not np.isfinite(most):
-        return alone, np.asarray(KEY_BLOCK)
+        return alone, np.asarray(GROUPED_BLOCK if hardware.has_tensor_memory else KEY_BLOCK)
     if hardware.has_tensor_memory:
         alone = group > min(most, TENSOR_MEMORY_GROUP)
     else:

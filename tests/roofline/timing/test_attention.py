@@ -134,6 +134,26 @@ def test_grouped_kernels_take_128_keys_at_a_time() -> None:
     ]
     assert found[0] == pytest.approx(found[1], rel=0.1)
     assert found[2] > 1.05 * found[1]
+    fuller = {**GROUPED, "grouped": 2.0}
+    whole, half = (
+        [times("attention_decode", [128.0], {**shape, "kv_len": keys}, gpu, **fuller)[0] for gpu in (B200, H100)]
+        for keys in (128.0, 64.0)
+    )
+    assert half[0] / whole[0] > 0.95 > half[1] / whole[1]
+
+
+def test_the_grouped_kernel_splits_long_sequences_by_a_rule() -> None:
+    """One item a multiprocessor of H100, where starting parts takes all time: the parts of a sequence.
+
+    256 keys make 2, 4,096 the root of 8 * 32, which is 16, but no more than 8 waves, whatever a window hides; half a
+    wave of items makes 16 then.
+    """
+    wave = {**STEP, "kv_heads": 11.0, "heads": 88.0, "batch": 12.0}
+    starting = {**GROUPED, "tile_prologue": 1e-2, "unit_bandwidth": 1.5e12, "combine": 5e-8, "wave_quantization": 1.0}
+    cases = [{"kv_len": 64.0}, {"kv_len": 256.0}, {"kv_len": 4096.0}, {"kv_len": 4096.0, "window": 128.0}]
+    cases.append({"kv_len": 4096.0, "batch": 6.0})
+    found = np.array([times("attention_decode", [128.0], wave | case, H100, **starting)[0] for case in cases])
+    np.testing.assert_allclose(found / found[0], [1.0, 2.0, 8.0, 8.0, 8.0], rtol=0.01)
 
 
 def test_under_a_window_flash_attention_2_has_an_item_for_each_query_head() -> None:
