@@ -11,7 +11,8 @@ Data Analysis", 3rd edition, section 2.6: a normal distribution of unknown varia
 
     component^2 = (n s^2 + 3 s_all^2) / (n + 3) (t(n + 2) / 1.2816)^2         t: its 90th percentile
 
-Over all kinds other devices of a family have three steps of `TWINS` beside the measured ones, which are of one chip.
+The measured devices of a family are of one chip each, so that the component of a family has three further steps of a
+standard deviation of `TWINS`.
 Kernels of few releases and devices are pulled towards the components of all kinds, which have t in them, where their
 own steps cost less; what the steps of a format cost beyond that counts in full.
 """

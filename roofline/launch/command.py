@@ -19,7 +19,7 @@ from roofline.core.errors import RooflineError
 from roofline.launch.settings import Wanted
 from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware
-from roofline.specs.model_names import listed_repository, quantized_repositories
+from roofline.specs.model_names import letters, listed_repository, made_name, quantized_repositories
 from roofline.specs.modelspec import load_model
 from roofline.specs.records import record
 from roofline.specs.servers import Server
@@ -168,14 +168,22 @@ def _draft_of(written: str) -> str:
 
 def repository_of(scenario: Scenario) -> str:
     """The repository of the model: as the user named it, as the spec lists it, or of the spec's source; "" for none."""
-    if found := _REPOSITORY.fullmatch(scenario.model_name.strip()):
-        return "" if Path(scenario.model_name).exists() else found[1]
-    found = _HUB.fullmatch(scenario.model.source or "")
-    # A name that is cut short (qwen3-235b) means the model of the spec; one with words more (-instruct), another.
-    written, known = (re.sub(r"[^a-z0-9]", "", name.lower()) for name in (scenario.model_name, scenario.model.name))
-    if found is not None and known.startswith(written):
-        return found[1]
-    return listed_repository("-".join(scenario.model_name.split())) if written != known else ""
+    name, source = made_name(scenario.model_name), _HUB.fullmatch(scenario.model.source or "")
+    own = "" if source is None else source[1]
+    maker, _, plain = own.rpartition("/")
+    found = _REPOSITORY.fullmatch(name)
+    if found and name == scenario.model_name.strip():
+        given, _, model = found[1].partition("/")
+        same = model.lower() == plain.lower() and letters(maker).startswith(letters(given))  # z-ai/glm-4.6
+        return "" if Path(name).exists() else own if same else found[1]
+    name = name.rpartition("/")[2]
+    written, known, owner = letters(name), letters(scenario.model.name), letters(maker)
+    # A name that is cut short (qwen3-235b) means the model of the spec, with its maker's before it too (Google Gemma 3
+    # 27B); one with words more (-instruct) means another.
+    if own and any(owner.startswith(written[:cut]) and known.startswith(written[cut:]) for cut in range(len(written))):
+        return own
+    listed = listed_repository("-".join(name.split())) if written != known else ""
+    return listed or (found[1] if found else "")
 
 
 def quantized(scenario: Scenario, scheme: str) -> str:
@@ -233,7 +241,7 @@ def needs_of(repository: str) -> Needs | None:
     return next((needs for needs in _needs() if re.fullmatch(needs.match, repository, re.IGNORECASE)), None)
 
 
-AITER = "cdna"
+AITER = ("cdna3", "cdna4")
 """The families of devices for which AMD's kernels are compiled, which vLLM uses only where it is told so.
 
 All recipes of vLLM for MI300X to MI355X say it, but that of one model (vllm-project/recipes, 2026: `models.yaml`).

@@ -26,7 +26,7 @@ from roofline.scenario.settings import Settings
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import GGUF_ENGINE, LIBRARY, Engine, default_engine, load_engine, resolve_engine
 from roofline.specs.hardware import Hardware, load_devices, load_mixed, networked
-from roofline.specs.hardware_names import server_devices
+from roofline.specs.hardware_names import joined_devices, server_devices
 from roofline.specs.library import spec_path, written
 from roofline.specs.model import Model
 from roofline.specs.model_names import library_format
@@ -98,7 +98,7 @@ class Question(Struct, frozen=True, dict=True):
             values["with"] = tuple(name for name in values["with"] if name.partition(":")[0] not in (MIXED, UNEQUAL))
             if not values["with"]:
                 del values["with"]
-        if isinstance(new.get("hw"), str) and "+" in new["hw"]:
+        if isinstance(new.get("hw"), str) and len(joined_devices(new["hw"])) > 1:
             new = _mixed(new, values)
         for name, value in sorted(new.items(), key=lambda change: change[0] == "hw"):
             if (other := INSTEAD.get(name)) is not None and other not in new:

@@ -17,6 +17,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.placement import laid_out
 from roofline.serving.replica import Replica, replica_of
+from roofline.specs.hardware_names import joined_devices
 from roofline.specs.scheduler import Scheduler
 
 PART = re.compile(r"(?:(?P<count>[1-9]\d{0,3})\*)?(?P<hardware>[^*]+)")
@@ -45,5 +46,5 @@ def _scenarios(scenario: Scenario, written: str) -> Iterator[tuple[Scenario, int
                 options=["beside"],
             )
         hardware = found["hardware"].strip()
-        stages = [UNEQUAL] if "+" in hardware and not scenario.profile.split_layers else None
+        stages = [UNEQUAL] if len(joined_devices(hardware)) > 1 and not scenario.profile.split_layers else None
         yield plain.with_(hw=hardware, techniques=stages), int(found["count"] or 1)

@@ -388,9 +388,9 @@ def load_devices(name: str | os.PathLike[str] | Hardware) -> tuple[Hardware, int
 
 def load_mixed(name: str | os.PathLike[str] | Hardware) -> list[tuple[Hardware, int]]:
     """The hardware of a name, or of several joined by a plus (rtx-4090+2xrtx-3090). Raises like `load_devices`."""
-    if not isinstance(name, str) or "+" not in name:
-        return [load_devices(name)]
-    return [load_devices(part.strip()) for part in name.split("+")]
+    from roofline.specs.hardware_names import joined_devices
+
+    return [load_devices(part) for part in joined_devices(name)] if isinstance(name, str) else [load_devices(name)]
 
 
 APPLE_SHARES = ((26, ((128e9, 0.84), (64e9, 0.81), (32e9, 0.78), (0.0, 0.74))), (0, ((36e9, 3 / 4), (0.0, 2 / 3))))

@@ -145,6 +145,11 @@ def read_hardware(text: str) -> Named:
     return record(text, replace(found, server=server_devices(text)))
 
 
+def joined_devices(text: str) -> list[str]:
+    """The devices that a plus joins, of rtx-4090+2xrtx-3090 two; at the end it is of a name (Xeon 8592+)."""
+    return [part.strip() for part in re.split(r"\+(?=\s*\S)", text)]
+
+
 def server_devices(text: object) -> int:
     """The devices of each server of a text that counts servers and their devices, 8 of 2x8xH100; 0 of all else."""
     if not isinstance(text, str):
@@ -165,9 +170,9 @@ def _read(text: str, files: Files) -> Named:
         all_kind = sorted(entry.name for entry in entries if entry.kind == kind and entry.vendor != "Apple")
         example = alternatives(all_kind[:: -(-len(all_kind) // KIND_EXAMPLES)])  # spread over the list
         raise RooflineError(f"{quote(text)} is a kind of hardware: name one, such as {example}")
-    if "+" in text:
+    if len(parts := joined_devices(text)) > 1:
         with suppress(UnknownNameError):
-            kinds = "+".join(_read(part, files).name for part in text.split("+"))
+            kinds = "+".join(_read(part, files).name for part in parts)
             raise RooflineError(
                 f"{quote(text)}: cards of different kinds are for analyze, serve and the answer, 'roofline MODEL"
                 f" {kinds}'; name hardware of one kind here"
@@ -212,7 +217,7 @@ def _read(text: str, files: Files) -> Named:
             name, each = instance
             return Named(name, dict(files)[name], devices=each * count)
     for name, facts in read_mapping(Path(__file__).with_name("announced.yaml")).items():
-        if name in " ".join(_spell(text)):
+        if "".join(_spell(name)) in _joined(_spell(text)):
             raise RooflineError(f"{facts}: a spec file with figures of your own is analysed")
     hint = "" if near or misspelt else "; 'roofline specs list hardware' lists all, and a spec file describes any other"
     if hint:
@@ -304,13 +309,14 @@ def _sized(given: tuple[str, ...], entries: tuple[_Entry, ...], count: int) -> N
     changes = {}
     if given and (macos := MACOS.fullmatch(given[-1])):
         changes["macos"], given = int(macos[1]), given[:-1]
-    size = int(given[-1].removesuffix("gb")) if given and re.fullmatch(r"\d{1,3}gb", given[-1]) else 0
-    if size:
-        changes["memory"], given = size, given[:-1]
+    last = re.fullmatch(r"(.*?)(\d{1,3})gb", given[-1]) if given else None
+    size = int(last[2]) if last else 0
+    if last:
+        changes["memory"], given = size, (*given[:-1], *filter(None, [last[1]]))
     apple = [entry for entry in entries if entry.vendor == "Apple"]
     sold = "".join(given) + f"{size}gb"  # sizes that are sold with fewer cores only, and are other names of that chip
     entry = next((entry for entry in apple if sold in entry.also), None)
-    entry = entry or next((entry for entry in apple if entry.own == given), None)
+    entry = entry or next((entry for entry in apple if "".join(entry.own) == "".join(given)), None)
     if entry is None or not changes or (size and (size not in APPLE_SIZES or size > max(_gigabytes(entry), default=0))):
         return None
     return Named(entry.name, entry.path, changes, count)

@@ -39,17 +39,19 @@ LONGEST = 100
 FORMAT_KEYS = frozenset({"quantization", "dtype", "gguf"})
 """What a name changes that says a format."""
 
-_HUB = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co|ollama\.com|openrouter\.ai)/", re.IGNORECASE)
+_HUB = re.compile(r"^(?:https?://)?(?:huggingface\.co|hf\.co)/", re.IGNORECASE)
 _PLUS = re.compile(r"(?<=[A-Za-z])\+(?![A-Za-z\d])")
 _SERVED = re.compile(
-    r"^[\w. ]+:\s+(?=\w)|(?<=:)cloud$|(?<=\w)-cloud$|\s*\(free\)$"
+    r"^(?:https?://)?(?:ollama\.com|openrouter\.ai)/|(?<=:)cloud$|(?<=\w)-cloud$|\s*\(free\)$"
     r"|:(?:free|batch|thinking|extended|nitro|floor|exacto|online)$",
     re.IGNORECASE,
 )
-"""What services add to a model's name: Ollama to those on its own servers, OpenRouter the maker and its variants.
+"""What services add to a model's name: their own address, Ollama to models on its own servers, OpenRouter its variants.
 
 https://openrouter.ai/docs/guides/routing/model-variants
 """
+_MAKER = re.compile(r"[\w. ]+:\s+(?=\w)")
+"""The maker before a model's name, as OpenRouter lists it: `OpenAI: gpt-oss-20b`."""
 _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+(?::[\w.-]+)?)", re.ASCII)
 
 
@@ -76,11 +78,20 @@ def library_format(text: str) -> str | None:
     return None if FORMAT_KEYS & named.changes.keys() else entry.tag
 
 
+def made_name(text: str) -> str:
+    """The name of a model without what services add to it; of a tag of Ollama's library, that of its maker."""
+    name = _SERVED.sub("", text.strip())
+    return _tags().get(name.lower(), name)
+
+
 @lru_cache(maxsize=256)
 def _read(text: str, files: Files, with_maker: bool = True) -> Named:
     entries, makers = index(files)
     may_name = PLAIN.fullmatch(text) is not None
-    bare = _SERVED.sub("", _HUB.sub("", text.strip()))
+    bare = _HUB.sub("", _SERVED.sub("", text.strip()))
+    if (listing := _MAKER.match(bare)) is not None:
+        with suppress(UnknownNameError):  # llama3.1: 8b is a family and a size
+            return _read(bare[listing.end() :], files, with_maker)
     plain = _PLUS.sub("-plus", bare)  # Command R+
     if may_name and (listed := _listed(plain.lower(), entries)) is not None:
         return listed
@@ -203,15 +214,16 @@ def quantized_repositories(model: str, repository: str = "") -> dict[str, str]:
     """
     path = spec_files("modelspecs").get(model)
     listed = {} if path is None else read_mapping(path).get("repositories") or {}
-    own, found = _words(repository.rpartition("/")[2] or model).removesuffix("bf16"), dict[str, str]()
+    own, found = letters(repository.rpartition("/")[2] or model).removesuffix("bf16"), dict[str, str]()
     for name, other in listed.items():
         scheme = other.get("quantization") if len(other) == 1 else None
-        if scheme is not None and own in _words(name):
+        if scheme is not None and own in letters(name):
             found.setdefault(scheme, name)
     return found
 
 
-def _words(name: str) -> str:
+def letters(name: str) -> str:
+    """A name in small letters, without what stands between words."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 

@@ -24,7 +24,7 @@ from roofline.core.errors import RooflineError
 from roofline.launch.bundle import refused
 from roofline.launch.forecast import with_slots
 from roofline.scenario.analysis import Analysis, ExpectedGeneration, analyze, static_batch
-from roofline.scenario.argument import parts_of
+from roofline.scenario.argument import parts_of, scenario_of
 from roofline.scenario.cost import hourly_rent, rent
 from roofline.scenario.options import STATIC, missing
 from roofline.scenario.scenario import Scenario
@@ -372,9 +372,12 @@ def answer(
     if load is not None and given.get("prompt") is None and given.get("context") is not None:
         given["prompt"] = given.pop("context")  # what each request has before its output, as that of one user
     if static := [name for name in STATIC if given.get(name) is not None and name not in alone]:
-        instead = "prompt" if static[0] == "context" else "users or rate"
-        raise RooflineError(f"{static[0]} is of a static batch, which 'roofline analyze' has; here it is {instead}")
-    asked = Scenario(**{name: value for name, value in given.items() if value is not None})
+        if static[0] == "context":
+            raise RooflineError(
+                "under load a context is the prompt of each request: give one of both", options=["context"]
+            )
+        raise RooflineError(f"{static[0]} is of a static batch, which 'roofline analyze' has; here it is users or rate")
+    asked = scenario_of(Scenario(**{name: value for name, value in given.items() if value is not None}), single=True)
     schemes: Sequence[str] = ()
     if (server := own_server(asked)) is not None:
         server.check_vendor(asked.hardware.vendor)

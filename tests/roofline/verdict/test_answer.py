@@ -400,5 +400,5 @@ def test_a_user_has_a_context() -> None:
     assert found.analysis.expected == analyze(Scenario("llama-3.1-8b", "h100-sxm", context=32_000)).expected
     loaded = answer("llama-3.1-8b", "h100-sxm", context=32_000, users=4)
     assert loaded.outcome == answer("llama-3.1-8b", "h100-sxm", prompt=32_000, users=4).outcome
-    with pytest.raises(RooflineError, match="here it is prompt"):
+    with pytest.raises(RooflineError, match="context is the prompt"):
         answer("llama-3.1-8b", "h100-sxm", context=32_000, prompt=512, users=4)
