@@ -10,7 +10,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
-from roofline.core.registry import cached
 from roofline.scenario.kv_capacity import Capacity, kv_capacity
 from roofline.scenario.memory import hardware_name
 from roofline.scenario.scenario import Scenario
@@ -119,12 +118,6 @@ class Replica(Struct, frozen=True, dict=True):
         return sequences * self.steps.decode_tokens if self.scheduler.masked and self.data > 1 else None
 
 
-@cached(maxsize=64)
-def steps_of(scenario: Scenario, context: float, chunk: float, density: float) -> StepTimes:
-    """The times of a deployment's steps; one object for equal ones, so that what was found of it is known of each."""
-    return StepTimes(scenario, context=context, chunk=chunk, density=density)
-
-
 def budget_of(scenario: Scenario, policy: Scheduler) -> int | None:
     """The most tokens of a step: as set, of the scheduler, of chunked prefill, or of the engine's memory settings."""
     settings, reserve = scenario.settings, scenario.profile.memory.on(scenario.hardware)
@@ -229,7 +222,7 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     chunk = min(budget or longest, max(longest, budget or 0))
     step = scenario.changed(batch=1).tower_step if scenario.images else None
     density = 0.0 if step is None else step.batch / load.means[0]
-    steps = steps_of(scenario, longest, max(chunk, 64), density)
+    steps = StepTimes(scenario, context=longest, chunk=max(chunk, 64), density=density)
     policy = replace(policy, latency=policy.latency + steps.waiting(min(load.means[0], chunk)))
     ahead = (reserve.pass_tokens(model.max_context) or 0) * reserve.in_flight
     logged = None if kv_tokens >= UNLIMITED else capacity.logged(int(model.max_context or longest), ahead, reserve)
