@@ -388,8 +388,8 @@ def _of_other_layers(
 ) -> Mapping[str, float]:
     """The start of a fit to layers of one number of experts, `alike`, which do not tell the launch from sorting.
 
-    It is the shortest of the devices with several: with that of all together, 30 us, gpt-oss was 11 and 8% too slow on
-    H100 and H200 (TPOT of vLLM 0.11 to 0.13, in sight of which this was chosen), now 6 and 3%.
+    It is the shortest of the devices with several numbers. With that of all together, 30 us, gpt-oss was 11 and 8% too
+    slow on H100 and H200 (TPOT of vLLM 0.11 to 0.13), now 6 and 3%; these rows took part in the choice.
     """
     others = [fit.parameters for place, fit in leaves.items() if place not in alike]
     if not others:

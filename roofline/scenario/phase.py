@@ -247,7 +247,7 @@ class Phase:
     @cached_property
     def hidden(self) -> Any:
         """Expected seconds of kernels that overlap with other kernels."""
-        return self._sum(lambda run, times, detail: times.hidden(detail, run.step, self.name))
+        return locked(self._sum(lambda run, times, detail: times.hidden(detail, run.step, self.name)))[0]
 
     @cached_property
     def host_time(self) -> Any:
@@ -257,7 +257,7 @@ class Phase:
             time = times.host_time(detail, run.step, self.name, run.host)
             return time if run.slowdown == 1 else time + (1 - 1 / run.slowdown) * resolve(self.deferred_pass(run)).mid
 
-        return self._sum(waiting)
+        return locked(self._sum(waiting))[0]
 
     def _sum(self, seconds: Callable[[Pass, Timing, Any], Any]) -> Any:
         """The sum over all passes of the `seconds` of each point."""

@@ -153,6 +153,8 @@ class Scenario:
 
     def at(self, **counts: Any) -> Scenario:
         """The scenario with other counts of its workload, before techniques; no limit of the engine checks them."""
+        if not self.asked:
+            return self.changed(**counts)
         plain = self.plain.changed(**counts)
         return catalogue().apply(plain, self._asked.values["with"]) if self.techniques else plain
 

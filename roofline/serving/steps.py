@@ -10,11 +10,11 @@ of together q tokens in k prompts takes
               with prompts beyond `captured` tokens, `dispatch` of the scheduler in the place of a shorter `issue`
 
 with p tokens cached before a chunk; an engine that computes the logits of all prompt tokens runs head(d b + q). b, q
-and k are those of one data-parallel rank, the one with the most; the kernels of experts, whose tokens come from all
-ranks, take the mean over ranks. Loads of experts are log-normal, so that fewer are reached than by even ones. Where n
-ranks divide the experts, the one with the most rows decides: with t tokens to e experts each, and u the variance of the
-loads of experts over their number, it has 1 + z ((n - 1) (1 / (e t) + u))^(1/2) times the mean, z the expected largest
-of n deviates.
+and k are those of one data-parallel rank, the one whose step takes longest; the kernels of experts, whose tokens come
+from all ranks, take the mean over ranks. Loads of experts are log-normal, so that fewer are reached than by even ones.
+Where n ranks divide the experts, the one with the most rows decides: with t tokens to e experts each, and u the
+variance of the loads of experts over their number, it has 1 + z ((n - 1) (1 / (e t) + u))^(1/2) times the mean, z the
+expected largest of n deviates.
 
 Images of prompts are encoded in the step of the chunk that has their tokens: tower(q density) more seconds. A model
 that only encodes has chunks alone. The prompts of an encoder-decoder are those of its encoder, beside which its decoder
@@ -263,7 +263,7 @@ class StepTimes:
     ) -> Array:
         """Seconds of the kernels of a step: `batch` sequences with `context` cached tokens, `chunk` of `prompts`.
 
-        All are of the rank with the most tokens; `mean` are the tokens of a rank on average (None: the same).
+        All are of the rank whose step takes longest; `mean` are the tokens of a rank on average (None: the same).
         """
         chunk, prompts = np.asarray(chunk, float), np.maximum(prompts, 1e-9)
         tokens = batch * self.decode_tokens + (np.where(chunk > 0, prompts, 0.0) if self.pair else chunk / self.ring)
@@ -433,7 +433,9 @@ class SingleStep:
         rows, stride = self._rows, self._stride
         if batch >= len(rows):
             number = np.arange(float(len(rows)), float(max(batch + 1, 2 * len(rows), ROWS)))
-            rows += self._seconds(number[:, np.newaxis], np.arange(DECODES) * stride).tolist()
+            # A new list: threads that share the table add rows at the same time.
+            rows = [*rows, *self._seconds(number[:, np.newaxis], np.arange(DECODES) * stride).tolist()]
+            self._rows = rows
         row, fewer = rows[batch], 0.0
         if mean is not None and self._flight == 1:
             routed = self._experts(batch * self._per_sequence) - self._experts(mean)

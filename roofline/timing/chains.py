@@ -284,8 +284,8 @@ def _unit_peaks(name: str, hardware: Hardware, shelf: Shelf) -> Mapping[str, tup
         for arithmetic, peak in measured.tensor.items()
         if arithmetic in hardware.tensor
     }
-    own = {arithmetic: hardware.tensor[arithmetic] / unit_clocks(hardware) for arithmetic in ratios}
-    return {one: (ratio * own[one], own[one]) for one, ratio in ratios.items() if max(ratio, 1.0 / ratio) > OTHER}
+    there = {arithmetic: measured.tensor[arithmetic] / unit_clocks(measured) for arithmetic in ratios}
+    return {one: (there[one], there[one] / ratio) for one, ratio in ratios.items() if max(ratio, 1.0 / ratio) > OTHER}
 
 
 def _shared(name: str, basis: Basis, crossed: tuple[Level, ...], shelf: Shelf) -> Iterator[Calibration]:

@@ -49,7 +49,10 @@ from roofline.timing.waits import largest
 Array = NDArray[np.float64]
 
 ROUNDS, DAMPING, CLOSE = 150, 0.4, 0.15
-"""Rounds of the fixed point, the part of each new value, and the last change in parts, times the rounds that may be."""
+"""The most rounds of the fixed point, the weight of each new value in the next, and how near two rounds must be.
+
+A point is found when the relative change of a round is below CLOSE over the number of rounds.
+"""
 
 GROWTH = (0.25, 0.5, 0.7, 0.85)
 """Parts of the sessions at which the branch of the warm cache is followed."""
@@ -201,8 +204,9 @@ class Theory:
             served = (work - stalled) / ranks + stalled  # a rank's prompts are one of the others'
             each, part = self._stretched(step, float(work.mean()), times_in, rate, busy)
             decode = self.decodes * each
-            # A prompt waits for the end of a step, and its own steps have the others' tokens, too.
-            begin = each / 2 * (1 - part) if self.alone else each / 2 + step * times_in
+            # A prompt waits for the end of a step of others, and its own steps have the others' tokens, too.
+            begin = each / 2 * min(number * (sessions - 1) / sessions, 1.0) if sessions > 1 else 0.0
+            begin = begin * (1 - part) if self.alone else begin + step * times_in
             pauses = self.between * step * (np.floor(computed / self.chunk) + 0.5) + (0 if self.tandem else begin)
             inside = self.front + wait + pauses + load_wait + work + decode + self.sent
             cycle = (self.serial * (inside + turns.pause)).mean() / self.main
@@ -326,8 +330,8 @@ class Theory:
         steps, ranks, tandem = self.replica.steps, self.replica.data, self.tandem
         shares = ranks if tandem is None else self.decode.data * tandem.decodes / tandem.prefills
         batch = max(number / shares, 1.0)
-        if ranks > 1 and self.hashed:  # all wait for the rank with the most
-            batch += largest(ranks) * math.sqrt(number / shares)
+        if self.decode.data > 1 and self.hashed:  # all wait for the rank with the most
+            batch += largest(self.decode.data) * math.sqrt(number / shares)
         context = float((self.turns.prompt + self.turns.output / 2).mean())
         step = float(self.decode.steps.seconds(batch, context, mean=self.decode.routed(number / shares)))
         # Prompts that come within a step share it.
@@ -392,4 +396,5 @@ def _clipped(room: Any, mean: Array, deviation: Array, size: Array) -> Array:
 
 
 BELOW, ABOVE = 6.0, 12.0
-"""Deviations below and above the mean beyond which a gamma-distributed number is not (by less than a thousandth)."""
+"""Standard deviations below and above the mean, beyond which a gamma-distributed number lies in less than a thousandth
+of the cases."""

@@ -31,6 +31,10 @@ class Estimate(NamedTuple):
         """The sum of two times whose errors are fully correlated."""
         return Estimate(*(a + b for a, b in zip(self, other, strict=True)))
 
+    def __radd__(self, other: Any) -> Estimate:
+        """The estimate where `other` is the 0 with which `sum` begins."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
     def at_least(self, bound: Any) -> Estimate:
         """The time with every percentile at `bound` or above, in ascending order: the gate of every expected time."""
         if np.ndim(self.mid) or np.ndim(bound):
@@ -43,13 +47,22 @@ class Estimate(NamedTuple):
         """The time of `factor` repetitions."""
         return Estimate(*(value * factor for value in self))
 
-    def __lt__(self, other: Estimate) -> bool:  # type: ignore[override]
-        """Whether the middle is shorter."""
-        return bool(self.mid < other.mid)
-
-    def __gt__(self, other: Estimate) -> bool:  # type: ignore[override]
-        """Whether the middle is longer."""
-        return bool(self.mid > other.mid)
-
     def __rmul__(self, factor: Any) -> Estimate:
         return self.__mul__(factor)
+
+    def __lt__(self, other: Any) -> bool:
+        """Whether the middle is shorter than that of another estimate, or than a number of seconds."""
+        return bool(self.mid < _middle(other))
+
+    def __le__(self, other: Any) -> bool:
+        return bool(self.mid <= _middle(other))
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.mid > _middle(other))
+
+    def __ge__(self, other: Any) -> bool:
+        return bool(self.mid >= _middle(other))
+
+
+def _middle(other: Any) -> Any:
+    return other.mid if isinstance(other, Estimate) else other

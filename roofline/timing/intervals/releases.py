@@ -44,7 +44,7 @@ by a factor of e, and months before the oldest fitted version that double it.
 TPOT of 59 rows of SGLang 0.5.5 to 0.5.7 on AMD (InferenceX), 5 to 12 months after DeepSeek-R1 or the device, is above
 p90 in 10% with four months and in 7% with five, that of 59 rows of TensorRT-LLM 1.0 and 1.1 in 24 and 14%, of 27 later
 ones of SGLang in 7%; with nine it was in 2% of all. Of nine rows 3 to 9 months before the oldest fitted versions, the
-module's cases, one is above p90 whether 12 months or none at all double the logarithm: 36 widen it least.
+module's cases, as many are above p90 with 12 months as without any growth, so that it is slow: 36 months.
 """
 
 Month = Annotated[str, Meta(pattern=r"^20\d\d-\d\d$")]

@@ -66,8 +66,9 @@ NO_BLOCKS = 2e-3
 
 ALONE_BLOCK, GROUPED_BLOCK = 16.0, 128.0
 """Keys of a block where a library has both: of a single head's kernel, and of the grouped one, whose times are flat up
-to 128 keys and rise by as much for each 128 more (TensorRT-LLM 1.0 on A100). The latter also of all engines' kernels
-for tensor memory, which are TensorRT-LLM's (trtllm-gen): on B200 its times in SGLang are flat up to 128 keys, too."""
+to 128 keys and rise by as much for each 128 more (TensorRT-LLM 1.0 on A100). All engines'
+kernels for tensor memory, which are TensorRT-LLM's (trtllm-gen), have blocks of 128 keys too: on B200 their times in
+SGLang are flat up to 128."""
 
 MOST_WAVES = 8.0
 """Waves of items up to which the grouped kernel splits the keys (kTargetWaveFactor in decoderXQAConstants.h)."""

@@ -98,13 +98,14 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
             ("TheBloke/Llama-2-7B-Chat-GGUF", "llama-2-7b", "q4_k_m"),  # what llama.cpp's -hf takes from a repository
             ("qwen3-coder:480b-cloud", "qwen3-coder-480b-a35b", "q4_k_m"),
             ("google/gemma-4-31b-it:free", "gemma-4-31b", None),  # OpenRouter's variants, and its names
-            ("https://openrouter.ai/deepseek/deepseek-v3.1:thinking", "deepseek-v3", None),
+            ("https://openrouter.ai/deepseek/deepseek-v3.1:thinking", "deepseek-v3", "fp8_block"),
             ("Tencent: Hy3 preview (free)", "hy3", None),
             ("Google Gemma 3 27B", "gemma-3-27b", None),  # after its maker, or the beginning of the maker's name
             ("Moonshot Kimi K2.6", "kimi-k2.5", "int4-g32"),
             ("Z.AI GLM-4.6-FP8", "glm-4.6", "fp8"),
             ("minicpm-v:8b", "qwen2-7b", "q4_k_m"),
-            ("mistral-small-4", "mistral-small-4-119b", None),  # the only one of its name
+            ("llama3.1: 8b", "llama-3.1-8b", "q4_k_m"),  # a family and its size, no maker
+            ("mistral-small-4", "mistral-small-4-119b", "fp8"),  # the only one of its name
             ("llama-3.3", "llama-3.3-70b", None),  # Nemotron's are others
             ("qwq", "qwen2.5-32b", None),
             ("qwen3-coder:30b", "qwen3-30b-a3b", "q4_k_m"),
