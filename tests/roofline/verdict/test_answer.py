@@ -228,11 +228,11 @@ def test_a_count_has_no_wide_pipeline(model: str, hardware: str, layout: tuple[i
 def test_a_mixture_on_a_rack_has_its_experts_on_all_devices(model: str) -> None:
     """As NVL72 is used: data-parallel attention and experts over all (NVIDIA/TensorRT-LLM, tech_blog 4)."""
     alone = Scenario(model, "72xgb200")
-    for scenario in (answer(model, "72xgb200", rate=500).scenario, alone.with_(batch=72), alone.laid_out_for(72)):
+    for scenario in (answer(model, "72xgb200", rate=500).scenario, alone.with_(batch=216), alone.laid_out_for(216)):
         parallel = scenario.settings.parallel
         assert (parallel.tensor, parallel.data, parallel.expert, parallel.pipeline) == (1, 72, 72, 1)
         assert parallel.exchange == "nvlink_one_sided"
-    for scenario in (alone, alone.with_(batch=72).with_(batch=1)):
+    for scenario in (alone, alone.with_(batch=216).with_(batch=1)):
         parallel = scenario.settings.parallel
         assert (parallel.tensor, parallel.data, parallel.expert, parallel.pipeline) == (8, 9, 1, 1)
     asked = alone.with_(tp=8, pp=9).settings.parallel
