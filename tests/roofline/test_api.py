@@ -106,6 +106,18 @@ def test_estimates_add_scale_and_compare_as_times() -> None:
     wide = short._replace(low=0.0, high=2 * long.high)
     assert wide < long < long * 2
     assert max(wide, long) is long
+    assert not long <= wide
+    assert wide >= short.mid
+    assert sum([short, short]) == short * 2
+
+
+def test_a_replica_of_a_technique_has_counts_of_its_own() -> None:
+    """Its fields were changed for one of two ranks: no options are read again, nor those of an equal scenario lost."""
+    asked = Scenario(MODEL, HARDWARE, dp=2, techniques=["awq"])
+    assert asked.changed(settings=asked.settings).at(batch=4).batch == 4
+    roofline.serve(asked, rate=4)
+    found = roofline.serve(asked.with_(dp=1), rate=4)
+    assert found.scenario.options == asked.with_(dp=1).options
 
 
 @pytest.mark.parametrize("fields", [{"tp": 2}, {"batchsize": 8}, {"model": "llama-3.1-70b"}, {"hardware": "h200-sxm"}])

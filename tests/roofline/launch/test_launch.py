@@ -95,6 +95,9 @@ def test_llama_cpp_keeps_experts_of_so_many_layers_on_the_cpu(share: str, layers
         ("qwen3-235b", "Qwen/Qwen3-235B-A22B"),
         ("qwen3-235b-a22b-instruct-2507", "Qwen/Qwen3-235B-A22B-Instruct-2507"),
         ("llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("minimax/minimax-m3:free", "MiniMaxAI/MiniMax-M3"),  # OpenRouter's names
+        ("Z.AI: GLM 4.6", "zai-org/GLM-4.6"),
+        ("Google Gemma 3 27B", "google/gemma-3-27b-it"),
     ],
 )
 def test_the_repository_of_a_name(name: str, repository: str) -> None:

@@ -24,7 +24,7 @@ LEAST = {
     (): (0.82, 0.86, 0.77),
     ("closed",): (0.97, 0.93, 0.93),
     ("closed", "equal outputs"): (0.94, 0.84, 0.84),
-    ("open",): (0.7, 0.79, 0.59),
+    ("open",): (0.7, 0.77, 0.59),
     ("open", "plain", "light"): (0.88, 0.9, 0.88),
 }
 """The least parts of classes with TPOT, TTFT and both within limits, of few settings and one run of each.
@@ -32,7 +32,10 @@ LEAST = {
 Log-normal loads of ranks of experts cost two open settings of twenty with such ranks: their p95 of TTFT is 15 and 16%
 below the simulation's, where it was 11 and 12% (0.88 and 0.78 of all were within limits with normal loads). Kernels and
 ranks of 2026-11-28 moved five settings across a limit, two of them inside (p95 of TTFT 1.9 and 1.3 times, now 1.1) and
-three outside by up to 2%.
+three outside by up to 2%. Experts of gpt-oss at the rate of the kernels that vLLM runs (2026-11-29) raised the rates of
+two open settings of it on four ranks with steps of 512 tokens by a third, where p95 of TTFT is now 1.4 and 1.9 times
+that of the simulation (1.1): the queue of ranks with so small steps is too long in theory. Over all settings TPOT is
+2.3% off (2.7), TTFT 5.8 (4.9).
 
 Of 200 settings and two runs (docs/limits.md), 97% of closed loops are within both.
 """

@@ -134,6 +134,13 @@ def test_faster_matrix_units_never_slow_experts_that_were_measured_on_their_fami
     assert times == sorted(times, reverse=True)
 
 
+def test_a_device_without_a_clock_has_the_constants_of_its_family() -> None:
+    h20 = load_hardware("h20")
+    told = [replace(h20, name="own", **less) for less in ({"clock": None}, {"clock": None, "vector": {}})]
+    known, unknown = (analyze(Scenario("mixtral-8x7b", each, quant="awq")).expected.tpot.mid for each in told)
+    assert unknown == pytest.approx(known, rel=0.2)
+
+
 def test_experts_of_one_token_are_matrices_times_vectors_in_llama_cpp() -> None:
     """Tiles of 16 tokens would multiply 15 rows of zeros: on Apple's matrix units twice as long as the memory takes."""
     columns = {"dtype": "int8_wo", "tokens": np.array([1.0, 4096.0]), "hidden": 2048.0, "intermediate": 768.0}
