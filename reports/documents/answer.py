@@ -24,6 +24,7 @@ from roofline.serving.outcome import Outcome
 from roofline.specs.checkpoint import released_scheme
 from roofline.specs.engine import GGUF_ENGINE
 from roofline.specs.precision import PLAIN
+from roofline.specs.servers import SERVERS, server_of
 from roofline.techniques.unsupported import not_started, unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
@@ -178,11 +179,14 @@ def _answered(verdict: Verdict, better: bool, brief: Brief, width: int) -> list[
 
 
 def _needed(verdict: Verdict) -> str:
-    """What the command's placeholder stands for, or that it runs code of the repository, as a comment."""
+    """What the command needs as a comment: a checkpoint, the plugin of a device, or to run code of the repository."""
     if "  # " in verdict.command:
         return ""
     if f" {PLACEHOLDER} " in f"{verdict.command} ":
         return f"  # {PLACEHOLDER}: a checkpoint in {verdict.scenario.precision.weights.name}"
+    name, family = verdict.scenario.profile.name, str(verdict.scenario.hardware.family)
+    if name in SERVERS and (plugin := server_of(name).plugins.get(family)):
+        return f"  # with the plugin {plugin}"
     needs = needs_of(repository_of(verdict.scenario))
     runs_code = needs is not None and needs.tokenizer and verdict.command.startswith(REMOTE)
     return "  # add --trust-remote-code: its tokenizer is code" if runs_code else ""
