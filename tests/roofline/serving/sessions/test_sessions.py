@@ -430,10 +430,10 @@ def test_more_sessions_than_the_pool_holds_lose_throughput() -> None:
     rates = [theory.warm(sessions).turns_per_second for sessions in (5, 10, 60)]
     assert rates[1] > 1.5 * rates[0]
     assert rates[2] < rates[1] * 1.2
-    # A tier that holds all contexts (a simulation has 11.1 turns/s), and one that holds too few (2.2).
-    for size, gain in (("150GB", 5.0), ("50GB", 1.0)):
+    # A tier that holds all contexts, and one that holds too few: turns/s of simulations of 4,000 turns, of two seeds.
+    for size, simulated in (("150GB", 10.9), ("50GB", 2.17)):
         tiered = Theory(deployed(work, store_of(replica(), parse_tiers(f"dram={size}", SCENARIO), 200_000)))
-        assert tiered.warm(60).turns_per_second == pytest.approx(gain * rates[2], rel=0.1)
+        assert tiered.warm(60).turns_per_second == pytest.approx(simulated, rel=0.1)
 
 
 @pytest.mark.slow
