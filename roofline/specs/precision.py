@@ -151,7 +151,7 @@ def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
     match = _NOTATION.fullmatch(scheme.strip())
     if match is None and (bits := re.fullmatch(r"(?:q|int|mlx)?_?([48])_?bits?", key)):
         of = {"4": "awq or gptq (GPUs), nf4, q4_k_m (llama.cpp)", "8": "fp8 or int8 (GPUs), q8_0 (llama.cpp)"}
-        names = f"{of[bits[1]]} or int{bits[1]} (MLX)"
+        names = f"{of[bits[1]]} or affine{bits[1]}_g64 (MLX)"
         raise RooflineError(f"{quote(scheme)} names no quantization scheme; of {bits[1]} bits are {names}")
     if match is None:
         known = (*SCHEMES, *UNQUANTIZED_FORMATS)
