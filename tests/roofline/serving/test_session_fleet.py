@@ -102,7 +102,7 @@ def test_a_session_that_moves_is_computed_again_or_loaded() -> None:
     alone = holding(SCENARIO, (3.0, math.inf), shape)
     shared = holding(SCENARIO, (3.0, math.inf), {**shape, "tiers": "remote=10TB:bandwidth=100GB/s"})
     assert shared.moving < alone.moving / 2
-    small = holding(SCENARIO, (3.0, math.inf), {**shape, "tiers": "remote=20GB:bandwidth=100GB/s"})
+    small = holding(SCENARIO, (3.0, math.inf), {**shape, "tiers": "remote=10GB:bandwidth=100GB/s"})
     assert shared.moving < small.moving < alone.moving  # one that holds a part of the contexts
     # About the time that a prompt of its context takes.
     assert alone.moving == pytest.approx(alone.curve.replica.steps.seconds(0.0, 0.0, 33_000.0, 0.0), rel=0.5)
