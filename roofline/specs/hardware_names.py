@@ -142,6 +142,8 @@ def _index(files: Files) -> tuple[tuple[_Entry, ...], dict[str, frozenset[str]]]
 def read_hardware(text: str) -> Named:
     """The hardware that `text` names, and its count; raises UnknownNameError with the candidates."""
     found = _read(text, tuple(spec_files("hwspecs").items()))
+    if text.rstrip().endswith("+") and "plus" not in found.name:
+        raise RooflineError(f"{quote(text)}: a plus joins devices, and none follows it")
     return record(text, replace(found, server=server_devices(text)))
 
 
