@@ -184,8 +184,8 @@ def _needed(verdict: Verdict) -> str:
         return ""
     if f" {PLACEHOLDER} " in f"{verdict.command} ":
         return f"  # {PLACEHOLDER}: a checkpoint in {verdict.scenario.precision.weights.name}"
-    name, family = verdict.scenario.profile.name, str(verdict.scenario.hardware.family)
-    if name in SERVERS and (plugin := server_of(name).plugins.get(family)):
+    name = verdict.scenario.profile.name
+    if name in SERVERS and (plugin := server_of(name).plugin(verdict.scenario.hardware)):
         return f"  # with the plugin {plugin}"
     needs = needs_of(repository_of(verdict.scenario))
     runs_code = needs is not None and needs.tokenizer and verdict.command.startswith(REMOTE)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.specs.hardware import Hardware
 from roofline.specs.records import record
 from roofline.specs.schemes import GGUF_SCHEMES
 from roofline.specs.version import Version, between
@@ -83,6 +84,10 @@ class Server(Struct, frozen=True, dict=True, forbid_unknown_fields=True):
                     record(Row, {**row, "source": source}, TABLE, f"{self.name}.settings") for row in rows
                 )
         return found
+
+    def plugin(self, hardware: Hardware) -> str:
+        """The package that a device needs beside the engine; "" for none."""
+        return self.plugins.get(hardware.family or "", "")
 
     def row(self, setting: str, version: str) -> Row:
         """The row of a setting; raises RooflineError where the engine has no option for it."""
