@@ -11,7 +11,7 @@ L, so that the tokens waiting at the start of a step are a Markov chain
 (`roofline.serving.prompts`; a prompt longer than r takes several steps), whose stationary distribution gives the mean
 step T(n). Steps that are scheduled ahead take those that arrived in the one before the last. Data-parallel ranks are
 alike and independent: each has its own chain, and the step is that of the one with the most tokens, the others' by
-their stationary distribution.
+their stationary distribution. With outputs of one length ranks take requests in turn, and fewer prompts wait.
 
 Sequences. A request takes G steps. In steps as the unit of time a sequence stays G, whatever the steps take; the number
 n that runs changes by batches of mean B, at level n upwards as often as downwards (level crossing; Brill 2008):
@@ -311,7 +311,8 @@ def _open(replica: Replica, load: Load, times: Times, rate: Array, slots: float)
         points = _Points(rate, number, prompts, more, nodes, ratio, longer)
         level = _level(times, points, slots, load)
         busy = -np.expm1(-level.running)
-        parts = [waits_of(times, rate, *node, busy, batch) for node in zip(nodes, chains, strict=True)]
+        dealt = times.ranks > 1 and not load.outputs.varies
+        parts = [waits_of(times, rate, *node, busy, batch, dealt) for node in zip(nodes, chains, strict=True)]
         more = np.maximum(prompts.late / prompts.mean, -0.5)
         number, width = np.sqrt(number * np.maximum(level.running, 1.0)), level.width
     chosen = np.searchsorted(WEIGHTS, cube()[:, 7])

@@ -21,7 +21,7 @@ SETTINGS, REQUESTS = 100, 3000
 """Random settings that the two are compared over, and the least requests of a run."""
 
 LEAST = {
-    (): (0.82, 0.86, 0.77),
+    (): (0.82, 0.86, 0.79),
     ("closed",): (0.97, 0.93, 0.93),
     ("closed", "equal outputs"): (0.94, 0.84, 0.84),
     ("open",): (0.7, 0.77, 0.59),
@@ -32,10 +32,8 @@ LEAST = {
 Log-normal loads of ranks of experts cost two open settings of twenty with such ranks: their p95 of TTFT is 15 and 16%
 below the simulation's, where it was 11 and 12% (0.88 and 0.78 of all were within limits with normal loads). Kernels and
 ranks of 2026-11-28 moved five settings across a limit, two of them inside (p95 of TTFT 1.9 and 1.3 times, now 1.1) and
-three outside by up to 2%. Experts of gpt-oss at the rate of the kernels that vLLM runs (2026-11-29) raised the rates of
-two open settings of it on four ranks with steps of 512 tokens by a third, where p95 of TTFT is now 1.4 and 1.9 times
-that of the simulation (1.1): the queue of ranks with so small steps is too long in theory. Over all settings TPOT is
-2.3% off (2.7), TTFT 5.8 (4.9).
+three outside by up to 2%. With ranks that take requests in turn (equal outputs) two open settings of gpt-oss on four
+ranks with steps of 512 tokens are within limits again.
 
 Of 200 settings and two runs (docs/limits.md), 97% of closed loops are within both.
 """
@@ -266,3 +264,18 @@ def test_bursts_wait_as_in_a_simulation(burstiness: float, share: float, prompt:
     assert float(quick.ttft[2, 0]) == pytest.approx(np.quantile(waits, 0.95), rel=0.2)
     tpot = (run.last - run.first).sum() / (run.output - 1).sum()
     assert float(quick.tpot[0, 0]) == pytest.approx(tpot, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompt", [1024, "uniform:1000:4000"])
+def test_ranks_that_take_requests_in_turn_queue_less_than_ranks_at_random(prompt) -> None:
+    """Of small steps, which the prompts of a rank fill: the wait is that of the simulation, near saturation too."""
+    name, hardware, degrees = RANKED[1]
+    policy = Scheduler(tokens=512, sequences=256)
+    found = Replica(steps(name, hardware, tuple(degrees.items())), policy, 4 * 10**6)
+    load = Load(prompt=prompt, generate=200, rate=1.0)
+    rate = 0.8 * saturation_of(found, load, times_of(found, load, slots_of(found, load)))
+    load = replace(load, rate=rate)
+    quick = steady(found, load, rate)
+    _, ttft = simulated(found, load, float(quick.running[0]), requests=4000)
+    assert float(quick.ttft[2, 0]) == pytest.approx(ttft, rel=0.25)
