@@ -338,23 +338,23 @@ class Theory:
         full = np.floor(computed / self.chunk)
         rest = computed - full * self.chunk
         still = 0.0 if self.alone else step
-        period = float(steps.seconds(0.0, 0.0, min(float(computed.mean()), self.chunk), float(base.mean())))
+        period = steps.single(0.0, 0.0, min(float(computed.mean()), self.chunk), float(base.mean()), 1.0, None)
         period += (1 + self.between) * step if tandem is None else 0.0
         together = min(max(rate / ranks * period, 1.0), max(self.budget / max(float(rest.mean()), 1.0), 1.0))
         beside = 0.0 if self.alone else batch
 
         others = 0.0 if tandem is not None else number / shares * steps.decode_tokens
 
-        def added(chunk: Any, cached: Any, prompts: float = 1.0) -> Array:
-            mean = None if ranks == 1 else others + chunk * (1 + (ranks - 1) * part) / ranks
-            found = steps.seconds(beside, context, chunk, cached, prompts, mean)
-            return np.maximum(np.asarray(found) - still, 1e-9)
-
-        last = np.maximum(rest, 1.0)
-        work = added(last * together, base + full * self.chunk, together) / together
+        # The last pieces of all prompts and then the whole ones of those that have some, asked at once.
         whole = full > 0
-        if whole.any():
-            work[whole] += full[whole] * added(self.chunk, base[whole] + (full[whole] - 1) / 2 * self.chunk)
+        pieces = full[whole]
+        chunk = np.concatenate([np.maximum(rest, 1.0) * together, np.full(pieces.size, self.chunk)])
+        cached = np.concatenate([base + full * self.chunk, base[whole] + (pieces - 1) / 2 * self.chunk])
+        prompts = np.repeat([together, 1.0], [rest.size, pieces.size])
+        mean = None if ranks == 1 else others + chunk * (1 + (ranks - 1) * part) / ranks
+        added = np.maximum(steps.seconds(beside, context, chunk, cached, prompts, mean) - still, 1e-9)
+        work = added[: rest.size] / together
+        work[whole] += pieces * added[rest.size :]
         return work, step, float(full.mean()) + 1 / together
 
 
