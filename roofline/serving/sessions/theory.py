@@ -48,10 +48,11 @@ from roofline.timing.waits import largest
 
 Array = NDArray[np.float64]
 
-ROUNDS, DAMPING, CLOSE = 150, 0.4, 0.15
+ROUNDS, DAMPING, SETTLE, CLOSE = 150, 0.4, 30, 0.15
 """The most rounds of the fixed point, the weight of each new value in the next, and how near two rounds must be.
 
-A point is found when the relative change of a round is below CLOSE over the number of rounds.
+The weight is a half, a third and so on after each SETTLE rounds: on a cliff waits and hits would go around a point for
+ever. A point is found when the relative change of a round, over the weight, is below CLOSE over the number of rounds.
 """
 
 GROWTH = (0.25, 0.5, 0.7, 0.85)
@@ -183,7 +184,8 @@ class Theory:
         wait, outside = load.wait, load.outside
         loads, queues, close, part = load.loads, load.queues, CLOSE / rounds, load.part
         for round_ in range(rounds):
-            before = (rate, number, wait, outside)
+            before, slower = (rate, number, wait, outside), 1 + round_ // SETTLE
+            weight = DAMPING / slower
             keep = self.known * hits
             base = keep.sum(axis=0)
             computed = np.maximum(turns.prompt - base, 1.0)
@@ -221,18 +223,18 @@ class Theory:
             most = min((FULL * self.store.tokens - once) / max(new_rate * own, 1e-9), self.most / slots)
             new_rate *= min(most, 1.0)
             capped = new_rate < 0.999 * sessions / cycle / self.main
-            rate = rate + DAMPING * (new_rate - rate) if rate else new_rate
+            rate = rate + weight * (new_rate - rate) if rate else new_rate
             busy = rate * served.mean()
             queue = _wait(rate / ranks, work, min(busy, 0.999), sessions / ranks, wait)
-            wait = wait + DAMPING * (queue - wait)
+            wait = wait + weight * (queue - wait)
             waits = max(sessions / (rate * self.main) - cycle, 0.0) if capped else 0.0
-            outside += DAMPING * (waits - outside)
-            number = number + DAMPING * (max(rate * decode.mean(), 1e-3) - number)
+            outside += weight * (waits - outside)
+            number = number + weight * (max(rate * decode.mean(), 1e-3) - number)
             mean = float((self.front + outside + wait + pauses + load_wait + work + self.sent).mean())
-            hits += DAMPING * (self._hits(rate, use, self.front + outside + wait) - hits)
+            hits += weight * (self._hits(rate, use, self.front + outside + wait) - hits)
             after = (rate, number, wait, outside)
             if round_ > min(rounds // 6, 10) and all(
-                abs(one - two) <= close * abs(two) + 1e-9 for one, two in zip(before, after, strict=True)
+                abs(one - two) <= close / slower * abs(two) + 1e-9 for one, two in zip(before, after, strict=True)
             ):
                 break
         load.rate, load.number, load.busy, load.wait, load.outside, load.part = rate, number, busy, wait, outside, part
@@ -265,7 +267,9 @@ class Theory:
         if shared:
             idle_group = math.exp(-running / groups)  # none of its requests runs
             gaps = -np.log1p(-(np.arange(GAPS) + 0.5) / GAPS) * groups / max(rate, 1e-12)
-            since = np.minimum(np.where(turns.reusable > 0, away, math.inf)[:, np.newaxis], gaps)
+            # Since its last use: the turn's own away, or another's gap, whichever is shorter.
+            since = np.concatenate([np.where(turns.reusable > 0, away, math.inf), gaps])
+            sooner = since[: own.size, np.newaxis] < gaps
         found = []
         for tier, (size, weight) in enumerate(zip(self.sizes, self.weights, strict=True)):
             if math.isinf(size):
@@ -286,7 +290,8 @@ class Theory:
             )
             if shared:  # touched by the other sessions of its group, too
                 level, around = np.interp(since, self.grid, touched), np.interp(since, self.grid, deviation)
-                near = self._part(size, level, around, np.full(level.shape, shared), weight).mean(axis=1)
+                near = self._part(size, level, around, np.full(level.shape, shared), weight)
+                near = np.where(sooner, near[: own.size, np.newaxis], near[own.size :]).mean(axis=1)
                 near = 1 - idle_group * (1 - near)
                 part = (part * turns.reusable + near * turns.shared) / np.maximum(turns.reusable + turns.shared, 1.0)
             if not tier and self.store.states is not None:
@@ -338,23 +343,23 @@ class Theory:
         full = np.floor(computed / self.chunk)
         rest = computed - full * self.chunk
         still = 0.0 if self.alone else step
-        period = float(steps.seconds(0.0, 0.0, min(float(computed.mean()), self.chunk), float(base.mean())))
+        period = steps.single(0.0, 0.0, min(float(computed.mean()), self.chunk), float(base.mean()), 1.0, None)
         period += (1 + self.between) * step if tandem is None else 0.0
         together = min(max(rate / ranks * period, 1.0), max(self.budget / max(float(rest.mean()), 1.0), 1.0))
         beside = 0.0 if self.alone else batch
 
         others = 0.0 if tandem is not None else number / shares * steps.decode_tokens
 
-        def added(chunk: Any, cached: Any, prompts: float = 1.0) -> Array:
-            mean = None if ranks == 1 else others + chunk * (1 + (ranks - 1) * part) / ranks
-            found = steps.seconds(beside, context, chunk, cached, prompts, mean)
-            return np.maximum(np.asarray(found) - still, 1e-9)
-
-        last = np.maximum(rest, 1.0)
-        work = added(last * together, base + full * self.chunk, together) / together
+        # The last pieces of all prompts and then the whole ones of those that have some, asked at once.
         whole = full > 0
-        if whole.any():
-            work[whole] += full[whole] * added(self.chunk, base[whole] + (full[whole] - 1) / 2 * self.chunk)
+        pieces = full[whole]
+        chunk = np.concatenate([np.maximum(rest, 1.0) * together, np.full(pieces.size, self.chunk)])
+        cached = np.concatenate([base + full * self.chunk, base[whole] + (pieces - 1) / 2 * self.chunk])
+        prompts = np.repeat([together, 1.0], [rest.size, pieces.size])
+        mean = None if ranks == 1 else others + chunk * (1 + (ranks - 1) * part) / ranks
+        added = np.maximum(steps.seconds(beside, context, chunk, cached, prompts, mean) - still, 1e-9)
+        work = added[: rest.size] / together
+        work[whole] += pieces * added[rest.size :]
         return work, step, float(full.mean()) + 1 / together
 
 
