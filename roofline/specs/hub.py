@@ -22,7 +22,7 @@ from roofline.core.documents import MAX_BYTES, parse_json
 from roofline.core.errors import RooflineError, needs_extra, quote
 from roofline.core.files import whole_file
 from roofline.core.inputs import check_allowed, read_bytes
-from roofline.specs.library import CONFIG, MODELOPT
+from roofline.specs.library import CONFIG, FORMAT_FILES
 from roofline.specs.weight_files.safetensors import INDEX, MAX_HEADER, file_names, header_length
 from roofline.specs.weight_files.stored import REMOTE, Remote
 
@@ -116,19 +116,21 @@ def _held(root: Path, wanted: Repository) -> Path:
 def _write(target: Path, server: _Server, config: bytes) -> None:
     """Write what is read of a repository; `REMOTE` comes last, so that a folder without it is not complete."""
     wanted = server.wanted
-    modelopt, index = server.file(MODELOPT, MAX_BYTES), server.file(INDEX, MAX_HEADER)
+    index = server.file(INDEX, MAX_HEADER)
     names = [SINGLE] if index is None else file_names(parse_json(_text(index, wanted), str(wanted)), str(wanted))
     if len(names) > MAX_FILES:
         raise RooflineError(f"the index of {wanted} names {len(names)} files, more than {MAX_FILES}")
     with ThreadPoolExecutor(8) as pool:
         headers = dict(zip(names, pool.map(server.header, names), strict=True))
+        formats = pool.map(lambda name: server.file(name, MAX_BYTES), FORMAT_FILES)
+        beside = dict(zip(FORMAT_FILES, formats, strict=True))
     if index is not None and (missing := [name for name, header in headers.items() if header is None]):
         raise RooflineError(f"the index of {wanted} names {quote(missing[0])}, which the hub does not have")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RooflineError(f"{quote(str(target), 200)} cannot be made ({error.strerror})") from None
-    files = {CONFIG: config, MODELOPT: modelopt, INDEX: index}
+    files = {CONFIG: config, INDEX: index, **beside}
     files |= {name: header and header[0] for name, header in headers.items()}
     sizes = {name: header[1] for name, header in headers.items() if header is not None}
     files[REMOTE] = msgspec.json.encode(Remote(str(wanted), server.revision, sizes))

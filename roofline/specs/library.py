@@ -146,12 +146,16 @@ def modified(path: Path) -> int:
 
 
 CONFIG, MODELOPT = "config.json", "hf_quant_config.json"
-"""The file of a Hugging Face model, and the one beside it in which NVIDIA's ModelOpt names a checkpoint's formats."""
+FORMAT_FILES = (MODELOPT, "quant_config.json", "quantize_config.json")
+"""The files beside a Hugging Face model's in which NVIDIA's ModelOpt, AutoAWQ and AutoGPTQ name a checkpoint's formats.
+
+Engines look for the same names (`get_config_filenames` of vLLM's quantization methods).
+"""
 
 
-def modelopt_file(path: Path) -> Path | None:
-    """Where ModelOpt's file is beside a config.json; None beside files of other names, which may be of other models."""
-    return path.with_name(MODELOPT) if path.name == CONFIG else None
+def format_files(path: Path) -> tuple[Path, ...]:
+    """Where such files are beside a config.json; none beside files of other names, which may be of other models."""
+    return tuple(map(path.with_name, FORMAT_FILES)) if path.name == CONFIG else ()
 
 
 def is_hardware(path: Path) -> bool:

@@ -22,8 +22,8 @@ from roofline.specs.library import (
     CONFIG,
     as_mapping,
     check_keys,
+    format_files,
     is_hardware,
-    modelopt_file,
     modified,
     spec_files,
     spec_path,
@@ -95,7 +95,7 @@ def _from_hub(name: str, unknown: UnknownNameError) -> Model:
 
 
 def _modified(path: Path) -> tuple[int, ...]:
-    return tuple(map(modified, filter(None, (path, modelopt_file(path)))))
+    return tuple(map(modified, (path, *format_files(path))))
 
 
 @cached(maxsize=256)

@@ -35,7 +35,7 @@ from roofline.specs.huggingface.model_wide import complete_spec, reject_drafts
 from roofline.specs.huggingface.quantization import quantization
 from roofline.specs.huggingface.quantization_methods import SECTION
 from roofline.specs.huggingface.unet import CLASS, unet_spec
-from roofline.specs.library import CONFIG, modelopt_file
+from roofline.specs.library import CONFIG, format_files
 
 __all__ = [
     "ATTENTION_BIAS",
@@ -83,18 +83,18 @@ def register(model_type: str, reader: Reader, *, replace: bool = False) -> Regis
 
 
 def translate_file(path: Path, name: str = "") -> Spec:
-    """The model spec of the config.json at `path`, and of ModelOpt's file beside it; raises SpecError.
+    """The model spec of the config.json at `path`, and of the file of formats beside it; raises SpecError.
 
     The default name is that of the file, or of its folder.
     """
-    content, beside = read_mapping(path), modelopt_file(path)
-    found = None if beside is None or not beside.is_file() else Config(read_mapping(beside), str(beside))
+    content, beside = read_mapping(path), next((file for file in format_files(path) if file.is_file()), None)
+    found = None if beside is None else Config(read_mapping(beside), str(beside))
     default = path.parent.resolve().name if path.name == CONFIG else path.stem
     return translate(content, str(path), name or default, found)
 
 
-def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Config | None = None) -> Spec:
-    """The model spec of a config.json; `modelopt` is ModelOpt's file, which counts where the config.json is silent.
+def translate(content: Mapping[str, Any], where: str, name: str, beside: Config | None = None) -> Spec:
+    """The model spec of a config.json; `beside` is a file of formats, which counts where the config.json is silent.
 
     The default name is the file's `_name_or_path`, which is often the model that training started from. Raises
     SpecError for a missing key, a value of the wrong type, an unsupported `model_type`, and for a key with an effect
@@ -111,7 +111,7 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
     name = (name or path.rsplit("/", 1)[-1].lower() or "model")[:80]
     reader = READERS.get(model_type)
     if reader is None and not knows_class(model_type):
-        return _text_decoder(config, name, modelopt)
+        return _text_decoder(config, name, beside)
     try:
         spec = complete_spec(config, read_layers(config, reader), name) if reader else read_class(content, where)
     except InexpressibleError:
@@ -119,10 +119,10 @@ def translate(content: Mapping[str, Any], where: str, name: str, modelopt: Confi
             raise
         spec = read_class(content, where)
     plain = {"name": name, "dtype": _dtype(config), **spec}
-    return {**plain, **quantization(config, modelopt, plain)}
+    return {**plain, **quantization(config, beside, plain)}
 
 
-def _text_decoder(config: Config, name: str, modelopt: Config | None) -> Spec:
+def _text_decoder(config: Config, name: str, beside: Config | None) -> Spec:
     """The text decoder of a multimodal file whose `model_type` has no reader; SpecError where none is known.
 
     No similar name: programs write these files, and one letter tells models apart (olmo, olmoe).
@@ -135,7 +135,7 @@ def _text_decoder(config: Config, name: str, modelopt: Config | None) -> Spec:
     for nested in sections:
         decoder = nested.get("model_type") or known
         if isinstance(decoder, str) and decoder in READERS:
-            spec = translate({**shared, **nested, "model_type": decoder}, config.where, name, modelopt)
+            spec = translate({**shared, **nested, "model_type": decoder}, config.where, name, beside)
             return {**spec, "title": f"{name} (text decoder only)"}
     kind = quote(config.text("model_type"))
     hint = f"describe it in a model spec (YAML) instead{without_classes(', or ')}"

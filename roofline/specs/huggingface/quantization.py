@@ -23,6 +23,7 @@ from roofline.specs.huggingface.quantization_methods import (
     method_of,
     unknown,
 )
+from roofline.specs.library import MODELOPT
 from roofline.specs.model import Model
 from roofline.specs.modelspec import parse_model
 from roofline.specs.precision import scheme_formats
@@ -32,19 +33,21 @@ EXPERTS = "re:.*[.]experts[.].*"
 """Routed experts, and not shared ones."""
 
 
-def quantization(config: Config, modelopt: Config | None, spec: Spec) -> Spec:
+def quantization(config: Config, beside: Config | None, spec: Spec) -> Spec:
     """The spec keys of a checkpoint's quantization; none if it is unquantized. `spec` has the model's others.
 
-    `modelopt`: the file in which ModelOpt names it, if the config.json does not. Raises SpecError for an unknown method
+    `beside`: the file that names it, if the config.json does not. Raises SpecError for an unknown method
     or format instead of assuming 16 bits.
     """
     places = (config, config.section("text_config"))
     keys = (SECTION, "compression_config", OTHER_SECTION)
     sections = [section for place in places for key in keys if _has_weights(section := place.section(key))]
-    if not sections and modelopt is not None:
-        section = modelopt.section(OTHER_SECTION)
+    if not sections and beside is not None and beside.where.endswith(MODELOPT):
+        section = beside.section(OTHER_SECTION)
         # Without an algorithm only the KV cache is quantized.
         sections = [section] if section.text("quant_algo", None) else []
+    elif not sections and beside is not None:
+        sections = [beside]
     if not sections:
         return {}
     section = sections[0]

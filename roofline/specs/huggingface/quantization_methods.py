@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, quote
 from roofline.specs.huggingface.config import Config
-from roofline.specs.library import MODELOPT
+from roofline.specs.library import FORMAT_FILES, MODELOPT
 
 SECTION = "quantization_config"
 OTHER_SECTION = "quantization"
@@ -56,6 +56,8 @@ def method_of(section: Config) -> Callable[[Config], Rules]:
 SIGNS: Mapping[str, str] = {
     "quant_algo": "modelopt",
     "global_quant_config": "quark",
+    "w_bit": "awq",
+    "desc_act": "gptq",
     **dict.fromkeys(("load_in_4bit", "load_in_8bit"), "bitsandbytes"),
 }
 """Keys of sections without a `quant_method`, and whose they are."""
@@ -67,6 +69,8 @@ MLX_KEYS = frozenset({"bits", "group_size", "mode"})
 
 def unknown(section: Config, what: str) -> SpecError:
     """The error for a section, and what to do about it."""
+    if Path(section.where).name in FORMAT_FILES[1:]:  # the whole file
+        return SpecError(section.where, f"no scheme is known for {what}{HINT.replace('section', 'file')}")
     key = OTHER_SECTION if section.where.endswith(MODELOPT) else SECTION
     return SpecError(section.where, f"{quote(key)}: no scheme is known for {what}{HINT}")
 

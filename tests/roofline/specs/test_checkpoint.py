@@ -414,6 +414,42 @@ def test_an_unknown_algorithm_beside_the_config_names_that_file(
         load_model(beside(tmp_path, **quantization))
 
 
+AWQ_FILE = {"zero_point": True, "q_group_size": 128, "w_bit": 4, "version": "GEMM"}
+GPTQ_FILE = {"bits": 4, "group_size": 128, "damp_percent": 0.01, "desc_act": False, "sym": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "scheme"),
+    [
+        ("quant_config.json", AWQ_FILE, "awq"),
+        ("quant_config.json", AWQ_FILE | {"q_group_size": 64}, "awq-g64"),
+        ("quantize_config.json", AWQ_FILE, "awq"),
+        ("quantize_config.json", GPTQ_FILE, "gptq"),
+        ("quantize_config.json", GPTQ_FILE | {"bits": 8, "group_size": 32, "quant_method": "gptq"}, "int8-g32"),
+    ],
+)
+def test_formats_of_awq_and_gptq_in_a_file_of_their_own(
+    tmp_path: Path, name: str, content: dict[str, Any], scheme: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config()))
+    assert load_model(str(path)).quantization is None
+    (tmp_path / name).write_text(json.dumps(content))
+    assert load_model(str(path)).quantization == scheme
+    path.write_text(json.dumps(config(quant_method="fp8")))
+    assert load_model(str(path)).quantization == "fp8"
+
+
+@pytest.mark.parametrize(
+    "content", [{"quant_method": "aqlm2"}, {"scales": "per_channel"}, {"bits": 4, "desc_act": 1, "group_size": "x"}]
+)
+def test_a_file_of_formats_that_is_not_understood_is_refused(tmp_path: Path, content: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config()))
+    (tmp_path / "quantize_config.json").write_text(json.dumps(content))
+    with pytest.raises(SpecError, match=r"quantize_config\.json: "):
+        load_model(str(tmp_path / "config.json"))
+
+
 def test_modelopt_without_its_name() -> None:
     assert translate(config(quant_algo="FP8", ignore=["lm_head"]), "x", "x")["quantization"] == "fp8"
 

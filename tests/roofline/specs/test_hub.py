@@ -188,6 +188,13 @@ def test_modelopt_beside_the_configuration_counts(server: Hub) -> None:
     assert load_model("someone/new-7b").quantization == "fp8"
 
 
+def test_a_file_of_formats_beside_the_configuration_counts(server: Hub) -> None:
+    del server.files["someone/new-7b/model.safetensors"]
+    formats = {"zero_point": True, "q_group_size": 128, "w_bit": 4, "version": "GEMM"}
+    server.files["someone/new-7b/quant_config.json"] = json.dumps(formats).encode()
+    assert load_model("someone/new-7b").quantization == "awq"
+
+
 def test_bundled_specs_come_first_and_nothing_is_asked_without_leave(
     server: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
