@@ -376,7 +376,7 @@ def on_units(fit: Fit, format: str, unit_peaks: Mapping[str, tuple[float, float]
     """The fit for another device of the family, whose multiprocessors are the same but for the FLOP in a cycle.
 
     `format` is what is computed there, in the fit's format or a related one. What a multiprocessor does beside
-    multiplying takes as long there: of fewer FLOP a larger fraction e is achieved.
+    multiplying takes as long there: of fewer FLOP a larger fraction e is achieved (`carried`: e' / e).
 
         1 / e' = 1 + (1 / e - 1) / r        r: FLOP in a cycle of the measured multiprocessor over those of this one,
                                                both at most those of the kernel's instructions
@@ -389,4 +389,5 @@ def on_units(fit: Fit, format: str, unit_peaks: Mapping[str, tuple[float, float]
     if ratio == 1.0 or efficiency is None:
         return fit
     carried = 1.0 / (1.0 + (1.0 / efficiency - 1.0) / ratio)
-    return replace(fit, parameters={**fit.parameters, "compute_efficiency": carried})
+    changed = {"compute_efficiency": carried, "carried": carried / efficiency}
+    return replace(fit, parameters={**fit.parameters, **changed})

@@ -79,10 +79,8 @@ LAWS: Mapping[str, Law] = {
     # Engines choose the tokens of a step, and so what they reserve, by the memory of a device (vLLM: from 70 GB on).
     "capacity": Law(_on(scaled_capacity), memory=1.5),
     # The shorter of two parts of a kernel overlaps less with the longer: where both take as long, a shorter one of them
-    # leaves less to overlap. It is measured (`roofline.timing.kernels.common.sharpness`). By up to 4%, and by 14% for
-    # 4-bit weights of llama.cpp at a few rows: GEMMs multiply as many rows as the whole peak would behind the weights'
-    # reading, of which a faster relative of a measured device achieves a smaller part (`calibration.on_units`).
-    "matrix peak": Law(_on(scaled_peaks), 1.15),
+    # leaves less to overlap. It is measured (`roofline.timing.kernels.common.sharpness`).
+    "matrix peak": Law(_on(scaled_peaks), 1.1),
     "vector peak": Law(_on(scaled_vector_peaks), 1.05),
     "links": Law(_on(scaled_links)),
     "shorter generation": Law(_fewer("generate", 2)),

@@ -321,11 +321,15 @@ def _weight_only_tiles(chosen: WeightOnlyKernel) -> Dispatch:
     return Dispatch(chosen.name, tuple(sorted(tiles)), _SPLITS)
 
 
-def _padded(m: Array, form: Numbers, hardware: Hardware) -> Array:
-    """Rows that are multiplied: `m` in whole instructions of the matrix unit, or the rows that memory time hides."""
+def _padded(m: Array, form: Numbers, hardware: Hardware, parameters: Parameters) -> Array:
+    """Rows that are multiplied: `m` in whole instructions of the matrix unit, or the rows that memory time hides.
+
+    A relative of a measured device hides them as long as that one does, whatever part of its own peak it achieves.
+    """
     if form.arithmetic not in hardware.tensor:
         return m
-    hidden = hardware.matrix_peak(form.arithmetic) * form.bytes / (2.0 * hardware.memory_bandwidth)
+    peak = parameters.get("carried", 1.0) * hardware.matrix_peak(form.arithmetic)
+    hidden = peak * form.bytes / (2.0 * hardware.memory_bandwidth)
     return np.maximum(INSTRUCTION_ROWS * ceil_div(m, INSTRUCTION_ROWS), hidden)
 
 
@@ -358,7 +362,7 @@ def _fastest(gemm: Gemm, hardware: Hardware, parameters: Parameters) -> Array:
     peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
     if weight_only is not None and weight_only.multiply_adds:
         peak = min(peak, 2.0 * weight_only.multiply_adds * unit_clocks(hardware))
-    multiply = np.minimum(rows, _padded(m, form, hardware)) * (2.0 * columns * count / peak)
+    multiply = np.minimum(rows, _padded(m, form, hardware, parameters)) * (2.0 * columns * count / peak)
     if not np.all(gemm.padded):
         odd = (m % 8 != 0) & (m > 64) & np.logical_not(gemm.padded)
         multiply = multiply * (1.0 + parameters.get("odd_rows", 0.0) * odd)

@@ -676,3 +676,11 @@ def test_vision_encoders_stay_in_16_bits() -> None:
     )
     text = parameters(load_model("qwen2.5-vl-7b")) - parameters(model.tower) - 2 * 152064 * 3584
     assert whole - requested == pytest.approx(text * (16 - 4 - 20 / 128) / 8, rel=1e-3)
+
+
+def test_an_old_bert_says_what_it_is_by_its_class_alone() -> None:
+    sizes = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+    old = {**sizes, "vocab_size": 30522, "hidden_act": "gelu", "architectures": ["BertModel"]}
+    assert translate(old, "x", "x") == translate({**old, "model_type": "bert"}, "x", "x")
+    with pytest.raises(SpecError, match="model_type"):
+        translate({**old, "architectures": ["RobertaModel"]}, "x", "x")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from roofline import analyze, load_hardware, load_model
 from roofline.scenario.scenario import Scenario
-from roofline.timing.calibration import Calibration, Fit
+from roofline.timing.calibration import Calibration, Fit, on_units
 from roofline.timing.kernels import kernel, kernel_time
 from roofline.timing.kernels.gemm import DISPATCHES
 
@@ -26,8 +29,8 @@ def test_long_kernels_overlap_better(k: float, ratio: float) -> None:
         return float(kernel_time("gemm", columns, H100, {**constants, **changed}))
 
     over_memory = time(compute_efficiency=1e6, tile_bandwidth=1e18)
-    on_units = constants["compute_efficiency"] * time(memory_efficiency=1e6) / over_memory
-    balanced = {"compute_efficiency": on_units, "tile_bandwidth": 1e18}
+    units = constants["compute_efficiency"] * time(memory_efficiency=1e6) / over_memory
+    balanced = {"compute_efficiency": units, "tile_bandwidth": 1e18}
     assert time(**balanced) / over_memory == pytest.approx(ratio, rel=0.1)
 
 
@@ -65,3 +68,17 @@ def test_tiles_by_rows_follow_the_rows_of_the_batch() -> None:
     found = kernel_time("gemm", columns, load_hardware("l40s"), constants)
     np.testing.assert_allclose(found[::2], found[1::2], rtol=0.01)
     assert found[0] < found[2] < found[4]
+
+
+def test_few_rows_are_no_slower_on_a_relative_with_a_higher_peak() -> None:
+    """Of which it achieves a smaller part: rows that the weights' reading hides cost no more on its units."""
+    constants = {one.name: one.default for one in kernel("gemm").parameters("bf16")}
+    constants |= {"compute_efficiency": 0.5, "tile_bandwidth": 1e18, "dispatch": 5.0}
+    fit, own = Fit("gemm", "bf16", constants), 100e12  # behind the weights' reading: 30 of the tile's 128 rows
+    times = []
+    for factor in (1.0, 1.05, 1.3, 2.0, 5.0):
+        here = replace(H100, tensor={**H100.tensor, "bf16": own * factor})
+        carried = on_units(fit, "bf16", {"bf16": (1.0, factor)}).parameters
+        columns = {"dtype": "bf16", "m": 4.0, "n": 14336.0, "k": 4096.0}
+        times.append(float(kernel_time("gemm", columns, here, carried)))
+    assert all(faster <= before * 1.001 for before, faster in pairwise(times)), times
