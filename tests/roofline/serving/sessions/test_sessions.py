@@ -424,7 +424,7 @@ def test_theory_agrees_in_a_few_settings() -> None:
 
 
 def test_a_point_is_found_where_waits_and_hits_would_go_around_it() -> None:
-    """From a full cache and from an empty one alike: it had 8% between them, of rounds that went in a circle of four."""
+    """From a full cache and from an empty one alike: 8% lay between, of rounds in a circle of four."""
     work, sessions, store = settings(20)
     found = Theory(deployed(work, store)).at(sessions)
     assert found.warm.turns_per_second == pytest.approx(found.cold.turns_per_second, rel=0.005)
