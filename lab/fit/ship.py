@@ -25,7 +25,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from lab.command import run_command
-from lab.fit.hierarchy import Table, fit_all, shelved
+from lab.fit.hierarchy import Key, Table, fit_all, shelved
 from lab.fit.hierarchy import load as load_tables
 from lab.fit.shared import fit_shared, widen
 from lab.fit.variance import components, crossings
@@ -57,7 +57,8 @@ Member = tuple[Hardware, list[Measurements]]
 def hierarchical(folders: Sequence[Path], output: Path, source: Source) -> Iterator[tuple[str, str]]:
     """The files of all calibrations fitted together, by name, and that of the components of their levels.
 
-    Kernels that other measurements added to the existing files of `output` stay there.
+    Kernels that other measurements added to the existing files of `output`, also to those of engines and of families'
+    further members, stay there.
     """
     data = load_tables(folders)
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
@@ -65,18 +66,18 @@ def hierarchical(folders: Sequence[Path], output: Path, source: Source) -> Itera
         levels = components(list(crossings(data, found, pool.map)))
     software = {key: _software(table) for key, table in data.tables.items()}
     measured = dict.fromkeys(name for table in data.tables.values() for name, _ in table)
-    files, grouped = shelved(found), _members(measured)
+    files, grouped, fitted = shelved(found), _members(measured), {op for op, _ in data.tables}
     for family in grouped:
         files.setdefault((family, ""), {}).setdefault("", {})
     for (place, engine), versions in sorted(files.items()):
+        path = output / engine / f"{place}.yaml"
         rows_of = {one for fits in versions.values() for key in fits for one in software[key] if _of(one, engine)}
         own = replace(source, software=tuple(sorted(rows_of)))
-        calibration = Calibration(place, "calibrated", versions.get("", {}), own, engine=engine)
-        if not engine:
-            calibration = with_others(calibration, output, {op for op, _ in data.tables})
-        named = {version: fits for version, fits in versions.items() if version}
-        members = () if engine else tuple(sorted(grouped.get(place, ())))
-        yield f"{engine}/{place}".lstrip("/"), render(calibration, named, members)
+        others = of_others(path, fitted)
+        merged = {one: {**others.get(one, {}), **versions.get(one, {})} for one in sorted({*others, *versions})}
+        calibration = Calibration(place, "calibrated", merged.pop("", {}), own, engine=engine)
+        members = () if engine else tuple(sorted({*_listed(path), *grouped.get(place, ())}))
+        yield f"{engine}/{place}".lstrip("/"), render(calibration, merged, members)
     yield Path(FILE).stem, render_levels(levels, source.command, output / FILE)
 
 
@@ -183,14 +184,16 @@ def _with_software(source: Source, members: Sequence[Member]) -> Source:
     return replace(source, software=software)
 
 
-def with_others(found: Calibration, folder: Path, fitted: Collection[str] = ()) -> Calibration:
-    """`found` with those fits of its file that are from other measurements, of ops that were not `fitted`."""
-    path = folder / f"{found.name}.yaml"
+def of_others(path: Path, fitted: Collection[str]) -> dict[str, dict[Key, Fit]]:
+    """Those fits of a file, by version, that are from other measurements, of ops that were not `fitted`."""
     if not path.is_file():
-        return found
-    there = parse_calibration(read_mapping(path), str(path)).fits
-    others = {key: fit for key, fit in there.items() if fit.source and key[0] not in fitted}
-    return replace(found, fits={**others, **found.fits})
+        return {}
+    there = parse_document(read_mapping(path), str(path))
+    return {
+        version: others
+        for version, fits in {"": there.calibration.fits, **there.versions}.items()
+        if (others := {key: fit for key, fit in fits.items() if fit.source and key[0] not in fitted})
+    }
 
 
 def _listed(path: Path) -> tuple[str, ...]:
