@@ -50,7 +50,7 @@ def serve(
         return found
 
     if over:
-        fixed = [name for name, value in scenario.items() if value != OPTIONS[name].usual]
+        fixed = [name for name, value in scenario.items() if OPTIONS[name].differs(value)]
         document = page.sweep_document(*page.swept(combinations(over, STATIC, fixed), served))
     else:
         document = page.serving_document(served({}))

@@ -110,6 +110,10 @@ class Option(Struct, frozen=True):
         """The value of the default; None where nothing is set."""
         return self.read(self.default) if self.default else None
 
+    def differs(self, value: object) -> bool:
+        """Whether a value says something else than the default; an axis of values does."""
+        return value is not None and (isinstance(value, np.ndarray) or value != self.usual)
+
     def read(self, value: object) -> Any:
         """The option's value from text or from a YAML value; raises RooflineError."""
         if value is None or (_is_nothing(value) and not self.needed):

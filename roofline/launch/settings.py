@@ -125,8 +125,7 @@ def check_covered(scenario: Scenario, server: Server) -> None:
         raise RooflineError("a scenario whose fields were changed has no command: change its options")
     read = {*BESIDE, *DEGREES, *FORMATS, *COUNTS, *OTHERS}
     for name, option in OPTIONS.items():
-        value = scenario.given(name)
-        if value is not None and value != option.usual and name not in read:
+        if name not in read and option.differs(scenario.given(name)):
             raise RooflineError(f"{server.title} has no option for {name}: omit it", options=[name])
     for written in scenario.techniques:
         name, values = check_request(written).name, written.partition(":")[2]

@@ -245,8 +245,7 @@ class Question(Struct, frozen=True, dict=True):
         for name, option in OPTIONS.items():
             if name not in self.values:
                 continue
-            value = self._named(option)
-            if isinstance(value, np.ndarray) or value != option.usual:
+            if option.differs(value := self._named(option)):
                 found[name] = value
         return found
 

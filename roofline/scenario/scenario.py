@@ -213,7 +213,7 @@ class Scenario:
     @property
     def filled(self) -> int:
         """The devices of hardware named with its count that replicas fill, of which the degrees are those of one."""
-        asked: Question | None = vars(self)["_question"]
+        asked = self._question
         return asked.counted if asked is not None and asked.laid == {"dp"} else 0
 
     def laid_out_for(self, sequences: float) -> Scenario:
@@ -239,8 +239,7 @@ class Scenario:
     @property
     def library_format(self) -> str | None:
         """The scheme in which Ollama's library has the model, where nothing says another format."""
-        asked: Question | None = vars(self)["_question"]
-        return None if asked is None else asked.library_format
+        return None if self._question is None else self._question.library_format
 
     @property
     def max_batch(self) -> int:
@@ -251,9 +250,8 @@ class Scenario:
     @property
     def lengths(self) -> tuple[Lengths, Lengths]:
         """The lengths of prompts and of outputs under load, in tokens."""
-        counts = ("prompt", self.prompt), ("generate", self.generate)
-        prompt, generate = (with_mean(name, count, own) for (name, count), own in zip(counts, self.drawn, strict=True))
-        return prompt, generate
+        prompt, generate = self.drawn
+        return with_mean("prompt", self.prompt, prompt), with_mean("generate", self.generate, generate)
 
     def _ask(self, question: Question, plain: Scenario | None = None) -> None:
         """Take the fields that a question resolves to, with its techniques applied to the `plain` scenario."""
@@ -274,9 +272,8 @@ class Scenario:
     @property
     def _asked(self) -> Question:
         """The question; of a scenario whose fields were changed, its fields."""
-        asked: Question | None = vars(self)["_question"]
-        if asked is not None:
-            return asked
+        if self._question is not None:
+            return self._question
         if self.techniques:
             raise RooflineError("a scenario that was changed after its techniques cannot be asked again: start before")
         return Question().with_({FIELD_OPTIONS.get(name, name): value for name, value in self._fields.items()})
@@ -307,7 +304,7 @@ class Scenario:
             check_setting(self.profile.name, self.profile.version, name)
         if settings.sequences is not None and (batch := int(np.max(self.batch))) > self.max_batch:
             raise RooflineError(f"a batch of {batch} is more than max_num_seqs allows at once, {self.max_batch}")
-        if any(_told(name, self.given(name)) for name in ("prompt", "generate", "prefix", "images")):
+        if any(OPTIONS[name].differs(self.given(name)) for name in ("prompt", "generate", "prefix", "images")):
             self.check_lengths()  # a load or a trace may have others than the default ones
 
     def check_lengths(self) -> None:
@@ -427,9 +424,7 @@ class Scenario:
     def shape(self) -> tuple[int, ...]:
         """The shape of the grid of workloads; () for a single one."""
         values = (self.batch, self.prompt, self.generate, self.decode_context, self.prefix, self.images)
-        if all(type(value) is int for value in values):
-            return ()
-        return np.broadcast_shapes(*(np.shape(value) for value in values))
+        return () if all(type(value) is int for value in values) else np.broadcast_shapes(*map(np.shape, values))
 
 
 FIELDS = tuple(name for name in Scenario.__annotations__ if not name.startswith("_"))
@@ -450,8 +445,3 @@ def _restored(fields: Mapping[str, Any], question: Question | None, plain: Scena
     scenario = object.__new__(Scenario)
     vars(scenario).update({**fields, "_question": question, "_plain": plain})
     return scenario
-
-
-def _told(name: str, value: Any) -> bool:
-    """Whether the value of an option is another one than its default."""
-    return value is not None and (isinstance(value, np.ndarray) or value != OPTIONS[name].usual)

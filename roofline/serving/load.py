@@ -58,12 +58,7 @@ ONE = parse_lengths(1, "generate")
 
 def told(scenario: Scenario, names: Iterable[str]) -> list[str]:
     """The options among `names` that a scenario was given, other than with their default."""
-    values = {name: scenario.given(name) for name in names} if scenario.asked else {}
-    return [
-        name
-        for name, value in values.items()
-        if value is not None and (isinstance(value, np.ndarray) or value != OPTIONS[name].usual)
-    ]
+    return [name for name in names if scenario.asked and OPTIONS[name].differs(scenario.given(name))]
 
 
 def served_scenario(scenario: object) -> Scenario:

@@ -321,11 +321,11 @@ class Simulation:
         context, seconds_of = self._mean_context(), self._decode_of()
         sooner = min(self.coming[0][0], self.horizon) if self.coming else self.horizon
         if number and sooner < math.inf:
-            each = seconds_of(context)
-            some = min(number, max(1, math.ceil((sooner - self.now) / each - 1e-9)))
-            # Steps become longer as the context grows.
-            each = seconds_of(context + (some - 1) / 2 * self.accepted)
-            number = min(number, max(1, math.ceil((sooner - self.now) / each - 1e-9)))
+            some = 1
+            for _ in range(2):  # steps become longer as the context grows
+                each = seconds_of(context + (some - 1) / 2 * self.accepted)
+                some = min(number, max(1, math.ceil((sooner - self.now) / each - 1e-9)))
+            number = some
         if number:
             self._pass_time(number * seconds_of(context + (number - 1) / 2 * self.accepted))
             self.step, self.steps = self.step + number, self.steps + number
@@ -418,11 +418,10 @@ class Simulation:
             heapq.heapify(self.next_ends)
         steps = self.iteration - sequence.started
         self._free(sequence, steps)
-        generated = sequence.generated + int(steps * self.accepted)
-        sequence.prompt += generated - (sequence.generated - 1)
-        sequence.generated = generated
-        sequence.prompt = min(sequence.prompt, self.room - sequence.base - 1)
-        sequence.left, sequence.ends = sequence.prompt, 0
+        new = int(steps * self.accepted)
+        sequence.generated += new
+        sequence.prompt = sequence.left = min(sequence.prompt + new + 1, self.room - sequence.base - 1)
+        sequence.ends = 0
         self.waiting += 1
         self.queues[sequence.rank].appendleft((self.step, sequence))
 
