@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -18,6 +18,7 @@ from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
 from roofline.scenario.scenario import Scenario
+from roofline.techniques.unsupported import lacks
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line, serve_command
 from roofline.whatif.odds import Timed, gain
@@ -243,7 +244,10 @@ class Trials:
 
     def _made(self, moves: Moves) -> Trial:
         _check_engine(self.scenario, moves)
-        trial = Trial(moves, self._requested(tuple(ordered(moves))), self.goal)
+        changed = self._requested(tuple(ordered(moves)))
+        if told := set(_lacks(changed)) - set(_lacks(self.scenario)):
+            raise UnsupportedError(f"{changed.profile.name} is not known to run {min(told)}")
+        trial = Trial(moves, changed, self.goal)
         if moves and not np.any(np.asarray(self.goal.filled(trial.analysis)) < MAX_OVERCOMMIT):
             raise UnsupportedError(f"it needs more than {MAX_OVERCOMMIT} times the memory of a device")
         return trial
@@ -264,6 +268,10 @@ def _check_engine(scenario: Scenario, moves: Moves) -> None:
     for move in moves:
         if not move.runs_on(engine):
             raise UnsupportedError(f"{engine} is not known to run {move.name}")
+
+
+def _lacks(scenario: Scenario) -> Iterator[str]:
+    return lacks(scenario.profile.name, scenario.model, scenario.hardware, scenario.precision.kv)
 
 
 ORDER = {"hardware": 0, "engine": 1, "parallelism": 2}

@@ -23,6 +23,7 @@ from roofline.specs.hardware import Hardware, load_hardware, searched_hardware
 from roofline.specs.model import Model
 from roofline.techniques import check_request
 from roofline.techniques.support import runs, runs_format, runs_gguf
+from roofline.techniques.unsupported import lacks
 
 TENSOR = (1, 2, 4, 8)
 """Tensor-parallel devices within a node; for MoE models also ranks of attention and experts."""
@@ -177,6 +178,9 @@ def configurations(
         own = tuple(released(model, device, profiles[chosen]).items())
         for scheme, kv, price in formats_for(model, device, profiles[chosen], quality, scheme_given):
             if kv and kv_given:
+                continue
+            cache = precision_of(model, device, profiles[chosen], kv=kv or None).kv
+            if (kv or hardware is None) and any(lacks(chosen, model, device, cache)):
                 continue
             formats = {**({"quant": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
             split = profiles[chosen].split_layers

@@ -237,7 +237,8 @@ def _verdict_text(verdict: Verdict, how: str, each: str) -> str:
     if missing := not_started(verdict.scenario) or (unsupported(verdict.scenario) if verdict.refused else ()):
         engine, parts = verdict.scenario.profile.name, ", ".join(missing)
         what = "" if missing[0].startswith("on ") else f" ({model} on {where})"
-        return f"No: {engine} is not known to run {parts}{what}; the figures are those if it did"
+        instead = f"; it runs {verdict.instead}" if verdict.instead else ""
+        return f"No: {engine} is not known to run {parts}{what}{instead}; the figures are those if it did"
     if outcome is not None and not outcome.stable:
         most = "" if outcome.saturated_at is None else f": it sustains {outcome.saturated_at:.3g}/s"
         return f"No: {model} on {where}{how}, cannot serve {verdict.rate:g} requests/s{most}"
@@ -305,15 +306,22 @@ def _chosen(verdict: Verdict, brief: Brief) -> str:
     if plan.elsewhere:
         missing = next(iter(unsupported(first.scenario)), "") if memory.fits else ""
         name = first.scenario.profile.name
-        parts.append(f"{name} is not known to run {missing} here" if missing else f"no format fits on {name}")
+        parts.append(
+            f"{name} is not known to run {_here(scenario, missing)}" if missing else f"no format fits on {name}"
+        )
     elif (unknown := unsupported(scenario)) and not not_started(scenario) and not verdict.refused:
-        parts.append(f"{scenario.profile.name} is not known to run {' and '.join(unknown)} here")
+        parts.append(f"{scenario.profile.name} is not known to run {_here(scenario, ' and '.join(unknown))}")
     elif scenario.profile.name == GGUF_ENGINE and "engine" not in scenario.options:
         own = "Apple silicon" if scenario.hardware.vendor == "Apple" else f"{scenario.hardware.vendor}'s APUs"
         parts.append(f"{GGUF_ENGINE} for {LLAMA_DEFAULTS.get(scenario.hardware.kind, own)}")
     if UTILIZATION in plan.candidate.options:
         parts.append(f"{MOST_UTILIZED:.0%} of the memory, as its default does not suffice")
     return "; ".join([*parts, *_layout(verdict)])
+
+
+def _here(scenario: Scenario, missing: str) -> str:
+    """What an engine does not run, on the hardware."""
+    return missing if missing.endswith(f" on {scenario.hardware.name}") else f"{missing} here"
 
 
 def _layout(verdict: Verdict) -> list[str]:

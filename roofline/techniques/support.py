@@ -54,6 +54,14 @@ FEATURES: Mapping[str, str] = MappingProxyType(
 )
 """Parts of models that an engine runs or not, with their names."""
 
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "sparse_latent": "sparse MLA",
+        "sparse_latent_without_rope": "sparse MLA without rotary dimensions",
+    }
+)
+"""Kinds of those parts that some devices lack, with their names."""
+
 PLAIN_MODEL_SLOTS = frozenset({"model size", "vocabulary", "KV heads", "student"})
 """Slots of the catalogue that yield an ordinary model, which every engine runs."""
 
@@ -98,6 +106,18 @@ class Limit(Struct, frozen=True, forbid_unknown_fields=True):
     families: tuple[str, ...]
 
 
+class Lack(Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of FEATURES or KINDS that an engine does not run on some families of hardware.
+
+    With `kv` it does not run there with a KV cache in that format.
+    """
+
+    part: str
+    sources: tuple[str, ...]
+    families: tuple[str, ...]
+    kv: str = ""
+
+
 class Architectures(Struct, frozen=True, forbid_unknown_fields=True):
     """The FEATURES that an engine runs."""
 
@@ -116,6 +136,7 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True):
     profiles: dict[str, str]
     engines: dict[str, Limit]
     architectures: dict[str, Architectures]
+    lacks: dict[str, tuple[Lack, ...]]
     techniques: dict[str, dict[str, Support]]
     weights: dict[str, dict[str, Support]]
     kv: dict[str, dict[str, Support]]

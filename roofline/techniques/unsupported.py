@@ -15,12 +15,14 @@ from roofline.graph.blocks import cut_blocks
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import only_cache
 from roofline.specs.formats import UNQUANTIZED_FORMATS, Format, find_format
+from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.schemes import GGUF
-from roofline.specs.sublayers import MIXERS
+from roofline.specs.sublayers import MIXERS, LatentAttention
 from roofline.techniques import check_request, find_technique
 from roofline.techniques.support import (
     FEATURES,
+    KINDS,
     is_documented,
     load_support,
     needs_no_engine,
@@ -86,15 +88,20 @@ def not_started(scenario: Scenario) -> tuple[str, ...]:
     engine, hardware = scenario.profile.name, scenario.hardware
     if not is_documented(engine):
         return ()
-    return tuple(_parts(scenario)) if runs_on(engine, hardware) else (f"on {hardware.name}",)
+    if not runs_on(engine, hardware):
+        return (f"on {hardware.name}",)
+    return (*_parts(scenario), *lacks(engine, scenario.model, hardware, scenario.precision.kv))
 
 
 def features(model: Model) -> set[str]:
-    """The FEATURES of a model, its vision encoder apart."""
+    """The FEATURES and KINDS of a model, its vision encoder apart."""
     names = {kind: name for name, kind in MIXERS.items()}
     found = {names[type(group.layer.mixer)] for group in model.groups if group.layer.mixer is not None}
     if any(attention.unit for attention in model.attentions):
         found.add("gated_unit")
+    for mixer in (group.layer.mixer for group in model.groups):
+        if isinstance(mixer, LatentAttention) and mixer.indexer is not None:
+            found |= {"sparse_latent"} if mixer.rope_dim else {"sparse_latent", "sparse_latent_without_rope"}
     if model.conditioning is not None:
         found.add("diffusion")
     elif model.task == "encode" and model.unet is None:
@@ -111,6 +118,16 @@ def _parts(scenario: Scenario) -> Iterator[str]:
     able = table.architectures[table.engine(scenario.profile.name)].features
     has = features(scenario.model) | ({"vision"} if np.any(scenario.images) else set())
     yield from (title for name, title in FEATURES.items() if name in has and name not in able)
+
+
+def lacks(engine: str, model: Model, hardware: Hardware, cache: Format) -> Iterator[str]:
+    """What the engine of a profile runs on other devices and not on this one, with a KV cache in a format."""
+    table = load_support()
+    for row in table.lacks.get(table.engine(engine), ()):
+        here = hardware.family in row.families and row.kv in ("", cache.arithmetic)
+        if here and row.part in features(model):
+            title = FEATURES.get(row.part) or KINDS[row.part]
+            yield f"{f'a KV cache in {cache.name} for ' if row.kv else ''}{title} on {hardware.name}"
 
 
 def _formats(scenario: Scenario) -> Iterator[str]:

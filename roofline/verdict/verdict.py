@@ -36,7 +36,7 @@ from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.replica import replica_of
 from roofline.serving.steady import front_seconds, largest_rate
 from roofline.specs.servers import SERVERS, Server, server_of
-from roofline.techniques.unsupported import not_started
+from roofline.techniques.unsupported import not_started, unsupported
 from roofline.verdict.judged import gain as times_better
 from roofline.verdict.judged import missed
 from roofline.verdict.limit import Limit, Part, limit_of
@@ -278,6 +278,19 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     def refused(self) -> str:
         """Why no command starts the engine's server so; "" where one does."""
         return refused(self.scenario, self.slots)
+
+    @cached_property
+    def instead(self) -> str:
+        """An option with which a server starts, where the engine's does not; "" for none."""
+        given = self.scenario.given("kv")
+        without: list[tuple[str, dict[str, Any]]] = [("without --kv", {"kv": None})] if given is not None else []
+        others = [(f"with --engine {name}", {"engine": name}) for name in SERVERS if name != self.scenario.profile.name]
+        for told, options in [*without, *others] if not_started(self.scenario) else []:
+            with suppress(RooflineError):
+                changed = self.scenario.with_(**options)
+                if not unsupported(changed) and not refused(changed, self.slots) and analyze(changed).memory.fits:
+                    return told
+        return ""
 
     def _launches(self, scenario: Scenario) -> bool:
         """Whether a server runs a change; of plans that none runs, any change does."""

@@ -11,6 +11,7 @@ from roofline.specs.formats import find_format
 from roofline.techniques import check_request, find_technique, techniques
 from roofline.techniques.support import (
     FEATURES,
+    KINDS,
     Support,
     documented_engines,
     engines_with,
@@ -147,6 +148,11 @@ def test_names_in_the_file_exist_and_every_source_is_cited() -> None:
     assert {feature for able in table.architectures.values() for feature in able.features} <= set(FEATURES)
     for name in {*table.weights, *table.kv} - {"gguf"}:
         find_format(name)
+    lacking = [row for own in table.lacks.values() for row in own]
+    assert set(table.lacks) <= set(table.architectures)
+    assert {row.part for row in lacking} <= {*FEATURES, *KINDS}
+    assert {row.kv for row in lacking} - {""} <= {*table.kv, "fp8"}
     found = [*table.engines.values(), *table.architectures.values(), *(entry for row in rows for entry in row.values())]
+    found += lacking
     assert all(entry.sources for entry in found)
     assert {key for entry in found for key in entry.sources} == set(table.sources)

@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 
 from roofline import Scenario, analyze, list_models, load_hardware, load_model, parse_precision
+from roofline.advisor.advice import advise
+from roofline.advisor.search.moves import engine_techniques
+from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
+from roofline.launch import launch
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.documents.compare import compare_document
 from roofline.reports.output.export import summary_lines
 from roofline.scenario.settings import Settings
 from roofline.techniques import apply_techniques
-from roofline.techniques.support import FEATURES
-from roofline.techniques.unsupported import features, note, unsupported
+from roofline.techniques.support import FEATURES, KINDS
+from roofline.techniques.unsupported import features, not_started, note, unsupported
 from roofline.whatif.explanation import explain
 from roofline.whatif.metrics import find_metric
 
@@ -94,11 +98,40 @@ def test_techniques_on_vllm(technique: str, expected: tuple[str, ...]) -> None:
     assert unsupported(apply_techniques(scenario("opt-6.7b"), [technique])) == expected
 
 
+@pytest.mark.parametrize(
+    ("model", "lacking", "running", "engine", "kv"),
+    [
+        ("deepseek-v4-pro", "mi325x", "mi355x", "vllm", None),
+        ("deepseek-v4-flash", "mi300x", "h200-sxm", "sglang", None),
+        ("glm-5.3-flash", "a100-sxm-80gb", "rtx-pro-6000-server", "vllm", None),
+        ("glm-5.3-flash", "h200-sxm", "b200-sxm", "vllm", "fp8"),
+    ],
+)
+def test_what_a_device_lacks_is_not_started_or_proposed_there(
+    model: str, lacking: str, running: str, engine: str, kv: str | None
+) -> None:
+    def asked(hw: str, **options: Any) -> Scenario:
+        return Scenario(model, f"8x{hw}", engine=engine, **options)
+
+    assert not_started(asked(running, kv=kv)) == ()
+    (part,) = not_started(asked(lacking, kv=kv))
+    assert part.endswith(f" on {lacking}")
+    with pytest.raises(RooflineError, match="no command starts it"):
+        launch(asked(lacking, kv=kv))
+    if kv is not None:
+        assert not_started(asked(lacking)) == ()
+        heavy = {"batch": 64, "prompt": 100_000}
+        moves = [move for move in engine_techniques(asked(lacking)) if move.name == "fp8-kv"]
+        assert moves
+        assert not advise(asked(lacking, **heavy), moves=moves).recommendations
+        assert advise(asked(running, **heavy), moves=moves).recommendations
+
+
 def test_every_bundled_model_has_known_features() -> None:
     found = {name: features(load_model(name)) for name in list_models()}
     assert all(found.values())
     # Modules of a class of Transformers without a reader have no name that a document could have.
-    assert set().union(*found.values(), {"vision"}) - {"modules"} == set(FEATURES)
+    assert set().union(*found.values(), {"vision"}) - {"modules"} == {*FEATURES, *KINDS}
 
 
 def test_every_answer_says_so() -> None:
