@@ -312,8 +312,11 @@ def _kernel_model(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[li
         text = f"{shown(found.factor)} * {last(lines)}"
         lines.append(line("kernel on this engine", "factor of the engine x t", text))
     meanings = {entry.name: entry for entry in kernel(fit.op).parameters(fit.format)}
+    # What `on_units` derives from the peaks of two devices is no constant of the kernel.
     constants = tuple(
-        (name, float(value), str(meanings[name].unit), meanings[name].meaning) for name, value in fit.parameters.items()
+        (name, float(value), str(meanings[name].unit), meanings[name].meaning)
+        for name, value in fit.parameters.items()
+        if name in meanings
     )
     ranges = {
         name: (low, high, plain(found.columns[name]) if name in found.columns else None)

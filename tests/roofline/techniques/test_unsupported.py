@@ -102,7 +102,7 @@ def test_techniques_on_vllm(technique: str, expected: tuple[str, ...]) -> None:
     ("model", "lacking", "running", "engine", "kv"),
     [
         ("deepseek-v4-pro", "mi325x", "mi355x", "vllm", None),
-        ("deepseek-v4-flash", "mi300x", "h200-sxm", "sglang", None),
+        ("deepseek-v4-flash", "mi300x", "h200-sxm", "vllm", None),
         ("glm-5.3-flash", "a100-sxm-80gb", "rtx-pro-6000-server", "vllm", None),
         ("glm-5.3-flash", "h200-sxm", "b200-sxm", "vllm", "fp8"),
     ],
