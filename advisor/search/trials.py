@@ -171,6 +171,11 @@ class Trials:
         # What was simulated is again, when asked for.
         return Trials, (self.scenario, self.goal), {"_found": {NOTHING: self.base}}
 
+    @cached_property
+    def _lacking(self) -> frozenset[str]:
+        """What the engine does not run on the device before any move: no move is refused for it."""
+        return frozenset(_lacks(self.scenario))
+
     @property
     def base(self) -> Trial:
         """The scenario without moves; raises RooflineError if it cannot be simulated."""
@@ -245,7 +250,7 @@ class Trials:
     def _made(self, moves: Moves) -> Trial:
         _check_engine(self.scenario, moves)
         changed = self._requested(tuple(ordered(moves)))
-        if told := set(_lacks(changed)) - set(_lacks(self.scenario)):
+        if told := set(_lacks(changed)) - self._lacking:
             raise UnsupportedError(f"{changed.profile.name} is not known to run {min(told)}")
         trial = Trial(moves, changed, self.goal)
         if moves and not np.any(np.asarray(self.goal.filled(trial.analysis)) < MAX_OVERCOMMIT):

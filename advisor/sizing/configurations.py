@@ -179,9 +179,10 @@ def configurations(
         for scheme, kv, price in formats_for(model, device, profiles[chosen], quality, scheme_given):
             if kv and kv_given:
                 continue
-            cache = precision_of(model, device, profiles[chosen], kv=kv or None).kv
-            if (kv or hardware is None) and any(lacks(chosen, model, device, cache)):
-                continue
+            if kv or hardware is None:
+                cache = precision_of(model, device, profiles[chosen], kv=kv or given.options.get("kv")).kv
+                if any(lacks(chosen, model, device, cache)):
+                    continue
             formats = {**({"quant": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
             split = profiles[chosen].split_layers
             for degrees in _degrees(model, device, service.alone, given.degrees, "pipeline" if split else "tensor"):
