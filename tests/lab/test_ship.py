@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lab.fit.ship import main
+from lab.fit.ship import main, of_others
 from roofline.core.documents import read_mapping
 from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration_files import parse_calibration
@@ -107,3 +107,13 @@ def test_fits_are_added_to_existing_files(tmp_path: Path) -> None:
     again = read_mapping(output / "hopper.yaml")
     assert again["source"]["repository"] == "third"
     assert again["kernels"]["gated_delta_rule"] == hopper, "what came from others stays"
+
+
+def test_a_refit_keeps_what_an_engine_has_from_other_measurements() -> None:
+    bundled = Path(__file__).parents[2] / "hwspecs/calibration"
+    found = of_others(bundled / "vllm" / "pooled.yaml", {"gemm", "kimi_delta"})
+    ops = {op for fits in found.values() for op, _ in fits}
+    assert {"sparse_decode", "encoder_attention"} <= ops
+    assert not ops & {"gemm", "kimi_delta", "mla_decode"}  # fitted now, and of the tables that are fitted whole
+    assert all(fit.source for fits in found.values() for fit in fits.values())
+    assert of_others(bundled / "vllm" / "absent.yaml", set()) == {}
