@@ -25,6 +25,7 @@ from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.options import OPTIONS, read_options
 from roofline.scenario.scenario import Scenario
+from roofline.serving.curve import serve
 from roofline.specs.library import unknown_key
 from roofline.specs.precision import Precision
 from roofline.specs.records import record
@@ -47,6 +48,7 @@ class Metric(NamedTuple):
 
 METRICS: Mapping[str, Metric] = {
     "ttft": Metric(TIME, "time to first token: the prefill of the whole batch"),
+    "served_ttft": Metric(TIME, "time to first token as a client of the server sees it, one request at a time"),
     "tpot": Metric(TIME, "time per output token: the mean decode step, or the one at `context`"),
     "total": Metric(TIME, "the whole batch from prompt to last token"),
     "tokens_per_s": Metric(RATE, "generated tokens of all sequences over the total time"),
@@ -269,7 +271,7 @@ def _figures(anchor: Anchor, scenario: Scenario) -> Predicted:
         exact = _stored(anchor, answer)
         return Predicted(exact, exact, exact, exact)
     phase, tokens = _timed(anchor, scenario)
-    seconds = _seconds(answer, phase)
+    seconds = _served_ttft(answer) if anchor.metric == "served_ttft" else _seconds(answer, phase)
     if seconds is None:
         raise RooflineError(f"{anchor.metric} needs 'generate' above 1")
     if kind == TIME:
@@ -283,6 +285,7 @@ def _timed(anchor: Anchor, scenario: Scenario) -> tuple[str, float]:
     decode = "tpot" if given.get("context") is None else "decode"
     return {
         "ttft": ("ttft", 0.0),
+        "served_ttft": ("ttft", 0.0),
         "tpot": (decode, 0.0),
         "total": ("total", 0.0),
         "tokens_per_s": ("total", given["batch"] * given["generate"] * useful),
@@ -303,6 +306,12 @@ def _seconds(answer: Analysis, which: str) -> Predicted | None:
     if bound is None or expected is None:
         return None
     return Predicted(bound, *(float(part) for part in expected))
+
+
+def _served_ttft(answer: Analysis) -> Predicted:
+    """Seconds of the first token of requests that come one after the other; the bound is that of the prompt alone."""
+    found = serve(answer.scenario.without("batch"), concurrency=1).outcomes[0].ttft.mean
+    return Predicted(float(answer.generation.ttft), found.low, found.mid, found.high)
 
 
 def _stored(anchor: Anchor, answer: Analysis) -> float:
