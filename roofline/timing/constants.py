@@ -346,7 +346,10 @@ def _found(op: str, format: str, choices: Choices) -> Match | None:
 
 
 def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[str, float]] | None:
-    """The constants of the kernel of the engine's release, where it was measured, and its columns."""
+    """The constants of the kernel of the engine's release, where it was measured, and its columns.
+
+    A kernel that is so many times `slower` than a related one was not measured, and has that one's.
+    """
     told = dict(choices.experts).get(format) if op == "moe" else None
     if told is not None:
         match = choices.calibration.find(op, told)
@@ -354,8 +357,9 @@ def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[
     for variant in _variants(op, format, choices):
         if not variant.kernel or variant.ranks:
             continue
-        found = choices.calibration.find(op, variant.named(format))
-        if found is not None and found.fit.format == variant.named(format):
+        named = variant.named(format)
+        found = choices.calibration.find_for(op, named, choices.hardware)
+        if found is not None and (found.fit.format == named or "slower" in variant.columns):
             return found, variant.columns
     return None
 
@@ -371,7 +375,7 @@ def _measured_format(op: str, shape: KernelShape, choices: Choices) -> str:
     if op != "moe" or format not in WEIGHT_ONLY_DTYPES or choices.hardware.vendor in WEIGHT_ONLY_VENDORS:
         return format
     found = choices.calibration.find(op, format)
-    own = found is not None and found.engine and found.fit.format == format and "pooled" not in found.crossed
+    own = found is not None and found.fit.format == format and "pooled" not in found.crossed
     return format if own else "bf16"
 
 
