@@ -195,7 +195,9 @@ class Deployment(Struct, frozen=True):
         ):  # elsewhere its profile is of no version
             engine = f"sglang@{self.version}"
         precision = precision_in(self.modes, self.model, self.hardware, engine)
-        profile, parallel = profile_of(engine, precision), Settings(parallel=self.layout)
+        ranks = max(self.layout.data, self.decoding[0].data)
+        profile = profile_of(engine, precision, self.hardware, self.model, ranks)
+        parallel = Settings(parallel=self.layout)
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)
         if not self.mtp:
             return scenario
