@@ -196,7 +196,9 @@ def to_case(line: Line) -> ServingCase:
     concurrency, load = _load(line, parallel)
     precision = formats(line, model, hardware, engine)
     drawn = load.prompts.varies
-    profile = profile_of(engine, precision) if drawn else constant_profile(engine, precision)
+    profile = (
+        profile_of(engine, precision, hardware, model, parallel.data) if drawn else constant_profile(engine, precision)
+    )
     scenario = Scenario(model, hardware, precision=precision, settings=Settings(parallel=parallel), engine=profile)
     backend, version = cells["backend"].strip().lower(), cells["backend_version"].strip()
     if model.name == "deepseek-r1" and (backend, version) in MTP:

@@ -79,7 +79,7 @@ class Choices(Struct, frozen=True, cache_hash=True):
     `weight_only` are its kernels by weight format, `all_reduces` its own all-reduce kernels by reach, `also` the
     engines that further kernels of it were measured with, by op of the schema; `gated_delta_rule` is its choice where
     there are several kernels. `on_ggml`: GEMMs and attention are llama.cpp's on a CPU; `quantized`: the kernels before
-    GEMMs quantize their inputs. `experts` are the kernels that it was told to run, by format;
+    GEMMs quantize their inputs. `told` are the kernels that it was told to run, by op and format;
     `vector_experts`: those of few tokens are matrices times vectors. `exchange`: how expert ranks exchange tokens.
     """
 
@@ -92,7 +92,7 @@ class Choices(Struct, frozen=True, cache_hash=True):
     on_ggml: bool
     quantized: bool
     exchange: str
-    experts: tuple[tuple[str, str], ...] = ()
+    told: tuple[tuple[str, str], ...] = ()
     vector_experts: bool = False
 
 
@@ -109,7 +109,7 @@ def choices_of(placement: Placement, engine: Engine, calibration: Calibration) -
         not engine.uses_calibrated_kernels(hardware),
         "quantization" in engine.fusions,
         exchange_of(placement, engine),
-        tuple(engine.expert_kernels.items()),
+        tuple(engine.told.items()),
         engine.vector_experts,
     )
 
@@ -350,7 +350,7 @@ def _of_variant(op: str, format: str, choices: Choices) -> tuple[Match, Mapping[
 
     A kernel that is so many times `slower` than a related one was not measured, and has that one's.
     """
-    told = dict(choices.experts).get(format) if op == "moe" else None
+    told = dict(choices.told).get(f"{op} {format}")
     if told is not None:
         match = choices.calibration.find(op, told)
         return None if match is None else (match, {})

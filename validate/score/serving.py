@@ -180,7 +180,7 @@ def _key(scenario: Scenario) -> tuple[Any, ...]:
         scenario.profile.profile,
         scenario.profile.fusions,
         scenario.profile.serial_drafts,
-        tuple(scenario.profile.expert_kernels.items()),
+        tuple(scenario.profile.told.items()),
         scenario.profile.memory,
     )
 

@@ -6,7 +6,8 @@ prompt on every rank. With 1024 to 1024 tokens, prompts of Llama on fewer than 8
 those of DeepSeek in FP8 on Blackwell 40, since 1.2 and from 64 requests in flight.
 With drafts, its budget is a prompt and the tokens that a step verifies; that of gpt-oss is 20,000. SGLang has chunks of
 32,768 tokens (16,384 of DeepSeek in FP4, of Qwen3.5 and of other models on Hopper, 8,192 of GLM there), and looks on
-Blackwell for new requests every 10 steps, from 16 in flight on every 30 (GLM: every 10, in FP8 every one). vLLM has a
+Blackwell for new requests every 10 steps, from 16 in flight on every 30 (GLM: every 10, in FP8 every one). DeepSeek
+in FP8 on Blackwell has 8,192 and 10 on four devices, and 16,384 with drafts. vLLM has a
 budget of two prompts of MiniMax, Kimi in FP4 and DeepSeek-V4 on Blackwell since 0.19, and captures graphs of steps of
 up to 2,048 tokens of them and of gpt-oss.
 """
@@ -22,6 +23,8 @@ from msgspec.structs import replace
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.specs.engine import Engine, load_engine
+from roofline.specs.hardware import Hardware
+from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 from roofline.specs.scheduler import Scheduler
 
@@ -44,12 +47,20 @@ STREAM: Mapping[str, int] = MappingProxyType({"deepseek": 10, "gpt-oss": 20})
 FIRST_AT_ONCE = (1, 2)
 """Version of TensorRT-LLM from which the first token does not wait for others (from the TTFT of its rows)."""
 
-MARLIN: Mapping[str, str] = MappingProxyType({"w4a16_mxfp4": "w4a16_mxfp4"})
+MARLIN: Mapping[str, str] = MappingProxyType({"moe w4a16_mxfp4": "w4a16_mxfp4"})
 """vLLM's kernel of MXFP4 experts (VLLM_MXFP4_USE_MARLIN in InferenceX's scripts of gpt-oss on Hopper)."""
+
+FLASHINFER: Mapping[str, str] = MappingProxyType({"gemm fp8_block": "fp8_block_flashinfer"})
+"""SGLang's GEMMs of DeepSeek-R1 on Blackwell, whose scripts set SGLANG_ENABLE_JIT_DEEPGEMM=false (dsr1_fp8_b200.sh,
+dsr1_fp8_b300.sh and those with drafts; NVIDIA/srt-slurm, recipes/b200-fp8, and of recipes/gb200-fp8 those that are
+tensor-parallel): FlashInfer's then (`_dispatch_auto_backend` in its fp8_utils.py)."""
 
 CHUNKS, FEWER_CHUNKS, LEAST_CHUNKS, GPT_OSS_BUDGET = 32768, 16384, 8192, 20000
 """Tokens of SGLang's prompts in a step (chunked-prefill-size), and TensorRT-LLM's max_num_tokens of gpt-oss
 (InferenceX's scripts)."""
+
+FOUR = 4
+"""Devices of the smaller layout of DeepSeek in FP8 on Blackwell."""
 
 AMD_CHUNKS = 196608
 """Tokens of SGLang's prompts in a step on AMD's devices (chunked-prefill-size in InferenceX's scripts). Their
@@ -76,13 +87,19 @@ SHORT, LLAMA_BUDGET, LEAST_BUDGET = 1024, 16384, 8192
 of other models (InferenceX's scripts)."""
 
 
-def profile_of(name: str, precision: Precision) -> Engine:
-    """The profile of an engine: vLLM runs Marlin's experts of MXFP4, and SGLang has less memory than by default."""
+def profile_of(name: str, precision: Precision, hardware: Hardware, model: Model, ranks: int) -> Engine:
+    """The profile of an engine with the kernels that scripts ask for; SGLang has less memory than by default.
+
+    `ranks` are those of data-parallel attention, which run DeepGEMM behind DeepEP where NVLink joins several nodes.
+    """
     engine = load_engine(name)
     if engine.name == "sglang":
-        return replace(engine, memory=replace(engine.memory, utilization=RESERVED))
+        alone = ranks == 1 or hardware.node_devices <= NODE
+        flashinfer = alone and hardware.family == "blackwell" and model.name in ("deepseek-r1", "deepseek-v3")
+        told = FLASHINFER if flashinfer else engine.told
+        return replace(engine, memory=replace(engine.memory, utilization=RESERVED), told=told)
     if engine.name == "vllm" and precision.weights.name == "mxfp4":
-        return replace(load_engine("vllm"), expert_kernels=MARLIN)
+        return replace(load_engine("vllm"), told=MARLIN)
     return engine
 
 
@@ -103,7 +120,10 @@ def _sglang(policy: Scheduler, scenario: Scenario, concurrency: int) -> Schedule
     if name.startswith("glm"):
         return replace(policy, tokens=LEAST_CHUNKS if hopper else CHUNKS, poll=10 if fp4 else 1)
     if name.startswith("deepseek"):
-        return replace(policy, tokens=FEWER_CHUNKS if fp4 else CHUNKS, poll=poll)
+        if not (fp4 or hopper) and scenario.settings.parallel.devices == FOUR:
+            return replace(policy, tokens=LEAST_CHUNKS, poll=10)
+        fewer = fp4 or (not hopper and scenario.settings.speculation is not None)
+        return replace(policy, tokens=FEWER_CHUNKS if fewer else CHUNKS, poll=poll)
     return replace(policy, tokens=FEWER_CHUNKS if hopper or name.startswith("qwen3.5") else CHUNKS, poll=poll)
 
 

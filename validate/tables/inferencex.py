@@ -21,7 +21,8 @@ are seconds, mean or median. What the columns leave open is read from the benchm
 * budget      A step of prefill has two prompts with TensorRT-LLM, and at least 8192 tokens.
 * drafts      MTP has two draft tokens with SGLang, three on AMD (one in pools); with TensorRT-LLM three, and one with
               data-parallel attention, of pools from 70 sequences a rank (mtp1 and mtp3 in the names of recipes; in FP8
-              on B200 always three). More of them are accepted in outputs of 8,192 tokens than in those of 1,024.
+              on B200 always three). More of them are accepted in outputs of 8,192 tokens than in those of 1,024. On
+              MI300X and MI325X launchers ran the script without drafts until June 2026.
 * throughput  Output tokens/s a GPU count the devices of decode where pools are apart.
 * sessions    Of a scenario agentic-coding, `concurrency` are sessions of its traces, at a time; times are of turns.
 """
@@ -83,6 +84,7 @@ class Published(Struct, frozen=True):
     ran: tuple[tuple[str, str, str], ...]
     dynamo: dict[str, str]
     acceptance: dict[str, tuple[float, float]]
+    undrafted: dict[str, str]
     fallbacks: tuple[tuple[str, str, str, str], ...]
     replays: tuple[tuple[str, str], ...]
     hosts: dict[str, tuple[float, int]]
@@ -193,7 +195,9 @@ class Deployment(Struct, frozen=True):
         ):  # elsewhere its profile is of no version
             engine = f"sglang@{self.version}"
         precision = precision_in(self.modes, self.model, self.hardware, engine)
-        profile, parallel = profile_of(engine, precision), Settings(parallel=self.layout)
+        ranks = max(self.layout.data, self.decoding[0].data)
+        profile = profile_of(engine, precision, self.hardware, self.model, ranks)
+        parallel = Settings(parallel=self.layout)
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)
         if not self.mtp:
             return scenario
@@ -276,6 +280,8 @@ def deployment_of(cells: Mapping[str, str]) -> Deployment:
             pools = replace(pools, sequences=H200_DRAFTED)
     else:
         layout, pools = _layout(cells, "", count(cells, "tp"), model), None
+        if cells.get("date", "").strip() < PUBLISHED.undrafted.get(hardware.name, ""):
+            drafts = "none"
     return Deployment(
         model,
         hardware,
