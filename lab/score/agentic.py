@@ -55,6 +55,9 @@ ENGINES = (("atom", "ATOM"), ("sglang", "SGLang"), ("vllm", "vLLM"))
 JULY = range(2178, 2415)
 """Pull requests of InferenceX while the rules of 13 to 29 July 2026 stood."""
 
+DRAFTED = 2480
+"""The first of its pull requests after 3 August 2026, since when agents' recipes have drafts (its MODELS.md)."""
+
 DATES: Mapping[str, str] = {"440246": "2026-08-22", "440845": "2026-08-27"}
 """Dates of published runs whose reproductions state other ones, or none."""
 
@@ -94,12 +97,17 @@ def _number(cells: Mapping[str, str], *names: str) -> tuple[str, float] | None:
     return next(((name, float(cells[name])) for name in names if cells[name].strip()), None)
 
 
+def _pull(cells: Mapping[str, str]) -> int:
+    """The pull request of InferenceX in which a run was published, 0 for none."""
+    found = re.search(r"InferenceX.*#(\d+)", cells["source"])
+    return int(found[1]) if found else 0
+
+
 def _date(cells: Mapping[str, str]) -> str:
     """The date of a run, as it or its pull request states it; empty for none."""
     known = next((date for number, date in DATES.items() if number in cells["experiment"] + cells["source"]), "")
     stated = re.search(r"\d{4}-\d\d-\d\d", cells["engine_version"])
-    pull = re.search(r"InferenceX.*#(\d+)", cells["source"])
-    asked = "2026-07-18" if pull and int(pull[1]) in JULY else ""
+    asked = "2026-07-18" if _pull(cells) in JULY else ""
     return known or (stated[0] if stated else asked)
 
 
@@ -134,13 +142,15 @@ def _as_asked(cells: Mapping[str, str]) -> dict[str, str]:
     devices = float(cells["gpus"])
     ranks = float(cells["dp"].strip() or 1)
     asked = dict.fromkeys((*COLUMNS, *AGENTIC_COLUMNS), "")
-    drafts = cells["spec_method"].lower()
+    pull = _pull(cells)
+    drafts = "mtp" in cells["spec_method"].lower() or " MTP " in name
+    drafts = drafts or (not cells["spec_method"].strip() and pull >= DRAFTED)
     asked |= {
         "framework": engine,
         "hardware": cells["hardware"].lower(),
         "model": MODELS[cells["model"]],
         "precision": "fp4" if "FP4" in cells["precision"] else "fp8" if "FP8" in cells["precision"] else "",
-        "speculation": "mtp" if "mtp" in drafts or " MTP " in name else "none",
+        "speculation": "mtp" if drafts else "none",
         "disaggregated": "false",
         "concurrency": f"{float(cells['concurrency_or_rate']):.0f}",
         "tp": f"{devices:.0f}",
