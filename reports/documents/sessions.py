@@ -63,7 +63,8 @@ def _deployment(deployed: Deployed) -> dict[str, Any]:
                 "output": work.output.mean,
             },
             "gap": work.gap.written,
-            **picked(work, "shared", "groups", "kept", "replaced", "asides", "limit", "branches", "duration", "source"),
+            **picked(work, "shared", "groups", "kept", "replaced", "asides", "limit", "branches", "source"),
+            **picked(work, "duration", "rehearsal"),
             "begun": list(work.begun),
             "traces": work.traces,
         },
@@ -157,6 +158,8 @@ def _replayed(work: Mapping[str, Any]) -> str:
         return ""
     low, high = work["begun"]
     traces = f", the first {work['traces']} with the means of its traces" if work["traces"] else ""
+    if work["rehearsal"]:
+        traces += f", after {work['rehearsal']:,.0f} s without pauses and with one token of each output"
     return f"; runs of {work['duration']:,.0f} s of sessions begun at {low:.0%} to {high:.0%} of their turns{traces}"
 
 
