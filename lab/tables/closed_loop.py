@@ -166,7 +166,8 @@ def constant_scheduler(policy: Scheduler, scenario: Scenario, load: Load, concur
     if engine == "tensorrt-llm":
         return replace(policy, tokens=prompt + max(1, round(concurrency / scenario.settings.parallel.data)))
     if engine == "sglang":
-        return replace(policy, tokens=prompt, order=MIXED if numbers(version) >= MIXED_CHUNKS else policy.order)
+        order = MIXED if numbers(version) >= MIXED_CHUNKS else policy.order
+        return replace(policy, tokens=prompt, drafted=0, order=order)
     return replace(policy, tokens=prompt) if engine == "vllm" else policy
 
 

@@ -16,6 +16,7 @@ from roofline.reports.output.export import csv_text
 from roofline.scenario.analysis import analyze
 from roofline.scenario.memory import hardware_name
 from roofline.scenario.notes import notes
+from roofline.scenario.options import OPTIONS
 from roofline.serving.curve import Curve
 from roofline.serving.load import Arrivals
 from roofline.serving.options import FCFS
@@ -130,7 +131,8 @@ def _scenario_notes(curve: Curve) -> tuple[str, ...]:
     output = max(round(curve.load.means[1]), 1)
     prompt = max(round(curve.load.longest) - output - curve.load.beside, 1)
     output = curve.scenario.generate if curve.scenario.model.task == "encode" else output
-    return (*_pool_notes(curve), *notes(analyze(curve.scenario.changed(batch=1, prompt=prompt, generate=output))))
+    longest = curve.scenario.changed(batch=1, prompt=prompt, generate=output)
+    return (*_pool_notes(curve), *_slot_notes(curve), *notes(analyze(longest)))
 
 
 def _pool_notes(curve: Curve) -> Iterator[str]:
@@ -139,6 +141,19 @@ def _pool_notes(curve: Curve) -> Iterator[str]:
     if curve.tandem is not None and each > 1 and each != total:
         pools = f"{curve.tandem.prefills} of prefill and {curve.tandem.decodes} of decode"
         yield f"{each} devices are those of a replica: {pools} have {total}"
+
+
+def _slot_notes(curve: Curve) -> Iterator[str]:
+    """That the engine runs fewer requests at once with drafts than without, where they are all taken."""
+    most, settings = curve.replica.sequences, curve.scenario.settings
+    limited = curve.replica.scheduler.drafted and settings.speculation is not None and settings.sequences is None
+    if limited and any(found.running > FULL * most for found in curve.outcomes):
+        engine, flag = curve.scenario.profile.name, OPTIONS["max_num_seqs"].flag
+        yield f"{engine} runs {most} requests at once with drafts; more with {flag}"
+
+
+FULL = 0.98
+"""The part of its slots from which a server that has all taken is told: one is free between two requests."""
 
 
 def _point(curve: Curve, value: float, found: Outcome) -> dict[str, Any]:

@@ -104,8 +104,8 @@ def profile_of(name: str, precision: Precision, hardware: Hardware, model: Model
 
 
 def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load, concurrency: int, version: str) -> Scheduler:
-    """The engine's policy, with what a benchmark's scripts set."""
-    engine = scenario.profile.name
+    """The engine's policy, with what a benchmark's scripts set: as many requests may run with drafts as without."""
+    engine, policy = scenario.profile.name, replace(policy, drafted=0)
     if engine == "tensorrt-llm":
         return _tensorrt_llm(policy, scenario, load, concurrency, version)
     return _sglang(policy, scenario, concurrency) if engine == "sglang" else _vllm(policy, scenario, load, version)

@@ -121,6 +121,13 @@ def test_mxfp4_experts_run_the_kernel_of_the_engine_on_the_gpu(
     assert {found.shape.texts["dtype"] for found in kernels if found.shape} == {of_ranks}
 
 
+def test_deepspeed_runs_its_own_grouped_gemms_for_experts_with_no_tiles_of_triton() -> None:
+    """A step of 33 tokens took three times as long as one of 32, in tiles of 64 rows on a GPU without matrix units."""
+    scenario = Scenario("gpt-oss-20b", "mi50-32gb", engine="deepspeed-mii", quant="awq", prompt=50, generate=50)
+    few, more = (analyze(scenario.changed(batch=batch)).expected.tpot.mid for batch in (32, 33))
+    assert few <= more < 1.05 * few
+
+
 @pytest.mark.parametrize("format", ["w4a16_mxfp4", "w4a16_mxfp4_triton", "bf16"])
 def test_faster_matrix_units_never_slow_experts_that_were_measured_on_their_family(format: str) -> None:
     """Marlin's instructions do 2,048 FLOP in a clock on any of them, so a larger peak leaves what they achieve."""
