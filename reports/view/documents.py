@@ -147,7 +147,7 @@ def run(question: Question, specs: Specs) -> dict[str, Any]:
     asked = replace(read, scenario=scenario)
     return {
         **{name: value for name, value in found.to_dict().items() if name in ("benchmark", "memory", "notes")},
-        "serve": found.command,
+        "serve": "" if apart else found.command,
         "files": [{"name": name, "text": text} for name, text in found.files.items()],
         "server": server or scenario.profile.name,
         "command": asked.command("launch", *words(told)),

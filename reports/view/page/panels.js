@@ -442,7 +442,7 @@ const Panels = (() => {
     choices(head, "As", targets, page.setup["run.as"] ?? Object.keys(targets)[0], (value) => page.set("run.as", value));
     const body = add(box, "div", { class: "launch" });
     const found = await page.ask("run");
-    code(body, "Start it", found.serve, page);
+    if (found.serve) code(body, "Start it", found.serve, page); // else a manifest has the servers of both
     code(body, "Measure what was predicted", found.benchmark, page);
     const list = add(body, "ul", { class: "plain-list" });
     for (const text of [...found.memory, ...found.notes]) add(list, "li", {}, text);
