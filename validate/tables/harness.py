@@ -1,4 +1,4 @@
-"""What the scripts of serving benchmarks set of an engine, beyond its defaults: rows of harness.yaml for its scheduler."""
+"""What the scripts of serving benchmarks set of an engine: of its scheduler by the rows of harness.yaml."""
 
 from __future__ import annotations
 
