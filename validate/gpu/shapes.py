@@ -97,9 +97,7 @@ def _attention(
 def layers(sizes: Sizes = FULL) -> list[Point]:
     """Routed experts, and the kernels that stream rows: norm, activation, rotary embedding, softmax, copy."""
     given = _SHAPES["layers"]
-    experts = [
-        (experts_case(tokens, *shape, ep=ep), "triton") for tokens in given["tokens"] for *shape, ep in given["experts"]
-    ]
+    experts = [(experts_case(tokens, **each), "triton") for tokens in given["tokens"] for each in given["experts"]]
     streams = [
         (rows_case(op, "bf16", rows, columns), way)
         for rows, (op, columns), way in product(given["rows"], given["streams"], ("torch", "triton"))
