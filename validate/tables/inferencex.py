@@ -86,6 +86,9 @@ class Published(Struct, frozen=True):
     fallbacks: tuple[tuple[str, str, str, str], ...]
     replays: tuple[tuple[str, str], ...]
     hosts: dict[str, tuple[float, int]]
+    stated: tuple[str, ...]
+    results: dict[str, tuple[str, ...]]
+    turns: dict[str, str]
 
 
 _FILE = Path(str(files("roofline.validate"))) / "tables" / "inferencex.yaml"
