@@ -43,7 +43,7 @@ from roofline.timing.kernels.gated_delta_rule import FUSED
 from roofline.validate.check.measured import load_row_files
 from roofline.validate.fit.calibrate import describe
 from roofline.validate.fit.constants import MIN_ROWS, constants_of, log_errors
-from roofline.validate.tables.rows import Measurements, origin, read_measurements
+from roofline.validate.tables.rows import Measurements, origin
 
 ARCHITECTURE_SPECIFIC = {("gated_delta_rule", FUSED)}
 """Kernels of one architecture, kept out of the pooled calibration."""
@@ -142,7 +142,7 @@ def kept(folder: Path, source: Source) -> Iterator[Calibration]:
     members: dict[str, list[Member]] = {}
     for file in load_row_files(folder):
         if file.provenance.fitted:
-            members.setdefault(file.hardware.family, []).append((file.hardware, read_measurements(Path(file.where))))
+            members.setdefault(file.hardware.family, []).append((file.hardware, list(file.parts)))
     for name, own in members.items():
         yield fit_shared(name, own, source=_with_software(source, own), free=True)
 

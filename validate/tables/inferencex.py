@@ -50,7 +50,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.records import record
 from roofline.techniques import apply_techniques
-from roofline.validate.tables.harness import LEAST_BUDGET, agents_scheduler_of, profile_of, scheduler_of
+from roofline.validate.tables.harness import profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
 from roofline.validate.tables.serving import RATIO, ROUNDS, Agents, ServingCase, find_profile, precision_in
 from roofline.validate.tables.text import Line, parse_count, parse_number
@@ -88,6 +88,9 @@ class Published(Struct, frozen=True):
     fallbacks: tuple[tuple[str, str, str, str], ...]
     replays: tuple[tuple[str, str], ...]
     hosts: dict[str, tuple[float, int]]
+    stated: tuple[str, ...]
+    results: dict[str, tuple[str, ...]]
+    turns: dict[str, str]
 
 
 _FILE = Path(str(files("roofline.validate"))) / "tables" / "inferencex.yaml"
@@ -110,8 +113,9 @@ AMD_POOLS = "multi-token-prediction:length=1,acceptance=0.97"
 SMALL, LONG = 4, 4096
 """Devices of a worker, and tokens of prompts above which prefill is in FP4, that are tensor-parallel on GB200."""
 
-SLACK = 128
-"""Tokens beyond each of the two prompts that a step of TensorRT-LLM's prefill has room for (max_num_tokens: 16640)."""
+LEAST_BUDGET, SLACK = 8192, 128
+"""Tokens of the smallest budget of a step of TensorRT-LLM's prefill, and those beyond each of the two prompts that a
+step has room for (max_num_tokens: 16640)."""
 
 POLL, HANDSHAKE = 10, 0.08
 """Steps between looks for requests and caches of SGLang's decode pools behind Dynamo, and seconds of their handshake.
@@ -217,7 +221,7 @@ class Deployment(Struct, frozen=True):
         prompts, outputs = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
         load = Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
         # Medians of TTFT say that no first token waits for further ones of its stream.
-        scheduler = replace(scheduler_of(profile.scheduler, scenario, load, concurrency, self.version), stream=1)
+        scheduler = replace(scheduler_of(profile.scheduler, scenario, load, self.version), stream=1)
         if self.pools is not None and self.backend == "trtllm":
             scheduler = replace(scheduler, tokens=max(LEAST_BUDGET, 2 * (prompt + SLACK)))
         if self.pools is not None and self.dynamo and self.backend == "sglang":
@@ -237,7 +241,7 @@ class Deployment(Struct, frozen=True):
         profile = next(name for since, name in PUBLISHED.replays if not date or date >= since)
         agents = Agents(profile, tiers, pool, duration)
         scenario = self.scenario(AGENTS_OUTPUT, sessions)
-        policy = agents_scheduler_of(scenario.profile.scheduler, scenario)
+        policy = scheduler_of(scenario.profile.scheduler, scenario, None, self.version)
         scenario = scenario.changed(engine=replace(scenario.profile, scheduler=policy))
         return ServingCase(line, scenario, load, policy, None, None, pools=self.pools, agents=agents)
 
