@@ -17,7 +17,7 @@ TTFT_LIMIT, TPOT_LIMIT = 10.0, 0.1
 
 
 class GoalOptions(TypedDict, total=False):
-    """An objective under limits: times in seconds (a large number needs its unit) or texts such as 30ms, memory per device in bytes or 80GB.
+    """An objective under limits: times as of `solve.TargetOptions`, memory per device in bytes or a text such as 80GB.
 
     `concurrency`, `rate` (requests/s) or `sessions` (of a `profile`, with `tiers` and `routing`) are the load of
     goodput, `gpus` devices, `budget` USD per hour of all of them.
