@@ -62,8 +62,8 @@ class Option(Struct, frozen=True):
 
     `choices` are all values, `known` the names of values among others. `static` options describe one batch, which a
     load has not. On a page an option that is `often` turned stands before the others, with the title `short` and, as a
-    slider, with `stops`. Tests turn an option to its `example`, which has an effect `beside` other options. A number of
-    a TIME is seconds up to `bare`; a larger one may as well be milliseconds, and needs its unit.
+    slider, with `stops`. `example` is a value that has an effect. A number of a TIME is seconds up to `bare`; a
+    larger one may as well be milliseconds, and needs its unit.
     """
 
     help: str
@@ -89,7 +89,6 @@ class Option(Struct, frozen=True):
     often: bool = False
     stops: tuple[int, ...] = ()
     example: str = ""
-    beside: Mapping[str, str] = MappingProxyType({})
     keyword: str = ""
     bare: float = math.inf
 
