@@ -72,7 +72,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
         },
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
-        "unsupported": list(unsupported(analysis.scenario)),
+        "unsupported": list(map(str, unsupported(analysis.scenario))),
         "notes": [*notes(analysis), *([] if served is None else [served])],
     }
 

@@ -102,7 +102,7 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
         "memory": memory_document(analysis),
-        "unsupported": list(unsupported(scenario)),
+        "unsupported": list(map(str, unsupported(scenario))),
         "notes": list(notes(analysis)),
     }
     if analysis.times_are_expected:
