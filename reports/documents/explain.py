@@ -9,8 +9,9 @@ from msgspec.structs import asdict
 
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import scenario_header
+from roofline.reports.documents.summary import BASES
 from roofline.reports.output.blocks import Block, Face, finite, picked
-from roofline.reports.output.export import BASES
+from roofline.reports.output.cells import cell
 from roofline.whatif.explanation import DEFINITIONS, Explanation
 
 SCHEMA = "roofline.explain/1"
@@ -56,13 +57,14 @@ def explain_blocks(document: Mapping[str, Any]) -> list[Block]:
         [line["name"], line["formula"], line["substituted"], _shown(line["value"], line["unit"])]
         for line in document["lines"]
     ]
-    blocks = [Block(title, lines), Block(header=("step", "formula", "with numbers", "value"), rows=rows, left=3)]
-    if document["kernel"] is not None:
-        blocks += _kernel_blocks(document["kernel"])
-    blocks.append(Block(ASSUMPTIONS, document["assumptions"]))
     measured = [f"{entry['tool']}: {entry['command']}" for entry in document["measure_with"]]
-    blocks.append(Block("To measure it ($MODEL is a checkpoint)", measured))
-    return blocks
+    return [
+        Block(title, lines),
+        Block(header=("step", "formula", "with numbers", "value"), rows=rows, left=3),
+        *(_kernel_blocks(document["kernel"]) if document["kernel"] is not None else ()),
+        Block(ASSUMPTIONS, document["assumptions"]),
+        Block("To measure it ($MODEL is a checkpoint)", measured),
+    ]
 
 
 ASSUMPTIONS = "Assumptions"
@@ -94,7 +96,7 @@ def _kernel_blocks(kernel: Mapping[str, Any]) -> list[Block]:
     constants = Block("Fitted constants", header=("constant", "value", "meaning"), rows=rows, left=1)
     found = [Block(f"Kernel: {kernel['op']} in {kernel['format']}", lines), constants]
     ranges = [
-        [name, f"{entry['low']:g} to {entry['high']:g}", "-" if entry["here"] is None else f"{entry['here']:g}"]
+        [name, f"{entry['low']:g} to {entry['high']:g}", cell(entry["here"], "g")]
         for name, entry in kernel["fitted_range"].items()
     ]
     if ranges:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from roofline import Hardware, Model, list_hardware, list_models, load_hardware,
 from roofline.core.errors import SpecError, quote
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import hardware_document, model_document
+from roofline.reports.output.cells import BYTES, Column, table_of
 from roofline.reports.output.terminal import table
 from roofline.scenario.stored import mismatch
 from roofline.specs.huggingface import translate_file
@@ -68,30 +70,28 @@ def _summaries(keys: str, documents: Iterable[Mapping[str, Any]]) -> list[dict[s
 def parts(kind: str, documents: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The output of `roofline specs list`."""
     if kind == "models":
-        header: Sequence[str] = ("model", "title", "parameters", "KV bytes/token", "max context")
-        rows = [
-            [
-                entry["name"],
-                entry["title"],
-                si(entry["parameters"]),
-                si(entry["kv_bytes_per_token"], "B"),
-                f"{entry['max_context']:,}" if entry["max_context"] else "-",
-            ]
-            for entry in documents
-        ]
-        return [table(header, rows, left=2)]
-    header = ("hardware", "title", "memory", "bandwidth", "fp16/bf16", "fp8", "int8", "fp4", "int4")
-    rows = [
-        [
-            entry["name"],
-            entry["title"],
-            si(entry["memory_capacity"], "B"),
-            si(entry["memory_bandwidth"], "B/s"),
-            *(_peak(entry, *names) for names in (("bf16", "fp16"), ("fp8",), ("int8",), ("fp4",), ("int4",))),
-        ]
-        for entry in documents
-    ]
-    return [table(header, rows, left=2), Text("Dense peaks in OP/s, of the matrix units if there are any.", "dim")]
+        return [table(*table_of(MODELS, documents), left=2)]
+    shown = [{**entry, **{names[0]: _peak(entry, *names) for names in PEAKS}} for entry in documents]
+    note = "Dense peaks in OP/s, of the matrix units if there are any."
+    return [table(*table_of(HARDWARE, shown), left=2), Text(note, "dim")]
+
+
+MODELS = (
+    Column("model", "name"),
+    Column("title", "title"),
+    Column("parameters", "parameters", si),
+    Column("KV bytes/token", "kv_bytes_per_token", BYTES),
+    Column("max context", "max_context", ","),
+)
+
+PEAKS = (("bf16", "fp16"), ("fp8",), ("int8",), ("fp4",), ("int4",))
+"""Formats of peaks, of each of which the first known one is shown."""
+
+HARDWARE = (
+    *(Column("hardware", "name"), Column("title", "title"), Column("memory", "memory_capacity", BYTES)),
+    Column("bandwidth", "memory_bandwidth", partial(si, unit="B/s")),
+    *(Column("/".join(sorted(names, reverse=True)), names[0]) for names in PEAKS),
+)
 
 
 def _peak(entry: Mapping[str, Any], *formats: str) -> str:

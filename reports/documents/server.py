@@ -40,8 +40,7 @@ def _rows(point: Mapping[str, Any], fitted: bool) -> Iterator[list[str]]:
     for figure in point["figures"]:
         metric, measured = figure["metric"], figure["measured_s"]
         row = [load, TITLES[metric], _shown(metric, measured)]
-        predicted = figure["predicted_s"]
-        if predicted is None:
+        if (predicted := figure["predicted_s"]) is None:
             yield [*row, *[""] * (6 if fitted else 4)]
             continue
         ends = sorted((predicted["low"], predicted["high"]), reverse=metric == "throughput")

@@ -11,9 +11,9 @@ from matplotlib.ticker import EngFormatter
 
 from roofline import Analysis, Scenario, analyze
 from roofline.core.search import integer_geomspace
+from roofline.reports.documents.summary import MEMORY_PARTS
 from roofline.reports.figures.operators import rooflines
 from roofline.reports.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, base_title, new_figure, styled
-from roofline.reports.output.export import MEMORY_PARTS
 from roofline.timing.intervals import Estimate
 
 BATCHES = tuple(2**power for power in range(10))

@@ -15,8 +15,7 @@ from roofline.core.units import count_text, seconds, si
 from roofline.reports.documents.advice import advice_blocks
 from roofline.reports.documents.analysis import analysis_document, interval, rates_document
 from roofline.reports.documents.explain import definitions
-from roofline.reports.output.blocks import Block
-from roofline.reports.output.export import (
+from roofline.reports.documents.summary import (
     BASES,
     is_encoder,
     op_rows,
@@ -27,6 +26,7 @@ from roofline.reports.output.export import (
     summary_lines,
     time_interval,
 )
+from roofline.reports.output.blocks import Block
 from roofline.reports.pages.subjects import Subject
 from roofline.scenario.options import of_group
 from roofline.scenario.options.groups import FORMATS

@@ -14,7 +14,7 @@ from roofline.graph.parallel import Parallelism
 from roofline.launch import launch
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.documents.compare import compare_document
-from roofline.reports.output.export import summary_lines
+from roofline.reports.documents.summary import summary_lines
 from roofline.scenario.settings import Settings
 from roofline.techniques import apply_techniques
 from roofline.techniques.support import FEATURES, KINDS
