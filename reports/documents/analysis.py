@@ -38,7 +38,6 @@ from roofline.scenario.phase import Expectation, OpFigures, Phase
 from roofline.scenario.scenario import Scenario
 from roofline.specs.precision import parse_precision
 from roofline.specs.reserve import MEMORY_READINGS, STATIC
-from roofline.specs.weight_files.stored import Stored
 from roofline.specs.written import to_spec
 from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
@@ -264,8 +263,17 @@ def number(value: float) -> float:
 
 
 def model_document(model: Model) -> dict[str, Any]:
-    """A model's spec with its parameter counts and cache sizes."""
-    formats = parse_precision("bf16")
+    """A model's spec with its parameter counts and cache sizes, and its files: bytes by format, bits with scales."""
+    formats, stored = parse_precision("bf16"), {}
+    if (files := model.stored) is not None:
+        held = {"/".join(names): share for names, share in files.components.items() if share.elements}
+        stored["checkpoint"] = {
+            "files": files.files,
+            "file_bytes": files.size,
+            "header_bytes": files.header,
+            "tensor_bytes": {format: share.bytes for format, share in files.formats.items()},
+            "bits": {name: round(8 * share.bytes / share.elements, 4) for name, share in held.items()},
+        }
     return {
         **to_spec(model),
         "title": model.title,
@@ -274,19 +282,7 @@ def model_document(model: Model) -> dict[str, Any]:
         "active_parameters": active_parameters(model),
         "kv_bytes_per_token": number(kv_bytes_per_token(model, formats)),
         "state_bytes_per_sequence": number(state_bytes_per_sequence(model, formats)),
-        **({} if model.stored is None else {"checkpoint": _stored_document(model.stored)}),
-    }
-
-
-def _stored_document(stored: Stored) -> dict[str, Any]:
-    """The files of a checkpoint: bytes by format, and bits an element by component, scales included."""
-    held = {"/".join(names): share for names, share in stored.components.items() if share.elements}
-    return {
-        "files": stored.files,
-        "file_bytes": stored.size,
-        "header_bytes": stored.header,
-        "tensor_bytes": {format: share.bytes for format, share in stored.formats.items()},
-        "bits": {name: round(8 * share.bytes / share.elements, 4) for name, share in held.items()},
+        **stored,
     }
 
 

@@ -64,26 +64,24 @@ def summary_markdown(document: Mapping[str, Any]) -> str:
 
 def _moved_part(document: Mapping[str, Any]) -> list[str]:
     """The moved predictions, largest change of error first; a long list is folded after `SHOWN` rows."""
-    moved = sorted(document["moved"], key=_weight, reverse=True)
+
+    def both(row: Mapping[str, Any]) -> bool:
+        return row["error_before"] is not None and row["error_after"] is not None
+
+    def weight(row: Mapping[str, Any]) -> float:  # those that were added or removed come first
+        return abs(row["error_after"] - row["error_before"]) if both(row) else math.inf
+
+    moved = sorted(document["moved"], key=weight, reverse=True)
     header, rows = table_of(MOVED, map(_moved, moved))
-    closer = [row for row in moved if _both(row) and abs(row["error_after"]) < abs(row["error_before"])]
-    farther = [row for row in moved if _both(row) and abs(row["error_after"]) > abs(row["error_before"])]
+    nearer = [abs(row["error_before"]) - abs(row["error_after"]) for row in moved if both(row)]
+    closer, farther = sum(change > 0 for change in nearer), sum(change < 0 for change in nearer)
     lines = [*markdown_table(header, rows[:SHOWN]), ""]
     if len(rows) > SHOWN:
         folded = markdown_table(header, rows[SHOWN : SHOWN + FOLDED])
         left = len(rows) - SHOWN - FOLDED
         more = ["", f"The JSON document has {left} more."] if left > 0 else []
         lines += [_details(f"{len(rows) - SHOWN} more", "\n".join([*folded, *more])), ""]
-    return [*lines, f"{len(closer)} moved closer to the published or measured figure, {len(farther)} moved away.", ""]
-
-
-def _both(row: Mapping[str, Any]) -> bool:
-    return row["error_before"] is not None and row["error_after"] is not None
-
-
-def _weight(row: Mapping[str, Any]) -> float:
-    """The change of the error of a moved prediction; infinite if it was added or removed."""
-    return abs(row["error_after"] - row["error_before"]) if _both(row) else math.inf
+    return [*lines, f"{closer} moved closer to the published or measured figure, {farther} moved away.", ""]
 
 
 def _sections(document: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -188,11 +186,10 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Sources and notes of a section, each once, then explanations of figures faster than the bound."""
     sources = dict.fromkeys(str(row["source"]) for row in rows)
     notes = dict.fromkeys(str(row["note"]) for row in rows if row["note"])
-    faster = [
-        f"- Faster than the bound, {row['id']}: {row['faster_than_bound']}" for row in rows if row["faster_than_bound"]
-    ]
-    lines = [f"- Source: {source}" for source in sources] + [f"- Note: {note}" for note in notes] + faster
-    return [f"- {escape(line[2:])}" for line in lines]
+    faster = [(row["id"], row["faster_than_bound"]) for row in rows if row["faster_than_bound"]]
+    lines = [*(f"Source: {source}" for source in sources), *(f"Note: {note}" for note in notes)]
+    lines += [f"Faster than the bound, {name}: {why}" for name, why in faster]
+    return [f"- {escape(line)}" for line in lines]
 
 
 def _moved(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -112,13 +111,6 @@ def _placement(curve: Curve) -> dict[str, Any]:
     return {
         "placement": {**picked(curve.replica.steps.scenario.settings.parallel, "tensor", "pipeline"), "models": models}
     }
-
-
-def _placed(document: Mapping[str, Any]) -> Iterator[str]:
-    if found := document.get("placement"):
-        groups = Counter(", ".join(map(str, group)) for group in found["models"])
-        told = "; ".join(f"{count} with models {group}" for group, count in groups.items())
-        yield f"Placement: TP {found['tensor']}, PP {found['pipeline']}; replicas: {told}"
 
 
 def _scenario_notes(curve: Curve) -> Iterator[str]:
@@ -235,13 +227,7 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         ]
         title = f"{first['model']} over {', '.join(first['axes'])}"
         return [_table(title, (), document, first), *([Block("Not served", refused)] if refused else [])]
-    lines = [
-        _lengths(document),
-        _policy(document),
-        *_placed(document),
-        *_pools(document),
-        *(f"note: {note}" for note in document["notes"]),
-    ]
+    lines = [*_about(document), *(f"note: {note}" for note in document["notes"])]
     limits = [Block(lines=[limit]) for limit in _limits(document)]
     carbon = [point.get("g_co2e_per_million_tokens_tdp") for point in document["points"]]
     if any(grams is not None for grams in carbon):
@@ -321,17 +307,6 @@ def _tenants(document: Mapping[str, Any]) -> Iterator[Block]:
         yield Block("By tenant", (), *table_of(columns, rows))
 
 
-def _lengths(document: Mapping[str, Any]) -> str:
-    """The lengths of requests, and the formats."""
-    count, tokens, kind = document["images"], document["image_tokens"], document["encoded"]
-    images = f" and {count} {kind}{'s' * (count > 1)} of {tokens // count:,} tokens" if count else ""
-    images = f" and {tokens:,} tokens of images" if tokens and not count else images
-    if document["task"] == "encode":
-        return f"Sequences of {document['prompt']} tokens{images}; weights {document['weights']}"
-    formats = f"weights {document['weights']}, KV cache {document['kv']}"
-    return f"Prompt {document['prompt']}{images}, output {document['generate']} tokens; {formats}"
-
-
 def deployed_on(document: Mapping[str, Any]) -> str:
     """The devices, which names of two kinds have counted, and the engine."""
     encoders = document.get("encoders", {"devices": 0})["devices"]
@@ -340,21 +315,29 @@ def deployed_on(document: Mapping[str, Any]) -> str:
     return f"{count}{document['hardware']}{apart}, {document['engine']}"
 
 
-def _policy(document: Mapping[str, Any]) -> str:
-    policy = document["scheduler"]
+def _about(document: Mapping[str, Any]) -> Iterator[str]:
+    """The lengths of requests and the formats, the scheduler, which models are where, and the pools apart."""
+    encodes, policy = document["task"] == "encode", document["scheduler"]
+    count, tokens, kind = document["images"], document["image_tokens"], document["encoded"]
+    images = f" and {count} {kind}{'s' * (count > 1)} of {tokens // count:,} tokens" if count else ""
+    images = f" and {tokens:,} tokens of images" if tokens and not count else images
     budget = "no token budget" if policy["tokens"] is None else f"{policy['tokens']:,} tokens a step"
     how = "simulated request by request" if document["simulated"] else "steady state"
     how += "" if document["policy"] == FCFS else f", {document['policy']}"
-    if document["task"] == "encode":
-        return f"Scheduler: {budget}, sequences without padding; {how}"
-    room, logged = policy["kv_tokens"], policy["logged_kv_tokens"]
-    same = logged is None or abs(logged - room) <= 0.02 * room
-    stated = "" if same else f" at this length ({document['engine']} prints {logged:,})"
-    return f"Scheduler: {policy['order']}, {budget}, KV cache of {room:,} tokens{stated}; {how}"
-
-
-def _pools(document: Mapping[str, Any]) -> Iterator[str]:
-    """The lines on encoders, and on disaggregated prefill and decode."""
+    if encodes:
+        yield f"Sequences of {document['prompt']} tokens{images}; weights {document['weights']}"
+        yield f"Scheduler: {budget}, sequences without padding; {how}"
+    else:
+        formats = f"weights {document['weights']}, KV cache {document['kv']}"
+        yield f"Prompt {document['prompt']}{images}, output {document['generate']} tokens; {formats}"
+        room, logged = policy["kv_tokens"], policy["logged_kv_tokens"]
+        same = logged is None or abs(logged - room) <= 0.02 * room
+        stated = "" if same else f" at this length ({document['engine']} prints {logged:,})"
+        yield f"Scheduler: {policy['order']}, {budget}, KV cache of {room:,} tokens{stated}; {how}"
+    if found := document.get("placement"):
+        groups = Counter(", ".join(map(str, group)) for group in found["models"])
+        told = "; ".join(f"{count} with models {group}" for group, count in groups.items())
+        yield f"Placement: TP {found['tensor']}, PP {found['pipeline']}; replicas: {told}"
     if (encoders := document.get("encoders")) is not None:
         yield f"Images are encoded on {encoders['devices']} {encoders['hardware']} apart"
     if (apart := document.get("disaggregation")) is not None:
@@ -370,32 +353,27 @@ def _pools(document: Mapping[str, Any]) -> Iterator[str]:
 def _limits(document: Mapping[str, Any]) -> Iterator[str]:
     """What limits the load: the largest rate, waiting; and how certain the times are."""
     points = document["points"]
-    over = [point for point in points if not point["stable"]]
-    if over:
+    first, name = points[0], next(iter(points[0]))
+    if over := [point for point in points if not point["stable"]]:
         most, rates = over[0]["saturation_requests_per_s"], " and ".join(f"{point['rate']:g}/s" for point in over)
         rate = min(point["rate"] for point in over)
         # A rate that differs from the largest by less than its digits would read as sustained.
         digits = next(digits for digits in range(3, 16) if digits == 15 or f"{most:.{digits}g}" != f"{rate:.{digits}g}")
         yield f"{rates}: above {most:.{digits}g} requests/s, the largest sustainable rate, queues grow without bound."
-    if document["arrivals"] == Arrivals.OFFLINE and points[0]["requests_per_s"]:
-        number, most = points[0]["requests"], points[0]["e2e_s"]["p95"]["mid"]
-        end, steps = number / points[0]["requests_per_s"], document.get("steps")
-        if steps is not None:
+    if document["arrivals"] == Arrivals.OFFLINE and first["requests_per_s"]:
+        number, most = first["requests"], first["e2e_s"]["p95"]["mid"]
+        end = number / first["requests_per_s"]
+        if (steps := document.get("steps")) is not None:
             every = f"{steps} steps" if steps > 1 else "1 step"
             yield f"{every} of {number:g} requests: done after {seconds(steps * end)}, {seconds(end)} a step."
             return
         yield f"All {number:g} requests are done after {seconds(end)}, 95% of them after {seconds(most)}."
-    waiting = [point for point in points if point["waiting"] is not None and point["waiting"] > 1]
-    if waiting and not over:
-        point = waiting[0]
-        name = next(iter(point))
-        yield f"From {name} {point[name]:g} on, requests wait for a slot, the KV cache or the tokens of a step."
-    first = points[0]
-    if first["ttft_s"]["mean"]["mid"] is not None and not math.isnan(first["ttft_s"]["mean"]["mid"]):
-        low, high = first["tpot_s"]["mean"]["low"], first["tpot_s"]["mean"]["high"]
-        name = next(iter(first))
-        if low is not None and high is not None:
-            yield f"80% interval of the mean TPOT at {name} {first[name]:g}: {seconds(low)} to {seconds(high)}."
+    waiting = next((point[name] for point in points if (point["waiting"] or 0) > 1), None)
+    if waiting is not None and not over:
+        yield f"From {name} {waiting:g} on, requests wait for a slot, the KV cache or the tokens of a step."
+    low, high = (first["tpot_s"]["mean"][end] for end in ("low", "high"))
+    if first["ttft_s"]["mean"]["mid"] is not None and low is not None and high is not None:
+        yield f"80% interval of the mean TPOT at {name} {first[name]:g}: {seconds(low)} to {seconds(high)}."
 
 
 CURVE = Face(serving_document, serving_blocks, lambda document: document["points"])

@@ -146,7 +146,7 @@ def sessions_blocks(document: Mapping[str, Any]) -> list[Block]:
 
 
 def _about(document: Mapping[str, Any]) -> list[str]:
-    """The lines on the workload and the cache."""
+    """The lines on the workload, and how a benchmark replays it, and on the cache."""
     work, cache = document["workload"], document["cache"]
     shared = f", {work['shared']:,} tokens shared" if work["shared"] else ""
     means = work["means"]
@@ -156,20 +156,17 @@ def _about(document: Mapping[str, Any]) -> list[str]:
         apart = cache["snapshots"]
         size = f"{apart} in a pool of their own" if apart else f"each as much as {each:,.0f} tokens"
         pool += f" in blocks of {cache['block_tokens']}, with snapshots of states or windows ({size})"
+    replayed = ""
+    if work["duration"]:
+        low, high = work["begun"]
+        traces = f", the first {work['traces']} with the means of its traces" if work["traces"] else ""
+        begun = f"sessions begun at {low:.0%} to {high:.0%} of their turns{traces}"
+        replayed = f"; runs of {work['duration']:,.0f} s of {begun}"
     return [
         f"Sessions ({work['name']}), on average: {means['turns']:.3g} turns, {means['first']:,.0f} tokens at first,"
-        f" {means['new']:,.0f} new and {means['output']:,.0f} output tokens a turn{shared}{_replayed(work)}",
+        f" {means['new']:,.0f} new and {means['output']:,.0f} output tokens a turn{shared}{replayed}",
         f"Cache: {pool}{below}; weights {document['weights']}, KV cache {document['kv']}",
     ]
-
-
-def _replayed(work: Mapping[str, Any]) -> str:
-    """How a benchmark replays the sessions."""
-    if not work["duration"]:
-        return ""
-    low, high = work["begun"]
-    traces = f", the first {work['traces']} with the means of its traces" if work["traces"] else ""
-    return f"; runs of {work['duration']:,.0f} s of sessions begun at {low:.0%} to {high:.0%} of their turns{traces}"
 
 
 def _limits(points: list[Mapping[str, Any]], name: str) -> Iterator[str]:

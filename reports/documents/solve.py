@@ -95,12 +95,17 @@ def _check(entry: Check) -> dict[str, Any]:
 
 def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The answer in a sentence, then the simulated candidates."""
-    first, second = _labels(document)
+    question, never = document["question"], document["verdict"] == "never"
+    between = question == "break-even"
+    default = "next smaller" if question.startswith("min-") else "next"
+    next_ones = {"max-bits": "next wider", "min-bits": "next narrower", "max-draft": "no draft" if never else "next"}
+    first, second = "best tried" if never else "answer", next_ones.get(question, default)
+    if between:
+        first, second = "these options", "the others"
     others, neighbour = document["candidates"], document["neighbour"]
     told = [(first, document["answer"]), *([] if neighbour is None else [(second, neighbour)])]
     entries = [*(entry for _, entry in told), *others]
     columns = time_columns(entries), rate_columns(entries)
-    between = document["question"] == "break-even"
     told += zip((first, second), others, strict=False) if between else ()
     rows = [_row(document, label, entry, *columns) for label, entry in told]
     header = ("", "value", *(title for titles in columns for title in titles.values()), "memory", "misses")
@@ -119,16 +124,6 @@ def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
     if _of_device(document) and not others and document["verdict"] != "never":
         blocks.append(Block(lines=["no known hardware meets the targets, or none was searched"]))
     return blocks
-
-
-def _labels(document: Mapping[str, Any]) -> tuple[str, str]:
-    """Row labels of the answer and its neighbour."""
-    question, never = document["question"], document["verdict"] == "never"
-    if question == "break-even":
-        return "these options", "the others"
-    second = {"max-bits": "next wider", "min-bits": "next narrower", "max-draft": "no draft" if never else "next"}
-    default = "next smaller" if question.startswith("min-") else "next"
-    return "best tried" if never else "answer", second.get(question, default)
 
 
 def _of_device(document: Mapping[str, Any]) -> bool:
