@@ -79,7 +79,7 @@ def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -
 
 
 def _speed(verdict: Verdict) -> dict[str, Any]:
-    """TTFT, TPOT and decode tokens/s of a user, with their intervals; under load also tokens/s of all."""
+    """TTFT of a server, TPOT and decode tokens/s of a user, with their intervals; under load also tokens/s of all."""
     if (outcome := verdict.outcome) is not None:
         return {
             "stable": outcome.stable,
@@ -89,7 +89,7 @@ def _speed(verdict: Verdict) -> dict[str, Any]:
             "output_tokens_per_s": outcome.output_tokens_per_second,
             "sustainable_requests_per_s": outcome.saturated_at,
         }
-    expected = verdict.analysis.expected
+    expected = verdict.alone
     decoded = {} if expected.tpot is None else {"decode_tokens_per_s_per_user": interval(inverse(expected.tpot))}
     tpot = None if expected.tpot is None else interval(expected.tpot)
     most = {} if verdict.largest_rate is None else {"sustainable_requests_per_s": verdict.largest_rate}

@@ -203,7 +203,7 @@ class Sentences(Struct, frozen=True):
             user, every = inverse(outcome.tpot.p50), count_text(outcome.output_tokens_per_second)
             found = f"{every} tokens/s, {count_text(user.mid)} a user ({self._between(user)}); p95 TTFT {first}"
             return found if terse else f"{found} ({lengths})"
-        expected = self.verdict.analysis.expected
+        expected = self.verdict.alone
         first = seconds(expected.ttft.mid, 2)
         if expected.tpot is not None:
             user = inverse(expected.tpot)

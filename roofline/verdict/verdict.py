@@ -37,8 +37,8 @@ from roofline.serving.replica import replica_of
 from roofline.serving.steady import front_seconds, largest_rate
 from roofline.specs.servers import SERVERS, Server, server_of
 from roofline.techniques.unsupported import not_started, unsupported
+from roofline.verdict.judged import as_served, missed
 from roofline.verdict.judged import gain as times_better
-from roofline.verdict.judged import missed
 from roofline.verdict.limit import Limit, Part, limit_of
 from roofline.verdict.plan import Plan, choose
 from roofline.verdict.run import run_command
@@ -166,6 +166,11 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         running = 1.0 if self.outcome is None else self.outcome.running if self.outcome.stable else BUSY
         return static_batch(self.scenario, running)
 
+    @property
+    def alone(self) -> ExpectedGeneration:
+        """What a user alone sees of the server."""
+        return as_served(self.scenario, self.analysis.expected)
+
     @cached_property
     def context(self) -> int:
         """The most tokens of a sequence while those of all users are in memory, or as many as have room (`at_once`)."""
@@ -202,7 +207,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
     @property
     def missed(self) -> Mapping[str, float]:
         """The targets that are missed, each with the value at p95 (s), or that of one user."""
-        return missed(self.outcome or self.analysis.expected, self.targets)
+        return missed(self.outcome or self.alone, self.targets)
 
     @property
     def late(self) -> bool:
@@ -325,7 +330,7 @@ class Verdict(Result, Struct, frozen=True, dict=True):
         self, option: str, gives_up: str, scenario: Scenario, gain: float = 1, alone: ExpectedGeneration | None = None
     ) -> Iterator[Change]:
         """A change with its gain: as simulated for one user (`alone`), or under the load, if it can be served."""
-        found: Outcome | ExpectedGeneration | None = alone
+        found: Outcome | ExpectedGeneration | None = None if alone is None else as_served(scenario, alone)
         if self.load is not None and self.outcome is not None:
             try:
                 found = outcome = self._served(scenario).outcomes[0]

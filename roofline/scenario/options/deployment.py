@@ -223,7 +223,7 @@ class Layout(Formats, total=False):
             Kind.SWITCH,
             PARALLELISM,
             short="DP attention",
-            flags=("--enable-dp-attention"),
+            flags=("--enable-dp-attention",),
             example="true",
         ),
     ]

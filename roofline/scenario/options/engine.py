@@ -68,7 +68,7 @@ class Deployment(Layout, total=False):
             low=1,
             high=MAX_LENGTH,
             otherwise="the model's, for each",
-            flags=("-c"),
+            flags=("-c",),
             example="4096",
         ),
     ]
