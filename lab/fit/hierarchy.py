@@ -55,9 +55,8 @@ from roofline.validate.fit.constants import (
     summarise,
 )
 from roofline.validate.fit.search import Start, every_parameter, search
-from roofline.validate.tables.implausible import believable
+from roofline.validate.tables.implausible import as_computed, believable
 from roofline.validate.tables.rows import NONE, Measurements, Origin, by_origin, joined
-from roofline.validate.tables.weight_only import as_computed
 
 GRAPHED, HOSTED = Collector(), Collector(hosted=True)
 """The harnesses of tables with CUDA graphs, and of those that a fit gives host time, too."""

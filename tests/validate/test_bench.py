@@ -21,7 +21,7 @@ from roofline.specs.hardware import load_hardware
 from roofline.timing.chains import load_calibration
 from roofline.timing.intervals.kernels import Residuals
 from roofline.validate.fit.constants import log_errors
-from roofline.validate.kernels import registry
+from roofline.validate.kernels import benchmark
 from roofline.validate.kernels.work import Case
 from roofline.validate.loop import calibrate as calibrating
 from roofline.validate.loop import measure as measuring
@@ -357,7 +357,7 @@ def test_no_gpu_is_one_sentence() -> None:
 def test_no_triton_leaves_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "triton")
     monkeypatch.setattr("roofline.validate.kernels.tools.find_spec", lambda name: None)
-    gemm = registry.benchmarks("cuda")["gemm"]
+    gemm = benchmark.benchmarks("cuda")["gemm"]
     case = Case("gemm", {"dtype": "fp32", "m": 1, "n": 128, "k": 128})
     assert gemm.refusal(case, "triton", "cpu") == "triton is not installed"
     assert gemm.refusal(case, "torch", "cpu") is None
@@ -368,7 +368,7 @@ def test_the_simulator_needs_neither_torch_nor_triton() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
         "import roofline.cli.validate, roofline.validate.loop\n"
-        "from roofline.validate.kernels import registry\n"
+        "from roofline.validate.kernels import benchmark\n"
         "from roofline.validate.measure import decoder, machine\n"
         "sys.argv = ['roofline', 'analyze', 'llama-3.1-8b', '--hw', 'h100-sxm', '--format', 'json']\n"
         "roofline.cli.main()"

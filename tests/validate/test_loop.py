@@ -19,7 +19,7 @@ from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.specs.modelspec import load_model
 from roofline.timing.chains import load_calibration
 from roofline.validate import loop
-from roofline.validate.kernels.registry import benchmarks
+from roofline.validate.kernels.benchmark import benchmarks
 from roofline.validate.kernels.work import Case
 from roofline.validate.loop import device_drift as drifting
 from roofline.validate.loop import host, whole_model

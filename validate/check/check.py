@@ -23,8 +23,7 @@ from msgspec.structs import replace
 from roofline.core.documents import finite_number, parse_yaml, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.files import write_text
-from roofline.validate.check.anchor import FOLDER, METRICS, TIMED, figure_of, load_anchors
-from roofline.validate.check.figure import Figure
+from roofline.validate.check.anchor import FOLDER, METRICS, TIMED, Figure, figure_of, load_anchors
 from roofline.validate.check.measured import FOLDER as MEASUREMENTS
 from roofline.validate.check.measured import MeasurementFile, geometric_mean, load_row_files, predict_rows
 from roofline.validate.score import end_to_end

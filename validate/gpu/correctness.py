@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from roofline.core.documents import read_mapping
 from roofline.validate.gpu.shapes import Point
-from roofline.validate.kernels.registry import benchmarks
+from roofline.validate.kernels.benchmark import benchmarks
 from roofline.validate.kernels.work import Case, attention_case, experts_case, gemm_case, rows_case
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from roofline.validate.gpu.pool import Answer, each
 from roofline.validate.gpu.shapes import Point
 from roofline.validate.gpu.summary import rows_in
 from roofline.validate.gpu.visit import CALIBRATION, NETWORK, ROWS, VERDICTS, Visit, machine_facts
-from roofline.validate.kernels.registry import benchmarks
+from roofline.validate.kernels.benchmark import benchmarks
 from roofline.validate.loop.whole_model import overlay
 from roofline.validate.measure.bench import measure_points
 from roofline.validate.measure.design import Limits, design

@@ -10,8 +10,7 @@ from msgspec import Struct
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.formats import numbers
-from roofline.validate.kernels.benchmark import Benchmark
-from roofline.validate.kernels.registry import benchmarks
+from roofline.validate.kernels.benchmark import Benchmark, benchmarks
 from roofline.validate.measure.bench import Outcome, Plan, bar, measure
 from roofline.validate.measure.design import Limits, design
 from roofline.validate.measure.device import Device, open_device

@@ -27,7 +27,7 @@ from roofline.scenario.kv_capacity import kv_capacity, waves
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import Engine, load_engine
 from roofline.timing.intervals import Estimate
-from roofline.validate.score.errors import Group, Predicted, Skipped, check_keys, counted, grouped
+from roofline.validate.score.errors import Group, Predicted, Skipped, attempted, check_keys, counted, grouped
 from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
 from roofline.validate.tables.published import COLUMNS, Per, PublishedRow, Quantity, Relation, read_all
 from roofline.validate.tables.serving import is_load
@@ -81,17 +81,14 @@ class Case(Struct, frozen=True):
 
 def map_rows(rows: Sequence[PublishedRow], engine: str | None = None) -> tuple[list[Case], list[Skipped]]:
     """The rows as cases, and the skipped ones with the reason; `engine` overrides the profile of all rows."""
-    cases: list[Case] = []
-    skipped: list[Skipped] = []
     contradictory = _contradictory(rows)
-    for row in rows:
-        try:
-            if (row.line.file, row.line.number) in contradictory:
-                raise Unmapped(CONTRADICTED)
-            cases.append(to_case(row, engine))
-        except RooflineError as reason:
-            skipped.append(Skipped(row.line, str(reason)))
-    return cases, skipped
+
+    def case(row: PublishedRow) -> Case:
+        if (row.line.file, row.line.number) in contradictory:
+            raise Unmapped(CONTRADICTED)
+        return to_case(row, engine)
+
+    return attempted(rows, case, lambda row: row.line)
 
 
 def _contradictory(rows: Iterable[PublishedRow]) -> set[tuple[str, int]]:
@@ -219,12 +216,8 @@ def score(
     """
     check_keys(by, KEYS)
     cases, skipped = map_rows(rows, engine)
-    predicted: list[tuple[Case, Predicted]] = []
-    for case in cases:
-        try:
-            predicted.append((case, predictor(case)))
-        except RooflineError as reason:
-            skipped.append(Skipped(case.row.line, str(reason)))
+    predicted, failed = attempted(cases, lambda case: (case, predictor(case)), lambda case: case.row.line)
+    skipped += failed
     if not predicted:
         common = Counter(row.reason for row in skipped).most_common(1)[0][0]
         raise RooflineError(f"none of the {len(rows)} rows can be simulated; mostly: {common}")
