@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -29,10 +28,11 @@ from roofline.specs.library import unknown_key
 from roofline.specs.precision import Precision
 from roofline.specs.records import record
 from roofline.timing.intervals import Estimate
+from roofline.validate.data import FOLDER as DATA
 from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.text import is_plausible
 
-FOLDER = Path(str(files("roofline.validate"))) / "anchors"
+FOLDER = DATA / "anchors"
 
 TIME, MEMORY, RATE, TOKENS = "time", "memory", "rate", "tokens"
 

@@ -57,7 +57,7 @@ def _static(path: Path) -> Iterator[Figure]:
         except RooflineError as error:
             raise SpecError(str(path), f"row {row.line.number}: {error}") from None
         prediction = Predicted(*(1e3 * seconds for seconds in found))
-        yield _figure(row.line, str(case.quantity), 1e3 * case.measured, prediction, path)
+        yield _figure(row.line, case.quantity, 1e3 * case.measured, prediction, path)
 
 
 def _loaded(path: Path) -> Iterator[Figure]:

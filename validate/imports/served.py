@@ -6,16 +6,13 @@ MLPerf's summary states neither model, engine nor lengths: the benchmark of the 
 from __future__ import annotations
 
 import re
-from importlib.resources import files
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct, field
 
-from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.units import Dimension, parse_quantity
-from roofline.specs.records import record
+from roofline.validate.data import shipped
 from roofline.validate.imports.fields import Content, Fields
 from roofline.validate.imports.result import Result
 from roofline.validate.tables.serving import benchmark_load
@@ -138,8 +135,7 @@ class Formats(Struct, frozen=True):
     formats: tuple[Format, ...]
 
 
-_FILE = Path(str(files("roofline.validate"))) / "imports" / "formats.yaml"
-FORMATS = record(Formats, read_mapping(_FILE), str(_FILE)).formats
+FORMATS = shipped(Formats, "imports/formats.yaml").formats
 
 
 _LINE = re.compile(r"^([^:=\n]{1,80}?)\s*:\s*(.{0,200})$", re.MULTILINE)

@@ -78,7 +78,7 @@ class Benchmark(ABC):
 
 
 def benchmarks(device: str = "cuda") -> dict[str, Benchmark]:
-    """The benchmark of every op that can be measured on the device: on a CPU as eager PyTorch runs it. Needs PyTorch."""
+    """The benchmark of every op that can be measured on the device (a CPU as eager PyTorch runs it); needs PyTorch."""
     from roofline.validate.kernels import attention, experts, gemm, streaming
 
     found: tuple[Benchmark, ...] = (gemm.GEMM, experts.EXPERTS, attention.PREFILL, attention.DECODE)

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.resources import files
 from itertools import chain, islice, zip_longest
-from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from roofline.core.documents import read_mapping
 from roofline.core.errors import UnknownNameError
-from roofline.specs.records import record
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.formats import numbers
+from roofline.validate.data import shipped
 from roofline.validate.kernels.work import Case, attention_case, experts_case, work_of
 
 CANDIDATES = 600
@@ -69,8 +66,7 @@ class Designs(Struct, frozen=True):
     experts: tuple[tuple[int, int, int, int], ...]
 
 
-_FILE = Path(str(files("roofline.validate"))) / "measure" / "design.yaml"
-DESIGNS = record(Designs, read_mapping(_FILE), str(_FILE))
+DESIGNS = shipped(Designs, "measure/design.yaml")
 
 
 def design(formats: Mapping[str, Sequence[str]], limits: Limits, count: int = 100) -> list[Case]:
