@@ -26,7 +26,7 @@ from roofline.validate.kernels.work import Case
 from roofline.validate.loop import calibrate as calibrating
 from roofline.validate.loop import measure as measuring
 from roofline.validate.measure import device as devices
-from roofline.validate.measure.bench import Outcome, Plan, measure
+from roofline.validate.measure.bench import Outcome, measure, points_of
 from roofline.validate.measure.design import Limits, design
 from roofline.validate.measure.device import Cpu, Cuda, Sample, open_device
 from roofline.validate.tables.rowfile import COLUMNS, HEADER, RowFile, as_line, case_of, read_rows, repaired
@@ -38,11 +38,10 @@ GEMM = Case("gemm", {"dtype": "bf16", "m": 8, "n": 1024, "k": 2048})
 
 
 def taken(path: Path, cases: list[Case], seconds: float = 60.0, **options: Any) -> Outcome:
-    plan = Plan(cases, seconds, ("torch",))
+    device = options.pop("device", FakeDevice())
+    points = points_of(cases, options.pop("known", fake_benchmarks()), device, ("torch",))
     with RowFile(path) as file:
-        return measure(
-            plan, options.pop("device", FakeDevice()), "h100-sxm", options.pop("known", fake_benchmarks()), file
-        )
+        return measure(points, seconds, device, "h100-sxm", file)
 
 
 # --- the constants of a synthetic machine are recovered ---
@@ -310,7 +309,7 @@ def test_caches_in_another_format_are_offered_where_the_card_has_it(tmp_path: Pa
     cases = design({"attention_decode": ("bf16", "bf16/fp8")}, LIMITS, 4)
     path = tmp_path / "rows.csv"
     with RowFile(path) as file:
-        measure(Plan(cases, 60.0, preferred="torch"), FakeDevice(), "h100-sxm", known, file)
+        measure(points_of(cases, known, FakeDevice(), preferred="torch"), 60.0, FakeDevice(), "h100-sxm", file)
     taken = {(row["dtype"], row["kv_dtype"], row["kernel"]) for row in read_rows(path)}
     assert taken == {("bf16", "bf16", "torch"), ("bf16", "fp8", "triton")}
 
@@ -538,5 +537,7 @@ def test_the_preferred_backend_or_the_first(tmp_path: Path) -> None:
     ):
         path = tmp_path / f"{preferred}.csv"
         with RowFile(path) as file:
-            measure(Plan([GEMM, norm], 60, preferred=preferred), FakeDevice(), "h100-sxm", known, file)
+            measure(
+                points_of([GEMM, norm], known, FakeDevice(), preferred=preferred), 60, FakeDevice(), "h100-sxm", file
+            )
         assert {row["kernel"] for row in read_rows(path)} == kernels

@@ -11,7 +11,7 @@ from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.formats import numbers
 from roofline.validate.kernels.benchmark import Benchmark, benchmarks
-from roofline.validate.measure.bench import Outcome, Plan, bar, measure
+from roofline.validate.measure.bench import Outcome, bar, measure, points_of
 from roofline.validate.measure.design import Limits, design
 from roofline.validate.measure.device import Device, open_device
 from roofline.validate.measure.machine import Machine, examine
@@ -90,7 +90,7 @@ def measure_into(
     cold: bool = True,
     preferred: str | None = None,
 ) -> Outcome:
-    """Measure the formats that the hardware has, for at most `minutes`, into a file; `preferred` is that of `Plan`."""
+    """Measure the formats that the hardware has, for at most `minutes`, into a file; `preferred`: see `points_of`."""
     hardware = machine.hardware
     formats, refused = formats_for(device, hardware, {op: known[op] for op in ops or known}, dtypes)
     peaks = machine.peaks or {**hardware.tensor, **hardware.vector}
@@ -98,8 +98,8 @@ def measure_into(
     limits = Limits(device.memory / 3, seconds * max(peaks.values()), seconds * machine.bandwidth)
     cases = design(formats, limits, POINTS[device.name])
     with RowFile(output) as file, bar() as progress:
-        plan = Plan(cases, 60 * minutes, tuple(backends), cold, preferred)
-        outcome = measure(plan, device, hardware.name, known, file, progress)
+        points = points_of(cases, known, device, backends, preferred)
+        outcome = measure(points, 60 * minutes, device, hardware.name, file, cold, progress)
     outcome.refused.update(refused)
     return outcome
 

@@ -10,7 +10,7 @@ import datetime
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -29,17 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Plan(Struct, frozen=True):
-    """`cases` in order, with these `backends` (all if empty) and cold or warm caches, for `seconds`.
-
-    With `preferred`, each case is measured with that backend alone, or with another one where it refuses the case.
-    """
-
-    cases: Sequence[Case]
-    seconds: float
-    backends: tuple[str, ...] = ()
-    cold: bool = True
-    preferred: str | None = None
+Point = tuple[Case, str, Benchmark]
+"""A case, the backend to measure it with, and its benchmark."""
 
 
 class Outcome(Struct):
@@ -89,27 +80,7 @@ def revision() -> str:
 
 
 def measure(
-    plan: Plan,
-    device: Device,
-    hardware: str,
-    benchmarks: Mapping[str, Benchmark],
-    file: RowFile,
-    progress: Progress = lambda _fraction, _label: None,
-) -> Outcome:
-    """Measure the rows of a plan that the file does not have yet, as rows of `hardware`.
-
-    Raises RooflineError where the file cannot be written or the device stopped working.
-    """
-    points = [
-        (case, backend, benchmarks[case.op])
-        for case in plan.cases
-        for backend in _backends(case, plan, benchmarks[case.op], device.name)
-    ]
-    return measure_points(points, plan.seconds, device, hardware, file, plan.cold, progress)
-
-
-def measure_points(
-    points: Sequence[tuple[Case, str, Benchmark]],
+    points: Sequence[Point],
     seconds: float,
     device: Device,
     hardware: str,
@@ -142,14 +113,28 @@ def measure_points(
     return outcome
 
 
-def _backends(case: Case, plan: Plan, benchmark: Benchmark, device: str) -> Iterable[str]:
-    """The backends to measure a case with, PyTorch's first: calibrations are fitted to it. A CPU has no other."""
-    backends = ["torch"] if device == "cpu" else benchmark.backends
-    available = sorted(backends, key=lambda name: (name != "torch", name))
-    if plan.preferred is not None:
-        ordered = sorted(available, key=lambda name: name != plan.preferred)
-        return [name for name in ordered if benchmark.refusal(case, name, device) is None][:1] or ordered[:1]
-    return [name for name in available if not plan.backends or name in plan.backends]
+def points_of(
+    cases: Iterable[Case],
+    known: Mapping[str, Benchmark],
+    device: Device,
+    backends: Collection[str] = (),
+    preferred: str | None = None,
+) -> list[Point]:
+    """The cases with each of these backends (all if empty), PyTorch's first: calibrations are fitted to it.
+
+    With `preferred`, each with that backend alone, or another one where it refuses the case. A CPU has PyTorch's only.
+    """
+    found: list[Point] = []
+    for case in cases:
+        benchmark = known[case.op]
+        own = ["torch"] if device.name == "cpu" else benchmark.backends
+        available = sorted(own, key=lambda name: (name != "torch", name))
+        chosen = [name for name in available if not backends or name in backends]
+        if preferred is not None:
+            ordered = sorted(available, key=lambda name: name != preferred)
+            chosen = [name for name in ordered if benchmark.refusal(case, name, device.name) is None][:1] or ordered[:1]
+        found += [(case, name, benchmark) for name in chosen]
+    return found
 
 
 def measure_case(case: Case, backend: str, device: Device, benchmark: Benchmark, cold: bool = True) -> Sample | str:
