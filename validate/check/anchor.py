@@ -164,14 +164,9 @@ class Figure(Struct, frozen=True):
     def row(self) -> dict[str, Any]:
         """The figure in the document of a check."""
         bound, low, mid, high = self.prediction
+        stated = ("id", "group", "source", "metric", "conditions", "unit", "published")
         return {
-            "id": self.id,
-            "group": self.group,
-            "source": self.source,
-            "metric": self.metric,
-            "conditions": self.conditions,
-            "unit": self.unit,
-            "published": self.published,
+            **{name: getattr(self, name) for name in stated},
             "bound": bound if self.bounded else None,
             "low": low,
             "mid": mid,
@@ -179,8 +174,7 @@ class Figure(Struct, frozen=True):
             "error": self.error(mid),
             "bound_error": self.error(bound) if self.bounded and not self.exact else None,
             "inside": low <= self.published <= high if low < high and not self.exact else None,
-            "note": self.note,
-            "faster_than_bound": self.faster_than_bound,
+            **{name: getattr(self, name) for name in ("note", "faster_than_bound")},
         }
 
 

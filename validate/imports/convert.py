@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from roofline.validate.imports import tools
 from roofline.validate.imports.fields import Content, Fields, read_content
 from roofline.validate.imports.result import Given, Result, rows_of
 from roofline.validate.tables.published import COLUMNS
+from roofline.validate.tables.text import csv_text
 
 Read = Callable[[Fields], Result | Iterable[Result]]
 ReadText = Callable[[Content], Result | Iterable[Result]]
@@ -62,11 +61,7 @@ def import_files(paths: Sequence[Path], given: Given) -> Imported:
         notes.append(f"{content.where}: {names}, {len(own)} row{'s' * (len(own) > 1)}")
         notes += [f"{content.where}: {count} left out: {reason}" for reason, count in left_out.items()]
         rows += own
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return Imported(text.getvalue(), notes, rows)
+    return Imported(csv_text(rows, COLUMNS), notes, rows)
 
 
 def _check_given(results: Sequence[Result], given: Given, where: str) -> None:
