@@ -20,11 +20,11 @@ from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.chains import load_calibration
 from roofline.timing.intervals.kernels import Residuals
-from roofline.validate.fit.constants import log_errors
+from roofline.validate.fit.calibrate import log_errors
 from roofline.validate.kernels import benchmark
 from roofline.validate.kernels.work import Case
 from roofline.validate.loop import calibrate as calibrating
-from roofline.validate.loop import measure as measuring
+from roofline.validate.measure import bench as measuring
 from roofline.validate.measure import device as devices
 from roofline.validate.measure.bench import Outcome, measure, points_of
 from roofline.validate.measure.design import Limits, design

@@ -23,7 +23,7 @@ from roofline.validate.kernels.benchmark import benchmarks
 from roofline.validate.kernels.work import Case
 from roofline.validate.loop import device_drift as drifting
 from roofline.validate.loop import host, whole_model
-from roofline.validate.loop import measure as measuring
+from roofline.validate.measure import bench as measuring
 from roofline.validate.measure import device as devices
 from roofline.validate.measure import machine
 from roofline.validate.measure.bench import measure, points_of
