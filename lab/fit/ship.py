@@ -41,8 +41,7 @@ from roofline.timing.chains import families, load_calibration, product_line
 from roofline.timing.intervals.levels import FILE
 from roofline.timing.kernels.gated_delta_rule import FUSED
 from roofline.validate.check.measured import load_row_files
-from roofline.validate.fit.calibrate import describe
-from roofline.validate.fit.constants import MIN_ROWS, constants_of, log_errors
+from roofline.validate.fit.calibrate import MIN_ROWS, constants_of, describe, log_errors
 from roofline.validate.tables.rows import Measurements, origin
 
 ARCHITECTURE_SPECIFIC = {("gated_delta_rule", FUSED)}

@@ -10,8 +10,8 @@ import pytest
 from roofline.core.errors import SpecError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel_bound
+from roofline.validate.tables.implausible import as_computed
 from roofline.validate.tables.rows import only_hardware, read_measurements
-from roofline.validate.tables.weight_only import as_computed
 
 
 def rows(count: int = 4) -> pd.DataFrame:

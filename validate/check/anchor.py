@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -31,11 +30,11 @@ from roofline.specs.library import unknown_key
 from roofline.specs.precision import Precision
 from roofline.specs.records import record
 from roofline.timing.intervals import Estimate
-from roofline.validate.check.figure import Figure
+from roofline.validate.data import FOLDER as DATA
 from roofline.validate.score.errors import Predicted
 from roofline.validate.tables.text import is_plausible
 
-FOLDER = Path(str(files("roofline.validate"))) / "anchors"
+FOLDER = DATA / "anchors"
 
 TIME, MEMORY, RATE, TOKENS = "time", "memory", "rate", "tokens"
 
@@ -139,6 +138,52 @@ class Anchor(Struct, frozen=True, dict=True):
     def options(self) -> Mapping[str, Any]:
         """The values of the conditions and of `DEFAULTS`; raises RooflineError for an invalid one."""
         return {**DEFAULTS, **read_options(self.conditions)}
+
+
+class Figure(Struct, frozen=True):
+    """A figure and its prediction, both in `unit`; `rate`: more is faster.
+
+    A size is `exact`: its prediction has neither bound nor interval. A load has no bound (`bounded`): in the committed
+    file the end of the interval on its side stands for it.
+    """
+
+    id: str
+    unit: str
+    published: float
+    prediction: Predicted
+    rate: bool = False
+    exact: bool = False
+    bounded: bool = True
+    group: str = ""
+    source: str = ""
+    metric: str = ""
+    conditions: str = ""
+    note: str | None = None
+    faster_than_bound: str | None = None
+
+    def error(self, predicted: float) -> float:
+        """The relative error of a prediction; of a rate, that of the corresponding time.
+
+        A negative error always means that the prediction is too fast (or too small).
+        """
+        return (self.published / predicted if self.rate else predicted / self.published) - 1
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The figure in the document of a check."""
+        bound, low, mid, high = self.prediction
+        stated = ("id", "group", "source", "metric", "conditions", "unit", "published")
+        return {
+            **{name: getattr(self, name) for name in stated},
+            "bound": bound if self.bounded else None,
+            "low": low,
+            "mid": mid,
+            "high": high,
+            "error": self.error(mid),
+            "bound_error": self.error(bound) if self.bounded and not self.exact else None,
+            "inside": low <= self.published <= high if low < high and not self.exact else None,
+            **{name: getattr(self, name) for name in ("note", "faster_than_bound")},
+        }
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

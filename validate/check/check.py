@@ -23,8 +23,7 @@ from msgspec.structs import replace
 from roofline.core.documents import finite_number, parse_yaml, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.files import write_text
-from roofline.validate.check.anchor import FOLDER, METRICS, TIMED, figure_of, load_anchors
-from roofline.validate.check.figure import Figure
+from roofline.validate.check.anchor import FOLDER, METRICS, TIMED, Figure, figure_of, load_anchors
 from roofline.validate.check.measured import FOLDER as MEASUREMENTS
 from roofline.validate.check.measured import MeasurementFile, geometric_mean, load_row_files, predict_rows
 from roofline.validate.score import end_to_end
@@ -58,7 +57,7 @@ def _static(path: Path) -> Iterator[Figure]:
         except RooflineError as error:
             raise SpecError(str(path), f"row {row.line.number}: {error}") from None
         prediction = Predicted(*(1e3 * seconds for seconds in found))
-        yield _figure(row.line, str(case.quantity), 1e3 * case.measured, prediction, path)
+        yield _figure(row.line, case.quantity, 1e3 * case.measured, prediction, path)
 
 
 def _loaded(path: Path) -> Iterator[Figure]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -21,10 +20,11 @@ from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.records import record
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array
+from roofline.validate.data import FOLDER as DATA
 from roofline.validate.score.kernels import Scored, predict
 from roofline.validate.tables.rows import Measurements, only_hardware, read_measurements
 
-FOLDER = Path(str(files("roofline.validate"))) / "measurements"
+FOLDER = DATA / "measurements"
 
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
 

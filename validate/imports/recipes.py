@@ -8,8 +8,6 @@ is the row with times. Both are predicted alike.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from roofline.validate.imports.convert import Imported
 from roofline.validate.imports.fields import Fields, read_content
 from roofline.validate.score.serving import Predictor
 from roofline.validate.tables.inferencex import AGENTIC, AGENTIC_COLUMNS, COLUMNS, PUBLISHED, to_case
-from roofline.validate.tables.text import Line
+from roofline.validate.tables.text import Line, csv_text
 
 PREDICTED = ("predicted_ttft", "predicted_tpot", "predicted_e2el", "predicted_output_tokens_per_s_per_gpu")
 ROW = ("configuration", "image", *COLUMNS, *AGENTIC_COLUMNS, *PREDICTED, "predicted_hit_rate", "reason")
@@ -77,11 +75,7 @@ def import_recipes(paths: Sequence[Path], names: Sequence[str] = (), predict: bo
             left_out.append(f"{recipe.name}: {own[0]['reason']}")
     asked = len(names or found)
     notes.append(f"{len(rows)} rows; {asked - len(left_out)} of {asked} configurations can be asked")
-    text = io.StringIO()
-    writer = csv.DictWriter(text, ROW, lineterminator="\n", restval="")
-    writer.writeheader()
-    writer.writerows(rows)
-    return Imported(text.getvalue(), notes + left_out, rows)
+    return Imported(csv_text(rows, ROW), notes + left_out, rows)
 
 
 def _answered(name: str, cells: Cells, predictor: Predictor | None) -> dict[str, object]:

@@ -23,9 +23,8 @@ from roofline.timing.kernels import Array, kernel, kernel_regimes
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.validate.observation import MEASURED, Harness
 from roofline.validate.score.errors import Group, check_keys, group_of, grouped
-from roofline.validate.tables.implausible import believable
+from roofline.validate.tables.implausible import as_computed, believable
 from roofline.validate.tables.rows import NONE, Measurements, Origin, by_origin, read_measurements
-from roofline.validate.tables.weight_only import as_computed
 
 KEYS = ("op", "format", "regime", "hardware", "engine", "version")
 """The keys to group by."""

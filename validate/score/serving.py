@@ -30,7 +30,7 @@ from roofline.serving.simulation import simulate
 from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import Scheduler
 from roofline.timing.intervals import Estimate
-from roofline.validate.score.errors import Group, Skipped, check_keys, counted, grouped
+from roofline.validate.score.errors import Group, Skipped, attempted, check_keys, counted, grouped
 from roofline.validate.tables import disaggregated, inferencex
 from roofline.validate.tables.serving import LOAD_COLUMNS, REQUESTS, ServingCase, loaded_cases
 from roofline.validate.tables.text import Line, read_lines
@@ -55,22 +55,12 @@ def read_cases(path: Path, tables: Sequence[Table] = TABLES) -> tuple[list[Servi
 
     A file is one of `tables`, or has rows under a load; raises SpecError for another one.
     """
-    cases: list[ServingCase] = []
-    skipped: list[Skipped] = []
     lines, convert = _table(path, tables)
-    if convert is None:
-        for found in loaded_cases(lines):
-            if isinstance(found, ServingCase):
-                cases.append(found)
-            else:
-                skipped.append(Skipped(*found))
-        return cases, skipped
-    for line in lines:
-        try:
-            cases.append(convert(line))
-        except RooflineError as reason:
-            skipped.append(Skipped(line, str(reason)))
-    return cases, skipped
+    if convert is not None:
+        return attempted(lines, convert, lambda line: line)
+    found = list(loaded_cases(lines))
+    cases = [each for each in found if isinstance(each, ServingCase)]
+    return cases, [Skipped(*each) for each in found if not isinstance(each, ServingCase)]
 
 
 def _table(path: Path, tables: Sequence[Table]) -> tuple[list[Line], Callable[[Line], ServingCase] | None]:
@@ -188,14 +178,7 @@ def predict(
     cases: Iterable[ServingCase], predictor: Predictor
 ) -> tuple[list[tuple[ServingCase, Outcome | SessionOutcome]], list[Skipped]]:
     """The cases with their outcomes, and those that cannot be simulated."""
-    found: list[tuple[ServingCase, Outcome | SessionOutcome]] = []
-    skipped: list[Skipped] = []
-    for case in cases:
-        try:
-            found.append((case, predictor(case)))
-        except RooflineError as reason:
-            skipped.append(Skipped(case.line, str(reason)))
-    return found, skipped
+    return attempted(cases, lambda case: (case, predictor(case)), lambda case: case.line)
 
 
 def estimate_of(outcome: Outcome | SessionOutcome, metric: str, median: bool = False) -> Estimate:

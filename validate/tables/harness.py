@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib.resources import files
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.documents import read_mapping
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
-from roofline.specs.records import record
 from roofline.specs.scheduler import Scheduler
+from roofline.validate.data import shipped
 
 NEWEST = (1_000_000_000,)
 """Above the numbers of all versions."""
@@ -88,8 +85,7 @@ class Policies(Struct, frozen=True):
     sessions: tuple[Policy, ...]
 
 
-_FILE = Path(str(files("roofline.validate"))) / "tables" / "harness.yaml"
-POLICIES = record(Policies, read_mapping(_FILE), str(_FILE))
+POLICIES = shipped(Policies, "tables/harness.yaml")
 
 
 def profile_of(name: str, precision: Precision, hardware: Hardware, model: Model, ranks: int) -> Engine:

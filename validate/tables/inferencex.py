@@ -32,14 +32,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from importlib.resources import files
-from pathlib import Path
 from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.documents import read_mapping
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
@@ -48,8 +45,8 @@ from roofline.serving.pools import Pools
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
-from roofline.specs.records import record
 from roofline.techniques import apply_techniques
+from roofline.validate.data import shipped
 from roofline.validate.tables.harness import profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
 from roofline.validate.tables.serving import RATIO, ROUNDS, Agents, ServingCase, find_profile, precision_in
@@ -93,8 +90,7 @@ class Published(Struct, frozen=True):
     turns: dict[str, str]
 
 
-_FILE = Path(str(files("roofline.validate"))) / "tables" / "inferencex.yaml"
-PUBLISHED = record(Published, read_mapping(_FILE), str(_FILE))
+PUBLISHED = shipped(Published, "tables/inferencex.yaml")
 
 BACKENDS: Mapping[str, str] = MappingProxyType(
     {"trt": "trtllm", "trtllm": "trtllm", "sglang": "sglang", "vllm": "vllm", "atom": "sglang"}
