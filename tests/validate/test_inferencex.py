@@ -202,6 +202,15 @@ def test_launchers_without_a_suffix_ran_no_drafts(hardware: str, date: str, draf
     assert (found.scenario.settings.speculation is not None) == drafted
 
 
+def test_kernels_that_nobody_measured_widen_the_interval() -> None:
+    """DeepSeek-V4 on MI355X with SGLang's fallbacks: as far as the first release of a model, and not on B200."""
+    row = ONE | {"model": "dsv4", "precision": "fp4", "image": ""}
+    wide, other = (case(row, hardware=name).scenario for name in ("mi355x", "b200-sxm"))
+    assert wide.profile.spread[1] >= 3
+    assert other.profile.spread[1] < 1.3
+    assert wide.profile.spread[0] == other.profile.spread[0]
+
+
 def test_stated_disaggregated_deployments() -> None:
     cells = {
         **dict.fromkeys(disaggregated.COLUMNS, "1.0"),

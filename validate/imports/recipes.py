@@ -21,7 +21,7 @@ from roofline.serving.sessions.served import SessionOutcome
 from roofline.validate.imports.convert import Imported
 from roofline.validate.imports.fields import Fields, read_content
 from roofline.validate.score.serving import Predictor
-from roofline.validate.tables.inferencex import AGENTIC, AGENTIC_COLUMNS, COLUMNS, PUBLISHED, to_case
+from roofline.validate.tables.inferencex import AGENTIC, AGENTIC_COLUMNS, COLUMNS, PUBLISHED, fallback_of, to_case
 from roofline.validate.tables.text import Line, csv_text
 
 PREDICTED = ("predicted_ttft", "predicted_tpot", "predicted_e2el", "predicted_output_tokens_per_s_per_gpu")
@@ -92,18 +92,10 @@ def _answered(name: str, cells: Cells, predictor: Predictor | None) -> dict[str,
             devices = case.scenario.settings.parallel.devices
             if pools is not None and pools.parallel is not None:
                 devices = pools.decodes * pools.parallel.devices
-            row |= _predicted(outcome, devices) | {"reason": ATOM if atom else _fallback(stated)}
+            row |= _predicted(outcome, devices) | {"reason": ATOM if atom else fallback_of(stated)}
     except RooflineError as reason:
         row["reason"] = str(reason)
     return row
-
-
-def _fallback(cells: Cells) -> str:
-    """What a launcher sets that predictions do not have: kernels that were never measured, where slower ones run."""
-    for framework, hardware, model, kernels in PUBLISHED.fallbacks:
-        if framework in cells["framework"] and (hardware, model) == (cells["hardware"], cells["model"]):
-            return f"the launcher sets kernels that were not measured, and may be several times slower: {kernels}"
-    return ""
 
 
 def _predicted(outcome: Outcome | SessionOutcome, devices: int) -> dict[str, object]:

@@ -46,6 +46,8 @@ from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.techniques import apply_techniques
+from roofline.timing.intervals.deployments import farther
+from roofline.timing.intervals.releases import FIRST
 from roofline.validate.data import shipped
 from roofline.validate.tables.harness import profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
@@ -149,7 +151,8 @@ _VERSION = re.compile(r"(?<![\d.])v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:rc|post)\d+)*)")
 class Deployment(Struct, frozen=True):
     """What a row states: a model on hardware, the engine, formats of weights, and the layouts of its workers.
 
-    `layout` is that of the deployment, or of a worker of prefill where `pools` are apart.
+    `layout` is that of the deployment, or of a worker of prefill where `pools` are apart. `fallback`: it runs kernels
+    that were never measured.
     """
 
     model: Model
@@ -161,6 +164,7 @@ class Deployment(Struct, frozen=True):
     pools: Pools | None = None
     mtp: bool = False
     dynamo: bool = False
+    fallback: bool = False
 
     @property
     def decoding(self) -> tuple[Parallelism, int]:
@@ -197,6 +201,8 @@ class Deployment(Struct, frozen=True):
         precision = precision_in(self.modes, self.model, self.hardware, engine)
         ranks = max(self.layout.data, self.decoding[0].data)
         profile = profile_of(engine, precision, self.hardware, self.model, ranks)
+        if self.fallback:  # as a release that lacks a model's kernels
+            profile = replace(profile, spread=farther(profile.spread, (0.0, math.log(FIRST))))
         parallel = Settings(parallel=self.layout)
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)
         if not self.mtp:
@@ -292,7 +298,16 @@ def deployment_of(cells: Mapping[str, str]) -> Deployment:
         pools,
         drafts == "mtp",
         "dynamo" in cells["framework"],
+        bool(fallback_of(cells)),
     )
+
+
+def fallback_of(cells: Mapping[str, str]) -> str:
+    """What a launcher sets that predictions do not have: kernels that were never measured, where slower ones run."""
+    for framework, hardware, model, kernels in PUBLISHED.fallbacks:
+        if framework in cells["framework"] and (hardware, model) == (cells["hardware"], cells["model"]):
+            return f"the launcher sets kernels that were not measured, and may be several times slower: {kernels}"
+    return ""
 
 
 def _model(cells: Mapping[str, str]) -> Model:
