@@ -221,8 +221,11 @@ def _of(outcome: SessionOutcome, metric: str, column: str) -> Estimate:
 def score(run: Run, draws: int, predictor: Predictor) -> Iterator[Scored]:
     """The metrics of a run that was measured; raises RooflineError where it is refused."""
     deployed = predictor.deployed(run.case)
-    theory = theory_of(deployed)
-    found = [outcome_at(deployed, theory, run.sessions, is_open=False, seed=1000 * seed) for seed in range(draws)]
+    theories = [theory_of(deployed), *[None] * (draws - 1)]  # its range of hits is the same for all draws
+    found = [
+        outcome_at(deployed, theory, run.sessions, is_open=False, seed=1000 * seed)
+        for seed, theory in enumerate(theories)
+    ]
     for metric in METRICS:
         if metric not in run.measured:
             continue

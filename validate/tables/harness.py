@@ -40,6 +40,22 @@ RESERVED = 0.82
 """Fraction of a device's memory for SGLang's weights and KV cache (mem-fraction-static in InferenceX's scripts: 0.82 of
 DeepSeek in FP8, 0.8 to 0.85 of others)."""
 
+AGENTS_RESERVED: Mapping[tuple[str, str, bool], tuple[float, float]] = MappingProxyType(
+    {
+        ("deepseek", "b200", False): (0.9, 0.1),
+        ("deepseek", "b200", True): (0.9, 0.02),
+        ("deepseek", "b300", False): (0.88, 0.1),
+        ("deepseek", "b300", True): (0.93, 0.075),
+        ("glm", "b200", False): (0.83, 1.0),
+        ("glm", "b200", True): (0.83, 1.0),
+        ("glm", "b300", False): (0.85, 1.0),
+        ("glm", "b300", True): (0.85, 1.0),
+    }
+)
+"""The same in AgentX's scripts by family, device, and whether attention is on data-parallel ranks, and the tokens of
+windows over those of other layers (benchmarks/single_node/agentic, dsv4_fp4_*_sglang_mtp.sh, glm5.2_fp4_*_sglang*.sh:
+mem-fraction-static, swa-full-tokens-ratio)."""
+
 
 class Policy(Struct, frozen=True):
     """What scripts `set` of the scheduler of an engine in some deployments, and which: see harness.yaml."""
@@ -119,6 +135,17 @@ def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load | None, versi
             number // scenario.settings.parallel.data if load is None else _tokens(kind, number, scenario, load)
         )
     return replace(policy, **{name: value for name, value in found.items() if value is not None})
+
+
+def agents_profile_of(scenario: Scenario, version: str) -> Engine:
+    """The engine's profile, with the memory and the policy that AgentX's scripts set."""
+    engine, names = scenario.profile, (scenario.model.name, scenario.hardware.name)
+    family, device = (name.split("-")[0] for name in names)
+    reserved = AGENTS_RESERVED.get((family, device, scenario.settings.parallel.data > 1))
+    if engine.name == "sglang" and reserved is not None:
+        share, windows = reserved
+        engine = replace(engine, memory=replace(engine.memory, utilization=share, window_shares=(("", windows),)))
+    return replace(engine, scheduler=scheduler_of(engine.scheduler, scenario, None, version))
 
 
 def _tokens(kind: str, number: int, scenario: Scenario, load: Load) -> int:

@@ -40,6 +40,7 @@ from msgspec.structs import replace
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Settings
+from roofline.scenario.speculation import acceptance_rate
 from roofline.serving.load import Load
 from roofline.serving.pools import Pools
 from roofline.specs.engine import load_engine
@@ -49,7 +50,7 @@ from roofline.techniques import apply_techniques
 from roofline.timing.intervals.deployments import farther
 from roofline.timing.intervals.releases import FIRST
 from roofline.validate.data import shipped
-from roofline.validate.tables.harness import profile_of, scheduler_of
+from roofline.validate.tables.harness import agents_profile_of, profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
 from roofline.validate.tables.serving import RATIO, ROUNDS, Agents, ServingCase, find_profile, precision_in
 from roofline.validate.tables.text import Line, parse_count, parse_number
@@ -84,6 +85,7 @@ class Published(Struct, frozen=True):
     dynamo: dict[str, str]
     acceptance: dict[str, tuple[float, float]]
     undrafted: dict[str, str]
+    golden: dict[str, tuple[int, float]]
     fallbacks: tuple[tuple[str, str, str, str], ...]
     replays: tuple[tuple[str, str], ...]
     hosts: dict[str, tuple[float, int]]
@@ -191,8 +193,11 @@ class Deployment(Struct, frozen=True):
         acceptance = PUBLISHED.acceptance[str(length)][output >= LONG_OUTPUT]
         return f"multi-token-prediction:length={length},acceptance={acceptance}"
 
-    def scenario(self, output: int, concurrency: int) -> Scenario:
-        """The deployment, or a worker of prefill, with the formats and the drafts that it states."""
+    def scenario(self, output: int, concurrency: int, golden: tuple[int, float] | None = None) -> Scenario:
+        """The deployment, or a worker of prefill, with the formats and the drafts that it states.
+
+        Drafts of a `golden` length of which so many tokens an iteration are accepted are forced to that.
+        """
         engine = find_profile(self.backend, self.version)
         if (
             engine == "sglang" and self.hardware.vendor == "AMD" and self.version
@@ -210,6 +215,12 @@ class Deployment(Struct, frozen=True):
         if engine == "sglang" and self.version:
             profile = replace(profile, serial_drafts=load_engine(f"sglang@{self.version}").serial_drafts)
             scenario = scenario.changed(engine=profile)
+        if golden is not None:
+            name, rate = (
+                "multi-token-prediction" if self.model.mtp else "eagle-3",
+                acceptance_rate(golden[1], golden[0]),
+            )
+            return apply_techniques(scenario, (f"{name}:length={golden[0]},acceptance={rate:.4f}",))
         scenario = apply_techniques(scenario, (self.drafts(output, concurrency),))
         drafts = scenario.settings.speculation
         assert drafts is not None
@@ -242,9 +253,9 @@ class Deployment(Struct, frozen=True):
         date = line.cells.get("date", "")
         profile = next(name for since, name in PUBLISHED.replays if not date or date >= since)
         agents = Agents(profile, tiers, pool, duration)
-        scenario = self.scenario(AGENTS_OUTPUT, sessions)
-        policy = scheduler_of(scenario.profile.scheduler, scenario, None, self.version)
-        scenario = scenario.changed(engine=replace(scenario.profile, scheduler=policy))
+        scenario = self.scenario(AGENTS_OUTPUT, sessions, PUBLISHED.golden.get(self.model.name))
+        scenario = scenario.changed(engine=agents_profile_of(scenario, self.version))
+        policy = scenario.profile.scheduler
         return ServingCase(line, scenario, load, policy, None, None, pools=self.pools, agents=agents)
 
 
