@@ -124,7 +124,12 @@ def _beside(schedule: Schedule, layers: Stages, reserve: Reserve, last: Step) ->
     def flat(size: Any) -> Any:
         return np.ravel(np.broadcast_to(last.batch * size, last.shape or (1,)))
 
-    return flat(cache), flat(paged.state - plain.state)
+    state = paged.state
+    if reserve.state_ratio and paged.parted:  # a pool of states, whose part of the memory is fixed
+        keys, part = paged.tokens * tokens, reserve.state_part
+        slots = reserve.slots(speculation.verified + 1 if speculation else 0)
+        state = np.maximum(keys / (1 - part), slots * state / part) - keys
+    return flat(cache), flat(state - plain.state)
 
 
 def attention_buffer(held: Held, reserve: Reserve, bits: float) -> float:

@@ -88,15 +88,16 @@ class Reserve(Checked, frozen=True):
     in fewer bits are converted to 16, a layer at a time. `padding`: the multiples to which the hidden size and the
     width of experts in MXFP4 are padded as they are loaded. `window_cells`: layers with a window hold the tokens of a
     pass beside it, in multiples of so many (0: the window alone). `vision_apart`: a vision encoder is a file of its
-    own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`:
-    all layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a
-    recurrent state takes a page. `window_shares`: layers with a window have a pool of their own, of so many tokens
-    as a part of all, by the beginning of the model's name. `items`: the tokens of the largest image or video of models
-    whose names begin so, which a pass has to take whole. `in_flight`: the passes that a window has to have room
-    for, those that run and those scheduled ahead. `states`: the engine starts only where each of its `sequences`
-    has a state, `longest` where a sequence of the maximum length has room. `logs`: the size of the KV cache that
-    the engine prints, the tokens of `blocks` in all layers or of `sequences` of the maximum length.
-    `tables`: the memory that holds tables of n-grams (Engram), where a device has another than its own.
+    own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`: all
+    layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a recurrent
+    state takes a page. `window_shares`: layers with a window have a pool of their own, of so many tokens as a part of
+    all, by the beginning of the model's name. `items`: the tokens of the largest image or video of models whose names
+    begin so, which a pass has to take whole. `in_flight`: the passes that a window has to have room for, those that run
+    and those scheduled ahead. `states`: the engine starts only where each of its `sequences` has a state,
+    `state_ratio`: the memory of a pool of recurrent states alone over that of the KV cache (0: none), with
+    `state_slots` of it for each running sequence, `longest` where a sequence of the maximum length has room. `logs`:
+    the size of the KV cache that the engine prints, the tokens of `blocks` in all layers or of `sequences` of the
+    maximum length. `tables`: the memory that holds tables of n-grams (Engram), where a device has another than its own.
     """
 
     utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
@@ -124,6 +125,8 @@ class Reserve(Checked, frozen=True):
     items: tuple[tuple[str, Count], ...] = ()
     in_flight: Count = 1
     states: bool = False
+    state_ratio: Annotated[float, Meta(ge=0, le=1000)] = 0.0
+    state_slots: Count = 1
     longest: bool = False
     logs: Literal["blocks", "sequences"] = "blocks"
     tables: Literal["device", "cpu"] = "device"
@@ -163,6 +166,15 @@ class Reserve(Checked, frozen=True):
         sizes, left = (self.context, self.group_context, self.pcie_context), self.graphs * (1 - share)
         context, group, pcie = (max(size - left, 0.0) for size in sizes)
         return replace(self, context=context, group_context=group, pcie_context=pcie, graphs=self.graphs * share)
+
+    @property
+    def state_part(self) -> float:
+        """The part of the memory of caches that a pool of recurrent states alone has."""
+        return self.state_ratio / (1 + self.state_ratio)
+
+    def slots(self, verified: int) -> int:
+        """States of that pool for a sequence that runs, of which so many tokens are verified at once."""
+        return self.state_slots + verified
 
     def padded(self, hidden: int, width: int) -> float:
         """Elements of an expert in MXFP4 as loaded over those that it has."""

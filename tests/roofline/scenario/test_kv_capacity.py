@@ -503,3 +503,24 @@ def test_windows_have_a_pool_of_their_own_in_sglang() -> None:
         model, H100, parallel=Parallelism(tensor=2), reserve=load_engine("sglang@0.4.9").memory.on(H100)
     )
     assert whole.bytes_per_token == 36 * 2 * 4 * 64 * 2
+
+
+def test_sglang_has_a_pool_of_recurrent_states_beside_the_kv_cache() -> None:
+    """As 2,211 states of 25.28 GiB beside 28.1 GiB of keys and values in a log of Nemotron with the default of 0.9."""
+    scenario = Scenario("qwen3.5-27b", "h200-sxm", engine="sglang")
+    found = serve(scenario, concurrency=1).replica
+    capacity = found.capacity
+    assert capacity is not None
+    states, keys = capacity.apart * capacity.cache, found.kv_tokens * capacity.bytes_per_token
+    assert states / keys == pytest.approx(25.28 / 28.1, rel=1e-3)
+    assert found.scheduler.sequences == int(states / capacity.held.state / 5)
+    for length in (100, 100_000):  # a pool of tokens, however long the sequences that take them
+        assert capacity.tokens_of(length) == found.kv_tokens
+    drafting = serve(scenario.with_(techniques="multi-token-prediction:length=3", max_num_seqs=500), concurrency=1)
+    assert drafting.replica.scheduler.sequences < found.scheduler.sequences * 5 / 9
+    at_once = found.scheduler.sequences  # and as many fit in a static batch
+    fits = [analyze(scenario.changed(batch=batch)).memory.fits for batch in (at_once, at_once + 1)]
+    assert fits == [True, False]
+    vllm = serve(Scenario("qwen3.5-27b", "h200-sxm", engine="vllm"), concurrency=1).replica.capacity
+    assert vllm is not None
+    assert vllm.running is None
