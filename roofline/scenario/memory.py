@@ -282,7 +282,7 @@ def memory_reserve(scenario: Scenario) -> Reserve:
     """What the engine reserves on the scenario's smallest device; nothing in the static reading."""
     if memory_is_static(scenario):
         return NO_RESERVE
-    return scenario.settings.reserved(scenario.profile.memory.on(_smallest_device(scenario)))
+    return scenario.settings.reserved(scenario.profile.memory.on(_smallest_device(scenario)), scenario.model)
 
 
 def memory_is_static(scenario: Scenario) -> bool:

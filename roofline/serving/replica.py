@@ -166,7 +166,7 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     limits = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
     policy, adapters = with_slots(scenario, limits)
     model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
-    reserve = settings.reserved(engine.memory.on(hardware))
+    reserve = settings.reserved(engine.memory.on(hardware), scenario.model)
     capacity = kv_capacity(
         model,
         hardware,

@@ -12,6 +12,7 @@ from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import Capacity, kv_capacity, startable_sequences, waves
+from roofline.scenario.memory import memory_reserve
 from roofline.scenario.notes import notes
 from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import Speculation
@@ -524,3 +525,29 @@ def test_sglang_has_a_pool_of_recurrent_states_beside_the_kv_cache() -> None:
     vllm = serve(Scenario("qwen3.5-27b", "h200-sxm", engine="vllm"), concurrency=1).replica.capacity
     assert vllm is not None
     assert vllm.running is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "hardware", "options", "fraction"),
+    [
+        ("sglang", "deepseek-v3.2", "h200-sxm", {"tp": 8}, 0.897),  # a log of it without an option
+        ("sglang", "llama-3.1-8b", "h100-sxm", {"gpu_memory_utilization": 0.7}, 0.7),
+        ("sglang@0.4.9", "llama-3.1-8b", "h100-sxm", {}, 0.88),
+    ],
+)
+def test_sglang_leaves_memory_by_the_device_and_the_layout(
+    engine: str, model: str, hardware: str, options: dict[str, float], fraction: float
+) -> None:
+    found = memory_reserve(Scenario(model, hardware, engine=engine, **options)).utilization
+    assert found == pytest.approx(fraction, abs=0.0015)
+
+
+def test_sglang_leaves_less_for_the_cache_with_longer_passes_drafts_and_a_vision_encoder() -> None:
+    plain = Scenario("llama-3.1-8b", "h100-sxm", engine="sglang")
+    others = [plain.with_(max_num_batched_tokens=16384), plain.with_(techniques="eagle-3")]
+    left = [memory_reserve(scenario).utilization for scenario in (plain, *others)]
+    assert max(left) == left[0] > max(left[1:])
+    text, seen = (
+        memory_reserve(Scenario(name, "h100-sxm", engine="sglang")) for name in ("gemma-2-27b", "gemma-3-27b")
+    )
+    assert seen.utilization < text.utilization
