@@ -197,9 +197,10 @@ class Deployment(Struct, frozen=True):
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)
         if not self.mtp:
             return scenario
-        if engine == "sglang" and self.version:
-            profile = replace(profile, serial_drafts=load_engine(f"sglang@{self.version}").serial_drafts)
-            scenario = scenario.changed(engine=profile)
+        if profile.name == "sglang":
+            serial = load_engine(f"sglang@{self.version}").serial_drafts if self.version else profile.serial_drafts
+            told = replace(profile.scheduler, drafted=0)  # its scripts say how many requests run
+            scenario = scenario.changed(engine=replace(profile, serial_drafts=serial, scheduler=told))
         scenario = apply_techniques(scenario, (self.drafts(output, concurrency),))
         drafts = scenario.settings.speculation
         assert drafts is not None
