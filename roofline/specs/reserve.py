@@ -91,8 +91,8 @@ class Outside(Checked, frozen=True):
 
     `fixed`; for each `token` of a pass, `replayed` sequence, `device` that divides the model; of ranks of attention for
     each replayed sequence of each `rank`, half as much again beyond WIDE; `least` where a device has more than LARGE
-    GiB; then `drafts`. With a vision encoder the fraction is VISION of it, and less by a tenth for each time that the
-    encoder is larger than CLIP's.
+    GiB; then `drafts`. Devices that are no GPU have the fraction `otherwise`. With a vision encoder the fraction is
+    VISION of it, and less by a tenth for each time that the encoder is larger than CLIP's.
     """
 
     fixed: Annotated[float, Meta(ge=0, le=1e6)]
@@ -102,6 +102,7 @@ class Outside(Checked, frozen=True):
     rank: Annotated[float, Meta(ge=0, le=1e6)]
     least: Annotated[float, Meta(ge=0, le=1e6)]
     drafts: Annotated[float, Meta(ge=0, le=1e6)]
+    otherwise: Annotated[float, Meta(gt=0, le=1)]
 
     def utilization(self, visible: float, tokens: int, replayed: tuple[int, int], use: Use) -> float:
         """The fraction of `visible` bytes that weights and KV cache may take, of an engine's `use` of the device."""
@@ -142,7 +143,7 @@ class Reserve(Checked, frozen=True):
     """An engine's memory settings.
 
     `utilization`: usable fraction `of` device memory, or of what is free beside weights, activations and context; with
-    `outside` what this leaves of a device of `visible` bytes, whose `sizes` say the tokens of a pass.
+    `outside` and no fraction what this leaves of a device of `visible` bytes, whose `sizes` say the tokens of a pass.
     `block`: tokens per KV cache block. `tokens`: the most tokens of one pass (None: all prompts of a batch at once);
     models whose maximum context is at most `whole` run it as one pass. `sequences`: the most that run, and are sampled,
     at once (0: no limit, and sampling takes no more than a pass), each with `sampled` bytes per logit. `profiles`: a
@@ -218,8 +219,8 @@ class Reserve(Checked, frozen=True):
         An engine without a limit of tokens, or of sequences, reserves nothing by one. CUDA graphs take memory by their
         number.
         """
-        if self.outside is not None and self.sizes and self.visible:
-            if utilization is None:
+        if self.outside is not None and self.visible:
+            if utilization is None and self.utilization == 1:
                 passed = max(tokens or self.tokens or 0, LEAST_PASS)
                 utilization = self.outside.utilization(self.visible, passed, self.sizes[0].replayed, use)
             return replace(self, outside=None).limited(utilization, tokens, sequences)
@@ -292,7 +293,8 @@ class Reserve(Checked, frozen=True):
 def _on(reserve: Reserve, hardware: Hardware) -> Reserve:
     links, large = hardware.interconnects, reserve.large_device
     if reserve.sizes and hardware.kind != "gpu":
-        return replace(reserve, sizes=(), outside=None).on(hardware)
+        fraction = reserve.outside.otherwise if reserve.outside and reserve.utilization == 1 else reserve.utilization
+        return replace(reserve, sizes=(), outside=None, utilization=fraction).on(hardware)
     if reserve.sizes and not reserve.visible:
         visible = visible_memory(hardware)
         size = next((size for size in reserve.sizes if visible < size.below * GIB), reserve.sizes[-1])

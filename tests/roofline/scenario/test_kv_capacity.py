@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -551,3 +553,9 @@ def test_sglang_leaves_less_for_the_cache_with_longer_passes_drafts_and_a_vision
         memory_reserve(Scenario(name, "h100-sxm", engine="sglang")) for name in ("gemma-2-27b", "gemma-3-27b")
     )
     assert seen.utilization < text.utilization
+
+
+def test_a_fraction_of_a_profile_holds_in_the_place_of_what_a_device_leaves(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("based_on: sglang\nname: own\nmemory: {utilization: 0.5}\n")
+    assert memory_reserve(Scenario("llama-3.1-8b", "h100-sxm", engine=str(own))).utilization == 0.5
