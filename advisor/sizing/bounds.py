@@ -197,7 +197,7 @@ class Candidate(Struct, frozen=True, dict=True):
     def slots(self) -> int:
         """An upper bound of the sequences that run at once; 0 if the model or a long request does not fit."""
         settings = self.configuration.base.settings  # memory and limits are those of all layouts and formats
-        reserve = settings.reserved(self.configuration.engine.memory.on(self.hardware))
+        reserve = settings.reserved(self.configuration.engine.memory.on(self.hardware), self.configuration.base.model)
         capacity = self.counted.capacity(self.hardware, reserve)
         if capacity.cache <= 0:
             return 0

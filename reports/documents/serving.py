@@ -128,12 +128,15 @@ def _scenario_notes(curve: Curve) -> Iterator[str]:
 
 
 def _slot_notes(curve: Curve) -> Iterator[str]:
-    """That the engine runs fewer requests at once with drafts than without, where they are all taken."""
-    most, settings = curve.replica.sequences, curve.scenario.settings
-    limited = curve.replica.scheduler.drafted and settings.speculation is not None and settings.sequences is None
-    if limited and any(found.running > FULL * most for found in curve.outcomes):
-        engine, flag = curve.scenario.profile.name, OPTIONS["max_num_seqs"].flag
-        yield f"{engine} runs {most} requests at once with drafts; more with {flag}"
+    """What lets no more requests run at once, where as many run: states that have room, or drafts."""
+    replica, scenario = curve.replica, curve.scenario
+    engine, most = scenario.profile.name, replica.sequences
+    if not any(found.running > FULL * most for found in curve.outcomes):
+        return
+    if replica.capacity is not None and replica.scheduler.sequences == replica.capacity.running:
+        yield f"{engine} has room for the states of {most} requests at once"
+    elif replica.scheduler.drafted and scenario.settings.speculation and scenario.settings.sequences is None:
+        yield f"{engine} runs {most} requests at once with drafts; more with {OPTIONS['max_num_seqs'].flag}"
 
 
 FULL = 0.98

@@ -75,6 +75,11 @@ class Held(Struct, frozen=True):
         """Whether each token takes the same, so that the tokens of a pool do not depend on the sequences' length."""
         return not self.windows and not self.state
 
+    @property
+    def parted(self) -> bool:
+        """Whether states may have a pool of their own beside that of tokens."""
+        return bool(self.state and self.tokens and not self.windows)
+
     def at(self, length: float, ahead: int = 0) -> float:
         """Bytes of a sequence of `length` tokens, of which a pass may add `ahead` at once."""
         if self.even:

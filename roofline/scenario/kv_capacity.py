@@ -37,7 +37,8 @@ class Capacity(Struct, frozen=True):
     """The memory of one rank in bytes, and the tokens that fit in its KV cache.
 
     The engine may use `budget` of the `visible` memory. A negative `cache` is the missing memory; `tokens` is then 0.
-    For a model without KV cache `bytes_per_token` is 0 and `tokens` None.
+    For a model without KV cache `bytes_per_token` is 0 and `tokens` None. Recurrent states have the part `apart` of the
+    cache's memory, with `slots` for each sequence that runs (0: they share it).
     """
 
     visible: float
@@ -48,25 +49,35 @@ class Capacity(Struct, frozen=True):
     bytes_per_token: float
     block: int
     held: Held = Held(0.0)
+    apart: float = 0.0
+    slots: int = 1
 
     @property
     def cache(self) -> float:
+        """Bytes of the KV cache and of states."""
         return self.budget - self.weights - self.activations - self.context
 
     @property
     def tokens(self) -> int | None:
         if self.bytes_per_token == 0:
             return None
-        return max(0, int(self.cache / (self.bytes_per_token * self.block))) * self.block
+        return max(0, int((1 - self.apart) * self.cache / (self.bytes_per_token * self.block))) * self.block
+
+    @property
+    def running(self) -> int | None:
+        """The most sequences that a pool of states alone lets run; None without one."""
+        return int(self.apart * max(self.cache, 0.0) / (self.held.state * self.slots)) if self.apart else None
 
     def sequences_of(self, length: float, ahead: int = 0) -> float:
         """The sequences of `length` tokens that fit at once, of which a pass may add `ahead` to each."""
         size = self.held.at(length, ahead)
+        if self.running is not None:
+            return min(self.running, (1 - self.apart) * max(self.cache, 0.0) / (size - self.held.state))
         return max(self.cache, 0.0) / size if size else math.inf
 
     def tokens_of(self, length: float) -> int | None:
         """Tokens that fit in sequences of `length` tokens; None without KV cache and states on the device."""
-        if self.held.even or not length:
+        if self.held.even or self.apart or not length:
             return self.tokens
         found = self.sequences_of(length)
         return None if math.isinf(found) else int(found * length)
@@ -110,8 +121,9 @@ def kv_capacity(
 
     What `offload` and a `host` keep in the memory of a CPU takes none, and of `mixed` devices it is that of the first.
     The draft of a `speculation` has its weights and its KV cache beside the model's, and where all layers share pages
-    each token that it drafts a copy of recurrent states; with a prefix cache, `cached`, a sequence has one more. Raises
-    RooflineError where the parallelism does not divide the model.
+    each token that it drafts a copy of recurrent states; with a prefix cache, `cached`, a sequence has one more. In a
+    pool of states alone each token that is verified has a copy. Raises RooflineError where the parallelism does not
+    divide the model.
 
     >>> from roofline import load_hardware, load_model
     >>> kv_capacity(load_model("llama-3-8b"), load_hardware("h100-sxm")).tokens
@@ -142,6 +154,8 @@ def kv_capacity(
         bytes_per_token=each + beside,
         block=rules.block,
         held=replace(held, tokens=held.tokens + beside),
+        apart=rules.state_part if held.parted else 0.0,
+        slots=rules.slots(0 if speculation is None else speculation.verified + 1),
     )
 
 

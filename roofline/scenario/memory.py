@@ -124,7 +124,12 @@ def _beside(schedule: Schedule, layers: Stages, reserve: Reserve, last: Step) ->
     def flat(size: Any) -> Any:
         return np.ravel(np.broadcast_to(last.batch * size, last.shape or (1,)))
 
-    return flat(cache), flat(paged.state - plain.state)
+    state = paged.state
+    if reserve.state_ratio and paged.parted:  # a pool of states, whose part of the memory is fixed
+        keys, part = paged.tokens * tokens, reserve.state_part
+        slots = reserve.slots(speculation.verified + 1 if speculation else 0)
+        state = np.maximum(keys / (1 - part), slots * state / part) - keys
+    return flat(cache), flat(state - plain.state)
 
 
 def attention_buffer(held: Held, reserve: Reserve, bits: float) -> float:
@@ -277,7 +282,7 @@ def memory_reserve(scenario: Scenario) -> Reserve:
     """What the engine reserves on the scenario's smallest device; nothing in the static reading."""
     if memory_is_static(scenario):
         return NO_RESERVE
-    return scenario.settings.reserved(scenario.profile.memory.on(_smallest_device(scenario)))
+    return scenario.settings.reserved(scenario.profile.memory.on(_smallest_device(scenario)), scenario.model)
 
 
 def memory_is_static(scenario: Scenario) -> bool:

@@ -20,7 +20,7 @@ from roofline.scenario.speculation import Speculation
 from roofline.specs.engine import PHASES, Engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
-from roofline.specs.reserve import MEMORY_READINGS, Reserve, check_memory
+from roofline.specs.reserve import CLIP, MEMORY_READINGS, Reserve, Use, check_memory
 
 
 class Host(Checked, frozen=True):
@@ -173,9 +173,15 @@ class Settings(Checked, frozen=True):
                 "layers with fewer tokens than others are simulated for whole passes of one model alone"
             )
 
-    def reserved(self, reserve: Reserve) -> Reserve:
-        """An engine's memory settings on a device, with those that are given in their place."""
-        found = reserve.limited(self.utilization, self.step_tokens, self.sequences)
+    def reserved(self, reserve: Reserve, model: Model | None = None) -> Reserve:
+        """An engine's memory settings on a device for a model, with those that are given in their place."""
+        parallel, seen = self.parallel, 0.0
+        if model is not None and model.tower is not None and model.tower_kind == "vision":
+            seen = model.tower.layers * model.tower.hidden**2 / CLIP
+        ranks = parallel.data if parallel.data > 1 and (parallel.expert > 1 or parallel.nodes) else 1
+        drafts = self.speculation is not None and self.speculation.draft is not None
+        use = Use(parallel.tensor * ranks, ranks, drafts, seen)
+        found = reserve.limited(self.utilization, self.step_tokens, self.sequences, use)
         return found.without_graphs() if self.eager else found
 
     def longest_of(self, model: Model) -> int | None:

@@ -166,7 +166,7 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     limits = replace(policy, tokens=budget, sequences=settings.sequences or policy.sequences)
     policy, adapters = with_slots(scenario, limits)
     model = replace(scenario.model, max_context=settings.longest_of(scenario.model))
-    reserve = settings.reserved(engine.memory.on(hardware))
+    reserve = settings.reserved(engine.memory.on(hardware), scenario.model)
     capacity = kv_capacity(
         model,
         hardware,
@@ -219,6 +219,10 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
                 " room for their recurrent states"
             )
         policy = replace(policy, sequences=states)
+    if capacity.running is not None and capacity.running < (policy.sequences or math.inf):
+        if not capacity.running:
+            raise DoesNotFitError(f"{engine.name} does not start: its pool of states has room for no sequence")
+        policy = replace(policy, sequences=capacity.running)
     chunk = min(budget or longest, max(longest, budget or 0))
     step = scenario.changed(batch=1).tower_step if scenario.images else None
     density = 0.0 if step is None else step.batch / load.means[0]

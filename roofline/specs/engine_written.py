@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.engine import PARAMETERS, Engine
@@ -60,7 +60,7 @@ def _reserved(name: str, value: Any) -> str:
         return f"{{{inside}}}  # from that many GiB on"
     if isinstance(value, float):
         return f"{value / GIB:.4g}  # GiB" if name in SIZES else f"{value:.4g}"
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(to_builtins(value))
 
 
 def _scheduled(name: str, value: Any) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Meta, field
@@ -72,10 +72,78 @@ class LargeDevice(Checked, frozen=True):
     except_: tuple[Annotated[str, Meta(min_length=1)], ...] = field(default=(), name="except")
 
 
+class DeviceSize(Checked, frozen=True):
+    """Devices of less than `below` GiB: the `tokens` of a pass, and the most sequences that CUDA graphs replay.
+
+    The latter is for few devices that divide a layer, and for MANY or more.
+    """
+
+    below: Annotated[float, Meta(gt=0, le=1e6)]
+    tokens: Count
+    replayed: tuple[Count, Count]
+
+
+MANY = 4
+
+
+class Outside(Checked, frozen=True):
+    """MiB of a device outside of weights and KV cache, from which the fraction that these may use follows.
+
+    `fixed`; for each `token` of a pass, `replayed` sequence, `device` that divides the model; of ranks of attention for
+    each replayed sequence of each `rank`, half as much again beyond WIDE; `least` where a device has more than LARGE
+    GiB; then `drafts`. Devices that are no GPU have the fraction `otherwise`. With a vision encoder the fraction is
+    VISION of it, and less by a tenth for each time that the encoder is larger than CLIP's.
+    """
+
+    fixed: Annotated[float, Meta(ge=0, le=1e6)]
+    token: Annotated[float, Meta(ge=0, le=1e6)]
+    replayed: Annotated[float, Meta(ge=0, le=1e6)]
+    device: Annotated[float, Meta(ge=0, le=1e6)]
+    rank: Annotated[float, Meta(ge=0, le=1e6)]
+    least: Annotated[float, Meta(ge=0, le=1e6)]
+    drafts: Annotated[float, Meta(ge=0, le=1e6)]
+    otherwise: Annotated[float, Meta(gt=0, le=1)]
+
+    def utilization(self, visible: float, tokens: int, replayed: tuple[int, int], use: Use) -> float:
+        """The fraction of `visible` bytes that weights and KV cache may take, of an engine's `use` of the device."""
+        sequences = replayed[use.tensor >= MANY]
+        size = self.fixed + self.token * tokens + self.replayed * sequences + self.device * use.tensor
+        if use.ranks > 1:
+            size += self.rank * sequences * use.ranks * (1.5 if sequences > WIDE else 1.0)
+        if visible > LARGE * GIB:
+            size = max(size, self.least)
+        share = max(1 - (size + self.drafts * use.drafts) * 2**20 / visible, 0.01)
+        seen = VISION * min(max(1.1 - use.vision / 10, 0.8), 1.05) if use.vision else 1.0
+        return round(share * seen, 3)
+
+
+WIDE, LARGE, VISION = 300, 60, 0.95
+
+CLIP = 24 * 1024**2
+"""Layers times the squared width of CLIP's ViT-L."""
+
+
+class Use(NamedTuple):
+    """How a model uses a device.
+
+    `tensor`: the devices that divide a layer; `ranks`: those of data-parallel attention; `drafts`: whether a network
+    drafts; `vision`: how large an encoder is over CLIP's.
+    """
+
+    tensor: int = 1
+    ranks: int = 1
+    drafts: bool = False
+    vision: float = 0.0
+
+
+ALONE = Use()
+
+
 class Reserve(Checked, frozen=True):
     """An engine's memory settings.
 
-    `utilization`: usable fraction `of` device memory, or of what is free beside weights, activations and context.
+    `utilization`: usable fraction `of` device memory, or of what is free beside weights, activations and context; with
+    `outside` and no fraction what this leaves of a device of `visible` bytes, whose `sizes` say the tokens of a pass.
     `block`: tokens per KV cache block. `tokens`: the most tokens of one pass (None: all prompts of a batch at once);
     models whose maximum context is at most `whole` run it as one pass. `sequences`: the most that run, and are sampled,
     at once (0: no limit, and sampling takes no more than a pass), each with `sampled` bytes per logit. `profiles`: a
@@ -88,18 +156,22 @@ class Reserve(Checked, frozen=True):
     in fewer bits are converted to 16, a layer at a time. `padding`: the multiples to which the hidden size and the
     width of experts in MXFP4 are padded as they are loaded. `window_cells`: layers with a window hold the tokens of a
     pass beside it, in multiples of so many (0: the window alone). `vision_apart`: a vision encoder is a file of its
-    own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`:
-    all layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a
-    recurrent state takes a page. `window_shares`: layers with a window have a pool of their own, of so many tokens
-    as a part of all, by the beginning of the model's name. `items`: the tokens of the largest image or video of models
-    whose names begin so, which a pass has to take whole. `in_flight`: the passes that a window has to have room
-    for, those that run and those scheduled ahead. `states`: the engine starts only where each of its `sequences`
-    has a state, `longest` where a sequence of the maximum length has room. `logs`: the size of the KV cache that
-    the engine prints, the tokens of `blocks` in all layers or of `sequences` of the maximum length.
-    `tables`: the memory that holds tables of n-grams (Engram), where a device has another than its own.
+    own, which is loaded for images alone. `keeps_all`: layers with a window hold all tokens of a sequence. `pages`: all
+    layers share pages of one size, so that layers of a kind are padded to groups of equal numbers, and a recurrent
+    state takes a page. `window_shares`: layers with a window have a pool of their own, of so many tokens as a part of
+    all, by the beginning of the model's name. `items`: the tokens of the largest image or video of models whose names
+    begin so, which a pass has to take whole. `in_flight`: the passes that a window has to have room for, those that run
+    and those scheduled ahead. `states`: the engine starts only where each of its `sequences` has a state,
+    `state_ratio`: the memory of a pool of recurrent states alone over that of the KV cache (0: none), with
+    `state_slots` of it for each running sequence, `longest` where a sequence of the maximum length has room. `logs`:
+    the size of the KV cache that the engine prints, the tokens of `blocks` in all layers or of `sequences` of the
+    maximum length. `tables`: the memory that holds tables of n-grams (Engram), where a device has another than its own.
     """
 
     utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    sizes: tuple[DeviceSize, ...] = ()
+    outside: Outside | None = None
+    visible: Annotated[float, Meta(ge=0, le=1e15)] = 0.0
     of: Literal["device", "free"] = "device"
     block: Count = 1
     tokens: Count | None = None
@@ -124,6 +196,8 @@ class Reserve(Checked, frozen=True):
     items: tuple[tuple[str, Count], ...] = ()
     in_flight: Count = 1
     states: bool = False
+    state_ratio: Annotated[float, Meta(ge=0, le=1000)] = 0.0
+    state_slots: Count = 1
     longest: bool = False
     logs: Literal["blocks", "sequences"] = "blocks"
     tables: Literal["device", "cpu"] = "device"
@@ -137,12 +211,19 @@ class Reserve(Checked, frozen=True):
         item = next((tokens for name, tokens in self.items if model.startswith(name)), 0)
         return self if self.tokens is None or item <= self.tokens else replace(self, tokens=item)
 
-    def limited(self, utilization: float | None, tokens: int | None, sequences: int | None) -> Reserve:
+    def limited(
+        self, utilization: float | None, tokens: int | None, sequences: int | None, use: Use = ALONE
+    ) -> Reserve:
         """The settings of this device with those that are given in their place.
 
         An engine without a limit of tokens, or of sequences, reserves nothing by one. CUDA graphs take memory by their
         number.
         """
+        if self.outside is not None and self.visible:
+            if utilization is None and self.utilization == 1:
+                passed = max(tokens or self.tokens or 0, LEAST_PASS)
+                utilization = self.outside.utilization(self.visible, passed, self.sizes[0].replayed, use)
+            return replace(self, outside=None).limited(utilization, tokens, sequences)
         if utilization is None and not tokens and not sequences:
             return self
         fewer = 1 - captured(sequences) / captured(self.sequences) if sequences and self.sequences else 0.0
@@ -163,6 +244,15 @@ class Reserve(Checked, frozen=True):
         sizes, left = (self.context, self.group_context, self.pcie_context), self.graphs * (1 - share)
         context, group, pcie = (max(size - left, 0.0) for size in sizes)
         return replace(self, context=context, group_context=group, pcie_context=pcie, graphs=self.graphs * share)
+
+    @property
+    def state_part(self) -> float:
+        """The part of the memory of caches that a pool of recurrent states alone has."""
+        return self.state_ratio / (1 + self.state_ratio)
+
+    def slots(self, verified: int) -> int:
+        """States of that pool for a sequence that runs, of which so many tokens are verified at once."""
+        return self.state_slots + verified
 
     def padded(self, hidden: int, width: int) -> float:
         """Elements of an expert in MXFP4 as loaded over those that it has."""
@@ -202,6 +292,13 @@ class Reserve(Checked, frozen=True):
 @lru_cache(maxsize=1024)  # every scenario asks
 def _on(reserve: Reserve, hardware: Hardware) -> Reserve:
     links, large = hardware.interconnects, reserve.large_device
+    if reserve.sizes and hardware.kind != "gpu":
+        fraction = reserve.outside.otherwise if reserve.outside and reserve.utilization == 1 else reserve.utilization
+        return replace(reserve, sizes=(), outside=None, utilization=fraction).on(hardware)
+    if reserve.sizes and not reserve.visible:
+        visible = visible_memory(hardware)
+        size = next((size for size in reserve.sizes if visible < size.below * GIB), reserve.sizes[-1])
+        return replace(reserve, visible=visible, tokens=size.tokens, sizes=(size,)).on(hardware)
     if (reserve.context or reserve.group_context) and (hardware.kind == "cpu" or hardware.family == "apple"):
         none = dict.fromkeys(("context", "group_context", "pcie_context", "graphs"), 0.0)
         return replace(reserve, **none, widened=False).on(hardware)
@@ -222,6 +319,9 @@ def captured(sequences: int) -> int:
     largest = min(2 * sequences, 512)
     return sum(size <= largest for size in (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)))
 
+
+LEAST_PASS = 2048
+"""Tokens of a pass for which memory is left at least."""
 
 NO_RESERVE = Reserve()
 """Everything in one pass, in all visible memory."""

@@ -121,11 +121,8 @@ def profile_of(name: str, precision: Precision, hardware: Hardware, model: Model
 
 
 def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load | None, version: str) -> Scheduler:
-    """The engine's policy, with what a benchmark's scripts set for a load of requests, or for sessions (None).
-
-    As many requests may run with drafts as without.
-    """
-    found: dict[str, Any] = {} if load is None else {"drafted": 0}
+    """The engine's policy, with what a benchmark's scripts set for a load of requests, or for sessions (None)."""
+    found: dict[str, Any] = {}
     for row in POLICIES.sessions if load is None else POLICIES.requests:
         if row.fits(scenario, load, version):
             found = {**row.set, **found}

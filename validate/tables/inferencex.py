@@ -212,14 +212,13 @@ class Deployment(Struct, frozen=True):
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)
         if not self.mtp:
             return scenario
-        if engine == "sglang" and self.version:
-            profile = replace(profile, serial_drafts=load_engine(f"sglang@{self.version}").serial_drafts)
-            scenario = scenario.changed(engine=profile)
+        if profile.name == "sglang":
+            serial = load_engine(f"sglang@{self.version}").serial_drafts if self.version else profile.serial_drafts
+            told = replace(profile.scheduler, drafted=0)  # its scripts say how many requests run
+            scenario = scenario.changed(engine=replace(profile, serial_drafts=serial, scheduler=told))
         if golden is not None:
-            name, rate = (
-                "multi-token-prediction" if self.model.mtp else "eagle-3",
-                acceptance_rate(golden[1], golden[0]),
-            )
+            name = "multi-token-prediction" if self.model.mtp else "eagle-3"
+            rate = acceptance_rate(golden[1], golden[0])
             return apply_techniques(scenario, (f"{name}:length={golden[0]},acceptance={rate:.4f}",))
         scenario = apply_techniques(scenario, (self.drafts(output, concurrency),))
         drafts = scenario.settings.speculation

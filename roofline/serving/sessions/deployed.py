@@ -19,7 +19,7 @@ from roofline.serving.replica import DoesNotFitError, Replica, replica_of
 from roofline.serving.sessions.options import SESSION_OPTIONS
 from roofline.serving.sessions.profiles import profile
 from roofline.serving.sessions.routing import SESSION
-from roofline.serving.sessions.store import PER_REQUEST, Store, store_of
+from roofline.serving.sessions.store import Store, store_of
 from roofline.serving.sessions.tiers import Tier, parse_tiers
 from roofline.serving.sessions.workload import Workload, parse_gaps, plain
 from roofline.specs.hardware import Hardware
@@ -77,7 +77,7 @@ def deployed_of(
     below = parse_tiers(tiers, replica.steps.scenario) if isinstance(tiers, str) else tuple(tiers)
     store = store_of(replica, below, pool, max(round(load.held), 1))
     room = store.tokens / replica.data - store.own
-    if longest > room or (store.states is not None and store.states < PER_REQUEST * replica.data):
+    if longest > room or (store.states is not None and store.states < store.slots * replica.data):
         held = " beside the model's states" if store.snapshot else ""
         raise DoesNotFitError(
             f"the longest turn, {longest:,} tokens, does not fit in the KV cache of {max(room, 0.0):,.0f} tokens{held}:"

@@ -29,7 +29,6 @@ from roofline.serving.sessions.decoding import Decoding
 from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.drawn import Draw, Session, Turn, grown, turn_of
 from roofline.serving.sessions.routing import PREFIX, SESSION, chosen
-from roofline.serving.sessions.store import PER_REQUEST
 from roofline.serving.simulation import Simulation
 
 Array = NDArray[np.float64]
@@ -67,7 +66,7 @@ class SessionRun(Simulation):
         self.room = self.pool  # type: ignore[assignment]
         levels = [Level(self.pool / self.data / self.block)]
         levels += [level._replace(blocks=level.blocks / self.data / self.block) for level in store.levels]
-        self.states = math.inf if store.states is None else store.states / self.data
+        self.states, self.slots = math.inf if store.states is None else store.states / self.data, store.slots
         snapshot, apart = store.snapshot / self.block, store.states is not None
         every = store.every // store.block
         self.caches = [PrefixCache(levels, store.whole, snapshot, apart, every) for _ in range(self.data)]
@@ -266,7 +265,7 @@ class SessionRun(Simulation):
         need += self.store.own
         if self._taken(sequence.rank) + need - min(known, need) > self.pool / self.data + cache.shared * self.block:
             return False
-        if PER_REQUEST * (self._active(sequence.rank) + 1) > self.states:
+        if self.slots * (self._active(sequence.rank) + 1) > self.states:
             return False
         below = any(self._find(sequence)[1:])
         # One whose prefix is in a lower tier is set aside first, at the latest before the next step.

@@ -22,14 +22,6 @@ PAGES: Mapping[str, int] = {"sglang": 64, "tensorrt-llm": 32}
 SGLang has for MLA and on Blackwell, and TensorRT-LLM's tokens_per_block."""
 
 
-PARTED: Mapping[str, float] = {"sglang": 0.9 / 1.9}
-"""The part of the memory of caches that a pool of states alone has (sglang/srt/server_args.py, mamba_full_memory_ratio:
-0.9 of the other part)."""
-
-PER_REQUEST = 3
-"""States of such a pool for each running request (max_mamba_cache_size // 3 may run; model_runner.py)."""
-
-
 class Store(Struct, frozen=True):
     """The KV cache of a replica: `tokens` of its pool in blocks of `block`, and `tiers` below.
 
@@ -37,7 +29,7 @@ class Store(Struct, frozen=True):
     are evicted, those of lower `priority` before the shared prefixes. Of a model with recurrent states or windows, a
     snapshot of them takes as much as `snapshot` tokens; there is one at ends of prompts and outputs, and after `every`
     computed tokens (0: none). A running request takes as much as `own` tokens beside its own, unless a pool of their
-    own has `states` of them.
+    own has `states` of them, `slots` for each.
     """
 
     tokens: float
@@ -50,6 +42,7 @@ class Store(Struct, frozen=True):
     every: int = 0
     own: float = 0.0
     states: int | None = None
+    slots: int = 1
     copies: float = 1.0
 
     @property
@@ -92,8 +85,7 @@ def store_of(replica: Replica, tiers: tuple[Tier, ...] = (), pool: float | None 
         sized = tuple(tier.sized(tokens * bytes_ * copies) for tier in tiers)
         return Store(tokens, block, bytes_, sized, whole, copies=copies)
     held = capacity.held
-    part = PARTED.get(name, 0.0) if held.state and not held.windows else 0.0
-    scale = pool / (1 - part) / replica.logged if pool and replica.logged else 1.0
+    scale = pool / replica.logged if pool and replica.logged else 1.0
     devices = kv_bytes_per_token(model, formats) / kv_bytes_per_token(model, formats, spread)
     cache, snapshot = capacity.cache * scale * replica.data, held.snapshot / held.tokens
     bytes_ = held.tokens * devices
@@ -101,6 +93,7 @@ def store_of(replica: Replica, tiers: tuple[Tier, ...] = (), pool: float | None 
     shared = Store(cache / held.tokens, max(block, held.block), bytes_, sized, whole, snapshot=snapshot, copies=copies)
     if whole:
         shared = replace(shared, every=int(replica.budget))
-    if not part:
+    if not capacity.apart:
         return replace(shared, own=held.fixed / held.tokens)
-    return replace(shared, tokens=(1 - part) * shared.tokens, states=int(part * cache / held.state))
+    states = int(capacity.apart * cache / held.state)
+    return replace(shared, tokens=(1 - capacity.apart) * shared.tokens, states=states, slots=capacity.slots)

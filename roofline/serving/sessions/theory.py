@@ -41,7 +41,6 @@ from roofline.scenario.speculation import iterations
 from roofline.serving.sessions.deployed import Deployed
 from roofline.serving.sessions.routing import SESSION
 from roofline.serving.sessions.sample import Turns, turns_of
-from roofline.serving.sessions.store import PER_REQUEST
 from roofline.serving.steps import MAX_TOKENS
 from roofline.specs.scheduler import PREFILL_FIRST
 from roofline.timing.waits import largest
@@ -132,7 +131,7 @@ class Theory:
         self.turns = turns_of(self.work) if turns is None else turns
         apart = store.states is not None
         self.weights = [0.0 if apart else store.snapshot, *[store.snapshot] * len(store.tiers)]
-        self.most = min(replica.sequences, store.states / PER_REQUEST if store.states is not None else math.inf)
+        self.most = min(replica.sequences, store.states / store.slots if store.states is not None else math.inf)
         sizes, sum_ = [store.tokens], store.tokens
         for level in store.levels:
             if not level.refuses:  # in the end one that does has sessions alone that are over

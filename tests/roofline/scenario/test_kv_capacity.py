@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -12,6 +14,7 @@ from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import Capacity, kv_capacity, startable_sequences, waves
+from roofline.scenario.memory import memory_reserve
 from roofline.scenario.notes import notes
 from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import Speculation
@@ -503,3 +506,56 @@ def test_windows_have_a_pool_of_their_own_in_sglang() -> None:
         model, H100, parallel=Parallelism(tensor=2), reserve=load_engine("sglang@0.4.9").memory.on(H100)
     )
     assert whole.bytes_per_token == 36 * 2 * 4 * 64 * 2
+
+
+def test_sglang_has_a_pool_of_recurrent_states_beside_the_kv_cache() -> None:
+    """As 2,211 states of 25.28 GiB beside 28.1 GiB of keys and values in a log of Nemotron with the default of 0.9."""
+    scenario = Scenario("qwen3.5-27b", "h200-sxm", engine="sglang")
+    found = serve(scenario, concurrency=1).replica
+    capacity = found.capacity
+    assert capacity is not None
+    states, keys = capacity.apart * capacity.cache, found.kv_tokens * capacity.bytes_per_token
+    assert states / keys == pytest.approx(25.28 / 28.1, rel=1e-3)
+    assert found.scheduler.sequences == int(states / capacity.held.state / 5)
+    for length in (100, 100_000):  # a pool of tokens, however long the sequences that take them
+        assert capacity.tokens_of(length) == found.kv_tokens
+    drafting = serve(scenario.with_(techniques="multi-token-prediction:length=3", max_num_seqs=500), concurrency=1)
+    assert drafting.replica.scheduler.sequences < found.scheduler.sequences * 5 / 9
+    at_once = found.scheduler.sequences  # and as many fit in a static batch
+    fits = [analyze(scenario.changed(batch=batch)).memory.fits for batch in (at_once, at_once + 1)]
+    assert fits == [True, False]
+    vllm = serve(Scenario("qwen3.5-27b", "h200-sxm", engine="vllm"), concurrency=1).replica.capacity
+    assert vllm is not None
+    assert vllm.running is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "hardware", "options", "fraction"),
+    [
+        ("sglang", "deepseek-v3.2", "h200-sxm", {"tp": 8}, 0.897),  # a log of it without an option
+        ("sglang", "llama-3.1-8b", "h100-sxm", {"gpu_memory_utilization": 0.7}, 0.7),
+        ("sglang@0.4.9", "llama-3.1-8b", "h100-sxm", {}, 0.88),
+    ],
+)
+def test_sglang_leaves_memory_by_the_device_and_the_layout(
+    engine: str, model: str, hardware: str, options: dict[str, float], fraction: float
+) -> None:
+    found = memory_reserve(Scenario(model, hardware, engine=engine, **options)).utilization
+    assert found == pytest.approx(fraction, abs=0.0015)
+
+
+def test_sglang_leaves_less_for_the_cache_with_longer_passes_drafts_and_a_vision_encoder() -> None:
+    plain = Scenario("llama-3.1-8b", "h100-sxm", engine="sglang")
+    others = [plain.with_(max_num_batched_tokens=16384), plain.with_(techniques="eagle-3")]
+    left = [memory_reserve(scenario).utilization for scenario in (plain, *others)]
+    assert max(left) == left[0] > max(left[1:])
+    text, seen = (
+        memory_reserve(Scenario(name, "h100-sxm", engine="sglang")) for name in ("gemma-2-27b", "gemma-3-27b")
+    )
+    assert seen.utilization < text.utilization
+
+
+def test_a_fraction_of_a_profile_holds_in_the_place_of_what_a_device_leaves(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("based_on: sglang\nname: own\nmemory: {utilization: 0.5}\n")
+    assert memory_reserve(Scenario("llama-3.1-8b", "h100-sxm", engine=str(own))).utilization == 0.5
