@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from datetime import date
 from typing import Any
 
 from msgspec import Struct
@@ -288,19 +289,19 @@ def model_document(model: Model) -> dict[str, Any]:
 
 def hardware_document(hardware: Hardware) -> dict[str, Any]:
     """A hardware spec in base units (bytes, byte/s, FLOP/s, W)."""
-    document = {field.name: _plain(getattr(hardware, field.name)) for field in fields(hardware)}
-    return {key: value for key, value in document.items() if value is not None and value != {}}
+    return {key: value for key, value in _plain(hardware).items() if value != {}}
 
 
 def _plain(value: Any) -> Any:
+    """A part of a spec for JSON, without what a struct does not have; whole numbers are integers."""
+    if isinstance(value, Struct):
+        entries = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {key: entry for key, entry in entries.items() if entry is not None}
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
-    if isinstance(value, Struct):
-        entries = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-        return {key: entry for key, entry in entries.items() if entry is not None}
-    if hasattr(value, "isoformat"):
+    if isinstance(value, date):
         return value.isoformat()
     return number(value) if isinstance(value, float) else value
 

@@ -72,20 +72,11 @@ class Sentences(Struct, frozen=True):
     @property
     def lines(self) -> list[str]:
         """All of them."""
-        limited = f"Limited by: {self.limit}"
-        if self.brief < Brief.JOINED:
-            cost = [f"Cost: {self.cost}"]
-        else:
-            cost = [f"{limited}; {'cost: ' * (self.brief < Brief.TERSE)}{self.cost}"]
-        return [
-            self.headline,
-            f"Chosen: {self.chosen}",
-            f"Speed: {self.speed}",
-            *([limited] if self.brief < Brief.JOINED else []),
-            *self.change,
-            *cost,
-            self.run,
-        ]
+        limit, cost = [f"Limited by: {self.limit}"], f"Cost: {self.cost}"
+        if self.brief >= Brief.JOINED:
+            cost = f"{limit.pop()}; {'cost: ' * (self.brief < Brief.TERSE)}{self.cost}"
+        choice = [f"Chosen: {self.chosen}", f"Speed: {self.speed}"]
+        return [self.headline, *choice, *limit, *self.change, cost, self.run]
 
     @property
     def headline(self) -> str:
@@ -240,9 +231,8 @@ class Sentences(Struct, frozen=True):
     @property
     def change(self) -> list[str]:
         """The next best change, where there is one and room for it."""
-        found = self.verdict.better if self.better else None
-        shown = found is not None and self.brief < Brief.BARE
-        return [f"Better: {change_text(self.verdict, found, self.brief)}"] if found is not None and shown else []
+        found = self.verdict.better if self.better and self.brief < Brief.BARE else None
+        return [] if found is None else [f"Better: {change_text(self.verdict, found, self.brief)}"]
 
     @property
     def cost(self) -> str:

@@ -38,13 +38,9 @@ class Run(Struct, frozen=True):
     """How a study runs: its workers, the points per chunk, and whether a partial file is resumed."""
 
     pool: Pool
-    size: int | None = None
+    chunk: int = CHUNK
     resume: bool = False
     progress: bool = False
-
-    @property
-    def chunk(self) -> int:
-        return CHUNK if self.size is None else self.size
 
 
 def format_of(output: Path | None) -> str:

@@ -90,6 +90,7 @@ def sweep(
     from roofline.reports.tables import sweep as page
     from roofline.whatif.executors import pool
     from roofline.whatif.study import assemble
+    from roofline.whatif.sweeps import CHUNK
 
     query = {"metrics": metrics, "at": at, "where": where, "top": top, "by": by, "pareto": pareto, "invalid": invalid}
     study = assemble(model, over or [], options, query)
@@ -100,7 +101,7 @@ def sweep(
             raise RooflineError(f"{quote(str(output), 200)} must end in {alternatives(ENDINGS)}", options=["format"])
     _ask(study.points, yes)
     with pool(workers, dask) as found, _hinting(output, resume):
-        run = page.Run(found, chunk, resume, page.on_terminal())
+        run = page.Run(found, chunk or CHUNK, resume, page.on_terminal())
         if chosen == "table":
             rows, tally = page.table_sweep(study, run)
             emit(page.table_text(study.question, rows, tally, output is None), output)
