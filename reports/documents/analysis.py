@@ -20,14 +20,7 @@ from roofline import (
     parameters,
     state_bytes_per_sequence,
 )
-from roofline.reports.documents.summary import (
-    memory_lines,
-    op_rows,
-    phase_line,
-    summary_lines,
-    times_lines,
-    workload_line,
-)
+from roofline.reports.documents import summary
 from roofline.reports.output.blocks import Block, Document, Face, finite, picked
 from roofline.reports.output.cells import csv_of
 from roofline.reports.output.export import escape, markdown_table, printable
@@ -331,10 +324,10 @@ def as_csv(document: Document) -> str:
 def as_markdown(document: Document) -> str:
     """The analysis as Markdown: a summary, then one table per phase."""
     parts = [f"# {escape(document['model'])} on {escape(document['hardware'])}", ""]
-    parts += [f"- {escape(line)}" for line in summary_lines(document)] + [""]
+    parts += [f"- {escape(line)}" for line in summary.summary_lines(document)] + [""]
     for name, phase in document["phases"].items():
-        parts += [f"## {name.capitalize()}", "", escape(phase_line(phase)), ""]
-        header, rows = op_rows(phase)
+        parts += [f"## {name.capitalize()}", "", escape(summary.phase_line(phase)), ""]
+        header, rows = summary.op_rows(phase)
         parts += [*markdown_table(header, rows), ""]
     return "\n".join(parts)
 
@@ -345,24 +338,24 @@ def parts(document: Document, ops: bool = True, verbose: bool = True) -> list[An
     `verbose` adds where the figures come from.
     """
     title = Text(printable(f"{document['model']} on {document['hardware']}"), style="bold")
-    lines = summary_lines(document, verbose)
+    lines = summary.summary_lines(document, verbose)
     drawn: list[Any] = [title, *(Text(printable(line)) for line in lines)]
     if not ops:
         drawn += [Text(f"{name}: {_limit(phase)}") for name, phase in document["phases"].items()]
         return [*drawn, Text("--ops lists the operators", "dim")]
     drawn.append(Text())
     for name, phase in document["phases"].items():
-        header, rows = op_rows(phase)
-        drawn.append(table(header, rows, title=f"{name.capitalize()}: {phase_line(phase)}"))
+        header, rows = summary.op_rows(phase)
+        drawn.append(table(header, rows, title=f"{name.capitalize()}: {summary.phase_line(phase)}"))
     drawn.append(Text("FLOP, bytes and times per instance; share of the phase's bound time for all instances.", "dim"))
     return drawn
 
 
 def _analysis_blocks(document: Document) -> Iterator[Block]:
     """A summary, then a table of the operators of each phase."""
-    yield Block(f"{document['model']} on {document['hardware']}", summary_lines(document))
+    yield Block(f"{document['model']} on {document['hardware']}", summary.summary_lines(document))
     for name, phase in document["phases"].items():
-        yield Block(name.capitalize(), phase_line(phase).split("\n"), *op_rows(phase))
+        yield Block(name.capitalize(), summary.phase_line(phase).split("\n"), *summary.op_rows(phase))
 
 
 def _analysis_rows(document: Document) -> list[Document]:
@@ -377,10 +370,10 @@ def _analysis_lines(document: Document) -> Iterator[str]:
     devices = document["parallelism"]["devices"]
     where = document["hardware"] if devices == 1 else f"{devices} {document['hardware']}"
     yield f"{document['model']} on {where}, {document['scenario']['engine']}"
-    yield workload_line(document)
-    memory, *fitting = memory_lines(document["memory"])
+    yield summary.workload_line(document)
+    memory, *fitting = summary.memory_lines(document["memory"])
     yield memory
-    yield times_lines(document)[:2][-1]  # expected, or else at the bound
+    yield summary.times_lines(document)[:2][-1]  # expected, or else at the bound
     yield "; ".join(f"{name}: {_limit(phase)}" for name, phase in document["phases"].items())
     yield from fitting
     yield from (f"note: {note}" for note in document["notes"])

@@ -23,7 +23,7 @@ from roofline.core.units import seconds, si
 from roofline.reports.output.columns import ENDLESS
 from roofline.reports.output.terminal import render, table, terminal
 from roofline.reports.tables.resumable import Spool
-from roofline.reports.tables.rows import CsvEncoding, JsonLinesEncoding, ParquetFile, broken_rows, sliced
+from roofline.reports.tables.rows import CsvEncoding, JsonLinesEncoding, broken_rows, parquet_writer, sliced
 from roofline.whatif.executors import Pool
 from roofline.whatif.metrics import find_metric
 from roofline.whatif.selection import Rows
@@ -118,8 +118,8 @@ def _write_rows(question: Question, parts: Iterable[Rows], write: Callable[[Rows
 def _writer(question: Question, format: str, file: BinaryIO) -> Iterator[Callable[[Rows], None]]:
     """A function that writes rows in a format; the header comes with the first rows, so no rows give an empty file."""
     if format == "parquet":
-        with ParquetFile(file, question.columns) as parquet:
-            yield lambda rows: parquet.write(rows) if rows.count else None
+        with parquet_writer(file, question.columns) as parquet:
+            yield lambda rows: parquet(rows) if rows.count else None
         return
     text = _encoding(question, format)
     heads = [text.head]
