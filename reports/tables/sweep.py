@@ -30,6 +30,8 @@ from roofline.whatif.selection import Rows
 from roofline.whatif.study import Question, Study
 from roofline.whatif.sweeps import CHUNK, Answer, Chunks, Collector, Tally, answers
 
+NO_FILE = "a sweep to resume needs a file to continue: name it"
+
 TABLE_ROWS = 100
 """Maximum number of rows of a table."""
 
@@ -50,30 +52,28 @@ def format_of(output: Path | None) -> str:
     return {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(output.suffix.lower(), "csv")
 
 
-def write_sweep(study: Study, format: str, output: Path, run: Run) -> Tally:
-    """Runs a study, writes its rows to a file and returns the tally of points. Raises RooflineError.
+def write_sweep(study: Study, format: str, output: Path | None, run: Run) -> Tally:
+    """Runs a study, writes its rows to a file or as they arrive to standard output, and returns the tally of points.
 
-    A failed run leaves no file, unless it is resumable: then the complete chunks stay beside the output.
+    A failed run leaves no file, unless it is resumable: then the complete chunks stay beside the output. Raises
+    RooflineError.
     """
+    if output is None:
+        if run.resume:
+            raise RooflineError(NO_FILE, options=["output"])
+        if format == "parquet":
+            raise RooflineError("Parquet is a binary format: name a file", options=["output"])
+        return _write(study, format, sys.stdout.buffer, run)
     if run.resume:
         return _write_resumable(study, format, output, run)
     with whole_file(output) as file:
         return _write(study, format, file, run)
 
 
-def stream_sweep(study: Study, format: str, out: BinaryIO, run: Run) -> Tally:
-    """Runs a study and writes its rows to a stream as they arrive. Raises RooflineError."""
-    if run.resume:
-        raise RooflineError("a sweep to resume needs a file to continue: name it", options=["output"])
-    if format == "parquet":
-        raise RooflineError("Parquet is a binary format: name a file", options=["output"])
-    return _write(study, format, out, run)
-
-
 def table_sweep(study: Study, run: Run) -> tuple[Rows, Tally]:
     """Runs a study and returns the rows of a table. Raises RooflineError."""
     if run.resume:
-        raise RooflineError("a sweep to resume needs a file to continue: name it", options=["output"])
+        raise RooflineError(NO_FILE, options=["output"])
     tally, collector = Tally(), Collector(study.question.selection)
     everything, shown = study.question.selection.everything, 0
     for answer in _watched(study, run, 0):

@@ -105,10 +105,8 @@ def sweep(
         if chosen == "table":
             rows, tally = page.table_sweep(study, run)
             emit(page.table_text(study.question, rows, tally, output is None), output)
-        elif output is None:
-            if sys.__stdout__ is None:
-                raise RooflineError("standard output is closed: name a file with --output")
-            tally = page.stream_sweep(study, chosen, sys.stdout.buffer, run)
+        elif output is None and sys.__stdout__ is None:
+            raise RooflineError("standard output is closed: name a file with --output")
         else:
             tally = page.write_sweep(study, chosen, output, run)
     say(page.closing(study.question, tally), err=True)
