@@ -307,14 +307,19 @@ OP_COLUMNS = (
 ENDS = ("low", "mid", "high")
 
 
+def _op_rows(document: Document) -> list[dict[str, Any]]:
+    """The operators of all phases, without their tensors."""
+    return [
+        {"phase": name, **{key: value for key, value in op.items() if key != "tensors"}}
+        for name, phase in document["phases"].items()
+        for op in phase["ops"]
+    ]
+
+
 def as_csv(document: Document) -> str:
     """The operators of every phase of an analysis as CSV, one row each, in base units."""
     bound = {"expected_time_s": dict.fromkeys(ENDS, ""), "basis": ""}
-    rows = [
-        {**bound, **op, "model": document["model"], "hardware": document["hardware"], "phase": phase}
-        for phase, content in document["phases"].items()
-        for op in content["ops"]
-    ]
+    rows = [{**bound, **op, "model": document["model"], "hardware": document["hardware"]} for op in _op_rows(document)]
     times = {f"expected_time_{end}_s": f"expected_time_s.{end}" for end in ENDS}
     return csv_of(
         {**{key: key for key in ("model", "hardware", "phase", *OP_COLUMNS)}, **times, "basis": "basis"}, rows
@@ -358,14 +363,6 @@ def _analysis_blocks(document: Document) -> Iterator[Block]:
         yield Block(name.capitalize(), summary.phase_line(phase).split("\n"), *summary.op_rows(phase))
 
 
-def _analysis_rows(document: Document) -> list[Document]:
-    return [
-        {"phase": name, **{key: value for key, value in op.items() if key != "tensors"}}
-        for name, phase in document["phases"].items()
-        for op in phase["ops"]
-    ]
-
-
 def _analysis_lines(document: Document) -> Iterator[str]:
     devices = document["parallelism"]["devices"]
     where = document["hardware"] if devices == 1 else f"{devices} {document['hardware']}"
@@ -385,4 +382,4 @@ def _limit(phase: Document) -> str:
     return f"mostly {phase['bound']}-bound, {longest['name']} takes {longest['share']:.0%}"
 
 
-ANALYSIS = Face(analysis_document, _analysis_blocks, _analysis_rows, _analysis_lines)
+ANALYSIS = Face(analysis_document, _analysis_blocks, _op_rows, _analysis_lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
@@ -113,13 +113,13 @@ def _first_short(written: list[list[str]], width: int) -> list[str]:
 
 def _height(lines: Iterable[str], width: int) -> int:
     """The lines that lines take in a terminal of a width."""
-    return sum(len(_wrapped(line, width)) for line in lines)
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    if line.startswith(RUN):
-        return list(continued(line.removeprefix(RUN), width, len(RUN)))
-    return textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+    wrapped = (
+        continued(line.removeprefix(RUN), width, len(RUN))
+        if line.startswith(RUN)
+        else textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+        for line in lines
+    )
+    return sum(1 for parts in wrapped for _ in parts)
 
 
 def verdict_blocks(document: Document) -> list[Block]:
@@ -129,10 +129,10 @@ def verdict_blocks(document: Document) -> list[Block]:
     return [Block(lines=lines, width=WIDTH), *([Block(commands=commands, width=WIDTH, lead=RUN)] if commands else [])]
 
 
-def verdict_rows(document: Document) -> list[Mapping[str, Any]]:
-    """The document as one row."""
-    return [{key: value for key, value in document.items() if key != "lines"}]
-
-
-VERDICT = Face(answer_document, verdict_blocks, verdict_rows, lambda document: document["lines"], LINES)
-"""How a verdict is shown."""
+VERDICT = Face(
+    answer_document,
+    verdict_blocks,
+    lambda document: [{key: value for key, value in document.items() if key != "lines"}],
+    lambda document: document["lines"],
+    LINES,
+)
