@@ -250,8 +250,7 @@ def _energy_and_cost(entry: Mapping[str, Any], suffix: str) -> list[str]:
 
 
 def _memory(entry: Mapping[str, Any]) -> str:
-    memory = entry["memory"]
-    return _taken(memory) + ("" if memory["fits"] else ", DOES NOT FIT")
+    return _taken(entry["memory"]) + ("" if entry["memory"]["fits"] else ", DOES NOT FIT")
 
 
 def _taken(memory: Mapping[str, Any]) -> str:
