@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from datetime import date
 from typing import Any
 
 from msgspec import Struct
@@ -19,14 +20,7 @@ from roofline import (
     parameters,
     state_bytes_per_sequence,
 )
-from roofline.reports.documents.summary import (
-    memory_lines,
-    op_rows,
-    phase_line,
-    summary_lines,
-    times_lines,
-    workload_line,
-)
+from roofline.reports.documents import summary
 from roofline.reports.output.blocks import Block, Document, Face, finite, picked
 from roofline.reports.output.cells import csv_of
 from roofline.reports.output.export import escape, markdown_table, printable
@@ -288,19 +282,19 @@ def model_document(model: Model) -> dict[str, Any]:
 
 def hardware_document(hardware: Hardware) -> dict[str, Any]:
     """A hardware spec in base units (bytes, byte/s, FLOP/s, W)."""
-    document = {field.name: _plain(getattr(hardware, field.name)) for field in fields(hardware)}
-    return {key: value for key, value in document.items() if value is not None and value != {}}
+    return {key: value for key, value in _plain(hardware).items() if value != {}}
 
 
 def _plain(value: Any) -> Any:
+    """A part of a spec for JSON, without what a struct does not have; whole numbers are integers."""
+    if isinstance(value, Struct):
+        entries = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {key: entry for key, entry in entries.items() if entry is not None}
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
-    if isinstance(value, Struct):
-        entries = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-        return {key: entry for key, entry in entries.items() if entry is not None}
-    if hasattr(value, "isoformat"):
+    if isinstance(value, date):
         return value.isoformat()
     return number(value) if isinstance(value, float) else value
 
@@ -313,14 +307,19 @@ OP_COLUMNS = (
 ENDS = ("low", "mid", "high")
 
 
+def _op_rows(document: Document) -> list[dict[str, Any]]:
+    """The operators of all phases, without their tensors."""
+    return [
+        {"phase": name, **{key: value for key, value in op.items() if key != "tensors"}}
+        for name, phase in document["phases"].items()
+        for op in phase["ops"]
+    ]
+
+
 def as_csv(document: Document) -> str:
     """The operators of every phase of an analysis as CSV, one row each, in base units."""
     bound = {"expected_time_s": dict.fromkeys(ENDS, ""), "basis": ""}
-    rows = [
-        {**bound, **op, "model": document["model"], "hardware": document["hardware"], "phase": phase}
-        for phase, content in document["phases"].items()
-        for op in content["ops"]
-    ]
+    rows = [{**bound, **op, "model": document["model"], "hardware": document["hardware"]} for op in _op_rows(document)]
     times = {f"expected_time_{end}_s": f"expected_time_s.{end}" for end in ENDS}
     return csv_of(
         {**{key: key for key in ("model", "hardware", "phase", *OP_COLUMNS)}, **times, "basis": "basis"}, rows
@@ -330,10 +329,10 @@ def as_csv(document: Document) -> str:
 def as_markdown(document: Document) -> str:
     """The analysis as Markdown: a summary, then one table per phase."""
     parts = [f"# {escape(document['model'])} on {escape(document['hardware'])}", ""]
-    parts += [f"- {escape(line)}" for line in summary_lines(document)] + [""]
+    parts += [f"- {escape(line)}" for line in summary.summary_lines(document)] + [""]
     for name, phase in document["phases"].items():
-        parts += [f"## {name.capitalize()}", "", escape(phase_line(phase)), ""]
-        header, rows = op_rows(phase)
+        parts += [f"## {name.capitalize()}", "", escape(summary.phase_line(phase)), ""]
+        header, rows = summary.op_rows(phase)
         parts += [*markdown_table(header, rows), ""]
     return "\n".join(parts)
 
@@ -344,42 +343,34 @@ def parts(document: Document, ops: bool = True, verbose: bool = True) -> list[An
     `verbose` adds where the figures come from.
     """
     title = Text(printable(f"{document['model']} on {document['hardware']}"), style="bold")
-    lines = summary_lines(document, verbose)
+    lines = summary.summary_lines(document, verbose)
     drawn: list[Any] = [title, *(Text(printable(line)) for line in lines)]
     if not ops:
         drawn += [Text(f"{name}: {_limit(phase)}") for name, phase in document["phases"].items()]
         return [*drawn, Text("--ops lists the operators", "dim")]
     drawn.append(Text())
     for name, phase in document["phases"].items():
-        header, rows = op_rows(phase)
-        drawn.append(table(header, rows, title=f"{name.capitalize()}: {phase_line(phase)}"))
+        header, rows = summary.op_rows(phase)
+        drawn.append(table(header, rows, title=f"{name.capitalize()}: {summary.phase_line(phase)}"))
     drawn.append(Text("FLOP, bytes and times per instance; share of the phase's bound time for all instances.", "dim"))
     return drawn
 
 
 def _analysis_blocks(document: Document) -> Iterator[Block]:
     """A summary, then a table of the operators of each phase."""
-    yield Block(f"{document['model']} on {document['hardware']}", summary_lines(document))
+    yield Block(f"{document['model']} on {document['hardware']}", summary.summary_lines(document))
     for name, phase in document["phases"].items():
-        yield Block(name.capitalize(), phase_line(phase).split("\n"), *op_rows(phase))
-
-
-def _analysis_rows(document: Document) -> list[Document]:
-    return [
-        {"phase": name, **{key: value for key, value in op.items() if key != "tensors"}}
-        for name, phase in document["phases"].items()
-        for op in phase["ops"]
-    ]
+        yield Block(name.capitalize(), summary.phase_line(phase).split("\n"), *summary.op_rows(phase))
 
 
 def _analysis_lines(document: Document) -> Iterator[str]:
     devices = document["parallelism"]["devices"]
     where = document["hardware"] if devices == 1 else f"{devices} {document['hardware']}"
     yield f"{document['model']} on {where}, {document['scenario']['engine']}"
-    yield workload_line(document)
-    memory, *fitting = memory_lines(document["memory"])
+    yield summary.workload_line(document)
+    memory, *fitting = summary.memory_lines(document["memory"])
     yield memory
-    yield times_lines(document)[:2][-1]  # expected, or else at the bound
+    yield summary.times_lines(document)[:2][-1]  # expected, or else at the bound
     yield "; ".join(f"{name}: {_limit(phase)}" for name, phase in document["phases"].items())
     yield from fitting
     yield from (f"note: {note}" for note in document["notes"])
@@ -391,4 +382,4 @@ def _limit(phase: Document) -> str:
     return f"mostly {phase['bound']}-bound, {longest['name']} takes {longest['share']:.0%}"
 
 
-ANALYSIS = Face(analysis_document, _analysis_blocks, _analysis_rows, _analysis_lines)
+ANALYSIS = Face(analysis_document, _analysis_blocks, _op_rows, _analysis_lines)

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from roofline.core.units import count_text
 from roofline.reports.documents.analysis import interval, memory_document, scenario_header
 from roofline.reports.documents.sentences import (
     LAYOUTS,
     RUN,
+    SHOWN_FITS,
     WIDTH,
     Brief,
     Sentences,
     change_text,
-    devices_text,
+    failure,
     fit_text,
     inverse,
-    model_text,
-    size,
 )
 from roofline.reports.output.blocks import Block, Document, Face, finite
 from roofline.reports.output.terminal import continued
-from roofline.scenario.analysis import longest_context
 from roofline.techniques.unsupported import not_started
-from roofline.verdict.run import run_command
 from roofline.verdict.verdict import Verdict
 
 __all__ = ["VERDICT", "answer_document", "change_text", "fit_text", "verdict_blocks"]
@@ -34,9 +30,6 @@ SCHEMA = "roofline.answer/1"
 
 LINES = 8
 """Lines of an answer of WIDTH columns; a narrower terminal has as many more as it is narrower."""
-
-SHOWN_FITS = 3
-"""Changes that are shown of those that make a model fit."""
 
 
 def answer_document(verdict: Verdict, better: bool = True, width: int = WIDTH) -> dict[str, Any]:
@@ -100,7 +93,7 @@ def _lines(verdict: Verdict, better: bool, width: int) -> list[str]:
     """The lines of an answer, as full as `LINES` of a terminal of a width have room for."""
     if not verdict.fits:
         counts = range(min(SHOWN_FITS, len(verdict.plan.fits_with)), 0, -1) or [0]
-        return _first_short([_failure(verdict, count) for count in counts], width)
+        return _first_short([failure(verdict, count) for count in counts], width)
     if verdict.too_long:
         return [Sentences(verdict).headline]
     return _first_short([Sentences(verdict, better, brief, width).lines for brief in Brief], width)
@@ -120,37 +113,13 @@ def _first_short(written: list[list[str]], width: int) -> list[str]:
 
 def _height(lines: Iterable[str], width: int) -> int:
     """The lines that lines take in a terminal of a width."""
-    return sum(len(_wrapped(line, width)) for line in lines)
-
-
-def _wrapped(line: str, width: int) -> list[str]:
-    if line.startswith(RUN):
-        return list(continued(line.removeprefix(RUN), width, len(RUN)))
-    return textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
-
-
-def _failure(verdict: Verdict, shown: int) -> list[str]:
-    """That nothing fits, what was tried, and as many changes as are shown of those with which it fits."""
-    plan, scenario = verdict.plan, verdict.scenario
-    memory = plan.candidate.memory(1)
-    tried: dict[str, dict[str, None]] = {}
-    for each in plan.tried:
-        tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
-    told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
-    lines = [
-        f"No: {model_text(scenario)} does not fit on {devices_text(verdict.scenario)}",
-        f"Tried: {told}; the least needs {size(memory.total)} of {size(memory.budget)} a device",
-    ]
-    fits = plan.fits_with[:SHOWN_FITS]
-    if not fits:
-        return [*lines, "Nothing that was tried makes it fit: fewer bits, another engine, more devices, CPU memory"]
-    owned = (fit for fit in fits if fit.scenario.settings.parallel.devices <= plan.devices)
-    started = next(owned, fits[0])  # on what there is, though more devices are faster
-    others = [fit for fit in fits if fit is not started][: shown - 1]
-    kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
-    lines += ["It fits, the fastest first, with"]
-    lines += [f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s" for fit in kept]
-    return [*lines, f"{RUN}{run_command(started.scenario, longest_context(started.scenario, 1))}"]
+    wrapped = (
+        continued(line.removeprefix(RUN), width, len(RUN))
+        if line.startswith(RUN)
+        else textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+        for line in lines
+    )
+    return sum(1 for parts in wrapped for _ in parts)
 
 
 def verdict_blocks(document: Document) -> list[Block]:
@@ -160,10 +129,10 @@ def verdict_blocks(document: Document) -> list[Block]:
     return [Block(lines=lines, width=WIDTH), *([Block(commands=commands, width=WIDTH, lead=RUN)] if commands else [])]
 
 
-def verdict_rows(document: Document) -> list[Mapping[str, Any]]:
-    """The document as one row."""
-    return [{key: value for key, value in document.items() if key != "lines"}]
-
-
-VERDICT = Face(answer_document, verdict_blocks, verdict_rows, lambda document: document["lines"], LINES)
-"""How a verdict is shown."""
+VERDICT = Face(
+    answer_document,
+    verdict_blocks,
+    lambda document: [{key: value for key, value in document.items() if key != "lines"}],
+    lambda document: document["lines"],
+    LINES,
+)

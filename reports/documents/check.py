@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
-from roofline.reports.output.cells import Column, csv_of, table_of
+from roofline.reports.output.cells import Column, Form, csv_of, table_of
 from roofline.reports.output.export import escape, markdown_table
 from roofline.reports.output.terminal import table
 
@@ -177,9 +177,9 @@ def _anchor(row: Mapping[str, Any]) -> dict[str, Any]:
         known["bound"] = ""
     told = {**row, **known, "published": f"{known['published']} {row['unit']}", "predicted": known["mid"]}
     if row["inside"] is None:
-        return {**told, "low": "", "high": ""}
-    within = f"{known['mid']} ({known['low']} to {known['high']})"
-    return {**told, "predicted": within, "inside": "yes" if row["inside"] else "no"}
+        return {**told, "low": "", "high": "", "within": ""}
+    predicted = f"{known['mid']} ({known['low']} to {known['high']})"
+    return {**told, "predicted": predicted, "within": "yes" if row["inside"] else "no"}
 
 
 def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -206,37 +206,28 @@ def figure(value: float | None) -> str:
     return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:.4g}"
 
 
-def _columns(titles: Mapping[str, str], **forms: Any) -> tuple[Column, ...]:
-    """The columns of a table: title by key, and forms; errors and shares are percent."""
-    percent = dict.fromkeys(("median_absolute_error", "mean_absolute_error", "bound_mean_absolute_error"), ".1%")
-    return tuple(Column(title, key, {**percent, **forms}.get(key, ""), "") for key, title in titles.items())
-
-
-ERRORS = {"error": "error", "bound_error": "at bound", "inside": "inside"}
-FIGURES = {"metric": "metric", "published": "published", "bound": "bound"}
-MEANS = {"median_absolute_error": "median abs", "mean_absolute_error": "mean abs"}
-ANCHORS = _columns(
-    {"id": "anchor", **FIGURES, "low": "low", "mid": "mid", "high": "high", **ERRORS}, error="+.1%", bound_error="+.1%"
-)
-FOLDED_ANCHORS = _columns(
-    {"conditions": "conditions", **FIGURES, "predicted": "predicted", **ERRORS}, error="+.1%", bound_error="+.1%"
-)
-SUMMARY = _columns(
-    {"group": "source", "metric": "metric", "anchors": "anchors", "median_error": "median", **MEANS}
-    | {"bound_mean_absolute_error": "at bound", "inside": "inside"},
-    median_error="+.1%",
-    inside=".1%",
-)
-KERNELS = _columns(
-    {"op": "op", "format": "format", "kernel": "kernel", "cache": "caches", "rows": "rows", **MEANS}
-    | {"bias": "bias", "bound_mean_absolute_error": "at bound", "inside": "inside"},
-    bias="+.1%",
-    inside=".1%",
-)
-MOVED = _columns(
-    {"id": "anchor", "figure": "figure", "published": "published", "old": "old", "new": "new", "change": "change"}
-    | {"error_before": "error before", "error_after": "error after"},
-    **dict.fromkeys(("old", "new"), figure),
+FORMS: Mapping[str, Form] = {
+    **dict.fromkeys(("error", "bound_error", "median_error", "bias"), "+.1%"),
+    **dict.fromkeys(("median_absolute_error", "mean_absolute_error", "bound_mean_absolute_error", "inside"), ".1%"),
     **dict.fromkeys(("change", "error_before", "error_after"), "+.2%"),
+    **dict.fromkeys(("old", "new"), figure),
+}
+
+
+def _columns(**titles: str) -> tuple[Column, ...]:
+    return tuple(Column(title, key, FORMS.get(key, ""), "") for key, title in titles.items())
+
+
+FIGURES = {"metric": "metric", "published": "published", "bound": "bound"}
+ERRORS = {"error": "error", "bound_error": "at bound", "within": "inside"}
+MEANS = {"median_absolute_error": "median abs", "mean_absolute_error": "mean abs"}
+SHARES = {"bound_mean_absolute_error": "at bound", "inside": "inside"}
+ANCHORS = _columns(id="anchor", **FIGURES, low="low", mid="mid", high="high", **ERRORS)
+FOLDED_ANCHORS = _columns(conditions="conditions", **FIGURES, predicted="predicted", **ERRORS)
+SUMMARY = _columns(group="source", metric="metric", anchors="anchors", median_error="median", **MEANS, **SHARES)
+KERNELS = _columns(
+    op="op", format="format", kernel="kernel", cache="caches", rows="rows", **MEANS, bias="bias", **SHARES
 )
+CHANGES = {"change": "change", "error_before": "error before", "error_after": "error after"}
+MOVED = _columns(id="anchor", figure="figure", published="published", old="old", new="new", **CHANGES)
 PROVENANCE = ("machine", "software", "command", "date", "revision", "load")

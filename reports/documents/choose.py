@@ -8,8 +8,9 @@ from typing import Any
 from roofline.advisor.choosing.decision import Decision
 from roofline.advisor.choosing.rows import Row, rival_of
 from roofline.core.units import seconds
-from roofline.reports.documents.odds import limit, odds_document, sentence, sure
+from roofline.reports.documents.odds import odds_document, sentence, sure
 from roofline.reports.documents.serving import latencies
+from roofline.reports.documents.summary import targets_text
 from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
 from roofline.reports.output.cells import cell
 from roofline.whatif.command_line import serve_command
@@ -48,7 +49,7 @@ def decision_document(found: Decision) -> dict[str, Any]:
         "generate": load.outputs.written,
         "prefix_hits": load.hits,
         "objective": str(found.objective),
-        "limits": {"ttft_s": found.limits[0], "tpot_s": found.limits[1], "quantile": "p95"},
+        "limits": {**_limits(found), "quantile": "p95"},
         "hours_per_month": found.hours,
         "rows": [_row(row, found) for row in found.rows],
         "verdict": None if found.verdict is None else odds_document(found.verdict),
@@ -85,6 +86,10 @@ def _row(row: Row, found: Decision) -> dict[str, Any]:
     return document
 
 
+def _limits(found: Decision) -> dict[str, float | None]:
+    return {"ttft_s": found.limits[0], "tpot_s": found.limits[1]}
+
+
 def _prices(found: Decision) -> list[dict[str, Any]]:
     """The hardware of the rows with its rent and where that is from; a rent of the user has no source."""
     listed = {}
@@ -117,7 +122,7 @@ def told(found: Decision) -> str:
     """The verdict in one sentence, with how sure it is and when it flips."""
     rows, load = found.rows, found.load
     best = rows[0]
-    limits = [limit(name, most) for name, most in zip(("ttft", "tpot"), found.limits, strict=True) if most]
+    limits = targets_text(_limits(found))
     head = ""
     if best.missed == ("load",) and best.largest is not None:
         return f"none sustains {load.rate:g} requests/s: {best.label} comes nearest, with at most {best.largest:.3g}."
@@ -162,8 +167,7 @@ def decision_blocks(document: Mapping[str, Any]) -> list[Block]:
     title = f"choose {document['decided']}: {document['model']} for {load}, {lengths}"
     rows = [_cells(row) for row in _shown(document)]
     header = ("choice", "fits", "TTFT", "TPOT", "tok/s/dev", "$/M in", "cached", "out", "$/month")
-    limits = ((name, document["limits"][f"{name}_s"]) for name in ("ttft", "tpot"))
-    within = " and ".join(limit(name, most) for name, most in limits if most)
+    within = " and ".join(targets_text(document["limits"]))
     within = f", within {within} at p95" if within else ""
     return [
         Block(title, [document["sentence"], *_break_even(document)], width=WIDTH),

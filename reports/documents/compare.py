@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from roofline.core.units import seconds, si
+from roofline.reports.documents import summary
 from roofline.reports.documents.analysis import (
     cost_document,
     energy_document,
@@ -16,16 +17,6 @@ from roofline.reports.documents.analysis import (
     scenario_header,
 )
 from roofline.reports.documents.odds import odds_document, sentence
-from roofline.reports.documents.summary import (
-    cost_key,
-    energy_keys,
-    figure_text,
-    interval_text,
-    is_encoder,
-    rate_columns,
-    time_columns,
-    time_interval,
-)
 from roofline.reports.output.blocks import Block, Face, finite, picked
 from roofline.reports.output.cells import cell
 from roofline.scenario.analysis import Analysis
@@ -151,7 +142,7 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
     """Tables of latency, throughput, memory, energy and cost per scenario, then the waterfalls of `metric`."""
     scenarios = document["scenarios"]
     expected = all("expected_total_s" in entry for entry in scenarios)
-    rates, times = rate_columns(scenarios), time_columns(scenarios)
+    rates, times = summary.rate_columns(scenarios), summary.time_columns(scenarios)
     header = ("", "scenario", *times.values(), *rates.values(), "memory")
     named = [f"{index}: {entry['label']}" for index, entry in enumerate(scenarios, 1)]
     noted = [f"note on {index}: {note}" for index, entry in enumerate(scenarios, 1) for note in entry["notes"]]
@@ -161,8 +152,8 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
         blocks.append(Block("Expected (80% interval)", header=header[:-1], rows=rows, left=2))
     rows = _numbered([_name(entry), *_figures(entry, times, rates, False), _memory(entry)] for entry in scenarios)
     blocks.append(Block("At the bound, and memory per device", header=header, rows=rows, left=2))
-    all_encoders = all(map(is_encoder, scenarios))
-    suffixes = [" (of prompts)" if is_encoder(entry) and not all_encoders else "" for entry in scenarios]
+    all_encoders = all(map(summary.is_encoder, scenarios))
+    suffixes = [" (of prompts)" if summary.is_encoder(entry) and not all_encoders else "" for entry in scenarios]
     ends = zip(scenarios, suffixes, strict=True)
     rows = _numbered([_name(entry), *_energy_and_cost(entry, end)] for entry, end in ends)
     if any(cell != "-" for row in rows for cell in row[2:]):
@@ -184,7 +175,7 @@ def compare_lines(document: Mapping[str, Any], metric: str) -> list[str]:
     shown = scenarios[:MOST_SHOWN] if len(scenarios) > MOST_SHOWN + 1 else scenarios
     lines = [f"Comparison of {len(scenarios)} scenarios by {TITLES[metric]}"]
     for index, entry in enumerate(shown, 1):
-        times = time_columns([entry])
+        times = summary.time_columns([entry])
         expected = "expected_total_s" in entry
         cells = zip(times.values(), _figures(entry, times, (), expected), strict=True)
         told = ", ".join(map(" ".join, cells))
@@ -243,24 +234,23 @@ def _name(entry: Mapping[str, Any]) -> str:
 def _figures(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str], expected: bool) -> list[str]:
     """The times and rates of a scenario: expected with their intervals, or at the bound."""
     which = "expected_" if expected else ""
-    time, rate = (time_interval, partial(interval_text, form=",.4g")) if expected else (seconds, ",.4g")
+    time, rate = (summary.time_interval, partial(summary.interval_text, form=",.4g")) if expected else (seconds, ",.4g")
     shown = [cell(entry[f"{which}{name}_s"], time) for name in times]
     return [*shown, *(cell(entry[f"{which}{name}"], rate) for name in rates)]
 
 
 def _energy_and_cost(entry: Mapping[str, Any], suffix: str) -> list[str]:
     """Energy per token, power and cost; `suffix` marks prompt tokens in a table of mixed models."""
-    energy, cost, of_prompts = entry["energy"], entry["cost"], is_encoder(entry)
-    joules, at_tdp = (figure_text(energy, key, "J") for key in energy_keys(of_prompts))
-    power = figure_text(energy, "power_w", "W")
-    price = None if cost is None else figure_text(cost, cost_key(of_prompts), "USD")
+    energy, cost, of_prompts = entry["energy"], entry["cost"], summary.is_encoder(entry)
+    joules, at_tdp = (summary.figure_text(energy, key, "J") for key in summary.energy_keys(of_prompts))
+    power = summary.figure_text(energy, "power_w", "W")
+    price = None if cost is None else summary.figure_text(cost, summary.cost_key(of_prompts), "USD")
     shown = joules if at_tdp is None or joules is not None else f"at most {at_tdp}"
     return [cell(shown, lambda text: f"{text}{suffix}"), power or "-", cell(price, lambda text: f"{text}{suffix}")]
 
 
 def _memory(entry: Mapping[str, Any]) -> str:
-    memory = entry["memory"]
-    return _taken(memory) + ("" if memory["fits"] else ", DOES NOT FIT")
+    return _taken(entry["memory"]) + ("" if entry["memory"]["fits"] else ", DOES NOT FIT")
 
 
 def _taken(memory: Mapping[str, Any]) -> str:

@@ -69,8 +69,8 @@ def parts(kind: str, documents: Sequence[Mapping[str, Any]]) -> list[Any]:
     shown = []
     for entry in documents:
         units = [entry.get(unit) or {} for unit in ("tensor", "vector")]
-        known = {names[0]: [unit[name] for unit in units for name in names if unit.get(name)] for names in PEAKS}
-        shown.append({**entry, **{name: next(map(si, peaks), None) for name, peaks in known.items()}})
+        peaks = {title: [unit.get(name) for unit in units for name in names] for title, names in PEAKS.items()}
+        shown.append({**entry, **{title: next(filter(None, found), None) for title, found in peaks.items()}})
     note = "Dense peaks in OP/s, of the matrix units if there are any."
     return [table(*table_of(HARDWARE, shown), left=2), Text(note, "dim")]
 
@@ -83,13 +83,13 @@ MODELS = (
     Column("max context", "max_context", ","),
 )
 
-PEAKS = (("bf16", "fp16"), ("fp8",), ("int8",), ("fp4",), ("int4",))
-"""Formats of peaks, of each of which the first known one is shown."""
+PEAKS = {"fp16/bf16": ("bf16", "fp16"), **{name: (name,) for name in ("fp8", "int8", "fp4", "int4")}}
+"""Columns of peaks, with the formats of which the first known one is shown."""
 
 HARDWARE = (
     *(Column("hardware", "name"), Column("title", "title"), Column("memory", "memory_capacity", BYTES)),
     Column("bandwidth", "memory_bandwidth", partial(si, unit="B/s")),
-    *(Column("/".join(sorted(names, reverse=True)), names[0]) for names in PEAKS),
+    *(Column(title, title, si) for title in PEAKS),
 )
 
 

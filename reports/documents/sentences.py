@@ -1,4 +1,4 @@
-"""The sentences of an answer to what runs: one property each, in the order of its lines."""
+"""The sentences of an answer: to what runs one property each, in the order of its lines; and to what does not fit."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from roofline.advisor.fitting import Fit, in_cpu_memory
 from roofline.advisor.options import TTFT_LIMIT
 from roofline.core.units import count_text, seconds, si
 from roofline.launch.command import needs_of, repository_of
+from roofline.scenario.analysis import longest_context
 from roofline.scenario.cost import billed_pools, price
 from roofline.scenario.memory import hardware_name
 from roofline.scenario.scenario import Scenario
@@ -23,6 +24,7 @@ from roofline.techniques.unsupported import Lack, not_started, unsupported
 from roofline.timing.intervals import Estimate
 from roofline.verdict.limit import Part
 from roofline.verdict.plan import MOST_UTILIZED, UTILIZATION, WEIGHT_OPTIONS
+from roofline.verdict.run import run_command
 from roofline.verdict.verdict import Change, Verdict
 from roofline.whatif.metrics import find_metric
 
@@ -40,6 +42,10 @@ PLACEHOLDER = "MODEL"
 
 LLAMA_DEFAULTS = {"gpu": "GGUF files", "cpu": "CPUs"}
 LAYOUTS = {"tensor": "TP", "pipeline": "PP", "expert": "EP", "data": "DP"}
+
+
+SHOWN_FITS = 3
+"""Changes that are shown of those that make a model fit."""
 
 
 class Brief(IntEnum):
@@ -72,20 +78,11 @@ class Sentences(Struct, frozen=True):
     @property
     def lines(self) -> list[str]:
         """All of them."""
-        limited = f"Limited by: {self.limit}"
-        if self.brief < Brief.JOINED:
-            cost = [f"Cost: {self.cost}"]
-        else:
-            cost = [f"{limited}; {'cost: ' * (self.brief < Brief.TERSE)}{self.cost}"]
-        return [
-            self.headline,
-            f"Chosen: {self.chosen}",
-            f"Speed: {self.speed}",
-            *([limited] if self.brief < Brief.JOINED else []),
-            *self.change,
-            *cost,
-            self.run,
-        ]
+        limit, cost = [f"Limited by: {self.limit}"], f"Cost: {self.cost}"
+        if self.brief >= Brief.JOINED:
+            cost = f"{limit.pop()}; {'cost: ' * (self.brief < Brief.TERSE)}{self.cost}"
+        choice = [f"Chosen: {self.chosen}", f"Speed: {self.speed}"]
+        return [self.headline, *choice, *limit, *self.change, cost, self.run]
 
     @property
     def headline(self) -> str:
@@ -240,9 +237,8 @@ class Sentences(Struct, frozen=True):
     @property
     def change(self) -> list[str]:
         """The next best change, where there is one and room for it."""
-        found = self.verdict.better if self.better else None
-        shown = found is not None and self.brief < Brief.BARE
-        return [f"Better: {change_text(self.verdict, found, self.brief)}"] if found is not None and shown else []
+        found = self.verdict.better if self.better and self.brief < Brief.BARE else None
+        return [] if found is None else [f"Better: {change_text(self.verdict, found, self.brief)}"]
 
     @property
     def cost(self) -> str:
@@ -311,6 +307,30 @@ class Sentences(Struct, frozen=True):
         needs = needs_of(repository_of(self.scenario))
         runs_code = needs is not None and needs.tokenizer and command.startswith(REMOTE)
         return "  # add --trust-remote-code: its tokenizer is code" if runs_code else ""
+
+
+def failure(verdict: Verdict, shown: int) -> list[str]:
+    """That nothing fits, what was tried, and as many changes as are shown of those with which it fits."""
+    plan, scenario = verdict.plan, verdict.scenario
+    memory = plan.candidate.memory(1)
+    tried: dict[str, dict[str, None]] = {}
+    for each in plan.tried:
+        tried.setdefault(each.scenario.profile.name, {})[each.scenario.precision.weights.name] = None
+    told = "; ".join(f"{', '.join(formats)} on {engine}" for engine, formats in tried.items())
+    lines = [
+        f"No: {model_text(scenario)} does not fit on {devices_text(verdict.scenario)}",
+        f"Tried: {told}; the least needs {size(memory.total)} of {size(memory.budget)} a device",
+    ]
+    fits = plan.fits_with[:SHOWN_FITS]
+    if not fits:
+        return [*lines, "Nothing that was tried makes it fit: fewer bits, another engine, more devices, CPU memory"]
+    owned = (fit for fit in fits if fit.scenario.settings.parallel.devices <= plan.devices)
+    started = next(owned, fits[0])  # on what there is, though more devices are faster
+    others = [fit for fit in fits if fit is not started][: shown - 1]
+    kept = sorted((started, *others), key=lambda fit: -fit.tokens_per_s)
+    lines += ["It fits, the fastest first, with"]
+    lines += [f"  {fit_text(scenario, fit)}: {count_text(fit.tokens_per_s)} tokens/s" for fit in kept]
+    return [*lines, f"{RUN}{run_command(started.scenario, longest_context(started.scenario, 1))}"]
 
 
 def change_text(verdict: Verdict, change: Change, brief: Brief = Brief.FULL) -> str:

@@ -12,6 +12,7 @@ from roofline.advisor.sizing.sizing import Sizing, percent
 from roofline.core.errors import RooflineError, quote
 from roofline.core.units import Dimension, parse_quantity, seconds, si
 from roofline.reports.documents.serving import latencies
+from roofline.reports.documents.summary import targets_text
 from roofline.reports.output.blocks import WIDTH, Block, Face, finite, picked
 from roofline.reports.output.cells import cell
 from roofline.specs.hardware import hardware_name
@@ -121,7 +122,7 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     load = "one user" if alone else f"{users} requests in flight" if rate is None else f"{rate:g} requests/s"
     output = "" if service["encodes"] else f" + {service['generate']}"
     title = f"size: {document['model']} for {load}, {service['prompt']}{output} tokens"
-    if targets := _targets(service):
+    if targets := targets_text(service):
         title += f", within {' and '.join(targets)} at {service['quantile']}"
     beyond = []
     if (share := document["beyond_context"]) >= MIN_BEYOND:
@@ -303,13 +304,9 @@ def _changes(choice: Mapping[str, Any], document: Mapping[str, Any], alone: bool
     return [f"{choice['objective']}: {line}" for line in lines]
 
 
-def _targets(service: Mapping[str, Any]) -> list[str]:
-    return [f"{name.upper()} {seconds(service[f'{name}_s'])}" for name in ("ttft", "tpot") if service[f"{name}_s"]]
-
-
 def _legend(document: Mapping[str, Any], alone: bool) -> list[str]:
     service = document["service"]
-    targets = ", ".join(_targets(service)) or "none"
+    targets = ", ".join(targets_text(service)) or "none"
     end = "middle" if document["at"] == "mid" else "pessimistic end"
     count = "" if alone else "3 x: 3 replicas; "
     notes = [

@@ -53,14 +53,12 @@ def answer_document(answer: Answer) -> dict[str, Any]:
 
 def _under_load(answer: Answer, scenario: Scenario, targets: Targets) -> str | None:
     """The command that answers for a service, of a question about the latency of a batch."""
-    limits = {name: getattr(targets, name) for name in ("ttft", "tpot") if getattr(targets, name) is not None}
     users = int(scenario.batch) if is_served(scenario) else 0
-    words = [
-        word
-        for name, limit in limits.items()
-        for word in (f"--{name}", f"{limit * 1e3:g}ms" if limit < 1 else f"{limit:g}s")
-    ]
-    if not limits or not users:
+    words = []
+    for name in ("ttft", "tpot"):
+        if (limit := getattr(targets, name)) is not None:
+            words += [f"--{name}", f"{limit * 1e3:g}ms" if limit < 1 else f"{limit:g}s"]
+    if not words or not users:
         return None
     if answer.question == "max-batch":
         return " ".join([command_line(scenario.with_(batch=1), "solve max-concurrency"), *words])
@@ -155,23 +153,19 @@ def _shown(document: Mapping[str, Any], value: Any) -> str:
     return si(value, unit, 4) if unit in ("B", "B/s", "FLOP/s") else f"{value:,} {unit}"
 
 
-def _of_memory(used: float, capacity: float) -> str:
-    """Memory in use of that of a device, with as many digits as tell what does not fit from what does."""
-    digits = next(
-        (count for count in range(3, 9) if used <= capacity or si(used, "B", count) != si(capacity, "B", count)), 9
-    )
-    return f"{si(used, 'B', digits)} of {si(capacity, 'B', digits)}"
-
-
 def _row(
     document: Mapping[str, Any], label: str, entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]
 ) -> list[str]:
+    used, capacity = entry["memory_bytes"], entry["capacity_bytes"]
+    digits = 3
+    while used > capacity and digits < 9 and si(used, "B", digits) == si(capacity, "B", digits):
+        digits += 1  # as many as tell what does not fit from what does
     return [
         label,
         cell(entry["value"], partial(_shown, document)),
         *(cell(entry[f"{name}_s"], partial(seconds, digits=4)) for name in times),
         *(cell(entry[name], ",.1f") for name in rates),
-        _of_memory(entry["memory_bytes"], entry["capacity_bytes"]),
+        f"{si(used, 'B', digits)} of {si(capacity, 'B', digits)}",
         ", ".join(TARGETS.get(name, name) for name in entry["missed"]) or "-",
     ]
 

@@ -171,6 +171,11 @@ def cost_lines(cost: Mapping[str, Any] | None, of_prompts: bool = False) -> list
     return [f"cost: {shown} per million {'prompt' if of_prompts else 'generated'} tokens, devices at {prices}"]
 
 
+def targets_text(limits: Mapping[str, Any]) -> list[str]:
+    """The limits of TTFT and TPOT that there are."""
+    return [f"{name.upper()} {seconds(limits[f'{name}_s'])}" for name in ("ttft", "tpot") if limits[f"{name}_s"]]
+
+
 def figure_text(figures: Mapping[str, Any], key: str, unit: str) -> str | None:
     """A figure at expected times with its 80% interval, else at the bound; None if unknown."""
     if (expected := figures.get(f"expected_{key}")) is not None:

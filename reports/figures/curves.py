@@ -179,14 +179,15 @@ def _bars(
 ) -> None:
     values, fits, unit = table.numbers(metric), table.fits, table.unit(metric)
     reach = values.copy()
-    for row in np.flatnonzero(np.isfinite(values)).tolist():
+    known = np.flatnonzero(np.isfinite(values)).tolist()
+    for row in known:
         look = {"color": colours[row], "alpha": 0.85} if fits[row] else {"facecolor": "0.85", "edgecolor": colours[row]}
         panel.barh(spots[row], values[row], height * 0.9, hatch=None if fits[row] else "xxx", linewidth=0.8, **look)
     if (interval := table.interval(metric)) is not None:
         panel.hlines(spots, *interval, color=BLACK, linewidth=1.1)
         reach = np.fmax(reach, interval[1])
     widest = float(np.nanmax(reach))
-    for row in np.flatnonzero(np.isfinite(values)).tolist():
+    for row in known:
         text = escaped(format_value(float(values[row]), unit))
         panel.text(reach[row] + 0.012 * widest, spots[row], text, va="center", ha="left", fontsize=8)
     panel.set_xlim(0, 1.22 * widest)

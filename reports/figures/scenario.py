@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from roofline import Analysis, Scenario, analyze
+from roofline import Scenario, analyze
 from roofline.core.search import integer_geomspace
 from roofline.reports.documents.summary import MEMORY_PARTS
 from roofline.reports.figures.operators import rooflines
@@ -25,32 +25,21 @@ BATCHES = tuple(2**power for power in range(10))
 PROMPTS = tuple(2**power for power in range(7, 16))
 """Prompt lengths of the x axis, up to the maximum context."""
 
+AXES = {"batch": ("batch (sequences)", "batch"), "prompt": ("prompt (tokens)", "prompt length")}
+"""What figures over an option write at their axis and in their title."""
+
 
 def scenario_figure(kind: str, scenario: Scenario) -> Figure:
     """The figure of a scenario by its kind: roofline, batch, prompt or memory."""
     match kind:
         case "batch":
-            return over_batch(scenario, BATCHES)
+            return over(scenario, "batch", BATCHES)
         case "prompt":
             longest = scenario.model.max_context or PROMPTS[-1]
-            return over_prompt(scenario, [prompt for prompt in PROMPTS if prompt <= longest] or [longest])
+            return over(scenario, "prompt", [prompt for prompt in PROMPTS if prompt <= longest] or [longest])
         case "memory":
             return memory(scenario, integer_geomspace(1, BATCHES[-1], 60).tolist())
     return rooflines(analyze(scenario))
-
-
-def over_batch(scenario: Scenario, batches: Sequence[int]) -> Figure:
-    """TTFT, TPOT and throughput over the batch: expected with its 80% interval, and the bound."""
-    values = np.array(batches)
-    title = f"{base_title(scenario)} over the batch"
-    return _curves(analyze(scenario.changed(batch=values)), values, "batch (sequences)", title)
-
-
-def over_prompt(scenario: Scenario, prompts: Sequence[int]) -> Figure:
-    """TTFT, TPOT and throughput over the prompt length."""
-    values = np.array(prompts)
-    title = f"{base_title(scenario)} over the prompt length"
-    return _curves(analyze(scenario.changed(prompt=values, context=None)), values, "prompt (tokens)", title)
 
 
 def _banded(
@@ -64,8 +53,12 @@ def _banded(
 
 
 @styled
-def _curves(answer: Analysis, values: Any, axis: str, title: str) -> Figure:
-    figure, (latency, rate) = new_figure(title, 2, (11.0, 4.8))
+def over(scenario: Scenario, option: str, counts: Sequence[int]) -> Figure:
+    """TTFT, TPOT and throughput over the batch or the prompt: expected with its 80% interval, and the bound."""
+    values, (axis, title) = np.array(counts), AXES[option]
+    options = {"batch": values} if option == "batch" else {"prompt": values, "context": None}
+    answer = analyze(scenario.changed(**options))
+    figure, (latency, rate) = new_figure(f"{base_title(scenario)} over the {title}", 2, (11.0, 4.8))
     expected, generation = answer.expected, answer.generation
     for name, estimate, bound, colour, style in (
         ("TTFT", expected.ttft, generation.ttft, BLUE, "-"),

@@ -12,20 +12,10 @@ from roofline import Analysis, __version__, analyze
 from roofline.advisor import Goal, advise
 from roofline.core.errors import RooflineError
 from roofline.core.units import count_text, seconds, si
+from roofline.reports.documents import summary
 from roofline.reports.documents.advice import advice_blocks
 from roofline.reports.documents.analysis import analysis_document, interval, rates_document
 from roofline.reports.documents.explain import definitions
-from roofline.reports.documents.summary import (
-    BASES,
-    is_encoder,
-    op_rows,
-    phase_line,
-    rate_columns,
-    rate_interval,
-    rate_of,
-    summary_lines,
-    time_interval,
-)
 from roofline.reports.output.blocks import Block
 from roofline.reports.output.cells import cell
 from roofline.reports.pages.subjects import Subject
@@ -101,7 +91,7 @@ def content(subjects: Sequence[Subject], title: str | None, advice: bool, progre
     ]
     names = list(dict.fromkeys(subject.name for subject in subjects))
     lines = [
-        Block(subject.label if several else "", summary_lines(document))
+        Block(subject.label if several else "", summary.summary_lines(document))
         for subject, document in zip(subjects, documents, strict=True)
     ]
     beside = [_beside(subjects, documents)] if several else []
@@ -140,13 +130,13 @@ def _speeds(generation: dict[str, Any]) -> Iterator[str]:
         yield f"At the bound TTFT {seconds(generation['ttft_s'])}" + ("" if tpot is None else f", TPOT {seconds(tpot)}")
         return
     if not generation["generated"]:
-        yield time_interval(generation["expected_time_s"])
+        yield summary.time_interval(generation["expected_time_s"])
     else:
-        yield f"TTFT {time_interval(generation['expected_ttft_s'])}"
+        yield f"TTFT {summary.time_interval(generation['expected_ttft_s'])}"
         if generation["expected_tpot_s"] is not None:
-            yield f"TPOT {time_interval(generation['expected_tpot_s'])}"
-    rate, unit = rate_of(generation)
-    yield f"{rate_interval(generation[f'expected_{rate}'])} {unit}"
+            yield f"TPOT {summary.time_interval(generation['expected_tpot_s'])}"
+    rate, unit = summary.rate_of(generation)
+    yield f"{summary.rate_interval(generation[f'expected_{rate}'])} {unit}"
 
 
 Row = tuple[str, list[str], dict[str, Any], list[str]]
@@ -159,7 +149,7 @@ def _row(label: str, answer: Analysis) -> Row:
     cells = ["yes" if memory.fits else "NO", si(float(memory.total), "B")]
     if answer.times_are_expected:
         times = answer.expected.ttft, None if answer.decode is None else answer.expected.tpot
-        cells += [cell(time, lambda found: time_interval(interval(found))) for time in times]
+        cells += [cell(time, lambda found: summary.time_interval(interval(found))) for time in times]
     else:
         cells += [cell(time, seconds) for time in (answer.generation.ttft, answer.generation.tpot)]
     bounds = [str(answer.prefill.bound), "-" if answer.decode is None else str(answer.decode.bound)]
@@ -168,15 +158,17 @@ def _row(label: str, answer: Analysis) -> Row:
 
 def _speeds_block(title: str, first: str, rows: Sequence[Row]) -> Block:
     """A table of settings; encoders have only prefill."""
-    rates = rate_columns(found for _, _, found, _ in rows)
+    rates = summary.rate_columns(found for _, _, found, _ in rows)
     phases = {"TTFT": "prefill", "TPOT": "decode"}
-    if all(is_encoder(found) for _, _, found, _ in rows):
+    if all(summary.is_encoder(found) for _, _, found, _ in rows):
         phases = {"total": "bound"}
     count = len(phases)
     lines = []
     for label, cells, found, bounds in rows:
         expected = {name: found.get(f"expected_{name}") for name in rates}
-        shown = [cell(one or found[name], rate_interval if one else count_text) for name, one in expected.items()]
+        shown = [
+            cell(one or found[name], summary.rate_interval if one else count_text) for name, one in expected.items()
+        ]
         lines.append([label, *cells[: 2 + count], *shown, *bounds[:count]])
     return Block(title, header=(first, "fits", "memory", *phases, *rates.values(), *phases.values()), rows=lines)
 
@@ -221,11 +213,11 @@ def _operators(subjects: Sequence[Subject], documents: Sequence[dict[str, Any]])
             names = {id(op) for op in shown}
             cut = {**phase, "ops": [op for op in phase["ops"] if id(op) in names]}
             title = f"{subject.label}: {name}" if len(subjects) > 1 else name.capitalize()
-            lines = phase_line(phase).split("\n")
+            lines = summary.phase_line(phase).split("\n")
             if len(phase["ops"]) > len(shown):
                 lines.append(f"the {len(shown)} of {len(phase['ops'])} operators that take longest")
             yield Block(title, lines)
-            yield Block("", (), *op_rows(cut))
+            yield Block("", (), *summary.op_rows(cut))
 
 
 def used_fits(answer: Analysis) -> list[tuple[Match, tuple[str, ...]]]:
@@ -256,7 +248,7 @@ def _accuracy(subject: Subject) -> Iterator[Block]:
     for match, operators in used_fits(answer):
         fit, residuals = match.fit, match.fit.residuals.get("all")
         cells = ["-"] * 3 if residuals is None else [f"{getattr(residuals, end):.3g}" for end in ("low", "mid", "high")]
-        basis = BASES[match.basis] if fit.rows else "prior"
+        basis = summary.BASES[match.basis] if fit.rows else "prior"
         widening = "" if match.widening == 1 else f"{match.widening:.3g}"
         names = ", ".join(operators[:6]) + (", ..." if len(operators) > 6 else "")
         rows.append([fit.op, fit.format, names, basis, f"{fit.rows:,}", *cells, widening])

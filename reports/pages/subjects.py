@@ -14,6 +14,7 @@ from roofline import Analysis, analyze
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError
 from roofline.reports.figures.request import is_yaml, scenario_options
+from roofline.reports.figures.style import base_title
 from roofline.reports.figures.table import values_of
 from roofline.scenario.options import find_option
 from roofline.scenario.scenario import Scenario
@@ -35,8 +36,7 @@ class Subject(Struct, frozen=True, dict=True):
 
     @property
     def name(self) -> str:
-        scenario = self.analysis.scenario
-        return f"{scenario.model.name} on {scenario.hardware.name}"
+        return base_title(self.analysis.scenario)
 
 
 def subjects(source: str | None, over: Iterable[str], options: Mapping[str, Any]) -> list[Subject]:

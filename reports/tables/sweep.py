@@ -23,12 +23,14 @@ from roofline.core.units import seconds, si
 from roofline.reports.output.columns import ENDLESS
 from roofline.reports.output.terminal import render, table, terminal
 from roofline.reports.tables.resumable import Spool
-from roofline.reports.tables.rows import CsvEncoding, JsonLinesEncoding, ParquetFile, broken_rows, sliced
+from roofline.reports.tables.rows import CsvEncoding, JsonLinesEncoding, broken_rows, parquet_writer, sliced
 from roofline.whatif.executors import Pool
 from roofline.whatif.metrics import find_metric
 from roofline.whatif.selection import Rows
 from roofline.whatif.study import Question, Study
 from roofline.whatif.sweeps import CHUNK, Answer, Chunks, Collector, Tally, answers
+
+NO_FILE = "a sweep to resume needs a file to continue: name it"
 
 TABLE_ROWS = 100
 """Maximum number of rows of a table."""
@@ -38,13 +40,9 @@ class Run(Struct, frozen=True):
     """How a study runs: its workers, the points per chunk, and whether a partial file is resumed."""
 
     pool: Pool
-    size: int | None = None
+    chunk: int = CHUNK
     resume: bool = False
     progress: bool = False
-
-    @property
-    def chunk(self) -> int:
-        return CHUNK if self.size is None else self.size
 
 
 def format_of(output: Path | None) -> str:
@@ -54,30 +52,28 @@ def format_of(output: Path | None) -> str:
     return {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}.get(output.suffix.lower(), "csv")
 
 
-def write_sweep(study: Study, format: str, output: Path, run: Run) -> Tally:
-    """Runs a study, writes its rows to a file and returns the tally of points. Raises RooflineError.
+def write_sweep(study: Study, format: str, output: Path | None, run: Run) -> Tally:
+    """Runs a study, writes its rows to a file or as they arrive to standard output, and returns the tally of points.
 
-    A failed run leaves no file, unless it is resumable: then the complete chunks stay beside the output.
+    A failed run leaves no file, unless it is resumable: then the complete chunks stay beside the output. Raises
+    RooflineError.
     """
+    if output is None:
+        if run.resume:
+            raise RooflineError(NO_FILE, options=["output"])
+        if format == "parquet":
+            raise RooflineError("Parquet is a binary format: name a file", options=["output"])
+        return _write(study, format, sys.stdout.buffer, run)
     if run.resume:
         return _write_resumable(study, format, output, run)
     with whole_file(output) as file:
         return _write(study, format, file, run)
 
 
-def stream_sweep(study: Study, format: str, out: BinaryIO, run: Run) -> Tally:
-    """Runs a study and writes its rows to a stream as they arrive. Raises RooflineError."""
-    if run.resume:
-        raise RooflineError("a sweep to resume needs a file to continue: name it", options=["output"])
-    if format == "parquet":
-        raise RooflineError("Parquet is a binary format: name a file", options=["output"])
-    return _write(study, format, out, run)
-
-
 def table_sweep(study: Study, run: Run) -> tuple[Rows, Tally]:
     """Runs a study and returns the rows of a table. Raises RooflineError."""
     if run.resume:
-        raise RooflineError("a sweep to resume needs a file to continue: name it", options=["output"])
+        raise RooflineError(NO_FILE, options=["output"])
     tally, collector = Tally(), Collector(study.question.selection)
     everything, shown = study.question.selection.everything, 0
     for answer in _watched(study, run, 0):
@@ -122,8 +118,8 @@ def _write_rows(question: Question, parts: Iterable[Rows], write: Callable[[Rows
 def _writer(question: Question, format: str, file: BinaryIO) -> Iterator[Callable[[Rows], None]]:
     """A function that writes rows in a format; the header comes with the first rows, so no rows give an empty file."""
     if format == "parquet":
-        with ParquetFile(file, question.columns) as parquet:
-            yield lambda rows: parquet.write(rows) if rows.count else None
+        with parquet_writer(file, question.columns) as parquet:
+            yield lambda rows: parquet(rows) if rows.count else None
         return
     text = _encoding(question, format)
     heads = [text.head]
