@@ -166,6 +166,7 @@ def _answered(verdict: Verdict, better: bool, brief: Brief, width: int) -> list[
     """The lines of what runs."""
     change, carbon = verdict.better if better else None, _carbon(verdict)
     limit, cost = _limit(verdict, brief), f"{_cost(verdict, brief)}{carbon}"
+    command = f"No command: {verdict.refused}" if verdict.refused else f"{RUN}{verdict.command}{_needed(verdict)}"
     lines = [
         _headline(verdict, brief, width),
         f"Chosen: {_chosen(verdict, brief)}",
@@ -173,7 +174,7 @@ def _answered(verdict: Verdict, better: bool, brief: Brief, width: int) -> list[
         *([f"Limited by: {limit}"] if brief < Brief.JOINED else []),
         "" if change is None or brief == Brief.BARE else f"Better: {change_text(verdict, change, brief)}",
         f"Cost: {cost}" if brief < Brief.JOINED else f"Limited by: {limit}; {'cost: ' * (brief < Brief.TERSE)}{cost}",
-        f"No command: {verdict.refused}" if verdict.refused else f"{RUN}{verdict.command}{_needed(verdict)}",
+        "" if not_started(verdict.scenario) else command,  # which the headline says
     ]
     return list(filter(None, lines))
 
