@@ -120,7 +120,9 @@ def pages(root: Path = FOLDER, visits: Path = VISITS) -> str:
         about = published.provenance
         origin = f"{about.date}, revision {about.revision}; {about.load}."
         parts += [f"## {escaped(about.title)}\n", f"{escaped(origin)}\n"]
-        sections = body(visit, machine_from(machine.facts).hardware, machine, results, published.rows)
+        sections = body(
+            visit, machine_from(machine.facts).hardware, machine, results, rows_in(root / f"{visit.name}.csv")
+        )
         sections += choices(rows_in(visit / KERNELS))
         parts.append("\n".join(sections).replace("## ", "### "))
         parts.append("\n".join([*_predicted(published), "", *_carried(published, root)]))

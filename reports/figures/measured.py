@@ -47,47 +47,31 @@ def measured(document: Mapping[str, Any], title: str | None = None) -> Figure:
 
     Rates are inverted to times: above 1 the prediction is slower. Raises RooflineError if no figure has an interval.
     """
-    groups: dict[str, list[tuple[float, float, float]]] = {}
+    groups: dict[str, list[list[float]]] = {}
     for row in document["anchors"]:
         if row["inside"] is not None:
-            groups.setdefault(str(row["group"]), []).append(_ratios(row))
+            rate = str(row.get("unit", "")).endswith("/s")
+            ends = (row[name] / row["published"] for name in ("low", "mid", "high"))
+            groups.setdefault(str(row["group"]), []).append(sorted(1 / end if rate else end for end in ends))
     if not groups:
         raise RooflineError("there is nothing to draw: no prediction has an interval")
     ratios = np.array([ratio for rows in groups.values() for ratio in rows])
     inside = ((ratios[:, 0] <= 1) & (ratios[:, 2] >= 1)).mean()
-    figure, (panel,) = new_figure(
-        f"{title or 'Predicted against published times'}\n{len(ratios)} figures, {inside:.0%} inside the 80% interval",
-        size=(9.5, 5.6),
-    )
+    heading = f"{title or 'Predicted against published times'}\n{len(ratios)} figures"
+    figure, (panel,) = new_figure(f"{heading}, {inside:.0%} inside the 80% interval", size=(9.5, 5.6))
     starts = accumulate((len(rows) for rows in groups.values()), initial=0)
     for index, ((name, rows), start) in enumerate(zip(groups.items(), starts, strict=False)):
         low, mid, high = np.array(rows).T
         colour, marker = series(index)
-        panel.errorbar(
-            start + np.arange(len(rows)),
-            mid,
-            yerr=np.stack([mid - low, high - mid]),
-            fmt=marker,
-            markersize=4,
-            linewidth=0.8,
-            color=colour,
-            markerfacecolor=colour if index < len(CATEGORIES) else "white",
-            label=escaped(name),
-        )
+        look: dict[str, Any] = {"fmt": marker, "markersize": 4, "linewidth": 0.8, "color": colour}
+        look["markerfacecolor"] = colour if index < len(CATEGORIES) else "white"
+        reach = np.stack([mid - low, high - mid])
+        panel.errorbar(start + np.arange(len(rows)), mid, yerr=reach, label=escaped(name), **look)
     _ratio_axis(panel, ratios)
     panel.set(xlabel="published figures, by source; lines are 80% intervals", xticks=[])
     columns = 3 if len(groups) > 6 else 2
     figure.legend(fontsize=8, loc="outside lower center", ncols=columns)
     return figure
-
-
-def _ratios(row: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Low, mid and high predicted time over the published time."""
-    ends = [row[name] / row["published"] for name in ("low", "mid", "high")]
-    if str(row.get("unit", "")).endswith("/s"):
-        ends = [1 / end for end in ends]
-    low, mid, high = sorted(ends)
-    return low, mid, high
 
 
 def _ratio_axis(panel: Axes, ratios: NDArray[np.float64]) -> None:
@@ -132,10 +116,8 @@ def kernels(scored: Sequence[Scored]) -> Figure:
     groups: dict[str, list[Scored]] = {}
     for part in scored:
         groups.setdefault(f"{part.op}, {part.format}".replace("_", " "), []).append(part)
-    figure, (panel,) = new_figure(
-        f"Predicted over measured kernel times: {', '.join(dict.fromkeys(part.hardware for part in scored))}",
-        size=(9.5, 6.0),
-    )
+    devices = ", ".join(dict.fromkeys(part.hardware for part in scored))
+    figure, (panel,) = new_figure(f"Predicted over measured kernel times: {devices}", size=(9.5, 6.0))
     total = sum(len(part.measured) for part in scored)
     everything = []
     for index, (name, parts) in enumerate(groups.items()):
@@ -148,16 +130,10 @@ def kernels(scored: Sequence[Scored]) -> Figure:
         colour, marker = series(index)
         if total <= FEW:
             panel.vlines(time, low / time, high / time, color=colour, linewidth=0.8)
-        panel.scatter(
-            *(time, mid / time),
-            s=16 if total <= FEW else 6,
-            marker=marker,
-            color=colour,
-            alpha=0.8 if total <= FEW else 0.4,
-            linewidths=0,
-            label=escaped(label),
-            rasterized=total > 2000,
+        size: dict[str, Any] = (
+            {"s": 16, "alpha": 0.8} if total <= FEW else {"s": 6, "alpha": 0.4, "rasterized": total > 2000}
         )
+        panel.scatter(time, mid / time, marker=marker, color=colour, linewidths=0, label=escaped(label), **size)
     panel.set(xscale="log", xlabel="measured time")
     panel.xaxis.set_major_formatter(EngFormatter(unit="s"))
     _ratio_axis(panel, np.clip(np.concatenate(everything), 0.05, 20))

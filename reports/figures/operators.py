@@ -32,11 +32,8 @@ if TYPE_CHECKING:
 def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
     """The operators of both phases on the roofline of the hardware; the area of a bubble is its share of the phase."""
     phases = [phase for phase in (analysis.prefill, analysis.decode) if phase is not None]
-    figure, axes = new_figure(
-        title or f"{base_title(analysis.scenario)}: operators on the roofline",
-        len(phases),
-        (5.6 * len(phases) + 1, 7.2),
-    )
+    heading = title or f"{base_title(analysis.scenario)}: operators on the roofline"
+    figure, axes = new_figure(heading, len(phases), (5.6 * len(phases) + 1, 7.2))
     spots: list[tuple[Axes, list[tuple[float, float]]]] = []
     for panel, phase in zip(axes, phases, strict=True):
         ops = [op for op in phase.ops if op.flops > 0]
@@ -130,12 +127,6 @@ def roofs_rows(hardware: Hardware, formats: Sequence[str] = ()) -> tuple[Sequenc
     return ("format", "peak", "bandwidth", "ridge"), rows
 
 
-def _rate(peak: float, unit: str) -> str:
-    """A peak with unit to four digits, without trailing zeros: 154.8 TFLOP/s, 9 PFLOP/s."""
-    number, prefixed = si(peak, unit, 4).split(" ")
-    return f"{float(number):g} {prefixed}"
-
-
 @styled
 def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = None) -> Figure:
     """The roofline of hardware by format, with ridge points.
@@ -154,20 +145,12 @@ def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = N
         ridge, colour = peak / bandwidth, CATEGORIES[index % len(CATEGORIES)]
         panel.plot([ridge, high], [peak, peak], color=colour, linewidth=2, linestyle=LINES[index % len(LINES)])
         counted = "OP/s" if all(name.startswith("int") for name in names) else "FLOP/s"
-        text = escaped(f"{', '.join(names)}: {_rate(peak, counted)}")
+        number, unit = si(peak, counted, 4).split(" ")
+        text = escaped(f"{', '.join(names)}: {float(number):g} {unit}")
         panel.annotate(text, (high, peak), ha="right", va="bottom", fontsize=9, color=colour)
         panel.plot([ridge, ridge], [bottom, peak], color=colour, linewidth=0.8, linestyle=":")
-        panel.annotate(
-            f"ridge {ridge:.4g}",
-            (ridge, bottom),
-            xytext=(-3, 4),
-            textcoords="offset points",
-            rotation=90,
-            ha="right",
-            va="bottom",
-            fontsize=8,
-            color=colour,
-        )
+        look: dict[str, Any] = {"textcoords": "offset points", "rotation": 90, "ha": "right", "va": "bottom"}
+        panel.annotate(f"ridge {ridge:.4g}", (ridge, bottom), (-3, 4), fontsize=8, color=colour, **look)
     panel.plot([low, highest / bandwidth], [low * bandwidth, highest], color=BLACK, linewidth=2)
     panel.axvspan(low, lowest / bandwidth, color=BOUND_COLOURS["memory"], alpha=0.07, linewidth=0)
     panel.axvspan(highest / bandwidth, high, color=BOUND_COLOURS["compute"], alpha=0.07, linewidth=0)

@@ -6,7 +6,7 @@ The frontier of serving has tokens/s of a device, or cost, over tokens/s of a us
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +27,8 @@ from roofline.reports.figures.style import (
     number_front,
     styled,
 )
-from roofline.reports.figures.table import Table, describe, display_name, labels, tick_unit
-from roofline.whatif.axes import Axis
-from roofline.whatif.frontiers import Frontier, FrontierPoint, deployment_axes
+from roofline.reports.figures.table import UNFIT, Table, describe, display_name, labels, tick_unit
+from roofline.whatif.frontiers import Frontier, deployment_axes
 from roofline.whatif.selection import Rows, front
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None
     if (known & ~fits).any():
         many, out = bool(known.sum() > MANY), known & ~fits
         panel.scatter(x[out], y[out], marker="x", s=14, color="0.6", linewidths=0.6, rasterized=many)
-        handles.append(Line2D([], [], linestyle="", marker="x", color="0.6", label="does not fit in memory"))
+        handles.append(Line2D([], [], linestyle="", marker="x", color="0.6", label=UNFIT))
     look: dict[str, Any] = {"color": BLACK, "marker": "o", "fillstyle": "none"}
     panel.plot(x[best], y[best], linewidth=1.4, markersize=5 if best.size <= 30 else 2.5, zorder=4, **look)
     handles.append(Line2D([], [], label=f"Pareto front: {best.size} points", **look))
@@ -88,17 +87,16 @@ def _front(table: Table, columns: tuple[tuple[str, int], ...], fits: NDArray[np.
     return found[np.argsort(table.numbers(columns[0][0])[found], kind="stable")]
 
 
-def _coloured(table: Table) -> Axis | None:
-    """The axis shown by colour: the first with few enough values, categories before numbers."""
-    few = [axis for axis in table.study.axes if 1 < len(axis) <= len(CATEGORIES)]
-    return next((axis for axis in few if not axis.option.kind.counts), few[0] if few else None)
-
-
 def _points(
     panel: Axes, table: Table, x: NDArray[np.float64], y: NDArray[np.float64], fits: NDArray[np.bool_]
 ) -> list[Line2D]:
-    """Draw all points that fit, coloured by an axis with few values; returns the legend handles."""
-    axis, many = _coloured(table), bool(np.isfinite(x).sum() > MANY)
+    """Draw all points that fit; returns the legend handles.
+
+    Colours are those of the first axis with few enough values, categories before numbers.
+    """
+    few = [axis for axis in table.study.axes if 1 < len(axis) <= len(CATEGORIES)]
+    axis = next((axis for axis in few if not axis.option.kind.counts), few[0] if few else None)
+    many = bool(np.isfinite(x).sum() > MANY)
     if axis is None:
         panel.scatter(x[fits], y[fits], s=14, color=CATEGORIES[0], alpha=0.35, linewidths=0, rasterized=many)
         return [Line2D([], [], linestyle="", marker="o", color=CATEGORIES[0], alpha=0.35, label="points that fit")]
@@ -129,18 +127,9 @@ def _direction(panel: Axes, columns: tuple[tuple[str, int], ...]) -> None:
     right, top = (better > 0 for _, better in columns)
     corner = (0.985 if right else 0.015, 0.98 if top else 0.02)
     start = (corner[0] + (-0.1 if right else 0.1), corner[1] + (-0.1 if top else 0.1))
-    panel.annotate(
-        "better",
-        corner,
-        xytext=start,
-        xycoords="axes fraction",
-        textcoords="axes fraction",
-        ha="right" if right else "left",
-        va="top" if top else "bottom",
-        fontsize=9,
-        color="0.35",
-        arrowprops={"arrowstyle": "->", "color": "0.35"},
-    )
+    look: dict[str, Any] = {"ha": "right" if right else "left", "va": "top" if top else "bottom", "color": "0.35"}
+    look |= {"xycoords": "axes fraction", "textcoords": "axes fraction", "fontsize": 9}
+    panel.annotate("better", corner, start, **look, arrowprops={"arrowstyle": "->", "color": "0.35"})
 
 
 COST = "cost"
@@ -180,15 +169,12 @@ def frontier_figure(found: Frontier, cost: bool = False, title: str | None = Non
     each = max(2, NAMED_DEPLOYMENTS // max(len(marked), 1))
     numbered = [row for rows in marked for row in evenly_spaced(rows, each)]
     points = [(float(user[row]), float(other[row])) for row in numbered]
-    named = [_named(found.points[row], axes) for row in numbered]
+    named = []
+    for point in (found.points[row] for row in numbered):
+        requests = f"{point.concurrency:.0f} request{'' if point.concurrency == 1 else 's'} in flight"
+        named.append(f"{describe(axes, list(point.place))}, {requests}" if axes else requests)
     number_front(figure, panel, handles, points, named, better=-45.0 if cost else 45.0)
     return figure
-
-
-def _named(point: FrontierPoint, axes: Sequence[Axis]) -> str:
-    """A point in the legend: its deployment and its requests in flight."""
-    requests = f"{point.concurrency:.0f} request{'' if point.concurrency == 1 else 's'} in flight"
-    return f"{describe(axes, list(point.place))}, {requests}" if axes else requests
 
 
 def frontier_rows(found: Frontier) -> tuple[list[str], list[list[object]]]:
@@ -198,15 +184,10 @@ def frontier_rows(found: Frontier) -> tuple[list[str], list[list[object]]]:
     best = {int(row) for _, rows, _ in _fronts(found, cost=False) for row in rows}
     rows: list[list[object]] = []
     for index, point in enumerate(found.points):
-        outcome = point.outcome
-        rows.append(
-            [
-                *(texts[place] for texts, place in zip(names, point.place, strict=True)),
-                *(point.concurrency, outcome.per_user, outcome.output_per_device, point.cost),
-                *(outcome.ttft.p50.mid, outcome.tpot.p50.mid, outcome.ttft.p95.mid, outcome.tpot.p95.mid),
-                "true" if index in best else "false",
-            ]
-        )
+        ttft, tpot, place = point.outcome.ttft, point.outcome.tpot, zip(names, point.place, strict=True)
+        speed = (point.concurrency, point.outcome.per_user, point.outcome.output_per_device, point.cost)
+        times = (ttft.p50.mid, tpot.p50.mid, ttft.p95.mid, tpot.p95.mid)
+        rows.append([*(texts[at] for texts, at in place), *speed, *times, "true" if index in best else "false"])
     return [*(axis.name for axis in axes), *HEAD, *TAIL], rows
 
 

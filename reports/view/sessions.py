@@ -13,7 +13,7 @@ from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.units import seconds
 from roofline.launch.bundle import launch_command
 from roofline.reports.documents.analysis import interval
-from roofline.reports.documents.answer import RUN, devices_text, inverse, model_text
+from roofline.reports.documents.sentences import RUN, devices_text, inverse, model_text
 from roofline.reports.view.questions import OF_A_BATCH, OF_SESSIONS, goals, of_pools, pools_of, python, words
 from roofline.reports.view.setups import Read, Setup
 from roofline.scenario.scenario import Scenario

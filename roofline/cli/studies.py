@@ -93,7 +93,7 @@ def sweep(
 
     query = {"metrics": metrics, "at": at, "where": where, "top": top, "by": by, "pareto": pareto, "invalid": invalid}
     study = assemble(model, over or [], options, query)
-    chosen = page.format_of(output) if format is None else page.SweepFormat(format)
+    chosen = page.format_of(output) if format is None else str(format)
     if output is not None:
         check_output(output)
         if format is None and output.suffix and output.suffix.lower() not in ENDINGS:
@@ -101,7 +101,7 @@ def sweep(
     _ask(study.points, yes)
     with pool(workers, dask) as found, _hinting(output, resume):
         run = page.Run(found, chunk, resume, page.on_terminal())
-        if chosen is page.SweepFormat.TABLE:
+        if chosen == "table":
             rows, tally = page.table_sweep(study, run)
             emit(page.table_text(study.question, rows, tally, output is None), output)
         elif output is None:

@@ -62,7 +62,8 @@ class Option(Struct, frozen=True):
 
     `choices` are all values, `known` the names of values among others. `static` options describe one batch, which a
     load has not. On a page an option that is `often` turned stands before the others, with the title `short` and, as a
-    slider, with `stops`. Tests turn an option to its `example`, which has an effect `beside` other options.
+    slider, with `stops`. `example` is a value that has an effect. A number of a TIME is seconds up to `bare`; a
+    larger one may as well be milliseconds, and needs its unit.
     """
 
     help: str
@@ -88,8 +89,8 @@ class Option(Struct, frozen=True):
     often: bool = False
     stops: tuple[int, ...] = ()
     example: str = ""
-    beside: Mapping[str, str] = MappingProxyType({})
     keyword: str = ""
+    bare: float = math.inf
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -180,6 +181,8 @@ class Option(Struct, frozen=True):
                 raise RooflineError(untimed(self.name, value)) from None
         if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
             raise RooflineError(f"{self.name} must be seconds above 0, or a text such as 500ms, got {quote(value)}")
+        if float(value) > self.bare:
+            raise RooflineError(untimed(self.name, f"{value:g}"))
         return float(value)
 
     def _text(self, value: object) -> str | None:

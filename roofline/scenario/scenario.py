@@ -332,7 +332,9 @@ class Scenario:
         """The engine's profile."""
         found = resolve_engine(self.hardware, self.engine, self.model)
         speculation = self.settings.speculation
-        return found if speculation is None else found.with_drafts(speculation.accepted)
+        if speculation is None:
+            return found
+        return found.with_drafts(speculation.accepted, self.settings.parallel.data)
 
     @cached_property
     def technique_cache(self) -> dict[str, Scenario]:

@@ -165,7 +165,7 @@ def serve(
         raise RooflineError(f"{beside(given)} a load")
     load = object_of(load, Load, "a load is a Load, or keywords such as concurrency=4").of(scenario)
     requests, seed = asked["simulate"], asked["seed"]
-    targets = targets_of(asked["ttft"], asked["tpot"])
+    targets = (asked["ttft"] or math.inf, asked["tpot"] or math.inf)
     if scenario.model.task == "encode" and math.isfinite(targets[1]):
         raise RooflineError(f"{scenario.model.name} only encodes: omit tpot", options=["tpot"])
     points = _points(load, values)
@@ -207,7 +207,7 @@ def _of_sessions(scenario: Scenario, sessions: Mapping[str, Any], load: Mapping[
     read = _read(given)
     return serve_sessions(
         scenario,
-        targets=targets_of(read.pop("ttft", None), read.pop("tpot", None)),
+        targets=(read.get("ttft", math.inf), read.get("tpot", math.inf)),
         simulate=read.get("simulate"),
         seed=read.get("seed") or 0,
         disaggregation=read.get("disaggregation"),

@@ -192,10 +192,12 @@ class LoadOptions(TypedDict, total=False):
         ),
     ]
     ttft: Annotated[
-        float | str | None, Option("Maximum TTFT, such as 500ms.", Kind.TIME, TARGETS, short="TTFT", example="2s")
+        float | str | None,
+        Option("Maximum TTFT, such as 500ms.", Kind.TIME, TARGETS, short="TTFT", example="2s", bare=60),
     ]
     tpot: Annotated[
-        float | str | None, Option("Maximum TPOT, such as 30ms.", Kind.TIME, TARGETS, short="TPOT", example="50ms")
+        float | str | None,
+        Option("Maximum TPOT, such as 30ms.", Kind.TIME, TARGETS, short="TPOT", example="50ms", bare=1),
     ]
 
 

@@ -113,7 +113,7 @@ class Engine(Checked, frozen=True, dict=True):
     as released). `fp8_inputs`: schemes of checkpoints whose experts it gives FP8 inputs on Blackwell with HBM.
     `vector_experts`: its experts multiply matrices by the vectors of few tokens.
     `caches`: by token mixer the format of the only cache that its kernels read.
-    `expert_kernels`: the kernel of experts in a format that it was told to run, in the place of the release's own
+    `told`: the kernels that it has or was told to run, by op and format (moe w4a16_mxfp4), not the release's own
     (`roofline.timing.variants`). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that
     linear layers convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry
     at all the upcast is added to the 16-bit GEMM. `kernels_of`: the measured engine (and version) that the profile was
@@ -139,7 +139,7 @@ class Engine(Checked, frozen=True, dict=True):
     fp8_inputs: tuple[str, ...] = ()
     vector_experts: bool = False
     caches: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    expert_kernels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    told: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     overlap: bool = False
     serial_drafts: bool = False
     handled: Annotated[float, Meta(ge=1, le=1e3)] = 1.0
@@ -283,9 +283,16 @@ class Engine(Checked, frozen=True, dict=True):
         """The phases that replay CUDA (or HIP) graphs on such hardware; other kinds have none."""
         return self.graphs if hardware.kind == "gpu" and hardware.vendor != "Apple" else ()
 
-    def with_drafts(self, accepted: float) -> Engine:
-        """The profile with so many tokens of a sequence an iteration, ahead of which some schedulers do not run."""
-        return replace(self, overlap=self.overlap and not self.serial_drafts, handled=max(accepted, 1.0))
+    def with_drafts(self, accepted: float, ranks: int) -> Engine:
+        """The profile with so many tokens of a sequence an iteration, ahead of which some schedulers do not run.
+
+        Fewer sequences may run then by default, which data-parallel ranks divide.
+        """
+        policy = self.scheduler
+        if policy.drafted:
+            policy = replace(policy, sequences=max(policy.drafted // ranks, 1))
+        overlap = self.overlap and not self.serial_drafts
+        return replace(self, overlap=overlap, handled=max(accepted, 1.0), scheduler=policy)
 
     def without_graphs(self) -> Engine:
         """The profile with CUDA graphs switched off: the host launches every kernel of a pass, and none are kept.

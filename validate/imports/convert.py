@@ -19,14 +19,7 @@ Read = Callable[[Fields], Result | Iterable[Result]]
 ReadText = Callable[[Content], Result | Iterable[Result]]
 
 READERS: tuple[tuple[Read, tuple[str, ...]], ...] = (
-    (served.vllm_serve, ("model_id", "tokenizer_id", "request_throughput", "total_output_tokens")),
-    (served.vllm_embeddings, ("model_id", "tokenizer_id", "request_throughput", "total_input_tokens", "mean_e2el_ms")),
-    (served.vllm_latency, ("avg_latency", "latencies", "percentiles")),
-    (served.vllm_throughput, ("elapsed_time", "num_requests", "total_num_tokens", "tokens_per_second")),
-    (served.sglang, ("backend", "total_output_tokens", "mean_e2e_latency_ms", "median_ttft_ms")),
-    (served.guidellm, ("benchmarks",)),
-    (served.aiperf, ("request_latency.avg", "request_latency.unit", "input_config")),
-    (served.trtllm, ("engine.version", "world_info.world_size", "request_info.num_requests", "performance")),
+    *((one.read, one.marks) for one in served.FORMATS),
     (static.llama_bench, ("build_number", "model_type", "n_prompt", "n_gen", "avg_ts")),
 )
 """Readers of documents, each with the fields by which one is recognised."""

@@ -221,36 +221,14 @@ def _result(fields: Fields) -> Cells:
         value = fields.value(*paths)[1]
         return str(value).lower() if isinstance(value, bool) else fields.text(*paths)
 
-    found = {
-        "scenario": text("scenario_type"),
-        "hardware": text("hw").removeprefix("cluster:").partition("-")[0],
-        "model": text("infmax_model_prefix", "model"),
-        "checkpoint": text("model"),
-        "concurrency": text("conc"),
-        "speculation": text("spec_decoding", "mtp"),
-        "disaggregated": text("disagg"),
-        **{name: text(name) for name in ("image", "framework", "precision", "isl", "osl", "tp", "ep")},
-        **{name: text(name) for name in ("dp_attention", "pp", "dcp_size", "prefill_hardware", "decode_hardware")},
-        **{
-            f"{pool}_{name}": text(f"{pool}_{name}")
-            for pool in POOLS
-            for name in ("tp", "ep", "dp_attention", "num_workers", "pp", "dcp_size")
-        },
-        **{f"{pool}_gpus": text(f"num_{pool}_gpu") for pool in POOLS},
-        "output_tokens_per_s_per_gpu": text(
-            "output_tput_per_gpu", "request_metrics.throughput.per_gpu.output_tput_tps"
-        ),
-    }
-    for metric in ("ttft", "tpot", "e2el"):
-        nested = f"request_metrics.latency.{metric}"
-        found[f"mean_{metric}"] = text(f"mean_{metric}", f"{nested}.mean")
-        found[f"median_{metric}"] = text(f"median_{metric}", f"{nested}.p50")
-    if text("scenario_type") == AGENTIC:
+    found = {name: text(name) for name in PUBLISHED.stated}
+    found |= {name: text(*paths) for name, paths in PUBLISHED.results.items()}
+    found["hardware"] = found["hardware"].removeprefix("cluster:").partition("-")[0]
+    if found["scenario"] == AGENTIC:
         gpus = fields.number("num_gpus") or fields.number("tp") or 1
         memory = fields.number("allocated_cpu_dram_gb")
         found["host_gb_per_gpu"] = f"{memory / gpus:.4g}" if memory and text("kv_offloading") != "none" else ""
-        found["pool_tokens"] = text("kv_cache_pool_tokens")
-        found["hit_rate"] = text("server_metrics.cache.gpu_cache_hit_rate")
+        found |= {name: text(path) for name, path in PUBLISHED.turns.items()}
     return found
 
 

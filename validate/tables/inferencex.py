@@ -21,7 +21,8 @@ are seconds, mean or median. What the columns leave open is read from the benchm
 * budget      A step of prefill has two prompts with TensorRT-LLM, and at least 8192 tokens.
 * drafts      MTP has two draft tokens with SGLang, three on AMD (one in pools); with TensorRT-LLM three, and one with
               data-parallel attention, of pools from 70 sequences a rank (mtp1 and mtp3 in the names of recipes; in FP8
-              on B200 always three). More of them are accepted in outputs of 8,192 tokens than in those of 1,024.
+              on B200 always three). More of them are accepted in outputs of 8,192 tokens than in those of 1,024. On
+              MI300X and MI325X launchers ran the script without drafts until June 2026.
 * throughput  Output tokens/s a GPU count the devices of decode where pools are apart.
 * sessions    Of a scenario agentic-coding, `concurrency` are sessions of its traces, at a time; times are of turns.
 """
@@ -49,7 +50,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.records import record
 from roofline.techniques import apply_techniques
-from roofline.validate.tables.harness import LEAST_BUDGET, agents_scheduler_of, profile_of, scheduler_of
+from roofline.validate.tables.harness import profile_of, scheduler_of
 from roofline.validate.tables.names import Unmapped, find_hardware, find_model
 from roofline.validate.tables.serving import RATIO, ROUNDS, Agents, ServingCase, find_profile, precision_in
 from roofline.validate.tables.text import Line, parse_count, parse_number
@@ -83,9 +84,13 @@ class Published(Struct, frozen=True):
     ran: tuple[tuple[str, str, str], ...]
     dynamo: dict[str, str]
     acceptance: dict[str, tuple[float, float]]
+    undrafted: dict[str, str]
     fallbacks: tuple[tuple[str, str, str, str], ...]
     replays: tuple[tuple[str, str], ...]
     hosts: dict[str, tuple[float, int]]
+    stated: tuple[str, ...]
+    results: dict[str, tuple[str, ...]]
+    turns: dict[str, str]
 
 
 _FILE = Path(str(files("roofline.validate"))) / "tables" / "inferencex.yaml"
@@ -108,8 +113,9 @@ AMD_POOLS = "multi-token-prediction:length=1,acceptance=0.97"
 SMALL, LONG = 4, 4096
 """Devices of a worker, and tokens of prompts above which prefill is in FP4, that are tensor-parallel on GB200."""
 
-SLACK = 128
-"""Tokens beyond each of the two prompts that a step of TensorRT-LLM's prefill has room for (max_num_tokens: 16640)."""
+LEAST_BUDGET, SLACK = 8192, 128
+"""Tokens of the smallest budget of a step of TensorRT-LLM's prefill, and those beyond each of the two prompts that a
+step has room for (max_num_tokens: 16640)."""
 
 POLL, HANDSHAKE = 10, 0.08
 """Steps between looks for requests and caches of SGLang's decode pools behind Dynamo, and seconds of their handshake.
@@ -193,7 +199,9 @@ class Deployment(Struct, frozen=True):
         ):  # elsewhere its profile is of no version
             engine = f"sglang@{self.version}"
         precision = precision_in(self.modes, self.model, self.hardware, engine)
-        profile, parallel = profile_of(engine, precision), Settings(parallel=self.layout)
+        ranks = max(self.layout.data, self.decoding[0].data)
+        profile = profile_of(engine, precision, self.hardware, self.model, ranks)
+        parallel = Settings(parallel=self.layout)
         scenario = Scenario(self.model, self.hardware, precision=precision, settings=parallel, engine=profile)
         if not self.mtp:
             return scenario
@@ -213,7 +221,7 @@ class Deployment(Struct, frozen=True):
         prompts, outputs = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
         load = Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
         # Medians of TTFT say that no first token waits for further ones of its stream.
-        scheduler = replace(scheduler_of(profile.scheduler, scenario, load, concurrency, self.version), stream=1)
+        scheduler = replace(scheduler_of(profile.scheduler, scenario, load, self.version), stream=1)
         if self.pools is not None and self.backend == "trtllm":
             scheduler = replace(scheduler, tokens=max(LEAST_BUDGET, 2 * (prompt + SLACK)))
         if self.pools is not None and self.dynamo and self.backend == "sglang":
@@ -233,7 +241,7 @@ class Deployment(Struct, frozen=True):
         profile = next(name for since, name in PUBLISHED.replays if not date or date >= since)
         agents = Agents(profile, tiers, pool, duration)
         scenario = self.scenario(AGENTS_OUTPUT, sessions)
-        policy = agents_scheduler_of(scenario.profile.scheduler, scenario)
+        policy = scheduler_of(scenario.profile.scheduler, scenario, None, self.version)
         scenario = scenario.changed(engine=replace(scenario.profile, scheduler=policy))
         return ServingCase(line, scenario, load, policy, None, None, pools=self.pools, agents=agents)
 
@@ -276,6 +284,8 @@ def deployment_of(cells: Mapping[str, str]) -> Deployment:
             pools = replace(pools, sequences=H200_DRAFTED)
     else:
         layout, pools = _layout(cells, "", count(cells, "tp"), model), None
+        if cells.get("date", "").strip() < PUBLISHED.undrafted.get(hardware.name, ""):
+            drafts = "none"
     return Deployment(
         model,
         hardware,

@@ -9,7 +9,7 @@ from roofline.core.limits import MAX_DEVICES
 from roofline.core.options import Kind, Option
 from roofline.scenario.catalogue import catalogue
 from roofline.scenario.engine_options import CACHE_DTYPES, DTYPES, METHODS, check_dtype
-from roofline.scenario.options.groups import ENGINE, EXPERTS, FORMATS, KERNELS, PARALLELISM, setting
+from roofline.scenario.options.groups import ENGINE, FORMATS, KERNELS, PARALLELISM, setting
 
 if TYPE_CHECKING:
     from roofline.graph.offload import Offload
@@ -171,13 +171,7 @@ class Layout(Formats, total=False):
     ]
     ep: Annotated[
         int | None,
-        _degree(
-            "Expert-parallel devices; beyond --tp, attention is data-parallel.",
-            "expert",
-            "EP",
-            "--ep-size",
-            beside=EXPERTS,
-        ),
+        _degree("Expert-parallel devices; beyond --tp, attention is data-parallel.", "expert", "EP", "--ep-size"),
     ]
     all_to_all: Annotated[
         str | None,
@@ -194,7 +188,6 @@ class Layout(Formats, total=False):
             known=constant("roofline.graph.parallel", "EXCHANGES"),
             flags=("--all2all-backend", "--moe-a2a-backend"),
             example="deepep",
-            beside={"model": "deepseek-v3", "hw": "h100-sxm", "ep": "8", "engine": "vllm"},
         ),
     ]
     redundant_experts: Annotated[
@@ -210,7 +203,6 @@ class Layout(Formats, total=False):
             default="0",
             flags=("--ep-num-redundant-experts", "--num-redundant-experts"),
             example="32",
-            beside={"model": "deepseek-v3", "hw": "h100-sxm", "ep": "32", "expert_skew": "0.5"},
         ),
     ]
     enable_expert_parallel: Annotated[
@@ -222,7 +214,6 @@ class Layout(Formats, total=False):
             short="Expert parallel",
             flags=("-ep", "--enable-ep"),
             example="true",
-            beside=EXPERTS,
         ),
     ]
     dp_attention: Annotated[
@@ -232,9 +223,8 @@ class Layout(Formats, total=False):
             Kind.SWITCH,
             PARALLELISM,
             short="DP attention",
-            flags=("--enable-dp-attention",),
+            flags=("--enable-dp-attention"),
             example="true",
-            beside={"model": "deepseek-v3", "tp": "8"},
         ),
     ]
     dp: Annotated[
@@ -259,19 +249,12 @@ class Layout(Formats, total=False):
             "-dcp",
             "--dcp-size",
             often=False,
-            beside={"model": "deepseek-v3", "tp": "8"},
         ),
     ]
     nodes: Annotated[
         int | None,
         _degree(
-            "Nodes that hold the devices.",
-            "nodes",
-            "Nodes",
-            "--nnodes",
-            default="",
-            otherwise="as few as possible",
-            beside={"tp": "2"},
+            "Nodes that hold the devices.", "nodes", "Nodes", "--nnodes", default="", otherwise="as few as possible"
         ),
     ]
     micro_batches: Annotated[
@@ -282,7 +265,6 @@ class Layout(Formats, total=False):
             "Micro-batches",
             default="",
             otherwise="as many as stages; 1 in llama.cpp",
-            beside={"pp": "2"},
             often=False,
         ),
     ]
@@ -298,7 +280,6 @@ class Layout(Formats, total=False):
             high=10,
             default="0",
             example="0.5",
-            beside=EXPERTS,
         ),
     ]
     host: Annotated[
@@ -314,7 +295,6 @@ class Layout(Formats, total=False):
             check=later("roofline.specs.host", "load_host"),
             known=later("roofline.specs.host", "list_hosts"),
             example="pcie-switch",
-            beside={"hw": "l40s", "tp": "2"},
         ),
     ]
     network: Annotated[
@@ -331,6 +311,5 @@ class Layout(Formats, total=False):
             check=later("roofline.specs.network", "load_fabric"),
             known=later("roofline.specs.network", "list_networks"),
             example="4x400G-roce",
-            beside={"hw": "h100-sxm", "tp": "16", "model": "llama-3.1-405b"},
         ),
     ]

@@ -7,7 +7,7 @@ from roofline.core.lazy import later
 from roofline.core.limits import MAX_BATCH, MAX_LENGTH
 from roofline.core.options import Kind, Option
 from roofline.scenario.options.deployment import Layout
-from roofline.scenario.options.groups import ENGINE, IMAGES, setting
+from roofline.scenario.options.groups import ENGINE, setting
 
 
 class Deployment(Layout, total=False):
@@ -68,9 +68,8 @@ class Deployment(Layout, total=False):
             low=1,
             high=MAX_LENGTH,
             otherwise="the model's, for each",
-            flags=("-c",),
+            flags=("-c"),
             example="4096",
-            beside={"engine": "llama.cpp", "quant": "q4_k_m"},
         ),
     ]
     max_num_seqs: Annotated[
@@ -159,7 +158,6 @@ class Deployment(Layout, total=False):
             default="weights",
             choices=("weights", "data"),
             example="data",
-            beside={**IMAGES, "tp": "2"},
         ),
     ]
     n_gpu_layers: Annotated[
@@ -174,6 +172,5 @@ class Deployment(Layout, total=False):
             otherwise="all",
             flags=("--gpu-layers", "-ngl"),
             example="8",
-            beside={"engine": "llama.cpp", "quant": "q4_k_m"},
         ),
     ]

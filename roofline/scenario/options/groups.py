@@ -1,4 +1,4 @@
-"""The groups of the options, and what tests turn beside an option of them."""
+"""The groups of the options."""
 
 from typing import Any
 
@@ -12,9 +12,6 @@ WORKLOAD, FORMATS, KERNELS, PARALLELISM, ENGINE, COUNTING = (
     "Engine, memory and price",
     "Counting",
 )
-
-EXPERTS = {"model": "mixtral-8x7b", "tp": "2"}
-IMAGES = {"model": "qwen2.5-vl-7b", "images": "1"}
 
 
 def setting(help: str, kind: Kind, field: str, short: str, group: str = ENGINE, **more: Any) -> Option:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 from roofline.core.lazy import later
 from roofline.core.limits import MAX_BATCH, MAX_LENGTH
 from roofline.core.options import Kind, Option
-from roofline.scenario.options.groups import IMAGES, WORKLOAD
+from roofline.scenario.options.groups import WORKLOAD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -146,7 +146,6 @@ class Workload(TypedDict, total=False):
             unit="images",
             static=False,
             example="3",
-            beside=IMAGES,
         ),
     ]
     image_size: Annotated[
@@ -160,7 +159,6 @@ class Workload(TypedDict, total=False):
             otherwise="the model's",
             check=later("roofline.specs.images", "parse_image_size"),
             example="1024x1024",
-            beside=IMAGES,
         ),
     ]
     audio: Annotated[
@@ -171,6 +169,5 @@ class Workload(TypedDict, total=False):
             WORKLOAD,
             short="Audio",
             example="45s",
-            beside={"model": "voxtral-mini-3b"},
         ),
     ]

@@ -38,6 +38,18 @@ def test_requests_of_a_loop_part_with_drafts() -> None:
     assert max(ttft) < 0.7 * alone  # which stay together
 
 
+@pytest.mark.parametrize(("options", "ranks"), [({}, 1), ({"tp": 8, "dp": 8, "ep": 8}, 8)])
+def test_sglang_runs_fewer_requests_at_once_with_drafts_than_without(options: dict[str, int], ranks: int) -> None:
+    """48 unless it is told another number, as its server arguments say; ranks of attention divide them."""
+    model = "deepseek-v3" if options else "llama-3.1-8b"
+    technique = "multi-token-prediction" if options else "eagle-3"
+    scenario = Scenario(model, "h200-sxm", engine="sglang", techniques=technique, **options)
+    replica = serve(scenario, concurrency=1).replica
+    assert (replica.scheduler.sequences, replica.sequences) == (48 // ranks, 48)
+    assert serve(scenario.with_(max_num_seqs=100), concurrency=1).replica.scheduler.sequences == 100
+    assert serve(Scenario(model, "h200-sxm", engine="sglang", **options), concurrency=1).replica.sequences > 1000
+
+
 @pytest.mark.parametrize("accepted", [1.5, 2.5, 3.5])
 def test_the_scatter_of_iterations_is_that_of_drawn_acceptances(accepted: float) -> None:
     speculation, tokens = Speculation(3, accepted, 3), 400

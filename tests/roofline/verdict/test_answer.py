@@ -410,3 +410,23 @@ def test_what_no_engine_starts_names_devices_on_which_one_does() -> None:
     assert found.refused
     assert found.instead.startswith("on 16 x ")
     assert not answer("deepseek-v3.2", found.instead.removeprefix("on ")).refused
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "told"),
+    [
+        (("glm-5.3-flash", "8xh200"), {"kv": "fp8"}, "without --kv"),
+        (("deepseek-v4-pro", "8xmi300x"), {}, "with --engine sglang"),
+        (("glm-5.3-flash", "8xh200"), {}, ""),  # which starts as it is
+    ],
+)
+def test_an_answer_says_with_what_a_server_starts_where_its_own_does_not(
+    names: tuple[str, str], options: dict[str, Any], told: str
+) -> None:
+    found = answer(*names, **options)
+    assert found.instead == told
+    assert told in str(found)
+    if told == "without --kv":
+        assert not answer(*names).refused
+    elif told:
+        assert not answer(*names, engine=told.split()[-1]).refused
