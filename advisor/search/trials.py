@@ -276,7 +276,7 @@ def _check_engine(scenario: Scenario, moves: Moves) -> None:
 
 
 def _lacks(scenario: Scenario) -> Iterator[Lack]:
-    return lacks(scenario.profile.name, scenario.model, scenario.hardware, scenario.precision.kv)
+    return lacks(scenario.profile, scenario.model, scenario.hardware, scenario.precision.kv)
 
 
 ORDER = {"hardware": 0, "engine": 1, "parallelism": 2}

@@ -181,7 +181,7 @@ def configurations(
                 continue
             if kv or hardware is None:
                 cache = precision_of(model, device, profiles[chosen], kv=kv or given.options.get("kv")).kv
-                if any(lacks(chosen, model, device, cache)):
+                if any(lacks(profiles[chosen], model, device, cache)):
                     continue
             formats = {**({"quant": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
             split = profiles[chosen].split_layers

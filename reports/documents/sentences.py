@@ -82,7 +82,8 @@ class Sentences(Struct, frozen=True):
         if self.brief >= Brief.JOINED:
             cost = f"{limit.pop()}; {'cost: ' * (self.brief < Brief.TERSE)}{self.cost}"
         choice = [f"Chosen: {self.chosen}", f"Speed: {self.speed}"]
-        return [self.headline, *choice, *limit, *self.change, cost, self.run]
+        run = [] if not_started(self.scenario) else [self.run]  # of what does not start the headline says so
+        return [self.headline, *choice, *limit, *self.change, cost, *run]
 
     @property
     def headline(self) -> str:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from roofline.graph.blocks import cut_blocks
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import only_cache
+from roofline.specs.engine import Engine
 from roofline.specs.formats import UNQUANTIZED_FORMATS, Format, find_format
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
@@ -96,10 +97,10 @@ def unsupported(scenario: Scenario) -> tuple[Lack, ...]:
 
 def not_started(scenario: Scenario) -> tuple[Lack, ...]:
     """The hardware, or else the parts of the model, without which the engine's server does not start; () for none."""
-    engine, hardware = scenario.profile.name, scenario.hardware
-    if not is_documented(engine):
+    engine, hardware = scenario.profile, scenario.hardware
+    if not is_documented(engine.name):
         return ()
-    if not runs_on(engine, hardware):
+    if not runs_on(engine.name, hardware):
         return (Lack("", hardware.name),)
     return (*map(Lack, _parts(scenario)), *lacks(engine, scenario.model, hardware, scenario.precision.kv))
 
@@ -131,11 +132,11 @@ def _parts(scenario: Scenario) -> Iterator[str]:
     yield from (title for name, title in FEATURES.items() if name in has and name not in able)
 
 
-def lacks(engine: str, model: Model, hardware: Hardware, cache: Format) -> Iterator[Lack]:
-    """What the engine of a profile runs on other devices and not on this one, with a KV cache in a format."""
+def lacks(engine: Engine, model: Model, hardware: Hardware, cache: Format) -> Iterator[Lack]:
+    """What the version of an engine runs on other devices and not on this one, with a KV cache in a format."""
     table = load_support()
-    for row in table.lacks.get(table.engine(engine), ()):
-        here = hardware.family in row.families and row.kv in ("", cache.arithmetic)
+    for row in table.lacks.get(table.engine(engine.name), ()):
+        here = hardware.family in row.families and row.kv in ("", cache.arithmetic) and row.holds(engine.version)
         if here and row.part in features(model):
             title = FEATURES.get(row.part) or KINDS[row.part]
             yield Lack(f"a KV cache in {cache.name} for {title}" if row.kv else title, hardware.name)

@@ -23,6 +23,7 @@ from roofline.advisor.sizing.configurations import formats_for
 from roofline.bound.memory import Memory
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure_scalar
+from roofline.launch.bundle import refused
 from roofline.launch.command import repository_of
 from roofline.scenario.analysis import analyze, longest_context
 from roofline.scenario.kv_capacity import startable
@@ -71,8 +72,11 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @cached_property
     def supported(self) -> bool:
-        """Whether documents of the engine say that it runs all of it, or there are none."""
-        return not unsupported(self.scenario)
+        """Whether documents of the engine say that it runs all of it, or there are none.
+
+        An engine that was chosen in the place of another one also has to start.
+        """
+        return not unsupported(self.scenario) and not ("engine" in self.options and refused(self.scenario))
 
     @cached_property
     def bits(self) -> float:

@@ -35,6 +35,7 @@ from roofline.serving.outcome import Outcome, Targets
 from roofline.serving.pools import Pools, parse_pools
 from roofline.serving.replica import replica_of
 from roofline.serving.steady import front_seconds, largest_rate
+from roofline.specs.prices import rents
 from roofline.specs.servers import SERVERS, Server, server_of
 from roofline.techniques.unsupported import not_started, unsupported
 from roofline.verdict.judged import as_served, missed
@@ -286,11 +287,15 @@ class Verdict(Result, Struct, frozen=True, dict=True):
 
     @cached_property
     def instead(self) -> str:
-        """An option with which a server starts, where the engine's does not; "" for none."""
+        """An option or the devices nearest in rent, with which a server starts where the engine's does not."""
         given = self.scenario.given("kv")
         without: list[tuple[str, dict[str, Any]]] = [("without --kv", {"kv": None})] if given is not None else []
         others = [(f"with --engine {name}", {"engine": name}) for name in SERVERS if name != self.scenario.profile.name]
-        for told, options in [*without, *others] if not_started(self.scenario) else []:
+        rented, own = rents(), hourly_rent(self.analysis) or 0.0
+        near = sorted(rented, key=lambda name: abs(rented[name] - own))
+        count = f"{self.devices}x" if self.devices > 1 else ""
+        elsewhere = [(f"on {count.replace('x', ' x ')}{name}", {"hw": f"{count}{name}"}) for name in near]
+        for told, options in [*without, *others, *elsewhere] if not_started(self.scenario) else []:
             with suppress(RooflineError):
                 changed = self.scenario.with_(**options)
                 if not unsupported(changed) and not refused(changed, self.slots) and analyze(changed).memory.fits:

@@ -127,6 +127,12 @@ def test_what_a_device_lacks_is_not_started_or_proposed_there(
         assert advise(asked(running, **heavy), moves=moves).recommendations
 
 
+def test_what_a_later_version_runs_an_earlier_one_lacks() -> None:
+    versions = ("vllm@0.11", "vllm@0.12", "vllm")
+    found = [not_started(Scenario("deepseek-v3.2", "8xmi300x", engine=version)) for version in versions]
+    assert [bool(parts) for parts in found] == [True, False, False]
+
+
 def test_every_bundled_model_has_known_features() -> None:
     found = {name: features(load_model(name)) for name in list_models()}
     assert all(found.values())

@@ -404,6 +404,14 @@ def test_a_user_has_a_context() -> None:
         answer("llama-3.1-8b", "h100-sxm", context=32_000, prompt=512, users=4)
 
 
+def test_what_no_engine_starts_names_devices_on_which_one_does() -> None:
+    found = answer("deepseek-v3.2", "16xa100-sxm-80gb")  # llama.cpp has no option for two machines
+    assert found.fits
+    assert found.refused
+    assert found.instead.startswith("on 16 x ")
+    assert not answer("deepseek-v3.2", found.instead.removeprefix("on ")).refused
+
+
 @pytest.mark.parametrize(
     ("names", "options", "told"),
     [
