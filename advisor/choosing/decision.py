@@ -23,7 +23,7 @@ from roofline.core.options import names_in
 from roofline.scenario.argument import beside, parts_of, without_carbon
 from roofline.scenario.lengths import Lengths
 from roofline.scenario.options import DEGREES
-from roofline.scenario.options.engine import Deployment as DeploymentOptions
+from roofline.scenario.options.keywords import Deployment as DeploymentOptions
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load, served_scenario
 from roofline.serving.money import MONTH

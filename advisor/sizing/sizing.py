@@ -33,7 +33,7 @@ from roofline.scenario.argument import beside, parts_of
 from roofline.scenario.fields import DEFAULT_PROMPT
 from roofline.scenario.lengths import Lengths, longer
 from roofline.scenario.options import DEGREES, OPTIONS, STATIC, find_option, read_options
-from roofline.scenario.options.engine import Deployment as DeploymentOptions
+from roofline.scenario.options.keywords import Deployment as DeploymentOptions
 from roofline.scenario.scenario import Scenario
 from roofline.serving.curve import outcomes_at
 from roofline.serving.load import ONE

@@ -234,13 +234,18 @@ def untimed(name: str, value: str) -> str:
 
 def table(options: Any, group: str = "") -> Mapping[str, Option]:
     """The options in the annotations of a TypedDict, by name, in order; `group` is theirs unless they have another."""
+    hints = ((key, getattr(hint, "__metadata__", ())) for key, hint in options.__annotations__.items())
+    found = ((key, part) for key, parts in hints for part in parts if isinstance(part, Option))
+    return tabled(dict(found), group)
+
+
+def tabled(options: Mapping[str, Option], group: str = "") -> Mapping[str, Option]:
+    """Options by keyword as a table: by name, with what they are by default."""
     found: dict[str, Option] = {}
-    for keyword, hint in options.__annotations__.items():
-        option = next((part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Option)), None)
-        if option is not None:
-            name, target = option.name or keyword, option.target or (keyword,)
-            metavar, group_of = option.metavar or _metavar(option), option.group or group
-            found[name] = replace(option, name=name, keyword=keyword, target=target, metavar=metavar, group=group_of)
+    for keyword, option in options.items():
+        name, target = option.name or keyword, option.target or (keyword,)
+        metavar, group_of = option.metavar or _metavar(option), option.group or group
+        found[name] = replace(option, name=name, keyword=keyword, target=target, metavar=metavar, group=group_of)
     return found
 
 
