@@ -4,64 +4,17 @@ The entries are the keywords of `Scenario`. Commands, axes and keys of studies, 
 the reference pages are made from them, and the names that engines have for an option are spellings of its entry.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
-from importlib import import_module
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from roofline.core import limits
-from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError
-from roofline.core.lazy import later
-from roofline.core.options import Kind, Option, tabled
+from roofline.core.options import Option, read_table
 from roofline.scenario.options.keywords import Options
 
 __all__ = ["OPTIONS", "Options"]
 
-_parse_precision = later("roofline.specs.precision", "parse_precision")
-
-
-def _named(reference: str) -> Any:
-    """What MODULE:NAME names."""
-    module, _, name = reference.partition(":")
-    return getattr(import_module(module), name)
-
-
-def _call(reference: str, *given: Any) -> Any:
-    """The value of what is named: of a function that of its call."""
-    found = _named(reference)
-    return found(*given) if callable(found) else found
-
-
-def _option(row: Mapping[str, Any]) -> Option:
-    """The option of a row of the table."""
-    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-    given["kind"] = Kind[given.get("kind", "text").upper()]
-    for key in ("low", "high"):
-        if isinstance(given.get(key), str):
-            given[key] = getattr(limits, given[key])
-    target = given.get("target", ())
-    if "check" in given or target[:1] == ("formats",):
-        given["check"] = partial(_call, given["check"]) if "check" in given else partial(_check_format, target[1])
-    if "other" in given:
-        given["other"] = partial(_call, given["other"])
-    if (known := given.get("known")) is not None:
-        names: Callable[[], Any] = (lambda: known) if isinstance(known, tuple) else partial(_call, known)
-        given["known"] = names
-    if "readings" in given:
-        given["readings"] = _named(given["readings"])
-    return Option(**given)
-
-
-def _check_format(part: str, text: str) -> None:
-    """Raise RooflineError for what is no format of a part of the precision."""
-    _parse_precision("bf16", **{part: text})
-
-
-OPTIONS: Mapping[str, Option] = tabled(
-    {key: _option(row) for key, row in read_mapping(Path(__file__).with_name("options.yaml")).items()}
-)
+OPTIONS: Mapping[str, Option] = read_table(Path(__file__).with_name("options.yaml"))
 """The options by name: the keywords of `Scenario`, and with dashes the command line's."""
 
 DEGREES: Mapping[str, str] = {

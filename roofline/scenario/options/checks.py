@@ -8,11 +8,18 @@ from functools import partial
 from roofline.graph.fusion import FUSIONS, check_fusions
 from roofline.scenario.catalogue import catalogue
 from roofline.scenario.lengths import parse_lengths
-from roofline.specs.precision import SCHEMES
+from roofline.specs.precision import SCHEMES, parse_precision
 
 NOTATIONS = ("W8A8", "W4A16", "W8A16", "W4A8", "W4A16KV8", "W16A16")
 """Schemes by bits, beside the named ones."""
 
+
+def _format(text: str, part: str) -> None:
+    """Raise RooflineError for what is no format of a part of the precision."""
+    parse_precision("bf16", **{part: text})
+
+
+scheme, weights, activations, kv = (partial(_format, part=part) for part in ("scheme", "weights", "activations", "kv"))
 prompt, generate = (partial(parse_lengths, what=name) for name in ("prompt", "generate"))
 
 

@@ -1,4 +1,4 @@
-"""The table of options (`options.yaml`) and the keywords with their types are of the same options."""
+"""The tables of options (YAML) and the keywords with their types are of the same options."""
 
 from __future__ import annotations
 
@@ -6,29 +6,46 @@ import re
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from roofline.core.options import Kind
+from roofline.core.options import Kind, Option
 from roofline.scenario.options import OPTIONS
 from roofline.scenario.options.keywords import Options
 from roofline.scenario.question import OBJECTS
+from roofline.serving.options import LOAD_OPTIONS, LoadOptions
+from roofline.serving.sessions.options import SESSION_OPTIONS, SessionOptions
+from roofline.serving.sessions.profiles import PROFILES
 
 TABLE = Path(sys.modules["roofline.scenario.options"].__file__ or "").with_name("options.yaml")
-KEYWORDS = {option.keyword: option for option in OPTIONS.values()}
 TYPES = {Kind.INTEGER: "int", Kind.NUMBER: "float", Kind.SWITCH: "bool", Kind.TIME: "float", Kind.LIST: "list[str]"}
+ROWS = [
+    (option, keywords)
+    for table, keywords in ((OPTIONS, Options), (LOAD_OPTIONS, LoadOptions), (SESSION_OPTIONS, SessionOptions))
+    for option in table.values()
+]
 
 
-def test_each_keyword_has_a_row_or_is_an_object() -> None:
-    assert set(Options.__annotations__) - set(KEYWORDS) == OBJECTS.keys() - {"drawn"}
-    assert set(KEYWORDS) <= set(Options.__annotations__)
+@pytest.mark.parametrize(
+    ("table", "keywords", "objects"),
+    [
+        (OPTIONS, Options, OBJECTS.keys() - {"drawn"}),
+        (LOAD_OPTIONS, LoadOptions, set()),
+        (SESSION_OPTIONS, SessionOptions, set()),
+    ],
+)
+def test_each_keyword_has_a_row_or_is_an_object(table: dict[str, Option], keywords: Any, objects: set[str]) -> None:
+    rows = {option.keyword for option in table.values()}
+    assert rows | objects == set(keywords.__annotations__)
+    assert not rows & objects
 
 
-@pytest.mark.parametrize("keyword", KEYWORDS)
-def test_a_keyword_takes_values_of_its_kind(keyword: str) -> None:
-    hint = Options.__annotations__[keyword]
+@pytest.mark.parametrize(("option", "keywords"), ROWS, ids=lambda part: getattr(part, "name", ""))
+def test_a_keyword_takes_values_of_its_kind(option: Option, keywords: Any) -> None:
+    hint = keywords.__annotations__[option.keyword]
     written = getattr(hint, "__forward_arg__", str(hint))
-    assert TYPES.get(KEYWORDS[keyword].kind, "") in written
+    assert TYPES.get(option.kind, "") in written
     assert written.endswith("| None")
 
 
@@ -37,3 +54,7 @@ def test_what_a_row_names_is_there() -> None:
     assert len(named) > 20
     for module, name in named:
         assert hasattr(import_module(module), name)
+
+
+def test_the_profiles_of_sessions_are_told() -> None:
+    assert all(name in SESSION_OPTIONS["profile"].help for name in PROFILES)
