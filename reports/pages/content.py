@@ -28,8 +28,7 @@ from roofline.reports.output.export import (
     time_interval,
 )
 from roofline.reports.pages.subjects import Subject
-from roofline.scenario.options import of_group
-from roofline.scenario.options.groups import FORMATS
+from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.support import runs_gguf

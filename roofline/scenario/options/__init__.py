@@ -12,7 +12,10 @@ from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import Option, read_table
 from roofline.scenario.options.keywords import Options
 
-__all__ = ["OPTIONS", "Options"]
+__all__ = ["FORMATS", "KERNELS", "OPTIONS", "Options"]
+
+FORMATS, KERNELS = "Formats", "Kernels and techniques"
+"""Groups of the options whose members are asked for."""
 
 OPTIONS: Mapping[str, Option] = read_table(Path(__file__).with_name("options.yaml"))
 """The options by name: the keywords of `Scenario`, and with dashes the command line's."""
