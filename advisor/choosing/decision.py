@@ -8,7 +8,7 @@ nearest load at which another comes first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from msgspec import Struct
 
@@ -29,9 +29,6 @@ from roofline.serving.load import Load, served_scenario
 from roofline.serving.money import MONTH
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.whatif.odds import Odds
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 class Deployed(DeploymentOptions, total=False):

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, Unpack, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,10 +47,6 @@ from roofline.specs.modelspec import load_model
 from roofline.whatif.command_line import serve_command
 from roofline.whatif.solve.load import missed
 from roofline.whatif.solve.targets import check_reading, listed_names, read_value
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
 
 TRIED, ADDED = 4, 6
 """Pairs of layouts that are served, and replicas that are added until the targets are met."""
