@@ -14,8 +14,7 @@ from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.workload import Service
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.options import DEGREES, of_group
-from roofline.scenario.options.groups import FORMATS
+from roofline.scenario.options import DEGREES, FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.specs.checkpoint import precision_of, released
 from roofline.specs.engine import Engine, default_engine, load_engine

@@ -19,8 +19,7 @@ from roofline.reports.documents.explain import definitions
 from roofline.reports.output.blocks import Block
 from roofline.reports.output.cells import cell
 from roofline.reports.pages.subjects import Subject
-from roofline.scenario.options import of_group
-from roofline.scenario.options.groups import FORMATS
+from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.support import runs_gguf
 from roofline.timing.calibration import Match

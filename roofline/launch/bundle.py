@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 import msgspec
 import numpy as np
@@ -32,9 +32,6 @@ from roofline.serving.outcome import Outcome
 from roofline.specs.servers import SERVERS
 from roofline.specs.states import limit_of, lock_of
 from roofline.techniques.unsupported import not_whole
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 class Target(StrEnum):

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -50,8 +50,6 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from roofline.serving.sessions.served import SessionCurve
 
 

@@ -29,8 +29,7 @@ from roofline.scenario.analysis import analyze, longest_context
 from roofline.scenario.kv_capacity import startable
 from roofline.scenario.layout import is_usual
 from roofline.scenario.memory import memory_reserve
-from roofline.scenario.options import of_group
-from roofline.scenario.options.groups import FORMATS
+from roofline.scenario.options import FORMATS, of_group
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.outcome import NO_TARGETS, Targets

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.search import last_before_failure
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, figures, read_targets, used
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 METRICS = ("ttft", "tpot", "total")
 """Metrics to compare, in seconds: less is better."""

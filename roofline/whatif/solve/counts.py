@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -19,9 +19,6 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.model import Model
 from roofline.techniques import find_technique
 from roofline.whatif.solve.targets import Answer, Check, TargetOptions, Targets, check, check_any, read_targets, used
-
-if TYPE_CHECKING:
-    from typing import Unpack
 
 
 def max_batch(scenario: Scenario, targets: Targets | None = None, **limits: Unpack[TargetOptions]) -> Answer:
