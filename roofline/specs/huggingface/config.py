@@ -99,6 +99,14 @@ class Config:
             raise SpecError(self.where, f"the key {quote(names[0])} is missing")
         return default
 
+    def has(self, *names: str) -> bool:
+        """Whether the file has one of the keys, or leaves all out and its class has one."""
+        self.read.update(names)
+        found = [name for name in names if name in self.content]
+        return any(self.content[name] is not None for name in found) or (
+            not found and any(name in self.defaults for name in names)
+        )
+
     def integer(self, *names: str, default: Any = _REQUIRED, least: int = 1, most: int = 10**7) -> Any:
         """An integer of `least` to `most`; a missing key is an error without a default."""
         value = self._find(names, default, (int,), "an integer")
@@ -162,6 +170,15 @@ class Config:
                     )
                 return ACTIVATIONS[given]
         return default
+
+    def format(self, *names: str) -> str | None:
+        """The format that the first of the keys names, as named in specs."""
+        name = next(filter(self.has, names), None)
+        if name is None:
+            return None
+        if (given := self.text(name)) not in FORMATS:
+            raise SpecError(self.where, f"{quote(name)}: unknown format {quote(given)}{suggest(given, FORMATS)}")
+        return FORMATS[given]
 
     def section(self, name: str) -> Config:
         self.read.add(name)
@@ -267,6 +284,14 @@ def of_each_layer(config: Config, given: list[Any], name: str, default: list[Any
     return given or default
 
 
+def sparse_layers(config: Config, otherwise: list[bool]) -> list[bool]:
+    """Which layers have experts as `mlp_layer_types` lists them, which files of Transformers 5 do; else `otherwise`."""
+    named = config.texts("mlp_layer_types")
+    if named and (len(named) != len(otherwise) or not set(named) <= {"dense", "sparse"}):
+        raise SpecError(config.where, f"'mlp_layer_types' must say dense or sparse of each of {len(otherwise)} layers")
+    return [name == "sparse" for name in named] or otherwise
+
+
 def read_layers(config: Config, reader: Reader) -> Spec:
     """The spec that a reader makes of a file, with the keys of single layers under `per_layer_config`.
 
@@ -276,7 +301,7 @@ def read_layers(config: Config, reader: Reader) -> Spec:
     spec, changes = reader(config), config.section(PER_LAYER)
     if not changes.content:
         return spec
-    names = _expanded(spec)
+    names = expanded(spec)
     blocks = {name: spec.get("blocks", {}).get(name, {}) for name in names}
     for key in changes.content:
         layer = int(key) if key.isdecimal() and len(key) < 7 else len(names)
@@ -286,7 +311,7 @@ def read_layers(config: Config, reader: Reader) -> Spec:
             raise SpecError(config.where, f"'{PER_LAYER}': {quote(unread[0] if unread else key)} is not read")
         other = reader(config.replaced({**config.content, **given}))
         changed = {part: value for part, value in other.items() if value != spec.get(part) and part != "blocks"}
-        if _expanded(other) != _expanded(spec) or not all(isinstance(value, dict) for value in changed.values()):
+        if expanded(other) != expanded(spec) or not all(isinstance(value, dict) for value in changed.values()):
             raise SpecError(config.where, f"'{PER_LAYER}': layer {key} differs in more than its own parts")
         block = _merged(changed, other.get("blocks", {}).get(names[layer], {}))
         name = next((name for name, known in blocks.items() if known == block), f"{names[layer]}_{key}")
@@ -296,7 +321,7 @@ def read_layers(config: Config, reader: Reader) -> Spec:
     return {**spec, "layers": {"count": len(names), "pattern": names}, "blocks": used}
 
 
-def _expanded(spec: Spec) -> list[str]:
+def expanded(spec: Spec) -> list[str]:
     """The block of every layer of a spec."""
     if isinstance(spec["layers"], int):
         return ["layer"] * spec["layers"]
