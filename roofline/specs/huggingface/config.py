@@ -69,20 +69,26 @@ class Config:
         where: str,
         read: set[str] | None = None,
         defaults: Mapping[str, Any] = NO_DEFAULTS,
+        called: Mapping[str, str] = NO_DEFAULTS,
     ) -> None:
         self.content = content
         self.where = where
         self.read: set[str] = set() if read is None else read
         self.defaults = defaults
+        self.called = called
 
     def replaced(self, content: Mapping[str, Any]) -> Config:
-        return Config(content, self.where, self.read, self.defaults)
+        return Config(content, self.where, self.read, self.defaults, self.called)
 
     def renamed(self, **own: str) -> Config:
-        """The file with the values of its `own` keys under the usual names."""
-        return self.replaced(
-            {**self.content, **{to: self.content[key] for to, key in own.items() if key in self.content}}
-        )
+        """The file with the values of its `own` keys, or those of its class, under the usual names."""
+        known = {**self.defaults, **self.content}
+        content = {**self.content, **{to: known[key] for to, key in own.items() if key in known}}
+        called = {to: key for to, key in own.items() if key in known or to not in content}
+        return Config(content, self.where, self.read, self.defaults, {**self.called, **called})
+
+    def _named(self, name: str) -> str:
+        return quote(self.called.get(name, name))
 
     def _find(self, names: tuple[str, ...], default: Any, kinds: tuple[type, ...], expected: str) -> Any:
         self.read.update(names)
@@ -91,12 +97,12 @@ class Config:
             if value is None:
                 continue
             if type(value) not in kinds:
-                raise SpecError(self.where, f"{quote(name)} must be {expected}, got {quote(value)}")
+                raise SpecError(self.where, f"{self._named(name)} must be {expected}, got {quote(value)}")
             return value
         if not any(name in self.content for name in names):
             default = next((self.defaults[name] for name in names if name in self.defaults), default)
         if default is _REQUIRED:
-            raise SpecError(self.where, f"the key {quote(names[0])} is missing")
+            raise SpecError(self.where, f"the key {self._named(names[0])} is missing")
         return default
 
     def has(self, *names: str) -> bool:
@@ -112,7 +118,7 @@ class Config:
         value = self._find(names, default, (int,), "an integer")
         if value is not None and not least <= value <= most:
             name = next((name for name in names if self.content.get(name) is not None), names[0])
-            raise SpecError(self.where, f"{quote(name)} must be between {least} and {most}, got {quote(value)}")
+            raise SpecError(self.where, f"{self._named(name)} must be between {least} and {most}, got {quote(value)}")
         return value
 
     def tokens(self, *names: str, default: Any = None) -> Any:

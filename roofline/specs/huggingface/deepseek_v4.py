@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError
-from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, base_spec, layer_types, spec_with_pattern
+from roofline.specs.huggingface.config import Config, Reader, Spec, layer_types, spec_with_pattern
+from roofline.specs.huggingface.families import read_family
 from roofline.specs.huggingface.mla import indexer_section
-from roofline.specs.huggingface.moe import moe_section
 
 WINDOW, SPARSE, HEAVY = "window", "csa", "hca"
 
@@ -22,7 +22,6 @@ LAYERS: Mapping[str, str] = {
 
 def _deepseek_v4(config: Config) -> Spec:
     """Experts of the first layers are chosen by a table of token ids, without the router's bias."""
-    config.reject("attention_bias", "mlp_bias")
     layers, rates = config.layers(), config.section("compress_rates")
     indexer = indexer_section(config, 64, 512)
     sparse = rates.integer("compressed_sparse_attention", default=4)
@@ -34,26 +33,8 @@ def _deepseek_v4(config: Config) -> Spec:
         "hash": {"moe": {"router_bias": False}},
         "routed": {"moe": {"router_bias": True}},
     }
-    base = {**_base(config), "mtp": config.natural("num_nextn_predict_layers", default=1)}
+    base = {**read_family("_deepseek_v4", config), "mtp": config.natural("num_nextn_predict_layers", default=1)}
     return spec_with_pattern(base, parts, _mixers(config, layers, sparse, heavy), _routers(config, layers))
-
-
-def _base(config: Config) -> Spec:
-    """What all layers share."""
-    attention: Spec = {
-        "heads": config.integer("num_attention_heads", default=64),
-        "head_dim": config.integer("head_dim", default=512),
-        "rope_dim": config.integer("qk_rope_head_dim", default=64),
-        "q_rank": config.integer("q_lora_rank", default=1024),
-        "output_groups": config.integer("o_groups", default=8),
-        "output_rank": config.integer("o_lora_rank", default=1024),
-        "window": config.integer("sliding_window", default=128),
-    }
-    width = config.integer("moe_intermediate_size", default=2048)
-    shared = config.natural("n_shared_experts", default=1) * width
-    moe = moe_section(config, "moe_intermediate_size", experts=256, top_k=6, shared_width=shared)
-    streams = config.integer("hc_mult", default=4, most=16)
-    return base_spec(config, compressed_attention=attention, moe=moe, norm=RMS, streams=streams)
 
 
 def _deepseek_v41(config: Config) -> Spec:
@@ -63,7 +44,6 @@ def _deepseek_v41(config: Config) -> Spec:
     stores entries run the window at the end of a prompt alone, as vLLM and SGLang replay it. Every router has a bias
     for images beside its own, and a DSpark draft has fewer experts.
     """
-    config.reject("attention_bias", "mlp_bias")
     layers, ratios = config.layers(), config.integers("compress_ratios")
     stores, selects = config.integers("kv_source_layer_ids"), config.integers("index_source_layer_ids")
     known = len(ratios) >= layers and all(0 <= layer < layers and ratios[layer] > 0 for layer in (*stores, *selects))
@@ -103,7 +83,7 @@ def _deepseek_v41(config: Config) -> Spec:
         parts["_".join(names)] = part
         return "_".join(names)
 
-    base = {**_base(config), "extra_parameters": layers * config.integer("n_routed_experts")}
+    base = {**read_family("_deepseek_v4", config), "extra_parameters": layers * config.integer("n_routed_experts")}
     base["moe"]["router_bias"] = True
     if (drafted := config.natural("dspark_n_routed_experts")) > 0:
         base["draft_experts"] = {"experts": drafted, "top_k": config.integer("dspark_num_experts_per_tok")}

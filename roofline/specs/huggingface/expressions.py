@@ -97,7 +97,8 @@ def _value(node: ast.expr, kind: Kind, scope: Scope) -> Any:
         case ast.BinOp(op=ast.BitOr()):
             return _first_of(_parts(node, ast.BitOr), kind, scope)
         case ast.BinOp(left=left, op=operation, right=right) if not isinstance(operation, ast.Div):
-            inner = Kind(least=kind.least, needed=True)
+            summed = isinstance(operation, (ast.Add, ast.Sub))
+            inner = Kind(least=0 if summed else kind.least, needed=True)
             divisor = NUMBER if isinstance(operation, (ast.Mod, ast.FloorDiv)) else inner
             return _OPERATORS[type(operation)](_value(left, inner, scope), _value(right, divisor, scope))
         case ast.UnaryOp(op=ast.Not(), operand=operand):

@@ -39,14 +39,16 @@ _WINDOWS: Mapping[str, Mapping[str, Any]] = {"local": {"attention": {"window": "
 class Family(Struct, frozen=True, forbid_unknown_fields=True):
     """What a row says beside the sections of a spec, which are its other keys (`spec`).
 
-    `renamed`: the file's names of the usual keys. `refused`: keys whose features are not read. `needed`: what must
-    hold, and what is said where it does not. `tied`: embeddings are, if the file does not say. `blocks`: how layers
-    differ, by name; `listed` are their names in `layer_types`, else a layer is the first whose `pattern` holds.
-    `windows`: the last of so many layers has no window, the others `sliding_window`, if there is one. `sparse`: which
-    layers have experts, where others have an MLP. `mixers_first`: in the names of blocks.
+    `instead`: the row that counts where a condition holds. `renamed`: the file's names of the usual keys. `refused`:
+    keys whose features are not read. `needed`: what must hold, and what is said where it does not. `tied`: embeddings
+    are, if the file does not say. `blocks`: how layers differ, by name; `listed` are their names in `layer_types`, else
+    a layer is the first whose `pattern` holds. `windows`: the last of so many layers has no window, the others
+    `sliding_window`, if there is one. `sparse`: which layers have experts, where others have an MLP. `mixers_first`: in
+    the names of blocks.
     """
 
     spec: dict[str, Any]
+    instead: Mapping[str, str] = {}
     renamed: Mapping[str, str] = {}
     refused: tuple[str, ...] = ()
     needed: Mapping[str, str] = {}
@@ -135,6 +137,9 @@ def _filled(field: inspect.Field, source: Any, scope: Scope) -> Any:
 def read_family(name: str, config: Config) -> Spec:
     """The spec of a file by the row of a `model_type`."""
     row = family(name)
+    for condition, other in row.instead.items():
+        if evaluate(condition, FLAG, Scope(config)):
+            return read_family(other, config)
     config = config.renamed(**row.renamed)
     for key in row.refused:
         section, _, inner = key.rpartition(".")
@@ -143,18 +148,17 @@ def read_family(name: str, config: Config) -> Spec:
         if not evaluate(condition, FLAG, Scope(config)):
             raise SpecError(config.where, problem.format(model_type=quote(name)))
     scope, parts = Scope(config), dict(row.spec)
-    feeds = {name: {key: parts.pop(key)} for name, key in FEEDS.items() if key in parts}
+    several = all(key in parts for key in FEEDS.values())
+    feeds = {name: {key: parts.pop(key)} for name, key in FEEDS.items()} if several else {}
     base = base_spec(config, tied=row.tied, **fill(ModelSpec, parts, scope))
-    axes = [axis for axis in (_feeds(row, feeds, config), _mixers(row, config)) if axis]
+    axes = [axis for axis in (_feeds(row, config) if several else [], _mixers(row, config)) if axis]
     known = {**_WINDOWS, **feeds, **row.blocks}
     used = {name: fill(ModelSpec, known[name], scope) for name in dict.fromkeys(chain(*axes))}
     return spec_with_pattern(base, used, *(axes[::-1] if row.mixers_first else axes)) if axes else base
 
 
-def _feeds(row: Family, feeds: Mapping[str, object], config: Config) -> list[str]:
+def _feeds(row: Family, config: Config) -> list[str]:
     """The feed-forward block of each layer."""
-    if len(feeds) < 2:
-        return list(feeds) * config.layers()
     sparse = sparse_layers(config, [name == "moe" for name in _chosen({"moe": row.sparse, "dense": True}, config)])
     return ["moe" if some else "dense" for some in sparse]
 

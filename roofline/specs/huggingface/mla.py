@@ -27,11 +27,6 @@ def mla_section(config: Config, value_dim: int | None = None) -> Spec:
     }
 
 
-def _deepseek_v2(config: Config) -> Spec:
-    """Without MLA the decoder of DeepSeek-OCR, whose layers are those of the first DeepSeek."""
-    return read_family("deepseek_v2" if config.flag("use_mla", True) else "deepseek", config)
-
-
 def _deepseek_v32(config: Config) -> Spec:
     layer_types(config, SPARSE)
     return read_family("deepseek_v32", config.replaced({**config.content, "layer_types": indexer_types(config)}))
@@ -81,7 +76,6 @@ def _longcat_flash(config: Config) -> Spec:
 
 
 READERS: Mapping[str, Reader] = {
-    "deepseek_v2": _deepseek_v2,
     "deepseek_v32": _deepseek_v32,
     "glm_moe_dsa": _deepseek_v32,
     "longcat_flash": _longcat_flash,
