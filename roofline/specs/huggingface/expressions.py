@@ -3,8 +3,9 @@
 They stand in tables of this package, in Python's syntax, and are never run. A name is a key of the file, `section.key`
 one of a section, `key[index]` the entry of the layer in a list. `/` joins spellings of a key, `|` is "or else": the
 first that the file or its class has counts, and is not "auto". What a key may hold follows from the spec's field: its
-bounds, a flag, or one of some texts, which stand for themselves. `factor(key)` is a number that need not be whole,
-`given(key)` whether a file has the key, which is left to others, and `index` counts the layers from 0.
+bounds, a flag, or one of some texts, which stand for themselves. `factor(key | 2)` is a number that need not be whole,
+`count(key)` that of the entries of a list, `given(key)` whether a file has the key, which is left to others, and
+`index` counts the layers from 0.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ _ACTIVATIONS = frozenset(ACTIVATIONS.values())
 
 
 class Kind(Struct, frozen=True):
-    """What a key of a file holds: a flag, an integer of `least` to `most`, or an activation; and the spec's own texts.
+    """What a key of a file holds: a flag, a text, an integer of `least` to `most`, or one of a spec's own `texts`.
 
     `needed`: a file without the key is an error; else the value is None.
     """
 
     flag: bool = False
+    text: bool = False
     least: int = 1
     most: int = 10**7
     texts: frozenset[str] = frozenset()
@@ -41,13 +43,15 @@ class Kind(Struct, frozen=True):
             return config.activation(*names, default="")
         if self.texts and self.texts <= set(FORMATS.values()):
             return config.format(*names)
-        found = None if self.needed or config.has(*names) else False
-        if self.flag:
-            return None if found is False else config.flag(next(filter(config.has, names), names[0]), False)
-        return None if found is False else config.integer(*names, least=self.least, most=self.most)
+        if not config.has(*names) and not self.needed:
+            return None
+        if self.flag or self.text:
+            name = next(filter(config.has, names), names[0])
+            return config.flag(name, False) if self.flag else config.text(name)
+        return config.integer(*names, least=self.least, most=self.most)
 
 
-NUMBER, NATURAL, FLAG = Kind(needed=True), Kind(least=0, needed=True), Kind(flag=True)
+NUMBER, NATURAL, FLAG, TEXT = Kind(needed=True), Kind(least=0, needed=True), Kind(flag=True), Kind(text=True)
 WINDOW = Kind(least=0, most=10**9)
 
 
@@ -117,10 +121,13 @@ def _value(node: ast.expr, kind: Kind, scope: Scope) -> Any:
             return _entry(listed, scope)
         case ast.Call(func=ast.Name(id="given"), args=[ast.Name(id=name)]):
             return scope.config.content.get(name) is not None
-        case ast.Call(args=[inner]):
-            keys = _parts(inner, ast.BitOr)
-            default = keys[1].value if len(keys) > 1 and isinstance(keys[1], ast.Constant) else 1
-            return scope.config.factor(ast.unparse(keys[0]), default)
+        case ast.Call(func=ast.Name(id="count"), args=[ast.Name(id=name)]):
+            return len(scope.config.integers(name))
+        case ast.Call(args=[ast.BinOp(left=key, right=ast.Constant(value=default))]):
+            place, names = _keys(key, scope)
+            return place.factor(names[0], default)
+        case ast.List(elts=parts):
+            return [_value(part, kind, scope) for part in parts]
     place, names = _keys(node, scope)
     return kind.read(place, names) if isinstance(place, Config) else place[names[0]]
 
@@ -165,10 +172,8 @@ def _compared(left: ast.expr, operation: ast.cmpop, right: ast.expr, scope: Scop
     if isinstance(operation, (ast.In, ast.NotIn)):
         found = _value(left, NATURAL, scope) in scope.config.integers(ast.unparse(right))
         return found == isinstance(operation, ast.In)
-    if isinstance(right, ast.Constant) and isinstance(right.value, str):
-        place, names = _keys(left, scope)
-        return bool(_OPERATORS[type(operation)](place.text(*names, None), right.value))
-    return bool(_OPERATORS[type(operation)](_value(left, NATURAL, scope), _value(right, NATURAL, scope)))
+    kind = TEXT if isinstance(right, ast.Constant) and isinstance(right.value, str) else NATURAL
+    return bool(_OPERATORS[type(operation)](_value(left, kind, scope), _value(right, kind, scope)))
 
 
 def kind_of(field: inspect.Field) -> Kind:
@@ -181,6 +186,6 @@ def kind_of(field: inspect.Field) -> Kind:
     needed = field.default is NODEFAULT
     flag = any(isinstance(one, inspect.BoolType) for one in types)
     if number is None:
-        return Kind(flag=flag, texts=frozenset(map(str, texts)), needed=needed)
+        return Kind(flag, texts=frozenset(map(str, texts)), needed=needed)
     tokens = (number.ge, number.le) == (1, 10**9)
-    return Kind(flag, number.ge or 0, 10**9 if tokens else 10**7, frozenset(map(str, texts)), needed)
+    return Kind(flag, False, number.ge or 0, 10**9 if tokens else 10**7, frozenset(map(str, texts)), needed)

@@ -62,7 +62,8 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def _rows(name: str) -> Mapping[str, Any]:
+def rows(name: str) -> Mapping[str, Any]:
+    """The rows of a table of this package."""
     return read_mapping(Path(__file__).with_name(name))
 
 
@@ -75,19 +76,20 @@ def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _row(name: str) -> dict[str, Any]:
-    row = _rows("families.yaml")[name]
-    return _over(_row(row["like"]), {key: row[key] for key in row if key != "like"}) if "like" in row else dict(row)
+def row(table: str, name: str) -> dict[str, Any]:
+    """A row of a table, over the one that it is `like`."""
+    own = dict(rows(table)[name])
+    return _over(row(table, own.pop("like")), own) if "like" in own else own
 
 
 @cache
 def family(name: str) -> Family:
     """The row of a `model_type`, with what `sections.yaml` has for its sections."""
-    row, usual = _row(name), _rows("sections.yaml")
-    places = [row, *row.get("blocks", {}).values()]
+    found, usual = row("families.yaml", name), rows("sections.yaml")
+    places = [found, *found.get("blocks", {}).values()]
     for default, among in (("attention", MIXERS), ("mlp", FEED_FORWARDS)):
         if not any(key in place for place in places for key in among):
-            row[default] = {}
+            found[default] = {}
 
     def whole(place: Mapping[str, Any], inherited: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -95,10 +97,10 @@ def family(name: str) -> Family:
             for key, part in place.items()
         }
 
-    row = {key: part for key, part in row.items() if part is not None}
-    own = {key: row.pop(key) for key in Family.__struct_fields__ if key in row}
-    own["blocks"] = {name: whole(place, row) for name, place in own.get("blocks", {}).items()}
-    return convert({**own, "spec": whole(row, {})}, Family)
+    found = {key: part for key, part in found.items() if part is not None}
+    own = {key: found.pop(key) for key in Family.__struct_fields__ if key in found}
+    own["blocks"] = {name: whole(place, found) for name, place in own.get("blocks", {}).items()}
+    return convert({**own, "spec": whole(found, {})}, Family)
 
 
 @cache
@@ -136,25 +138,30 @@ def _filled(field: inspect.Field, source: Any, scope: Scope) -> Any:
 
 def read_family(name: str, config: Config) -> Spec:
     """The spec of a file by the row of a `model_type`."""
-    row = family(name)
-    for condition, other in row.instead.items():
+    own = family(name)
+    for condition, other in own.instead.items():
         if evaluate(condition, FLAG, Scope(config)):
             return read_family(other, config)
-    config = config.renamed(**row.renamed)
-    for key in row.refused:
+    config = config.renamed(**own.renamed)
+    for key in own.refused:
         section, _, inner = key.rpartition(".")
         (config.section(section) if section else config).reject(inner)
-    for condition, problem in row.needed.items():
-        if not evaluate(condition, FLAG, Scope(config)):
-            raise SpecError(config.where, problem.format(model_type=quote(name)))
-    scope, parts = Scope(config), dict(row.spec)
+    check(own.needed, Scope(config), name)
+    scope, parts = Scope(config), dict(own.spec)
     several = all(key in parts for key in FEEDS.values())
     feeds = {name: {key: parts.pop(key)} for name, key in FEEDS.items()} if several else {}
-    base = base_spec(config, tied=row.tied, **fill(ModelSpec, parts, scope))
-    axes = [axis for axis in (_feeds(row, config) if several else [], _mixers(row, config)) if axis]
-    known = {**_WINDOWS, **feeds, **row.blocks}
+    base = base_spec(config, tied=own.tied, **fill(ModelSpec, parts, scope))
+    axes = [axis for axis in (_feeds(own, config) if several else [], _mixers(own, config)) if axis]
+    known = {**_WINDOWS, **feeds, **own.blocks}
     used = {name: fill(ModelSpec, known[name], scope) for name in dict.fromkeys(chain(*axes))}
-    return spec_with_pattern(base, used, *(axes[::-1] if row.mixers_first else axes)) if axes else base
+    return spec_with_pattern(base, used, *(axes[::-1] if own.mixers_first else axes)) if axes else base
+
+
+def check(needed: Mapping[str, str], scope: Scope, model_type: str = "") -> None:
+    """Raise SpecError for the first condition that does not hold, with what is said of it."""
+    for condition, problem in needed.items():
+        if not evaluate(condition, FLAG, scope):
+            raise SpecError(scope.config.where, problem.format(model_type=quote(model_type)))
 
 
 def _feeds(row: Family, config: Config) -> list[str]:
@@ -184,5 +191,5 @@ def _chosen(pattern: Mapping[str, str | bool], config: Config) -> list[str]:
 
 
 READERS: Mapping[str, Reader] = {
-    name: partial(read_family, name) for name in _rows("families.yaml") if not name.startswith("_")
+    name: partial(read_family, name) for name in rows("families.yaml") if not name.startswith("_")
 }
