@@ -15,7 +15,6 @@ Spec: TypeAlias = dict[str, Any]
 _REQUIRED: Any = object()
 
 RMS: Spec = {"kind": "rmsnorm"}
-LAYER_NORM: Spec = {"kind": "layernorm"}
 
 ACTIVATIONS: Mapping[str, str] = {
     # Kimi K3's situ and swigluoai of MiniMax-M3 are SiLU, shifted and clamped

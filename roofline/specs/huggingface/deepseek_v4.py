@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError
-from roofline.specs.huggingface.config import Config, Reader, Spec, layer_types, spec_with_pattern
+from roofline.specs.huggingface.config import Config, Reader, Spec, layer_types
 from roofline.specs.huggingface.families import read_family
-from roofline.specs.huggingface.mla import indexer_section
 
 WINDOW, SPARSE, HEAVY = "window", "csa", "hca"
 
@@ -21,20 +20,9 @@ LAYERS: Mapping[str, str] = {
 
 
 def _deepseek_v4(config: Config) -> Spec:
-    """Experts of the first layers are chosen by a table of token ids, without the router's bias."""
-    layers, rates = config.layers(), config.section("compress_rates")
-    indexer = indexer_section(config, 64, 512)
-    sparse = rates.integer("compressed_sparse_attention", default=4)
-    heavy = rates.integer("heavily_compressed_attention", default=128)
-    parts: dict[str, Spec] = {
-        WINDOW: {},
-        SPARSE: {"compressed_attention": {"ratio": sparse, "indexer": indexer}},
-        HEAVY: {"compressed_attention": {"ratio": heavy}},
-        "hash": {"moe": {"router_bias": False}},
-        "routed": {"moe": {"router_bias": True}},
-    }
-    base = {**read_family("_deepseek_v4", config), "mtp": config.natural("num_nextn_predict_layers", default=1)}
-    return spec_with_pattern(base, parts, _mixers(config, layers, sparse, heavy), _routers(config, layers))
+    layers = config.layers()
+    given = {"layer_types": _mixers(config, layers), "hash_layers": _hashed(config, layers)}
+    return read_family("deepseek_v4", config.replaced({**config.content, **given}))
 
 
 def _deepseek_v41(config: Config) -> Spec:
@@ -54,7 +42,12 @@ def _deepseek_v41(config: Config) -> Spec:
         raise SpecError(config.where, "'kv_source_layer_ids': a layer reads entries before any layer stores some")
     width = config.natural("candidate_topk_blocks") * config.natural("candidate_block_size")
     first = config.natural("candidate_source_layer_id", default=layers)
-    indexer, window = indexer_section(config, 64, 512), config.integer("sliding_window", default=128)
+    window = config.integer("sliding_window", default=128)
+    indexer = {
+        "heads": config.integer("index_n_heads", default=64),
+        "head_dim": config.integer("index_head_dim", default=128),
+        "selected": config.integer("index_topk", default=512),
+    }
     memories = dict(zip(config.integers("engram_layer_ids"), config.integers("engram_num_embeddings"), strict=False))
     parts: dict[str, Spec] = {}
 
@@ -91,14 +84,17 @@ def _deepseek_v41(config: Config) -> Spec:
     return {**base, "layers": {"count": layers, "pattern": pattern}, "blocks": parts}
 
 
-def _mixers(config: Config, layers: int, sparse: int, heavy: int) -> list[str]:
+def _mixers(config: Config, layers: int) -> list[str]:
     """The attention of each layer; one more entry is the prediction module's. Without any, as in DeepSeek-V4-Pro."""
-    named = layer_types(config, LAYERS)
-    if named:
-        return named
-    given = config.integers("compress_ratios")
-    if not given:
-        return [HEAVY if index < 2 or index % 2 else SPARSE for index in range(layers)]
+    named, given, rates = (
+        layer_types(config, LAYERS),
+        config.integers("compress_ratios"),
+        config.section("compress_rates"),
+    )
+    if named or not given:
+        return named or [HEAVY if index < 2 or index % 2 else SPARSE for index in range(layers)]
+    sparse = rates.integer("compressed_sparse_attention", default=4)
+    heavy = rates.integer("heavily_compressed_attention", default=128)
     known = {0: WINDOW, 1: WINDOW, sparse: SPARSE, heavy: HEAVY}
     if len(given) < layers or not set(given[:layers]) <= set(known):
         problem = f"'compress_ratios' must have 0, {sparse} or {heavy} for each of {layers} layers"
@@ -106,15 +102,14 @@ def _mixers(config: Config, layers: int, sparse: int, heavy: int) -> list[str]:
     return [known[ratio] for ratio in given[:layers]]
 
 
-def _routers(config: Config, layers: int) -> list[str]:
-    """How each layer chooses experts: by token id in the first ones."""
+def _hashed(config: Config, layers: int) -> list[int]:
+    """The layers that choose experts by token id: the first ones, if the file names none."""
     named = config.texts("mlp_layer_types")
     if not named:
-        table = config.natural("num_hash_layers", default=3)
-        return ["hash" if index < table else "routed" for index in range(layers)]
+        return [*range(config.natural("num_hash_layers", default=3))]
     if len(named) != layers or not set(named) <= {"hash_moe", "moe"}:
         raise SpecError(config.where, f"'mlp_layer_types' must say hash_moe or moe of each of {layers} layers")
-    return ["hash" if name == "hash_moe" else "routed" for name in named]
+    return [index for index, name in enumerate(named) if name == "hash_moe"]
 
 
 READERS: Mapping[str, Reader] = {"deepseek_v4": _deepseek_v4, "deepseek_v41_text": _deepseek_v41}

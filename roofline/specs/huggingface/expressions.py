@@ -56,12 +56,16 @@ WINDOW = Kind(least=0, most=10**9)
 
 
 class Scope(Struct, frozen=True):
-    """What an expression is about: a file, the layer of that index, and `others` by name, files or specs."""
+    """What an expression is about: a file, the layer of that index, and `others` by name, files or specs.
+
+    `known`: what is the same for all layers, and lists.
+    """
 
     config: Config
     index: int = 0
     layers: int = 0
     others: Mapping[str, Any] = {}
+    known: dict[ast.expr, Any] = {}
 
 
 @lru_cache(maxsize=4096)
@@ -90,7 +94,21 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
 }
 
 
+@lru_cache(maxsize=4096)
+def _is_alike(node: ast.expr) -> bool:
+    """Whether an expression is the same for all layers."""
+    return not any(isinstance(part, ast.Subscript) or ast.unparse(part) == "index" for part in ast.walk(node))
+
+
 def _value(node: ast.expr, kind: Kind, scope: Scope) -> Any:
+    if not scope.layers or not _is_alike(node):
+        return _computed(node, kind, scope)
+    if node not in scope.known:
+        scope.known[node] = _computed(node, kind, scope)
+    return scope.known[node]
+
+
+def _computed(node: ast.expr, kind: Kind, scope: Scope) -> Any:
     match node:
         case ast.Constant(value=found):
             return found
@@ -152,26 +170,37 @@ def _first_of(parts: list[ast.expr], kind: Kind, scope: Scope) -> Any:
     return _value(parts[-1], kind, scope)
 
 
-def _keys(node: ast.expr, scope: Scope) -> tuple[Any, list[str]]:
-    """The file or section of a key, and the key's spellings."""
+@lru_cache(maxsize=4096)
+def _spelled(node: ast.expr) -> tuple[list[str], list[str]]:
+    """The sections around a key, and the key's spellings."""
     first, *others = (ast.unparse(part) for part in _parts(node, ast.Div))
     *sections, name = first.split(".")
+    return sections, [name, *others]
+
+
+def _keys(node: ast.expr, scope: Scope) -> tuple[Any, list[str]]:
+    """The file or section of a key, and the key's spellings."""
+    sections, names = _spelled(node)
     place: Any = scope.config
     for section in sections:
         place = scope.others[section] if section in scope.others else place.section(section)
-    return place, [name, *others]
+    return place, names
 
 
 def _entry(node: ast.expr, scope: Scope) -> int | None:
     """The layer's entry in a list; None for a file without it, SpecError for a list of another length."""
-    place, (name,) = _keys(node, scope)
-    return next(iter(of_each_layer(place, place.integers(name), name, [None] * scope.layers)[scope.index :]), None)
+    if node not in scope.known:
+        place, (name,) = _keys(node, scope)
+        scope.known[node] = of_each_layer(place, place.integers(name), name, [None] * scope.layers)
+    found: int | None = scope.known[node][scope.index]
+    return found
 
 
 def _compared(left: ast.expr, operation: ast.cmpop, right: ast.expr, scope: Scope) -> bool:
     if isinstance(operation, (ast.In, ast.NotIn)):
-        found = _value(left, NATURAL, scope) in scope.config.integers(ast.unparse(right))
-        return found == isinstance(operation, ast.In)
+        if right not in scope.known:
+            scope.known[right] = frozenset(scope.config.integers(ast.unparse(right)))
+        return (_value(left, NATURAL, scope) in scope.known[right]) == isinstance(operation, ast.In)
     kind = TEXT if isinstance(right, ast.Constant) and isinstance(right.value, str) else NATURAL
     return bool(_OPERATORS[type(operation)](_value(left, kind, scope), _value(right, kind, scope)))
 

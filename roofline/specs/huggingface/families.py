@@ -43,8 +43,8 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     keys whose features are not read. `needed`: what must hold, and what is said where it does not. `tied`: embeddings
     are, if the file does not say. `blocks`: how layers differ, by name; `listed` are their names in `layer_types`, else
     a layer is the first whose `pattern` holds. `windows`: the last of so many layers has no window, the others
-    `sliding_window`, if there is one. `sparse`: which layers have experts, where others have an MLP. `mixers_first`: in
-    the names of blocks.
+    `sliding_window`, if there is one. `sparse`: which layers have experts, where others have an MLP; or `feeds`: a
+    pattern of blocks that differ in more, beside the other one. `mixers_first`: in the names of blocks.
     """
 
     spec: dict[str, Any]
@@ -58,6 +58,7 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     pattern: Mapping[str, str | bool] = {}
     windows: int | str = 0
     sparse: str = "true"
+    feeds: Mapping[str, str | bool] = {}
     mixers_first: bool = False
 
 
@@ -151,7 +152,7 @@ def read_family(name: str, config: Config) -> Spec:
     several = all(key in parts for key in FEEDS.values())
     feeds = {name: {key: parts.pop(key)} for name, key in FEEDS.items()} if several else {}
     base = base_spec(config, tied=own.tied, **fill(ModelSpec, parts, scope))
-    axes = [axis for axis in (_feeds(own, config) if several else [], _mixers(own, config)) if axis]
+    axes = [axis for axis in (_feeds(own, config, several), _mixers(own, config)) if axis]
     known = {**_WINDOWS, **feeds, **own.blocks}
     used = {name: fill(ModelSpec, known[name], scope) for name in dict.fromkeys(chain(*axes))}
     return spec_with_pattern(base, used, *(axes[::-1] if own.mixers_first else axes)) if axes else base
@@ -164,8 +165,10 @@ def check(needed: Mapping[str, str], scope: Scope, model_type: str = "") -> None
             raise SpecError(scope.config.where, problem.format(model_type=quote(model_type)))
 
 
-def _feeds(row: Family, config: Config) -> list[str]:
-    """The feed-forward block of each layer."""
+def _feeds(row: Family, config: Config, several: bool) -> list[str]:
+    """The feed-forward block of each layer; none where all are alike."""
+    if not several:
+        return _chosen(row.feeds, config) if row.feeds else []
     sparse = sparse_layers(config, [name == "moe" for name in _chosen({"moe": row.sparse, "dense": True}, config)])
     return ["moe" if some else "dense" for some in sparse]
 
@@ -183,7 +186,8 @@ def _mixers(row: Family, config: Config) -> list[str]:
 def _chosen(pattern: Mapping[str, str | bool], config: Config) -> list[str]:
     """The first name for each layer whose condition holds."""
     layers = config.layers()
-    scopes = (Scope(config, index, layers) for index in range(layers))
+    first = Scope(config, 0, layers)
+    scopes = (Scope(config, index, layers, known=first.known) for index in range(layers))
     return [
         next(name for name, holds in pattern.items() if holds is True or evaluate(str(holds), FLAG, scope))
         for scope in scopes

@@ -1,81 +1,26 @@
-"""Decoders with mixtures of experts and softmax attention."""
+"""Decoders with experts whose files say something otherwise than by one value a key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from roofline.core.errors import SpecError
-from roofline.specs.huggingface.config import (
-    ATTENTION_BIAS,
-    Config,
-    Reader,
-    Spec,
-    attention_section,
-    base_spec,
-    gated_mlp,
-    layer_types,
-    of_each_layer,
-    spec_with_pattern,
-)
+from roofline.specs.huggingface.config import Config, Reader, Spec, layer_types, of_each_layer
 from roofline.specs.huggingface.families import read_family
-
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""The keys of the number of experts."""
-
-
-def moe_section(config: Config, *width: str, experts: Any = None, top_k: Any = None, **parts: Any) -> Spec:
-    """The moe section: gated experts as wide as the key `width` says; `experts` and `top_k` are class defaults."""
-    groups = 1 if config.content.get("topk_method") == "greedy" else config.natural("n_group", default=1)
-    limited = {"groups": groups, "top_groups": config.integer("topk_group", default=groups)} if groups > 1 else {}
-    return {
-        "experts": config.integer(*EXPERTS, **({"default": experts} if experts else {})),
-        "top_k": config.integer("num_experts_per_tok", **({"default": top_k} if top_k else {})),
-        "width": config.integer(*(width or ("intermediate_size",))),
-        "gated": True,
-        "activation": config.activation("hidden_act", default="silu"),
-        **limited,
-        **parts,
-    }
-
-
-def moe_spec(config: Config, base: Spec, sparse: list[bool], moe: Spec, *mixers: list[str], **parts: Spec) -> Spec:
-    """Layers with experts where `sparse` says so, a dense block elsewhere; and an axis of mixers if there is one."""
-    kinds = {"moe": {"moe": moe}, **({} if all(sparse) else {"dense": {"mlp": gated_mlp(config)}}), **parts}
-    return spec_with_pattern(base, kinds, ["moe" if has_experts else "dense" for has_experts in sparse], *mixers)
 
 
 def _llama4_text(config: Config) -> Spec:
-    """Three of four layers rotate and see only their own chunk, the fourth does neither.
-
-    All layers are dense where no step or no experts are given (Llama Guard 4, MobileLLM-R1).
-    """
+    """All layers are dense where no step or no experts are given (Llama Guard 4, MobileLLM-R1)."""
     layers = config.layers()
     every = [int((index + 1) % 4 != 0) for index in range(layers)]
     rotating = of_each_layer(config, config.integers("no_rope_layers"), "no_rope_layers", every)
-    step = config.natural("interleave_moe_layer_step", default=1)
-    some = config.natural("num_local_experts", default=16) > 0
-    listed = config.content.get("moe_layers") is not None
-    sparse = set(config.integers("moe_layers") if listed else range(step - 1, layers, step) if step else ())
     kinds = ["local" if turns else "global" for turns in rotating]
     if (layer_types(config, {"chunked_attention": "local", "full_attention": "global"}) or kinds) != kinds:
         raise SpecError(config.where, "'layer_types': chunks elsewhere than in rotating layers are not supported")
-    attention = attention_section(config, ATTENTION_BIAS, head_dim=128)
-    chunk = config.integer("attention_chunk_size", default=8192)
-    normed = {"qk_norm": "unweighted"} if config.flag("use_qk_norm", True) else {}
-    dense = {**gated_mlp(config), "width": config.integer("intermediate_size_mlp", default=16384)}
-    # Without experts only the shared one is left of a layer that would have some.
-    feeds = [("moe" if some else "shared") if index in sparse else "dense" for index in range(layers)]
-    parts: dict[str, Spec] = {
-        "dense": {"mlp": dense},
-        "shared": {"mlp": gated_mlp(config)},
-        "local": {"attention": {"chunk": chunk, **normed}},
-        "global": {"attention": {"rotary": False}},
-    }
-    if "moe" in feeds:
-        width = config.integer("intermediate_size")
-        parts["moe"] = {"moe": moe_section(config, experts=16, top_k=1, shared_width=width)}
-    return spec_with_pattern(base_spec(config, attention=attention), parts, feeds, kinds)
+    step = config.natural("interleave_moe_layer_step", default=1)
+    if config.content.get("moe_layers") is None:
+        config = config.replaced({**config.content, "moe_layers": [*range(step - 1, layers, step)] if step else []})
+    return read_family("llama4_text", config)
 
 
 def _step3p5(config: Config) -> Spec:
@@ -115,10 +60,52 @@ def _of_all_layers(config: Config, name: str, default: int) -> int:
     return numbers.pop()
 
 
+SPARSE: Mapping[str, str] = dict.fromkeys(("deepseek_sparse_attention", "indexed_attention", "full_attention"), "dsa")
+"""The entries of `layer_types` of these models: all attend sparsely, by either name, and windows are not read."""
+
+
+def indexer_types(config: Config) -> list[str]:
+    """Per layer: it runs an indexer ("full"), or reuses the selection of the last one that did ("shared").
+
+    `indexer_types` names them; `index_topk_pattern` in letters; else every `index_topk_freq`-th layer runs one, and
+    all before `index_skip_topk_offset` do (vLLM, model_executor/models/deepseek_v2.py).
+    """
+    layers = config.layers()
+    key, named = "indexer_types", config.texts("indexer_types")
+    pattern = config.text("index_topk_pattern", None)
+    if pattern is not None and not named:
+        key, named = "index_topk_pattern", [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
+    if not named:
+        every = config.integer("index_topk_freq", default=1)
+        offset = config.natural("index_skip_topk_offset", default=2)
+        return ["shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(layers)]
+    if len(named) != layers or named[0] != "full" or not set(named) <= {"full", "shared"}:
+        raise SpecError(config.where, f"'{key}' must say 'full' or 'shared' of {layers} layers, the first one full")
+    return named
+
+
+def _deepseek_v32(config: Config) -> Spec:
+    layer_types(config, SPARSE)
+    return read_family("deepseek_v32", config.replaced({**config.content, "layer_types": indexer_types(config)}))
+
+
+def _longcat_flash(config: Config) -> Spec:
+    """LongCat-Flash and its variant with tables of n-grams: each of its layers is two."""
+    layers, picked = config.layers("num_layers", "num_hidden_layers"), config.integer("moe_topk")
+    real, idle = config.integer("n_routed_experts"), config.natural("zero_expert_num")
+    doubled = config.with_defaults({"num_experts_per_tok": max(1, round(picked * real / (real + idle)))})
+    doubled = doubled.replaced({**doubled.content, "num_hidden_layers": 2 * layers})
+    return read_family(config.text("model_type"), doubled)
+
+
 READERS: Mapping[str, Reader] = {
+    "deepseek_v32": _deepseek_v32,
     "ernie4_5_moe": _ernie4_5_moe,
+    "glm_moe_dsa": _deepseek_v32,
     "hunyuan_v1_moe": _hunyuan_v1_moe,
     "llama4_text": _llama4_text,
+    "longcat_flash": _longcat_flash,
+    "longcat_flash_ngram": _longcat_flash,
     "step3_text": _step3p5,
     "step3p5": _step3p5,
 }

@@ -7,11 +7,8 @@ from collections.abc import Mapping
 from roofline.specs.huggingface import (
     deepseek_v4,
     dense,
-    encoders,
     families,
     hybrid,
-    kimi,
-    mla,
     moe,
     per_layer,
 )
@@ -21,10 +18,7 @@ READERS: Mapping[str, Reader] = {
     **families.READERS,
     **deepseek_v4.READERS,
     **dense.READERS,
-    **encoders.READERS,
     **hybrid.READERS,
-    **kimi.READERS,
-    **mla.READERS,
     **moe.READERS,
     **per_layer.READERS,
 }
