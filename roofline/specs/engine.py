@@ -118,7 +118,7 @@ class Engine(Checked, frozen=True, dict=True):
     linear layers convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry
     at all the upcast is added to the 16-bit GEMM. `kernels_of`: the measured engine (and version) that the profile was
     fitted with, where that is another one. `also`: by family of hardware and kind of kernel the engine that a further
-    kernel of this one was measured with; the faster is used.
+    kernel of this one was measured with, where it has no measured second one itself; the faster is used.
     `vendors`: parameters that differ on the hardware of a family, kind or vendor, where the engine has another backend
     (llama.cpp's Metal kernels, AITER's on AMD). `mixers`: those that differ for mixtures of experts with such a token
     mixer, of which a release lacked kernels. `replayed`: the most sequences of a rank's decode step that CUDA graphs

@@ -161,7 +161,7 @@ def constants_of(ops: tuple[Op, ...], arithmetic: str | None, choices: Choices, 
             shape = replace(shape, texts={**shape.texts, "among": ranks})
     for op, name in choices.also:
         match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts)) if op in matches else None
-        others = others if match is None else {**others, op: match}
+        others = others if match is None or op in others else {**others, op: match}
     written = shape.op == "gemm" and shape.texts["dtype"] in QUANTIZED and ops[0].name not in UNFUSED
     if choices.quantized and written:  # a norm or an activation writes the quantized input
         shape = replace(shape, texts={**shape.texts, "bare": 1.0})
