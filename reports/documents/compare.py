@@ -71,7 +71,7 @@ def _told(found: Mapping[str, Any], scenarios: Sequence[Mapping[str, Any]]) -> s
     better, other = (str(found[name] + 1) for name in ("better", "other"))
     beyond = sorted({found[name] for name in ("better", "other") if not scenarios[found[name]]["memory"]["fits"]})
     if beyond:
-        which = " and ".join(f"{place + 1} ({_taken(scenarios[place]['memory'])})" for place in beyond)
+        which = " and ".join(f"{place + 1} ({summary.used_of(scenarios[place]['memory'])})" for place in beyond)
         do, its = ("do", "their") if len(beyond) > 1 else ("does", "its")
         return f"{which} {do} not fit in memory: {its} times are as if there were more of it"
     text = sentence(found, found["metric"], better, other)
@@ -250,11 +250,7 @@ def _energy_and_cost(entry: Mapping[str, Any], suffix: str) -> list[str]:
 
 
 def _memory(entry: Mapping[str, Any]) -> str:
-    return _taken(entry["memory"]) + ("" if entry["memory"]["fits"] else ", DOES NOT FIT")
-
-
-def _taken(memory: Mapping[str, Any]) -> str:
-    return f"{si(memory['total_bytes'], 'B')} of {si(memory['budget_bytes'], 'B')}"
+    return summary.used_of(entry["memory"]) + ("" if entry["memory"]["fits"] else ", DOES NOT FIT")
 
 
 def _fall_block(fall: Mapping[str, Any]) -> Block:

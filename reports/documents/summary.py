@@ -62,6 +62,11 @@ def memory_lines(memory: Mapping[str, Any]) -> list[str]:
     return [line, *([f"it fits with {alternatives(memory['fits_with'])}"] if memory.get("fits_with") else [])]
 
 
+def used_of(memory: Mapping[str, Any]) -> str:
+    """The memory in use of what may be used."""
+    return f"{si(memory['total_bytes'], 'B')} of {si(memory['budget_bytes'], 'B')}"
+
+
 def times_lines(document: Mapping[str, Any], verbose: bool = True) -> list[str]:
     """TTFT, TPOT, total and throughput at the bound; then expected, with their intervals, and their calibration."""
     generation = document["generation"]
@@ -119,8 +124,10 @@ def _expected_lines(document: Mapping[str, Any], verbose: bool) -> list[str]:
     name, unit = rate_of(generation)
     rate = f"{rate_interval(generation[f'expected_{name}'])} {unit}"
     tpot = generation["expected_tpot_s"]
-    alone = {end: 1 / tpot[other] for end, other in OPPOSITE.items()} if tpot else {}
-    decoding = [f"decoding alone: {rate_interval(alone)} tokens/s a user"] if alone else []
+    decoding = []
+    if tpot:
+        alone = rate_interval({"low": 1 / tpot["high"], "mid": 1 / tpot["mid"], "high": 1 / tpot["low"]})
+        decoding = [f"decoding alone: {alone} tokens/s a user"]
     source = generation["source"] if verbose else generation["source"].partition(":")[0] + "; sources with -v"
     where, kernels = (f"as if {engine} ran it", "kernels ") if document["unsupported"] else (f"on {engine}", "")
     return [
@@ -129,10 +136,6 @@ def _expected_lines(document: Mapping[str, Any], verbose: bool) -> list[str]:
         *decoding,
         f"80% intervals in parentheses; {kernels}{BASES[generation['basis']]} ({source})",
     ]
-
-
-OPPOSITE = {"low": "high", "mid": "mid", "high": "low"}
-"""The end of a time from which an end of its rate follows."""
 
 
 def energy_lines(energy: Mapping[str, Any], of_prompts: bool = False) -> list[str]:

@@ -93,7 +93,12 @@ def content(subjects: Sequence[Subject], title: str | None, advice: bool, progre
         Block(subject.label if several else "", summary.summary_lines(document))
         for subject, document in zip(subjects, documents, strict=True)
     ]
-    beside = [_beside(subjects, documents)] if several else []
+    beside = []
+    if several:
+        expected = all("expected_time_s" in document["generation"] for document in documents)
+        times = "expected times with 80% intervals" if expected else "times at the bound"
+        settings = [_row(subject.label, subject.analysis) for subject in subjects]
+        beside = [_speeds_block(f"Side by side: {times}", "scenario", settings)]
     return Content(
         title=title or (names[0] if len(names) == 1 else f"{len(subjects)} scenarios side by side"),
         lead=[
@@ -118,9 +123,8 @@ def _answer(document: dict[str, Any]) -> str:
     """Memory, latency, throughput and bounds in a few sentences."""
     memory, generation = document["memory"], document["generation"]
     verdict = "Fits in memory" if memory["fits"] else "Does not fit in memory"
-    used = f"{si(memory['total_bytes'], 'B')} of {si(memory['budget_bytes'], 'B')}"
     bounds = ", ".join(f"{name} is mostly {phase['bound']}-bound" for name, phase in document["phases"].items())
-    return f"{verdict} ({used}). {'; '.join(_speeds(generation))}. {bounds[0].upper()}{bounds[1:]}."
+    return f"{verdict} ({summary.used_of(memory)}). {'; '.join(_speeds(generation))}. {bounds[0].upper()}{bounds[1:]}."
 
 
 def _speeds(generation: dict[str, Any]) -> Iterator[str]:
@@ -170,13 +174,6 @@ def _speeds_block(title: str, first: str, rows: Sequence[Row]) -> Block:
         ]
         lines.append([label, *cells[: 2 + count], *shown, *bounds[:count]])
     return Block(title, header=(first, "fits", "memory", *phases, *rates.values(), *phases.values()), rows=lines)
-
-
-def _beside(subjects: Sequence[Subject], documents: Sequence[dict[str, Any]]) -> Block:
-    expected = all("expected_time_s" in document["generation"] for document in documents)
-    times = "expected times with 80% intervals" if expected else "times at the bound"
-    rows = [_row(subject.label, subject.analysis) for subject in subjects]
-    return _speeds_block(f"Side by side: {times}", "scenario", rows)
 
 
 def _what_if(subject: Subject) -> Iterator[Block]:
