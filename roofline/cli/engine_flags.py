@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
 
 from roofline.cli.draft_flags import as_technique
 from roofline.cli.options import say
+from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, alternatives
 from roofline.core.options import SWITCHES, Kind, Option
-from roofline.scenario.engine_options import IRRELEVANT, STAND_INS
 from roofline.scenario.options import MEANT, OPTIONS, option_key
 from roofline.serving.options import LOAD_OPTIONS
 from roofline.serving.sessions.options import SESSION_OPTIONS
@@ -22,6 +23,14 @@ SPELLED = {flag.replace("_", "-"): option.flag for option in ALL.values() for fl
 SWITCHED = {option.flag for option in ALL.values() if option.kind is Kind.SWITCH}
 FLAGS = tuple(option.flag for option in ALL.values())
 SERVED = {option.flag for option in (*LOAD_OPTIONS.values(), *SESSION_OPTIONS.values())}
+
+_TABLE = read_mapping(Path(__file__).with_suffix(".yaml"))
+
+IRRELEVANT = {flag: key == "valued" for key, flags in _TABLE["irrelevant"].items() for flag in flags}
+"""Options of engines that change neither speed nor memory, with whether they take a value."""
+
+STAND_INS = {flag: instead for instead, flags in _TABLE["stand_ins"].items() for flag in flags}
+"""Options of engines that no option is another name of, and what stands for them here."""
 
 FIRST = (
     *("hw", "concurrency", "rate", "batch", "prompt", "generate", "ttft", "tpot"),

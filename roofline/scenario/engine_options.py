@@ -44,45 +44,6 @@ METHODS: Mapping[str, str | None] = MappingProxyType(
 )
 """`--quantization`: the methods that stand for one scheme; compressed-tensors and others have several."""
 
-IRRELEVANT: Mapping[str, bool] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            ("--port", "--api-key", "--served-model-name", "--tokenizer", "--tokenizer-path", "--tokenizer-mode"), True
-        ),
-        **dict.fromkeys(("--revision", "--download-dir", "--load-format", "--generation-config", "--log-level"), True),
-        **dict.fromkeys(("--chat-template", "--tool-call-parser", "--reasoning-parser", "--response-role"), True),
-        **dict.fromkeys(("--uvicorn-log-level", "--allowed-origins", "--root-path", "--random-seed", "--alias"), True),
-        **dict.fromkeys(("--runner", "--task", "--convert", "--limit-mm-per-prompt", "--pooler-config"), True),
-        **dict.fromkeys(("--temp", "--top-p", "--top-k", "--min-p", "--ssl-keyfile", "--ssl-certfile"), True),
-        **dict.fromkeys(("--trust-remote-code", "--enable-auto-tool-choice", "--disable-log-requests"), False),
-        "--is-embedding": False,
-        **dict.fromkeys(("--disable-log-stats", "--enable-metrics", "--log-disable", "--no-webui", "--jinja"), False),
-        **dict.fromkeys(("--no-enable-log-requests", "--metrics", "--slots", "--no-mmap", "--mlock"), False),
-    }
-)
-"""Options of `vllm serve`, `sglang.launch_server` and `llama-server` that change neither speed nor memory, with whether
-they take a value (vllm-project/vllm, sgl-project/sglang and ggml-org/llama.cpp, 2026)."""
-
-
-STAND_INS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(("-ctv", "--cache-type-v"), "keys and values have one format here: --kv"),
-        **dict.fromkeys(("-b", "--batch-size"), "the most tokens of a step are --max-num-batched-tokens"),
-        "--enable-chunked-prefill": "prompts under load are always cut to --max-num-batched-tokens",
-        "--prefill-decode-interval": "say --prefill-schedule-interval, which counts the step with prompts, too",
-        "--enable-prefix-caching": "say how much is cached: --prefix of a batch, --prefix-hits of a load",
-        "--block-size": "the KV cache is in the blocks of the engine's profile",
-        "--kv-offloading-size": "say --tiers dram=100GiB, or lmcache:dram=100GiB; of sessions",
-        **dict.fromkeys(
-            ("--enable-hierarchical-cache", "--enable-hicache", "--hicache-ratio", "--hicache-size"),
-            "say --tiers dram=2x, with :write=write_back and ,mooncake=4TB behind it; of sessions",
-        ),
-        "--cpu-offload-gb": "name the fraction of the weights: --offload weights=0.5",
-        "--mm-enable-dp-encoder": "say --mm-encoder-tp-mode data",
-    }
-)
-"""Options of engines that no option is another name of, and what stands for them here."""
-
 
 def check_dtype(name: str) -> None:
     """Raise UnknownNameError for what is no unquantized format."""

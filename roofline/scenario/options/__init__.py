@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.options import Option, read_table
 from roofline.scenario.options.keywords import Options
@@ -39,24 +40,7 @@ NEEDED = tuple(option.name for option in OPTIONS.values() if option.needed)
 
 
 MEANT: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("gpu", "gpus", "num_gpus", "devices", "num_devices", "gpu_count", "n_gpus"),
-        "tp is the number of devices that share every layer, and 8xh200 names hardware with its count",
-    ),
-    **dict.fromkeys(
-        ("adapters", "ranks", "max_loras", "max_loras_per_batch", "max_lora_rank", "enable_lora"),
-        'adapters are a technique: techniques="lora:adapters=100,rank=16,slots=32"',
-    ),
-    **dict.fromkeys(
-        ("output", "output_len", "output_length", "random_output_len", "osl", "max_new_tokens", "n_predict"),
-        "generate is the number of tokens of an answer",
-    ),
-    **dict.fromkeys(("batch_size", "batchsize", "bs"), "batch is the number of sequences in flight"),
-    "requests": "simulate is a number of requests, offline those of a load that come at once",
-    **dict.fromkeys(
-        ("input", "input_len", "input_length", "random_input_len", "isl", "prompt_len"),
-        "prompt is the number of tokens of a prompt",
-    ),
+    name: text for text, names in read_mapping(Path(__file__).with_name("meant.yaml")).items() for name in names
 }
 """What to write for names that are no option, in words."""
 

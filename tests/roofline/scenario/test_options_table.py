@@ -47,6 +47,7 @@ def test_a_keyword_takes_values_of_its_kind(option: Option, keywords: Any) -> No
     written = getattr(hint, "__forward_arg__", str(hint))
     assert TYPES.get(option.kind, "") in written
     assert written.endswith("| None")
+    assert all(isinstance(several, tuple) for several in (option.flags, option.target, option.choices, option.stops))
 
 
 def test_what_a_row_names_is_there() -> None:

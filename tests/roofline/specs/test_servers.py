@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from lab import launch_flags
+from roofline.cli.engine_flags import IRRELEVANT, STAND_INS
 from roofline.core.errors import RooflineError
 from roofline.launch import SERVERS, launch
-from roofline.scenario.engine_options import IRRELEVANT, STAND_INS
 from roofline.scenario.options import OPTIONS, SPELLINGS, option_key
 from roofline.specs.servers import Row, Server, server_of
 from roofline.techniques import Scenario
