@@ -38,6 +38,7 @@ from roofline.validate.tables.names import (
     find_model,
     find_precision,
 )
+from roofline.validate.tables.published import COLUMNS, SECONDS
 from roofline.validate.tables.text import Line, parse_count, parse_number
 
 REQUESTS = 500
@@ -167,8 +168,8 @@ class ServingCase(Struct, frozen=True):
         return f"{'disaggregated' if self.apart else together}{drafts}"
 
 
-LOAD_COLUMNS = ("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len", "metric")
-"""Columns of rows under a load, as of whole-model figures; `batch` states it."""
+LOAD_COLUMNS = COLUMNS[:-3]
+"""Columns of rows under a load, as of whole-model figures (but their value, unit and source); `batch` states it."""
 
 LOAD_METRICS: Mapping[str, str] = MappingProxyType(
     {
@@ -190,7 +191,7 @@ def loaded_cases(lines: Iterable[Line]) -> Iterator[ServingCase | tuple[Line, st
     gathered: dict[tuple[str, ...], dict[str, tuple[Line, float]]] = {}
     for line in lines:
         metric, unit = LOAD_METRICS.get(line.cells["metric"].strip()), line.cells["unit"].strip()
-        seconds = {"us": 1e-6, "ms": 1e-3, "s": 1.0}.get(unit)
+        seconds = SECONDS.get(unit)
         value = parse_number(line.cells["value"])
         if metric == "throughput":
             seconds, value = 1.0, 1 / value if value and unit == "tok/s" else None
