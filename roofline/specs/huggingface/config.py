@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -34,14 +34,15 @@ SIZES = frozenset(
 """Keys that a model's own file must have; sections leave out those that are as in their class."""
 
 
-@lru_cache(maxsize=1)
-def _class_defaults() -> Mapping[str, Mapping[str, Any]]:
-    return read_mapping(Path(__file__).with_name("class_defaults.yaml"))
+@cache
+def rows(table: str) -> Mapping[str, Any]:
+    """The rows of a table of this package."""
+    return read_mapping(Path(__file__).with_name(table))
 
 
 def class_defaults(model_type: str, section: bool = False) -> Mapping[str, Any]:
     """What the class of a `model_type` takes for missing keys, for its file or for a section; see the YAML file."""
-    found = _class_defaults().get(model_type, NO_DEFAULTS)
+    found: Mapping[str, Any] = rows("class_defaults.yaml").get(model_type, NO_DEFAULTS)
     return found if section else {key: value for key, value in found.items() if key not in SIZES}
 
 
@@ -142,6 +143,22 @@ class Config:
 
     def integers(self, name: str) -> list[int]:
         return self._list(name, int, "a list of integers")
+
+    def each(self, name: str, count: int, places: str, default: Any = _REQUIRED) -> list[int]:
+        """A number for each of so many `places`, which the file gives once for all or in a list."""
+        listed = isinstance(self.content.get(name), list)
+        found = self.integers(name) if listed else [self.integer(name, default=default)] * count
+        if len(found) != count:
+            raise SpecError(self.where, f"{quote(name)} must have one entry for each of {count} {places}")
+        return found
+
+    def same(self, name: str, default: int, problem: str = "layers that differ in it are not supported") -> int:
+        """A number, which the file may give in a list that has no other."""
+        listed = isinstance(self.content.get(name), list)
+        found = set(self.integers(name)) if listed else {self.tokens(name, default=default)}
+        if len(found) != 1:
+            raise SpecError(self.where, f"{quote(name)}: {problem}")
+        return int(found.pop())
 
     def flags(self, name: str) -> list[bool]:
         return self._list(name, bool, "a list of true and false")

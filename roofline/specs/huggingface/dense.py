@@ -67,11 +67,8 @@ def _nemotron_nas(config: Config) -> Spec:
 
 def _longformer(config: Config) -> Spec:
     """A window may be listed for each layer."""
-    listed = isinstance(config.content.get("attention_window"), list)
-    windows = set(config.integers("attention_window") if listed else [config.tokens("attention_window", default=512)])
-    if len(windows) != 1:
-        raise SpecError(config.where, "'attention_window': windows that differ between layers are not supported")
-    return read_family("longformer", config.replaced({**config.content, "attention_window": windows.pop()}))
+    window = {"attention_window": config.same("attention_window", 512)}
+    return read_family("longformer", config.replaced({**config.content, **window}))
 
 
 def _t5(config: Config) -> Spec:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache, partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, convert, inspect
 
-from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, quote
 from roofline.specs.huggingface.config import (
     WINDOWED,
@@ -23,6 +21,7 @@ from roofline.specs.huggingface.config import (
     Spec,
     base_spec,
     layer_types,
+    rows,
     sparse_layers,
     spec_with_pattern,
 )
@@ -60,12 +59,6 @@ class Family(Struct, frozen=True, forbid_unknown_fields=True):
     sparse: str = "true"
     feeds: Mapping[str, str | bool] = {}
     mixers_first: bool = False
-
-
-@cache
-def rows(name: str) -> Mapping[str, Any]:
-    """The rows of a table of this package."""
-    return read_mapping(Path(__file__).with_name(name))
 
 
 def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, quote
+from roofline.specs.huggingface.config import rows
 
-KINDS: Sequence[Mapping[str, Any]] = read_mapping(Path(__file__).with_name("kinds.yaml"))["kinds"]
+KINDS: Sequence[Mapping[str, Any]] = rows("kinds.yaml")["kinds"]
 """What a file without `model_type` is that has the keys of an entry, and what to give instead."""
 
 

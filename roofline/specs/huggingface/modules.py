@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import translate as glob
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, quote
+from roofline.specs.huggingface.config import rows
 from roofline.specs.model import Layer, Model
 from roofline.specs.sublayers import (
     Attention,
@@ -29,7 +28,7 @@ _WRAPPERS = ("", "model.", "model.language_model.", "language_model.model.", "la
 _ATTENTION, _FEED = ("self_attn", "attention", "mixer"), ("mlp", "block_sparse_moe", "feed_forward", "mixer")
 _SHARED, _EXPERTS = ("shared_experts", "shared_expert"), ("experts.0", "experts")
 
-_NAMES: Mapping[str, Mapping[str, Any]] = read_mapping(Path(__file__).with_name("modules.yaml"))
+_NAMES: Mapping[str, Mapping[str, Any]] = rows("modules.yaml")
 _FEED_LEAVES: Mapping[str, Sequence[str]] = _NAMES["feed"]
 _RECURRENT = {name: ((name,),) for name in ("in_proj", "x_proj", "dt_proj", "out_proj")}
 

@@ -46,18 +46,8 @@ def _hunyuan_v1_moe(config: Config) -> Spec:
     """Hunyuan-A13B: counts of experts are lists by layer in its own files, and numbers in Transformers'."""
     width = config.integer("intermediate_size")
     defaults = {"moe_intermediate_size": width, "num_shared_expert": 1, "num_experts": 1, "moe_topk": 1}
-    same = {name: _of_all_layers(config, name, default) for name, default in defaults.items()}
+    same = {name: config.same(name, default) for name, default in defaults.items()}
     return read_family("hunyuan_v1_moe", config.replaced({**config.content, **same}))
-
-
-def _of_all_layers(config: Config, name: str, default: int) -> int:
-    """A number, or a list that has the same number for every layer."""
-    if not isinstance(config.content.get(name), list):
-        return int(config.integer(name, default=default))
-    numbers = set(config.integers(name))
-    if len(numbers) != 1:
-        raise SpecError(config.where, f"'{name}': layers that differ in it are not supported")
-    return numbers.pop()
 
 
 SPARSE: Mapping[str, str] = dict.fromkeys(("deepseek_sparse_attention", "indexed_attention", "full_attention"), "dsa")

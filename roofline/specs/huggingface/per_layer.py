@@ -59,14 +59,16 @@ class _Shape:
             "tables": [{"rows": self.rows, "width": self.width}],
         }
 
-    def pattern(self, base: Spec, parts: Mapping[str, Spec], names: list[str], streams: int = 1) -> Spec:
+    def pattern(self, base: Spec, names: list[str], layers: list[Spec], streams: int = 1) -> Spec:
         """The spec of layers by name; the first one also projects the inputs of all layers, and of further streams."""
-        first = parts[names[0]]["modules"]
         joined = [_linear("model.per_layer_model_projection", self.hidden, self.layers * self.width)]
         joined += [_linear("model.altup_projections", self.hidden, self.hidden)] * (2 * (streams - 1))
         normed = {"width": self.width, "rows": self.layers}
-        first = {**first, "linears": [*first["linears"], *joined], "norms": [*first["norms"], normed]}
-        return spec_with_pattern(base, {**parts, "first": {"modules": first}}, ["first", *names[1:]])
+        first = {**layers[0], "linears": [*layers[0]["linears"], *joined], "norms": [*layers[0]["norms"], normed]}
+        parts = {
+            name: {"modules": made} for name, made in zip(["first", *names[1:]], [first, *layers[1:]], strict=True)
+        }
+        return spec_with_pattern(base, parts, ["first", *names[1:]])
 
 
 def _linear(name: str, inputs: int, outputs: int) -> Spec:
@@ -78,8 +80,7 @@ def _gemma3n_text(config: Config) -> Spec:
     shape = _Shape(config, 262144)
     head_dim, streams = config.integer("head_dim", default=256), config.integer("altup_num_inputs", default=4)
     rank = config.integer("laurel_rank", default=64)
-    listed = isinstance(config.content.get("intermediate_size"), list)
-    widths = config.integers("intermediate_size") if listed else [config.integer("intermediate_size")] * shape.layers
+    widths = config.each("intermediate_size", shape.layers, "layers")
     further = [
         _linear("altup.correction_coefs", streams, streams),
         _linear("altup.prediction_coefs", streams, streams * streams),
@@ -87,12 +88,14 @@ def _gemma3n_text(config: Config) -> Spec:
         _linear("laurel.linear_left", shape.hidden, rank),
         _linear("laurel.linear_right", rank, shape.hidden),
     ]
-    parts: dict[str, Spec] = {}
-    names = [f"{kind}_{reads}_{width}" for kind, reads, width in zip(shape.kinds, shape.reads, widths, strict=True)]
-    for name, kind, reads, width in zip(names, shape.kinds, shape.reads, widths, strict=True):
-        made = shape.modules(kind, head_dim, reads == "reads", width, further, norms=6)
-        parts[name] = {"modules": {**made, "weights": shape.hidden}}  # the scale of AltUp's output
-    return shape.pattern(base_spec(config, tied=True), parts, names, streams)
+    kinds = list(zip(shape.kinds, shape.reads, widths, strict=True))
+    layers = [
+        # `weights`: the scale of AltUp's output
+        shape.modules(kind, head_dim, reads == "reads", width, further, norms=6) | {"weights": shape.hidden}
+        for kind, reads, width in kinds
+    ]
+    names = [f"{kind}_{reads}_{width}" for kind, reads, width in kinds]
+    return shape.pattern(base_spec(config, tied=True), names, layers, streams)
 
 
 def gemma4_per_layer(config: Config) -> Spec:
@@ -103,13 +106,10 @@ def gemma4_per_layer(config: Config) -> Spec:
     mlp = config.integer("intermediate_size")
     sizes = {"local": config.integer("head_dim", default=256), "global": config.integer("global_head_dim", default=512)}
     shape.kinds[-1] = "global"
-    names = [f"{kind}_{reads}" for kind, reads in zip(shape.kinds, shape.reads, strict=True)]
-    parts: dict[str, Spec] = {}
-    for name, kind, reads in zip(names, shape.kinds, shape.reads, strict=True):
-        shared = reads == "reads"
-        made = shape.modules(kind, sizes[kind], shared, mlp * (wide if shared else 1), [], norms=4)
-        parts[name] = {"modules": made}
-    return shape.pattern(base_spec(config, tied=True), parts, names)
+    widths = {"keeps": mlp, "reads": mlp * wide}
+    kinds = list(zip(shape.kinds, shape.reads, strict=True))
+    layers = [shape.modules(kind, sizes[kind], reads == "reads", widths[reads], [], norms=4) for kind, reads in kinds]
+    return shape.pattern(base_spec(config, tied=True), [f"{kind}_{reads}" for kind, reads in kinds], layers)
 
 
 READERS: Mapping[str, Reader] = {"gemma3n_text": _gemma3n_text}

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, quote
-from roofline.specs.huggingface.config import Config
+from roofline.specs.huggingface.config import Config, rows
 from roofline.specs.library import FORMAT_FILES, MODELOPT
 
 SECTION = "quantization_config"
@@ -25,7 +24,7 @@ HINT = "; without that section the model runs in 16 bits, or in the scheme of --
 PLAIN = ""
 """In place of a scheme: not quantized."""
 
-_TABLES: Mapping[str, Mapping[str, str]] = read_mapping(Path(__file__).with_name("quantization.yaml"))
+_TABLES: Mapping[str, Mapping[str, str]] = rows("quantization.yaml")
 
 
 class Rules(Struct):

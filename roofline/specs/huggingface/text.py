@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roofline.specs.huggingface import (
-    deepseek_v4,
-    dense,
-    families,
-    hybrid,
-    moe,
-    per_layer,
-)
+from roofline.specs.huggingface import deepseek_v4, dense, families, hybrid, moe, per_layer
 from roofline.specs.huggingface.config import Reader
 
 READERS: Mapping[str, Reader] = {

@@ -7,9 +7,9 @@ from functools import cache, partial
 from typing import TypeAlias
 
 from roofline.core.errors import SpecError, quote
-from roofline.specs.huggingface.config import Config, Spec
+from roofline.specs.huggingface.config import Config, Spec, rows
 from roofline.specs.huggingface.expressions import Scope
-from roofline.specs.huggingface.families import check, fill, row, rows
+from roofline.specs.huggingface.families import check, fill, row
 from roofline.specs.modelspec import ModelSpec
 
 Tower: TypeAlias = Callable[[Config, Config, Spec], Spec]
@@ -36,21 +36,13 @@ def _clip(config: Config, vision: Config, text: Spec) -> Spec:
 
 
 def _intern_vit(config: Config, vision: Config, text: Spec) -> Spec:
-    """InternVL's own files give sides as single numbers."""
-    sides = {name: _side(vision, name, default) for name, default in (("patch_size", 14), ("image_size", 448))}
+    """Squares alone: InternVL's own files give sides as single numbers."""
+    usual, problem = {"patch_size": 14, "image_size": 448}, "only squares are supported"
+    sides = {name: vision.same(name, default, problem) for name, default in usual.items()}
     spec = read_tower("intern_vit", config, vision.replaced({**vision.content, **sides}), text)
     if not config.flag("dynamic_image_size", True):
         del spec["image"]
     return spec
-
-
-def _side(vision: Config, name: str, default: int) -> int:
-    """The side of a square in pixels, given as one number or as two equal ones."""
-    listed = isinstance(vision.content.get(name), list)
-    sides = set(vision.integers(name)) if listed else {vision.integer(name, default=default)}
-    if len(sides) != 1 or not 1 <= min(sides) <= 10**5:
-        raise SpecError(vision.where, f"{quote(name)}: only squares are supported")
-    return int(sides.pop())
 
 
 def _qwen2_5_vl(config: Config, vision: Config, text: Spec) -> Spec:

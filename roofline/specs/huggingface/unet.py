@@ -33,7 +33,7 @@ def unet_spec(config: Config) -> Spec:
         raise SpecError(config.where, "'up_block_types' must mirror 'down_block_types', one for each level")
     if (middle := config.text("mid_block_type", None) or "UNetMidBlock2DCrossAttn") != "UNetMidBlock2DCrossAttn":
         raise SpecError(config.where, f"'mid_block_type': unsupported block {quote(middle)}")
-    depths = _each_level(config, "transformer_layers_per_block", len(channels), default=1)
+    depths = config.each("transformer_layers_per_block", len(channels), "levels", default=1)
     heads = "num_attention_heads" if config.content.get("num_attention_heads") else "attention_head_dim"
     kind = config.text("addition_embed_type", None)
     if kind not in (None, "text_time"):
@@ -41,7 +41,7 @@ def unet_spec(config: Config) -> Spec:
     unet: dict[str, Any] = {
         "channels": channels,
         "depths": [depth if attends else 0 for depth, attends in zip(depths, down, strict=True)],
-        "heads": _each_level(config, heads, len(channels), default=8),
+        "heads": config.each(heads, len(channels), "levels", default=8),
         "middle": depths[-1],
         "text_width": config.integer("cross_attention_dim", default=1280),
         "blocks": config.integer("layers_per_block", default=2),
@@ -68,12 +68,3 @@ def _attends(config: Config, name: str, known: dict[str, bool]) -> list[bool]:
         if kind not in known:
             raise SpecError(config.where, f"{quote(name)}: unsupported block {quote(kind)}")
     return [known[kind] for kind in kinds]
-
-
-def _each_level(config: Config, name: str, levels: int, default: int) -> list[int]:
-    """A number for each level, which the file gives once for all or in a list."""
-    listed = isinstance(config.content.get(name), list)
-    found = config.integers(name) if listed else [config.integer(name, default=default)] * levels
-    if len(found) != levels:
-        raise SpecError(config.where, f"{quote(name)} must have one entry for each of {levels} levels")
-    return found
